@@ -1,0 +1,115 @@
+//! The one writer of the slab: takes fills from the queue, writes what is missing, confirms it.
+//!
+//! Being alone it never writes a slot that another write is under way to. A valid piece is never
+//! written again, so a reader's bytes change under it only when its chunk was evicted, which it
+//! can tell. Nothing is synced: the cache starts empty, so a crash has nothing to lose.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use tokio::sync::mpsc;
+
+use super::{
+    CHUNK_BYTES, PIECE_BYTES, PIECES, Shared, index::Claim, pieces, queue::Fill, slab_offset, split,
+};
+use crate::{Result, disk::AlignedBuf};
+
+/// Writes fills until the cache is closed or dropped, and then what is still queued.
+pub(super) async fn run(shared: Arc<Shared>, mut woken: mpsc::Receiver<()>) {
+    let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
+    let mut open = true;
+    while open {
+        open = woken.recv().await.is_some();
+        loop {
+            let Some(fill) = shared.state().queue.front() else { break };
+            if let Err(e) = write(&shared, &fill, &mut chunk).await {
+                shared.fault(&e.to_string());
+            }
+            shared.state().queue.done(fill.ticket);
+        }
+    }
+}
+
+async fn write(shared: &Shared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<()> {
+    let range = fill.offset..fill.offset + fill.bytes.len() as u64;
+    for (id, part) in split(fill.object, &range) {
+        if shared.off.load(Relaxed) || !shared.state().queue.wants(fill.ticket) {
+            return Ok(()); // forgotten meanwhile
+        }
+        let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
+        let end = (range.end.min(part.end) - begin) as u32;
+        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end) else { continue };
+        let data = &fill.bytes[(part.start - range.start) as usize..];
+        let data = &data[..data.len().min((part.end - part.start) as usize)];
+        let first = pieces(&part).start * PIECE_BYTES;
+        chunk[first..first + data.len()].copy_from_slice(data);
+        chunk[first + data.len()..].fill(0); // behind the object's end
+        match write_missing(shared, &claim, chunk).await {
+            Ok(crcs) => {
+                let object_end = (!end.is_multiple_of(PIECE_BYTES as u32)).then_some(end);
+                confirm(shared, fill, &claim, &crcs, object_end);
+            }
+            Err(e) => {
+                shared.state().index.remove(&id, claim.generation);
+                return Err(e);
+            }
+        }
+    }
+    shared.counts.fill_bytes.fetch_add(fill.bytes.len() as u64, Relaxed);
+    Ok(())
+}
+
+/// Writes the missing pieces, neighbours together, and gives their checksums.
+async fn write_missing(shared: &Shared, claim: &Claim, chunk: &AlignedBuf) -> Result<Vec<(usize, u32)>> {
+    let mut crcs = Vec::with_capacity(PIECES);
+    for run in runs(claim.missing) {
+        let bytes = run.start * PIECE_BYTES..run.end * PIECE_BYTES;
+        let at = slab_offset(claim.slot) + bytes.start as u64;
+        shared.file.write_at(at, &chunk[bytes]).await?;
+        crcs.extend(run.map(|piece| {
+            let bytes = piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES;
+            (piece, crc_fast::crc32_iscsi(&chunk[bytes]))
+        }));
+    }
+    Ok(crcs)
+}
+
+/// Makes what was written visible, unless it was forgotten while it was being written.
+fn confirm(shared: &Shared, fill: &Fill, claim: &Claim, crcs: &[(usize, u32)], object_end: Option<u32>) {
+    let mut state = shared.state();
+    if state.queue.wants(fill.ticket) {
+        state.index.confirm(claim, crcs, object_end);
+    }
+}
+
+/// The runs of set bits, ascending.
+fn runs(mut bits: u16) -> impl Iterator<Item = Range<usize>> {
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            return None;
+        }
+        let start = bits.trailing_zeros();
+        let len = (bits >> start).trailing_ones();
+        let run = start as usize..(start + len) as usize;
+        bits &= !((((1u32 << len) - 1) << start) as u16);
+        Some(run)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The runs of a mask are exactly its bits.
+    #[test]
+    fn runs_are_the_bits() {
+        for bits in 0..=u16::MAX {
+            let all: Vec<Range<usize>> = runs(bits).collect();
+            let mask = all.iter().cloned().flatten().fold(0u16, |mask, piece| mask | 1 << piece);
+            assert_eq!(mask, bits);
+            assert!(all.windows(2).all(|w| w[0].end < w[1].start));
+        }
+    }
+}

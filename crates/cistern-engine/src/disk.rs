@@ -1,0 +1,63 @@
+//! Local files: aligned reads and writes, fsync, locks. The door to the local disk.
+//!
+//! Operations complete in the caller's thread in production (call them from `Env::dedicated` or
+//! `Env::blocking`), and at simulated points in the simulator. A file whose sync failed latches:
+//! every later write and sync fails too, because the kernel may have dropped the dirty pages.
+//!
+//! Never retries, never buffers, never interprets what it stores.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+
+mod aligned;
+mod file;
+mod real;
+
+pub use aligned::AlignedBuf;
+pub use real::RealDisk;
+
+/// A directory of local files, by plain names (no path separators).
+#[async_trait]
+pub trait Disk: Send + Sync + 'static {
+    /// Opens a file for reading and writing, `Error::NotFound` if there is none.
+    async fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>>;
+    /// Creates a file of `bytes` reserved bytes (reading as zeroes), durable by name on return.
+    /// `Error::Exists` if there is one already, `Error::Full` if the space cannot be reserved.
+    async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>>;
+    /// Renames over any existing file of the new name; durable on return.
+    async fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Removes a file if it is there; durable on return.
+    async fn remove(&self, name: &str) -> Result<()>;
+    /// Takes the exclusive lock `name` of this directory for as long as the guard lives.
+    /// `Error::Locked` when another process (or another holder here) has it.
+    fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>>;
+    /// Where this is, for messages.
+    fn describe(&self) -> String;
+}
+
+/// A local file of fixed size. Offsets and lengths are multiples of 4096 bytes and lie inside it.
+#[async_trait]
+#[allow(clippy::len_without_is_empty)] // a length in bytes; nobody asks whether it is zero
+pub trait DiskFile: Send + Sync + 'static {
+    /// Writes the whole buffer at `offset`.
+    async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Writes the parts one after the other from `offset`, as one transfer where that is possible.
+    async fn write_vectored_at(&self, mut offset: u64, parts: &[&[u8]]) -> Result<()> {
+        for part in parts {
+            self.write_at(offset, part).await?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+    /// Fills `out` from `offset`. Reading past the end is an error.
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
+    /// Makes everything written before durable. A failure latches the file.
+    async fn sync(&self) -> Result<()>;
+    /// Bytes of the file.
+    fn len(&self) -> u64;
+    /// Whether the page cache is bypassed (O_DIRECT).
+    fn is_direct(&self) -> bool;
+}

@@ -1,0 +1,288 @@
+//! A file of the local disk, past the page cache where the filesystem allows it.
+//!
+//! Invariants: the size is fixed at creation and its space reserved; after a failed sync, or once
+//! the file was deleted under us, nothing is written or synced any more (the kernel may have
+//! dropped the dirty pages, and a file without a name keeps no promise). Memory that is not
+//! aligned for O_DIRECT is copied through an aligned buffer.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+
+use super::{AlignedBuf, DiskFile, aligned::ALIGN_BYTES};
+use crate::{
+    error::{Error, Result},
+    units::BLOCK_BYTES,
+};
+
+/// Bytes of the buffer through which unaligned memory goes.
+const BOUNCE_BYTES_MAX: usize = 1 << 20;
+/// Buffers of one vectored write; the kernel takes up to 1024.
+const VECTOR_MAX: usize = 1024;
+
+const _: () = assert!(BOUNCE_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(ALIGN_BYTES));
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct RealFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    direct: bool,
+    /// Why nothing is written any more.
+    failed: OnceLock<Error>,
+}
+
+impl RealFile {
+    /// Opens an existing file.
+    pub(super) fn open(path: &Path, said_buffered: &AtomicBool) -> Result<RealFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let (file, direct) = open_direct(&options, path, said_buffered)?;
+        let len = file.metadata().map_err(|e| Error::io(path.display().to_string(), &e))?.len();
+        Ok(RealFile { file, path: path.into(), len, direct, failed: OnceLock::new() })
+    }
+
+    /// Makes a new file of `len` reserved bytes. Its content and size are durable on return, its
+    /// name is not yet.
+    pub(super) fn create(path: &Path, len: u64, mode: u32, said_buffered: &AtomicBool) -> Result<RealFile> {
+        if !len.is_multiple_of(BLOCK_BYTES as u64) || i64::try_from(len).is_err() {
+            return Err(Error::Invalid(format!(
+                "a file of {len} bytes is not made of {BLOCK_BYTES} byte blocks"
+            )));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(mode);
+        let plain = match options.open(path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Error::Exists(path.display().to_string()));
+            }
+            Err(e) => return Err(Error::io(format!("create {}", path.display()), &e)),
+        };
+        reserve(&plain, path, len)?;
+        plain.sync_all().map_err(|e| Error::io(format!("sync {}", path.display()), &e))?;
+        drop(plain);
+        RealFile::open(path, said_buffered)
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<()> {
+        let aligned = offset.is_multiple_of(BLOCK_BYTES as u64) && len.is_multiple_of(BLOCK_BYTES);
+        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
+        if aligned && inside {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "{}: {len} bytes at {offset} are not whole blocks of a file of {} bytes",
+            self.path.display(),
+            self.len
+        )))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    fn latch(&self, error: Error) -> Error {
+        tracing::error!(file = %self.path.display(), %error, "nothing is written to this file any more");
+        self.failed.get_or_init(|| error).clone()
+    }
+
+    fn io(&self, what: &str, cause: &io::Error) -> Error {
+        Error::io(format!("{what} {}", self.path.display()), cause)
+    }
+
+    /// Whether the kernel takes this memory as it is.
+    fn takes(&self, memory: &[u8]) -> bool {
+        !self.direct || (memory.as_ptr() as usize).is_multiple_of(ALIGN_BYTES)
+    }
+
+    fn write_one(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.takes(data) {
+            return self.file.write_all_at(data, offset);
+        }
+        let mut bounce = AlignedBuf::zeroed(data.len().min(BOUNCE_BYTES_MAX));
+        for (n, part) in data.chunks(BOUNCE_BYTES_MAX).enumerate() {
+            bounce[..part.len()].copy_from_slice(part);
+            self.file.write_all_at(&bounce[..part.len()], offset + (n * BOUNCE_BYTES_MAX) as u64)?;
+        }
+        Ok(())
+    }
+
+    fn read_one(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.takes(out) {
+            return self.file.read_exact_at(out, offset);
+        }
+        let mut bounce = AlignedBuf::zeroed(out.len().min(BOUNCE_BYTES_MAX));
+        for (n, part) in out.chunks_mut(BOUNCE_BYTES_MAX).enumerate() {
+            self.file.read_exact_at(&mut bounce[..part.len()], offset + (n * BOUNCE_BYTES_MAX) as u64)?;
+            part.copy_from_slice(&bounce[..part.len()]);
+        }
+        Ok(())
+    }
+
+    /// Writes aligned parts with as few calls as the kernel allows.
+    fn write_many(&self, mut offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        for batch in parts.chunks(VECTOR_MAX) {
+            let bytes: usize = batch.iter().map(|p| p.len()).sum();
+            let written = self.write_vector(offset, batch)?;
+            let mut skip = written;
+            let mut at = offset;
+            // A short write is legal (a signal, a limit of the kernel): finish part by part.
+            for part in batch {
+                let done = skip.min(part.len());
+                skip -= done;
+                if done < part.len() {
+                    self.file.write_all_at(&part[done..], at + done as u64)?;
+                }
+                at += part.len() as u64;
+            }
+            offset += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// One pwritev; the number of bytes it wrote.
+    fn write_vector(&self, offset: u64, parts: &[&[u8]]) -> io::Result<usize> {
+        debug_assert!(parts.len() <= VECTOR_MAX);
+        let vector: Vec<libc::iovec> = parts
+            .iter()
+            .map(|p| libc::iovec { iov_base: p.as_ptr() as *mut libc::c_void, iov_len: p.len() })
+            .collect();
+        loop {
+            // SAFETY: every entry points into a slice that outlives the call, and the kernel only
+            // reads from it; the count is at most VECTOR_MAX; the offset fits (checked on entry).
+            let rc = unsafe {
+                libc::pwritev(self.file.as_raw_fd(), vector.as_ptr(), vector.len() as i32, offset as i64)
+            };
+            if rc >= 0 {
+                return Ok(rc as usize);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Opens without the page cache if a read works that way, otherwise with it.
+fn open_direct(options: &OpenOptions, path: &Path, said_buffered: &AtomicBool) -> Result<(File, bool)> {
+    let mut direct = options.clone();
+    direct.custom_flags(libc::O_DIRECT);
+    let refused = match direct.open(path) {
+        Ok(file) => match file.read_at(&mut AlignedBuf::zeroed(BLOCK_BYTES), 0) {
+            Ok(_) => return Ok((file, true)),
+            Err(e) => e,
+        },
+        Err(e) => e,
+    };
+    let unsupported = [libc::EINVAL, libc::EOPNOTSUPP];
+    if !refused.raw_os_error().is_some_and(|code| unsupported.contains(&code)) {
+        return Err(Error::io(path.display().to_string(), &refused));
+    }
+    let file = options.open(path).map_err(|e| Error::io(path.display().to_string(), &e))?;
+    if !said_buffered.swap(true, Ordering::Relaxed) {
+        tracing::info!(file = %path.display(), "the filesystem has no O_DIRECT: going through the page cache");
+    }
+    Ok((file, false))
+}
+
+/// Bytes free for us on the filesystem of a file, where it says so.
+fn free_bytes(file: &File) -> Option<u64> {
+    // SAFETY: statvfs is plain numbers, for which zero is valid.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor, and `stat` is valid for the duration of the call.
+    let rc = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stat) };
+    (rc == 0 && stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Reserves the space of a new file, so that no later write meets a full disk.
+fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    // Some filesystems take all there is before they notice that it does not suffice, and
+    // everybody else meets a full disk meanwhile.
+    if let Some(free) = free_bytes(file).filter(|&free| free < len) {
+        return Err(Error::Full(format!("{} needs {len} bytes, {free} are free", path.display())));
+    }
+    loop {
+        // The bare system call: posix_fallocate of the C library writes into every block where
+        // the filesystem cannot reserve, which takes minutes.
+        // SAFETY: a call on an open descriptor without memory arguments; `len` fits (checked).
+        let rc = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
+        if rc == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) => break,
+            _ => return Err(Error::io(format!("reserve {len} bytes for {}", path.display()), &error)),
+        }
+    }
+    tracing::warn!(
+        file = %path.display(),
+        "the filesystem cannot reserve space: a disk that fills up will stop the writer of this file"
+    );
+    file.set_len(len).map_err(|e| Error::io(format!("size {}", path.display()), &e))
+}
+
+#[async_trait]
+impl DiskFile for RealFile {
+    async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.check(offset, data.len())?;
+        self.write_one(offset, data).map_err(|e| self.io("write", &e))
+    }
+
+    async fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.check_writable()?;
+        self.check(offset, parts.iter().map(|p| p.len()).sum())?;
+        if parts.iter().all(|p| self.takes(p) && p.len().is_multiple_of(BLOCK_BYTES)) {
+            return self.write_many(offset, parts).map_err(|e| self.io("write", &e));
+        }
+        let whole = parts.concat();
+        self.write_one(offset, &whole).map_err(|e| self.io("write", &e))
+    }
+
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check(offset, out.len())?;
+        self.read_one(offset, out).map_err(|e| self.io("read", &e))
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.check_writable()?;
+        self.file.sync_data().map_err(|e| self.latch(self.io("sync", &e)))?;
+        let names = self.file.metadata().map_err(|e| self.latch(self.io("stat", &e)))?.nlink();
+        if names == 0 {
+            return Err(self.latch(Error::Io {
+                what: self.path.display().to_string(),
+                cause: "the file was deleted while in use; what is written to it would be lost".into(),
+            }));
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+}

@@ -1,0 +1,136 @@
+//! The only door to clock, randomness, tasks and worker threads.
+//!
+//! Everything in the engine that waits, spawns, draws or asks the time does so through an
+//! [`Environment`]. Production uses [`real::RealEnv`]; the simulator has its own, in which one
+//! seed decides everything. A lint forbids the direct ways.
+//!
+//! Tasks have owners: dropping a [`Task`] does not stop it, awaiting it waits for its end, and every
+//! long-lived task ends when its owner closes the channel it listens on.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+/// A boxed future without a borrowed environment.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// What the engine may ask of the world besides disk and store.
+pub trait Environment: Send + Sync + 'static {
+    /// Time since an arbitrary fixed point. Monotonic, and counts time spent suspended.
+    fn now(&self) -> Duration;
+    /// Milliseconds since 1970 by the wall clock. For people only, never for decisions.
+    fn wall_ms(&self) -> u64;
+    /// Fills `out` with cryptographically strong random bytes.
+    fn random(&self, out: &mut [u8]);
+    /// Waits.
+    fn sleep(&self, time: Duration) -> BoxFuture<()>;
+    /// Runs a task beside the caller.
+    fn spawn(&self, name: &'static str, task: BoxFuture<()>);
+    /// Runs a task on a thread of its own; it may block there on local IO.
+    fn dedicated(&self, name: &'static str, task: BoxFuture<()>);
+    /// Runs a task that may block on local IO, on a bounded pool of threads.
+    fn blocking(&self, task: BoxFuture<()>);
+    /// Runs a computation on a bounded pool of low-priority worker threads.
+    fn compute(&self, work: Box<dyn FnOnce() + Send + 'static>);
+}
+
+/// A shared environment with conveniences on top of the narrow trait.
+#[derive(Clone)]
+pub struct Env(Arc<dyn Environment>);
+
+/// A running task. As a future it gives the task's result, or `None` when the task was torn down
+/// (its host died).
+pub struct Task<T>(oneshot::Receiver<T>);
+
+impl<T> Future for Task<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        Pin::new(&mut self.0).poll(context).map(Result::ok)
+    }
+}
+
+impl Env {
+    pub fn new(environment: Arc<dyn Environment>) -> Self {
+        Self(environment)
+    }
+    pub fn now(&self) -> Duration {
+        self.0.now()
+    }
+    pub fn wall_ms(&self) -> u64 {
+        self.0.wall_ms()
+    }
+    pub fn random_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut out = [0; N];
+        self.0.random(&mut out);
+        out
+    }
+    /// A fresh random (version 4) identity.
+    pub fn uuid(&self) -> uuid::Uuid {
+        uuid::Builder::from_random_bytes(self.random_bytes()).into_uuid()
+    }
+    pub async fn sleep(&self, time: Duration) {
+        self.0.sleep(time).await;
+    }
+    /// Runs `future` and gives up after `limit`: `None`.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        let mut alarm = self.0.sleep(limit);
+        tokio::select! {
+            biased;
+            out = &mut future => Some(out),
+            () = &mut alarm => None,
+        }
+    }
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Task<T> {
+        let (send, receive) = oneshot::channel();
+        self.0.spawn(name, Box::pin(report(task, send)));
+        Task(receive)
+    }
+    pub fn dedicated<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Task<T> {
+        let (send, receive) = oneshot::channel();
+        self.0.dedicated(name, Box::pin(report(task, send)));
+        Task(receive)
+    }
+    /// Runs a future that may block on local IO. Ends for ever (pending) when the host dies.
+    pub async fn blocking<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> T {
+        let (send, receive) = oneshot::channel();
+        self.0.blocking(Box::pin(report(task, send)));
+        match receive.await {
+            Ok(out) => out,
+            Err(_) => std::future::pending().await,
+        }
+    }
+    /// Runs a computation on the worker pool.
+    pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (send, receive) = oneshot::channel();
+        self.0.compute(Box::new(move || {
+            let _ = send.send(work());
+        }));
+        match receive.await {
+            Ok(out) => out,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+async fn report<T>(task: impl Future<Output = T>, send: oneshot::Sender<T>) {
+    let out = task.await;
+    let _ = send.send(out); // an owner that no longer waits is fine
+}
+
+pub mod real;

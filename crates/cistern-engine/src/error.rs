@@ -1,0 +1,90 @@
+//! Errors by recourse: a variant exists where a caller can do something different about it.
+//!
+//! Texts are for the user and say what to do next where there is something to do.
+
+/// What can go wrong in the engine.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The request itself is wrong; nothing was changed.
+    #[error("{0}")]
+    Invalid(String),
+    /// A request reaches beyond the end of the volume.
+    #[error("beyond the end of the volume ({size_bytes} bytes)")]
+    OutOfRange { size_bytes: u64 },
+    /// The volume was opened read-only.
+    #[error("the volume is open read-only")]
+    ReadOnly,
+    /// There is no such volume, object or file.
+    #[error("{0} not found")]
+    NotFound(String),
+    /// It exists already.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// The store does not answer; the same request may succeed later.
+    #[error("the store does not answer: {0}")]
+    Unreachable(String),
+    /// The store refuses for good (forbidden, no such bucket, bad credentials).
+    #[error("the store refuses: {0}")]
+    Refused(String),
+    /// Another writer holds the volume and has not released it.
+    #[error(
+        "the volume is in use: claimed by host {host} at {since} and not released. \
+         If that host is gone for good, open it with --take-over (what it had not uploaded is then missing here)"
+    )]
+    InUse { host: String, since: String },
+    /// Another daemon of this host holds the journal.
+    #[error("{0} is locked by another process of this host")]
+    Locked(String),
+    /// Another writer took the volume over; this one has stopped for good.
+    #[error(
+        "fenced: epoch {theirs} took the volume over from epoch {ours}. Writing has stopped; \
+         what was acknowledged here and not uploaded is kept in the journal (cistern journal export)"
+    )]
+    Fenced { ours: u64, theirs: u64 },
+    /// The journal at hand holds acknowledged data of an epoch that was taken over.
+    #[error("{0}")]
+    StaleJournal(String),
+    /// Bytes are not what was written; they are never returned.
+    #[error("corrupt {what}: {detail}")]
+    Corrupt { what: String, detail: String },
+    /// A format this version does not know.
+    #[error("{what} has format version {found}, this cistern knows up to {known}: use a newer cistern")]
+    Version { what: String, found: u32, known: u32 },
+    /// A key is missing or wrong.
+    #[error("{0}")]
+    Key(String),
+    /// No space left for something that must be written.
+    #[error("no space: {0}")]
+    Full(String),
+    /// A local input or output failed.
+    #[error("{what}: {cause}")]
+    Io { what: String, cause: String },
+    /// The volume failed earlier and stays stopped.
+    #[error("the volume has stopped: {0}")]
+    Latched(String),
+    /// The volume is closing.
+    #[error("the volume is shutting down")]
+    Closed,
+}
+
+/// The engine's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An operation on a local file failed.
+    pub fn io(what: impl Into<String>, cause: &std::io::Error) -> Error {
+        let what = what.into();
+        match cause.kind() {
+            std::io::ErrorKind::NotFound => Error::NotFound(what),
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Error::Full(format!("{what}: {cause}"))
+            }
+            _ => Error::Io { what, cause: cause.to_string() },
+        }
+    }
+
+    /// Bytes failed their verification.
+    pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Error {
+        Error::Corrupt { what: what.into(), detail: detail.into() }
+    }
+}

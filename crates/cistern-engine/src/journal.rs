@@ -1,0 +1,451 @@
+//! The journal: the local, durable, ordered log of acknowledged writes that are not yet stored.
+//!
+//! Bytes and recovery are specified in `docs/format/journal.md`. One lock guards the state
+//! ([`state`]); one task writes ([`writer`]). Positions never wrap.
+//!
+//! Promises: what [`Journal::sync`] confirmed survives power loss; recovery gives a prefix of
+//! what was appended; wrong bytes are never returned. The first failed write or sync stops the
+//! journal for good. Never interprets payload, and never decides what may be freed.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::{
+    disk::Disk,
+    env::{Env, Task},
+    error::{Error, Result},
+    units::{BLOCK_BYTES, Extent, JournalId, JournalPos, VolumeId},
+};
+
+pub mod format;
+mod group;
+mod recover;
+mod ring;
+mod scan;
+mod state;
+mod writer;
+
+pub use group::{Group, PlacedRecord};
+pub use scan::{Scan, read_only_scan};
+
+use format::{GROUP_PAYLOAD_BLOCKS_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
+use ring::Ring;
+use state::State;
+use writer::Writer;
+
+/// The journal's file in the state directory of a volume.
+pub const FILE_NAME: &str = "journal";
+/// A journal that is being created; it gets its name when it is complete.
+const NEW_FILE_NAME: &str = "journal.new";
+/// Held by whoever has the journal open for writing.
+pub const LOCK_NAME: &str = "journal.lock";
+/// Bytes of the smallest journal: four of the largest groups.
+pub const JOURNAL_BYTES_MIN: u64 =
+    (SUPERBLOCK_AREA_BLOCKS + 4 * (1 + GROUP_PAYLOAD_BLOCKS_MAX)) * BLOCK_BYTES as u64;
+/// Positions beyond are not given to a new journal.
+const START_MAX: u64 = 1 << 56;
+
+/// One thing that happened to the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Data was written; the payload is `extent.len` blocks.
+    Write(Extent),
+    /// A range became zeroes: a hole, or `allocated` zeroes.
+    Zero { extent: Extent, allocated: bool },
+    /// The volume got this size.
+    Resize { size_bytes: u64 },
+}
+
+/// How to create or open a journal.
+#[derive(Clone, Debug)]
+pub struct JournalOptions {
+    /// Bytes of the file. An existing one keeps its size.
+    pub bytes: u64,
+    /// Bound of the memory for queued groups, and for recent ones kept for reads and
+    /// write-back. A single record may exceed it when nothing else is queued.
+    pub memory_bytes: u64,
+}
+
+/// Why nothing was appended.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// No room now: await [`Journal::room`] and try again.
+    #[error("the journal is full")]
+    Full,
+    /// Trying again is pointless.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// What the journal and its writer share.
+struct Shared {
+    env: Env,
+    ring: Ring,
+    /// Where it is, for messages.
+    name: String,
+    state: Mutex<State>,
+    /// Wakes the writer; called only when [`State::must_wake`] says so.
+    wake: Notify,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under the journal's lock")
+    }
+}
+
+/// An open journal. Dropping it without `close` is a crash: what was synced is there.
+pub struct Journal {
+    shared: Arc<Shared>,
+    id: JournalId,
+    volume: VolumeId,
+    /// Ends when the journal was closed or stopped.
+    writer: tokio::sync::Mutex<Option<Task<()>>>,
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.with_state(|state| {
+            if state.stopped().is_none() {
+                drop(state.stop(Error::Closed)); // nobody can wait: that would borrow the journal
+            }
+        });
+    }
+}
+
+impl Journal {
+    /// Makes a new journal whose first record gets a position at or behind `start`.
+    /// `Error::Exists` if there is one, `Error::Full` if the disk cannot hold it,
+    /// `Error::Invalid` below [`JOURNAL_BYTES_MIN`].
+    pub async fn create(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        volume: VolumeId,
+        start: JournalPos,
+        options: JournalOptions,
+    ) -> Result<Arc<Journal>> {
+        let name = format!("{}/{FILE_NAME}", disk.describe());
+        if options.bytes < JOURNAL_BYTES_MIN {
+            return Err(Error::Invalid(format!("a journal needs at least {JOURNAL_BYTES_MIN} bytes")));
+        }
+        if start.0 >= START_MAX {
+            return Err(Error::Invalid(format!("a journal cannot begin at position {start}")));
+        }
+        let lock = disk.lock(LOCK_NAME)?;
+        match disk.open(FILE_NAME).await {
+            Err(Error::NotFound(_)) => {}
+            Err(e) => return Err(e),
+            Ok(_) => return Err(Error::Exists(name)),
+        }
+        let blocks = options.bytes / BLOCK_BYTES as u64;
+        let superblock = Superblock {
+            journal: JournalId(env.uuid()),
+            volume,
+            generation: 2,
+            ring_blocks: blocks - SUPERBLOCK_AREA_BLOCKS,
+            start: start.0,
+            tail: start.0,
+            durable: start.0,
+            incarnation: 1,
+            prewritten: start.0,
+            opened: start.0,
+        };
+        write_new_file(disk, &superblock).await?;
+        let file = disk.open(FILE_NAME).await?;
+        let ring = Ring { file, blocks: superblock.ring_blocks };
+        let state = State::new(
+            ring.blocks,
+            options.memory_bytes,
+            start.0,
+            start.0,
+            std::collections::VecDeque::new(),
+        );
+        Ok(Journal::start(env, ring, name, superblock, state, lock))
+    }
+
+    /// Opens an existing journal. `visit` gets every record that is still there, in order, with
+    /// its position and that of its group. Everything visited is durable when this returns.
+    ///
+    /// `Error::NotFound` without a journal, `Error::Locked` if another process has it,
+    /// `Error::Version`, and `Error::Corrupt` for a journal of another volume or a damaged one;
+    /// the text says what [`read_only_scan`] can still export.
+    pub async fn open(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        volume: VolumeId,
+        options: JournalOptions,
+        visit: &mut (dyn FnMut(&Record, JournalPos, JournalPos) + Send),
+    ) -> Result<Arc<Journal>> {
+        let lock = disk.lock(LOCK_NAME)?;
+        let found = recover::find(env, disk).await?;
+        if found.superblock.volume != volume {
+            return Err(Error::corrupt(
+                found.name,
+                format!("it belongs to volume {}", found.superblock.volume),
+            ));
+        }
+        if found.ring.file.len() != options.bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64 {
+            tracing::info!(journal = %found.name, bytes = found.ring.file.len(), "an existing journal keeps its size");
+        }
+        let walked = recover::walk(env, &found, &mut |header, _| {
+            for placed in group::place_records(header.pos, &header.records) {
+                visit(&placed.record, placed.pos, JournalPos(header.pos));
+            }
+            Ok(())
+        })
+        .await?;
+        if let Some(damage) = &walked.damage {
+            return Err(scan::damage_error(&found, &walked, damage));
+        }
+        // A slot that cannot be read may have named one incarnation more.
+        let bump = if found.slot_lost { 2 } else { 1 };
+        let superblock = Superblock {
+            generation: found.superblock.generation + 1,
+            durable: walked.head,
+            incarnation: walked.incarnation + bump,
+            prewritten: found.superblock.prewritten.max(walked.head),
+            opened: walked.head,
+            ..found.superblock
+        };
+        write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;
+        write_superblock(env, &found.ring, superblock.clone()).await?;
+        let tail = superblock.tail;
+        let state = State::new(found.ring.blocks, options.memory_bytes, tail, walked.head, walked.starts);
+        Ok(Journal::start(env, found.ring, found.name, superblock, state, lock))
+    }
+
+    fn start(
+        env: &Env,
+        ring: Ring,
+        name: String,
+        superblock: Superblock,
+        state: State,
+        lock: Box<dyn Send + Sync>,
+    ) -> Arc<Journal> {
+        let (id, volume) = (superblock.journal, superblock.volume);
+        let head = state.frontiers().appended;
+        let shared =
+            Arc::new(Shared { env: env.clone(), ring, name, state: Mutex::new(state), wake: Notify::new() });
+        let writer = env.dedicated("journal", Writer::new(shared.clone(), superblock, head, lock).run());
+        Arc::new(Journal { shared, id, volume, writer: tokio::sync::Mutex::new(Some(writer)) })
+    }
+
+    /// The identity of this journal file.
+    pub fn id(&self) -> JournalId {
+        self.id
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Changes the state, and wakes the writer if it sleeps.
+    fn with_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.shared.lock();
+        let out = change(&mut state);
+        let must_wake = state.must_wake();
+        drop(state);
+        if must_wake {
+            self.shared.wake.notify_one();
+        }
+        out
+    }
+
+    /// Appends a record with its payload (for a write `extent.len` blocks, otherwise nothing).
+    /// The order of the calls is the order of history. A long write is cut into parts:
+    /// `placed` gets each part with the position of its first payload block, ascending; it gets a
+    /// zeroed extent once. Gives the position to pass to [`Journal::sync`]. All or nothing.
+    pub fn append(
+        &self,
+        record: &Record,
+        payload: &[u8],
+        placed: &mut dyn FnMut(Extent, JournalPos),
+    ) -> Result<JournalPos, AppendError> {
+        let blocks = record.payload_blocks();
+        if !record.is_valid() || Some(payload.len() as u64) != blocks.checked_mul(BLOCK_BYTES as u64) {
+            return Err(Error::Invalid(format!("{record:?} with {} bytes", payload.len())).into());
+        }
+        self.check_fits_ring(blocks)?;
+        let crcs = group::block_crcs(payload);
+        let mut parts = Vec::with_capacity(blocks.div_ceil(GROUP_PAYLOAD_BLOCKS_MAX).max(1) as usize);
+        let end = self.with_state(|state| state.append(record, payload, &crcs, &mut parts))?;
+        for (part, pos) in parts {
+            placed(part, pos);
+        }
+        Ok(end)
+    }
+
+    fn check_fits_ring(&self, payload_blocks: u64) -> Result<()> {
+        let ring = self.shared.ring.blocks;
+        if payload_blocks <= ring && group::blocks_needed(payload_blocks) <= ring {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "a write of {payload_blocks} blocks does not fit a journal of {ring} blocks"
+        )))
+    }
+
+    /// Waits until a record with so much payload can be appended. Who comes first goes first.
+    pub async fn room(&self, payload_blocks: u64) -> Result<()> {
+        self.check_fits_ring(payload_blocks)?;
+        match self.with_state(|state| state.wait_room(payload_blocks))? {
+            Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until everything before `to` is durable.
+    pub async fn sync(&self, to: JournalPos) -> Result<()> {
+        match self.with_state(|state| state.wait_sync(to.0))? {
+            Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
+            None => Ok(()),
+        }
+    }
+
+    /// The payload blocks `[pos, pos + blocks)` of one group. `None` if they have been freed:
+    /// look again where the data is now. `Error::Corrupt` if the disk does not give what was written.
+    pub async fn read(&self, pos: JournalPos, blocks: u64) -> Result<Option<Bytes>> {
+        let found = self.shared.lock().find(pos.0, blocks);
+        let group = match found {
+            state::Found::Memory(payload) => return Ok(Some(payload)),
+            state::Found::Freed => return Ok(None),
+            state::Found::Nowhere => {
+                return Err(Error::Invalid(format!("no {blocks} payload blocks at journal position {pos}")));
+            }
+            state::Found::Disk(group) => group,
+        };
+        let Shared { env, ring, .. } = &*self.shared;
+        let payload = recover::load_payload(env, ring, self.id, group.start, pos, blocks).await?;
+        // What was freed meanwhile may have been written over.
+        if self.tail().0 > group.start {
+            return Ok(None);
+        }
+        payload.map(Some).ok_or_else(|| self.damaged(group.start))
+    }
+
+    /// The group that begins at `at`, which is durable and not freed. `Error::Invalid` if no
+    /// such group begins there.
+    pub async fn group(&self, at: JournalPos) -> Result<Arc<Group>> {
+        let missing = || Error::Invalid(format!("no durable group begins at journal position {at}"));
+        let found = self.shared.lock().find_group(at.0).ok_or_else(missing)?;
+        let place = match found {
+            Ok(group) => return Ok(group),
+            Err(place) => place,
+        };
+        let Shared { env, ring, .. } = &*self.shared;
+        let group = recover::load_group(env, ring, self.id, place.start, place.len).await?;
+        if self.tail().0 > place.start {
+            return Err(missing());
+        }
+        group.map(Arc::new).ok_or_else(|| self.damaged(place.start))
+    }
+
+    fn damaged(&self, start: u64) -> Error {
+        Error::corrupt(&*self.shared.name, format!("the group at position {start} is not what was written"))
+    }
+
+    /// Everything before `to` is committed in the store. `to` is the start of a group, or the end
+    /// of the newest durable one.
+    pub fn free(&self, to: JournalPos) {
+        self.with_state(|state| state.free(to.0));
+    }
+
+    /// Behind the newest record.
+    pub fn appended(&self) -> JournalPos {
+        JournalPos(self.shared.lock().frontiers().appended)
+    }
+
+    /// Behind the newest group that survives power loss.
+    pub fn durable(&self) -> JournalPos {
+        JournalPos(self.shared.lock().frontiers().durable)
+    }
+
+    /// The oldest group that is not freed begins here.
+    pub fn tail(&self) -> JournalPos {
+        JournalPos(self.shared.lock().frontiers().freed)
+    }
+
+    /// Blocks that hold what is not freed.
+    pub fn used_blocks(&self) -> u64 {
+        let at = self.shared.lock().frontiers();
+        at.appended - at.freed
+    }
+
+    /// Blocks of the ring.
+    pub fn capacity_blocks(&self) -> u64 {
+        self.shared.ring.blocks
+    }
+
+    /// Why the journal has stopped, if it has.
+    pub fn latched(&self) -> Option<Error> {
+        self.shared.lock().stopped().filter(|why| !matches!(why, Error::Closed))
+    }
+
+    /// Takes nothing new, makes everything durable and ends the writer. Safe to call again.
+    pub async fn close(&self) -> Result<()> {
+        self.with_state(State::close);
+        let mut writer = self.writer.lock().await;
+        if let Some(task) = writer.as_mut() {
+            task.await; // whoever gives up here leaves it to the next call
+            *writer = None;
+        }
+        let state = self.shared.lock();
+        let at = state.frontiers();
+        match state.stopped() {
+            Some(Error::Closed) | None if at.durable == at.appended => Ok(()),
+            Some(Error::Closed) | None => Err(Error::Latched("the journal's writer ended early".into())),
+            Some(why) => Err(why),
+        }
+    }
+}
+
+/// Makes the file of a new journal; it has its name only once it is complete.
+async fn write_new_file(disk: &Arc<dyn Disk>, superblock: &Superblock) -> Result<()> {
+    let bytes = (SUPERBLOCK_AREA_BLOCKS + superblock.ring_blocks) * BLOCK_BYTES as u64;
+    disk.remove(NEW_FILE_NAME).await?;
+    let file = disk.create(NEW_FILE_NAME, bytes).await?;
+    let mut block = crate::disk::AlignedBuf::zeroed(BLOCK_BYTES);
+    for generation in 1..=SUPERBLOCK_SLOTS.len() as u64 {
+        let superblock = Superblock { generation, ..superblock.clone() };
+        superblock.encode(&mut block);
+        file.write_at(superblock.slot_offset(), &block).await?;
+    }
+    file.sync().await?;
+    disk.rename(NEW_FILE_NAME, FILE_NAME).await
+}
+
+/// Blocks that are written again at a time (4 MiB).
+const WRITE_AGAIN_BLOCKS: u64 = 1024;
+
+/// Writes the positions `[from, to)` again as they read, and syncs them. A process that died may have left
+/// groups that were never synced, or whose sync failed: the kernel may show them for a while and never write
+/// them back. They have to be durable before a superblock says so.
+async fn write_again(env: &Env, ring: &Ring, from: u64, to: u64) -> Result<()> {
+    let mut at = from;
+    while at < to {
+        let blocks = WRITE_AGAIN_BLOCKS.min(to - at);
+        let bytes = ring.load(env, at, blocks).await?;
+        let ring = ring.clone();
+        env.blocking(async move {
+            ring.write(at, &[&bytes]).await?;
+            ring.file.sync().await
+        })
+        .await?;
+        at += blocks;
+    }
+    Ok(())
+}
+
+/// Writes a superblock and syncs it.
+async fn write_superblock(env: &Env, ring: &Ring, superblock: Superblock) -> Result<()> {
+    let file = ring.file.clone();
+    env.blocking(async move {
+        let mut block = crate::disk::AlignedBuf::zeroed(BLOCK_BYTES);
+        superblock.encode(&mut block);
+        file.write_at(superblock.slot_offset(), &block).await?;
+        file.sync().await
+    })
+    .await
+}

@@ -1,0 +1,257 @@
+//! Groups in memory: the open one that grows, and sealed ones that never change.
+//!
+//! Owns the payload memory. Small payloads share slabs, so that a group is a few contiguous
+//! pieces; every record lies in one piece. All memory is aligned for O_DIRECT.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{
+    Record,
+    format::{GROUP_PAYLOAD_BLOCKS_MAX, crc32c, fits_header},
+};
+use crate::units::{BLOCK_BYTES, Extent, JournalPos};
+
+/// Bytes of a slab shared by small payloads. A reader that holds 4 KiB keeps a slab alive, so it
+/// is not larger.
+const SLAB_BYTES: usize = 256 << 10;
+/// Payloads from this size on get memory of their own, which bounds what the end of a slab wastes.
+const OWN_MEMORY_BYTES_MIN: usize = 64 << 10;
+/// Memory a group takes besides its payload, roughly: its vectors.
+const GROUP_OVERHEAD_BYTES: usize = 256;
+const RECORD_OVERHEAD_BYTES: usize = size_of::<PlacedRecord>();
+
+const _: () = assert!(OWN_MEMORY_BYTES_MIN <= SLAB_BYTES);
+
+/// A record and its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedRecord {
+    pub record: Record,
+    /// Its first payload block; without payload, the header of its group.
+    pub pos: JournalPos,
+}
+
+/// A contiguous part of a group's payload.
+#[derive(Clone, Debug)]
+struct Piece {
+    /// Payload blocks of the group before this piece.
+    first: u64,
+    bytes: Bytes,
+}
+
+/// A group of records that was, or is about to be, written.
+#[derive(Clone, Debug)]
+pub struct Group {
+    start: u64,
+    records: Vec<PlacedRecord>,
+    crcs: Vec<u32>,
+    pieces: Vec<Piece>,
+}
+
+impl Group {
+    /// A group as read from the disk; `payload` was verified against `crcs`.
+    pub(super) fn from_disk(start: u64, records: &[Record], crcs: Vec<u32>, payload: Bytes) -> Group {
+        debug_assert_eq!(payload.len(), crcs.len() * BLOCK_BYTES);
+        Group {
+            start,
+            records: place_records(start, records),
+            crcs,
+            pieces: vec![Piece { first: 0, bytes: payload }],
+        }
+    }
+
+    /// The position of the group's header.
+    pub fn start(&self) -> JournalPos {
+        JournalPos(self.start)
+    }
+
+    /// The position behind the group: the start of the next one.
+    pub fn next(&self) -> JournalPos {
+        JournalPos(self.start + 1 + self.crcs.len() as u64)
+    }
+
+    /// The records in the order in which they were appended.
+    pub fn records(&self) -> &[PlacedRecord] {
+        &self.records
+    }
+
+    /// The payload blocks `[pos, pos + blocks)`. `None` unless all of them belong to this group.
+    pub fn payload(&self, pos: JournalPos, blocks: u64) -> Option<Bytes> {
+        let from = pos.0.checked_sub(self.start + 1)?;
+        let until = from.checked_add(blocks)?;
+        if until > self.crcs.len() as u64 {
+            return None;
+        }
+        let mut parts = self.pieces.iter().filter_map(|piece| {
+            let whole = Extent::new(piece.first, (piece.bytes.len() / BLOCK_BYTES) as u64);
+            let part = whole.intersect(Extent::between(from, until))?;
+            let at = (part.start - whole.start) as usize * BLOCK_BYTES;
+            Some(piece.bytes.slice(at..at + part.len as usize * BLOCK_BYTES))
+        });
+        let first = parts.next().unwrap_or_default();
+        let Some(second) = parts.next() else { return Some(first) };
+        let mut all = BytesMut::with_capacity(blocks as usize * BLOCK_BYTES);
+        all.extend_from_slice(&first);
+        all.extend_from_slice(&second);
+        parts.for_each(|part| all.extend_from_slice(&part));
+        Some(all.freeze())
+    }
+
+    pub(super) fn crcs(&self) -> &[u32] {
+        &self.crcs
+    }
+
+    /// Blocks of the group with its header.
+    pub(super) fn blocks(&self) -> u64 {
+        1 + self.crcs.len() as u64
+    }
+
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| &piece.bytes[..])
+    }
+
+    /// Memory it takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        memory_bytes(self.records.len(), self.crcs.len())
+    }
+}
+
+/// Memory a group of so many records and payload blocks takes, in bytes.
+pub(super) fn memory_bytes(records: usize, payload_blocks: usize) -> usize {
+    GROUP_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + payload_blocks * (BLOCK_BYTES + 4)
+}
+
+/// The places of a group's records.
+pub(super) fn place_records(start: u64, records: &[Record]) -> Vec<PlacedRecord> {
+    let mut next = start + 1;
+    let place = |record: &Record| {
+        let pos = if record.payload_blocks() > 0 { next } else { start };
+        next += record.payload_blocks();
+        PlacedRecord { record: record.clone(), pos: JournalPos(pos) }
+    };
+    records.iter().map(place).collect()
+}
+
+/// The group that takes the next records.
+#[derive(Debug)]
+pub(super) struct OpenGroup {
+    group: Group,
+}
+
+impl OpenGroup {
+    pub fn new(start: u64) -> OpenGroup {
+        OpenGroup { group: Group { start, records: Vec::new(), crcs: Vec::new(), pieces: Vec::new() } }
+    }
+
+    /// Whether one more record with so much payload fits.
+    pub fn takes(&self, payload_blocks: u64) -> bool {
+        fits_header(self.group.records.len() + 1, self.group.crcs.len() as u64 + payload_blocks)
+    }
+
+    pub fn next(&self) -> u64 {
+        self.group.next().0
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.group.memory_bytes()
+    }
+
+    /// Adds a record, copying its payload; gives its position.
+    pub fn push(&mut self, record: Record, payload: &[u8], crcs: &[u32], slab: &mut Slab) -> JournalPos {
+        debug_assert!(self.takes(record.payload_blocks()));
+        debug_assert_eq!(payload.len() as u64, record.payload_blocks() * BLOCK_BYTES as u64);
+        debug_assert_eq!(payload.len(), crcs.len() * BLOCK_BYTES);
+        let pos = JournalPos(if payload.is_empty() { self.group.start } else { self.next() });
+        if !payload.is_empty() && !slab.has_room(payload.len()) {
+            self.gather(slab);
+            if payload.len() >= OWN_MEMORY_BYTES_MIN {
+                let mut own = aligned_memory(payload.len());
+                own.extend_from_slice(payload);
+                let first = self.group.crcs.len() as u64;
+                self.group.pieces.push(Piece { first, bytes: own.freeze() });
+            } else {
+                slab.renew();
+            }
+        }
+        if payload.len() < OWN_MEMORY_BYTES_MIN {
+            slab.push(payload);
+        }
+        self.group.crcs.extend_from_slice(crcs);
+        self.group.records.push(PlacedRecord { record, pos });
+        pos
+    }
+
+    /// Makes everything pushed so far part of the pieces.
+    fn gather(&mut self, slab: &mut Slab) {
+        let bytes = slab.memory.split().freeze();
+        if !bytes.is_empty() {
+            let first = (self.group.crcs.len() - bytes.len() / BLOCK_BYTES) as u64;
+            self.group.pieces.push(Piece { first, bytes });
+        }
+    }
+
+    /// The group as it is now, to read from.
+    pub fn look(&mut self, slab: &mut Slab) -> &Group {
+        self.gather(slab);
+        &self.group
+    }
+
+    pub fn seal(mut self, slab: &mut Slab) -> Group {
+        self.gather(slab);
+        debug_assert!(!self.group.records.is_empty());
+        debug_assert_eq!(
+            self.group.pieces().map(<[u8]>::len).sum::<usize>(),
+            self.group.crcs.len() * BLOCK_BYTES
+        );
+        self.group
+    }
+}
+
+/// Memory for small payloads: what was pushed to the open group since it was last gathered,
+/// and free capacity behind.
+#[derive(Debug, Default)]
+pub(super) struct Slab {
+    memory: BytesMut,
+    /// Free bytes, not counting what alignment left over: behaviour must not depend on addresses.
+    left: usize,
+}
+
+impl Slab {
+    /// Whether a small payload fits; always false for large ones.
+    fn has_room(&self, bytes: usize) -> bool {
+        bytes < OWN_MEMORY_BYTES_MIN && bytes <= self.left
+    }
+
+    fn push(&mut self, payload: &[u8]) {
+        debug_assert!(self.memory.capacity() - self.memory.len() >= payload.len());
+        self.left -= payload.len();
+        self.memory.extend_from_slice(payload);
+    }
+
+    fn renew(&mut self) {
+        debug_assert!(self.memory.is_empty());
+        self.memory = aligned_memory(SLAB_BYTES);
+        self.left = SLAB_BYTES;
+    }
+}
+
+/// Empty memory with room for at least `bytes`, beginning at a multiple of 4096.
+fn aligned_memory(bytes: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(bytes + BLOCK_BYTES);
+    let skip = memory.as_ptr().align_offset(BLOCK_BYTES);
+    debug_assert!(skip < BLOCK_BYTES);
+    memory.resize(skip, 0);
+    drop(memory.split());
+    debug_assert!(memory.capacity() >= bytes);
+    memory
+}
+
+/// CRC32C of each block.
+pub(super) fn block_crcs(payload: &[u8]) -> Vec<u32> {
+    debug_assert!(payload.len().is_multiple_of(BLOCK_BYTES));
+    payload.chunks_exact(BLOCK_BYTES).map(crc32c).collect()
+}
+
+/// Blocks of ring space that a record with so much payload takes at most.
+pub(super) fn blocks_needed(payload_blocks: u64) -> u64 {
+    payload_blocks + payload_blocks.div_ceil(GROUP_PAYLOAD_BLOCKS_MAX).max(1)
+}

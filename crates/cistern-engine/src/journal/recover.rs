@@ -1,0 +1,267 @@
+//! Recovery: reads superblocks, walks the groups from the tail and judges where they end.
+//!
+//! Only reads. What it accepts is a prefix of what was appended and contains everything that was
+//! synced, or it refuses.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    FILE_NAME,
+    format::{
+        GROUP_PAYLOAD_BLOCKS_MAX, GroupHeader, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock, crc32c,
+    },
+    group::Group,
+    ring::Ring,
+};
+use crate::{
+    disk::{AlignedBuf, Disk, DiskFile},
+    env::{Env, Task},
+    error::{Error, Result},
+    units::{BLOCK_BYTES, JournalId, JournalPos},
+};
+
+/// Blocks that may be written and not synced (64 MiB): so far behind an invalid group recovery
+/// has to look for proof that it was synced.
+pub(super) const UNSYNCED_BLOCKS_MAX: u64 = 16384;
+/// Blocks read at a time (8 MiB, and as much ahead): full speed of the disk.
+const WINDOW_BLOCKS: u64 = 2048;
+/// Blocks that a window repeats from the one before: a group that does not fit into one lies
+/// whole in the next.
+const OVERLAP_BLOCKS: u64 = 1 + GROUP_PAYLOAD_BLOCKS_MAX;
+
+const _: () = assert!(WINDOW_BLOCKS > 2 * OVERLAP_BLOCKS);
+
+/// An existing journal before its groups were looked at.
+pub(super) struct Found {
+    pub name: String,
+    pub ring: Ring,
+    pub superblock: Superblock,
+    /// The other slot was unreadable and may have held something newer.
+    pub slot_lost: bool,
+}
+
+/// What the walk over the groups gave.
+pub(super) struct Walked {
+    /// First positions of the valid groups.
+    pub starts: VecDeque<u64>,
+    /// Behind the last valid group.
+    pub head: u64,
+    /// Up to where superblock and valid groups say that it was synced.
+    pub durable: u64,
+    /// The greatest incarnation seen.
+    pub incarnation: u64,
+    /// Why the end is not a torn one but damage.
+    pub damage: Option<String>,
+}
+
+/// Opens the file and reads its superblock.
+pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<Found> {
+    let name = format!("{}/{FILE_NAME}", disk.describe());
+    let file = disk.open(FILE_NAME).await?;
+    let blocks = file.len() / BLOCK_BYTES as u64;
+    if blocks < SUPERBLOCK_AREA_BLOCKS {
+        return Err(Error::corrupt(name, "the file is too short for a superblock"));
+    }
+    let mut slots = Vec::new();
+    for slot in SUPERBLOCK_SLOTS {
+        let block = load_slot(env, &file, slot).await?;
+        slots.push((Superblock::decode(&block)?, block.iter().all(|&b| b == 0)));
+    }
+    let slot_lost = slots.iter().any(|(sb, empty)| sb.is_none() && !empty);
+    let newest = slots.into_iter().filter_map(|(sb, _)| sb).max_by_key(|sb| sb.generation);
+    let superblock = newest.ok_or_else(|| Error::corrupt(&*name, "both superblocks are damaged"))?;
+    if superblock.ring_blocks > blocks - SUPERBLOCK_AREA_BLOCKS {
+        return Err(Error::corrupt(name, "the file is shorter than its superblock says"));
+    }
+    Ok(Found { name, ring: Ring { file, blocks: superblock.ring_blocks }, superblock, slot_lost })
+}
+
+async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<AlignedBuf> {
+    let file = file.clone();
+    env.blocking(async move {
+        let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+        file.read_at(slot * BLOCK_BYTES as u64, &mut block).await.map(|()| block)
+    })
+    .await
+}
+
+/// Walks from the tail and hands every valid group (header and payload) to `visit`.
+pub(super) async fn walk(
+    env: &Env,
+    found: &Found,
+    visit: &mut (dyn FnMut(&GroupHeader, &[u8]) -> Result<()> + Send),
+) -> Result<Walked> {
+    let sb = &found.superblock;
+    let mut window = Window::new(env, &found.ring, sb.tail + found.ring.blocks);
+    let mut walked =
+        Walked { starts: VecDeque::new(), head: sb.tail, durable: sb.durable, incarnation: 0, damage: None };
+    while let Some(header) = window.group(sb, walked.head, walked.incarnation).await? {
+        let payload = window.blocks(header.pos + 1, header.crcs.len() as u64).await?;
+        if !crcs_match(&header.crcs, payload) {
+            break;
+        }
+        visit(&header, payload)?;
+        walked.starts.push_back(header.pos);
+        walked.incarnation = header.incarnation;
+        walked.head = header.next();
+        walked.durable = walked.durable.max(header.durable);
+    }
+    walked.damage = judge(&mut window, sb, walked.head).await?;
+    window.take_ahead().await?; // nothing goes on behind the caller's back
+    walked.incarnation = walked.incarnation.max(sb.incarnation);
+    Ok(walked)
+}
+
+/// Looks for proof that the groups should not end at `head`.
+async fn judge(window: &mut Window<'_>, sb: &Superblock, head: u64) -> Result<Option<String>> {
+    if sb.durable > head {
+        return Ok(Some(format!("it was synced up to {} by its superblock", sb.durable)));
+    }
+    // A later lap that reaches over the tail shows in the header of a group before the tail.
+    let before = if head == sb.tail { head.min(GROUP_PAYLOAD_BLOCKS_MAX) } else { 0 };
+    let limit = sb.tail + sb.ring_blocks;
+    for at in head - before..(head + 1 + UNSYNCED_BLOCKS_MAX).min(limit) {
+        let Some(header) = GroupHeader::decode(window.blocks(at, 1).await?) else { continue };
+        if header.journal != sb.journal || header.pos % sb.ring_blocks != at % sb.ring_blocks {
+            continue;
+        }
+        if header.pos == at && header.durable > head {
+            return Ok(Some(format!("it was synced up to {} by the group at {at}", header.durable)));
+        }
+        if header.pos > at && header.next() > limit {
+            return Ok(Some(format!(
+                "the group at {} was written over it, so the superblock that allowed this was lost",
+                header.pos
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether every payload block fits its checksum.
+pub(super) fn crcs_match(crcs: &[u32], payload: &[u8]) -> bool {
+    payload.len() == crcs.len() * BLOCK_BYTES
+        && payload.chunks_exact(BLOCK_BYTES).zip(crcs).all(|(block, &crc)| crc32c(block) == crc)
+}
+
+/// A header as it must be to belong to this journal at this position.
+pub(super) fn decode_at(block: &[u8], journal: JournalId, pos: u64) -> Option<GroupHeader> {
+    GroupHeader::decode(block).filter(|h| h.journal == journal && h.pos == pos)
+}
+
+/// Reads one whole group from the disk. `None` if what lies there is not intact.
+pub(super) async fn load_group(
+    env: &Env,
+    ring: &Ring,
+    journal: JournalId,
+    start: u64,
+    blocks: u64,
+) -> Result<Option<Group>> {
+    let whole = Bytes::from_owner(ring.load(env, start, blocks).await?);
+    let Some(header) = decode_at(&whole[..BLOCK_BYTES], journal, start) else { return Ok(None) };
+    let payload = whole.slice(BLOCK_BYTES..);
+    if !crcs_match(&header.crcs, &payload) {
+        return Ok(None);
+    }
+    Ok(Some(Group::from_disk(start, &header.records, header.crcs, payload)))
+}
+
+/// Reads payload blocks of the group at `start` and verifies them. `None` if they are not intact.
+pub(super) async fn load_payload(
+    env: &Env,
+    ring: &Ring,
+    journal: JournalId,
+    start: u64,
+    pos: JournalPos,
+    blocks: u64,
+) -> Result<Option<Bytes>> {
+    /// Blocks between header and payload that are read along rather than skipped (64 KiB).
+    const READ_ALONG_BLOCKS_MAX: u64 = 16;
+    let skipped = pos.0 - start - 1;
+    let (head, payload) = if skipped <= READ_ALONG_BLOCKS_MAX {
+        let whole = Bytes::from_owner(ring.load(env, start, 1 + skipped + blocks).await?);
+        (whole.slice(..BLOCK_BYTES), whole.slice((1 + skipped) as usize * BLOCK_BYTES..))
+    } else {
+        let head = Bytes::from_owner(ring.load(env, start, 1).await?);
+        (head, Bytes::from_owner(ring.load(env, pos.0, blocks).await?))
+    };
+    let intact = decode_at(&head, journal, start)
+        .and_then(|h| h.crcs.get(skipped as usize..(skipped + blocks) as usize).map(<[u32]>::to_vec))
+        .is_some_and(|crcs| crcs_match(&crcs, &payload));
+    Ok(intact.then_some(payload))
+}
+
+/// A stretch of the ring in memory; the next one is being read meanwhile.
+struct Window<'a> {
+    env: &'a Env,
+    ring: &'a Ring,
+    /// Behind the last position that may be loaded.
+    limit: u64,
+    first: u64,
+    buffer: AlignedBuf,
+    ahead: Option<(u64, Task<Result<AlignedBuf>>)>,
+}
+
+impl<'a> Window<'a> {
+    fn new(env: &'a Env, ring: &'a Ring, limit: u64) -> Self {
+        Window { env, ring, limit, first: 0, buffer: AlignedBuf::zeroed(0), ahead: None }
+    }
+
+    /// The blocks `[pos, pos + blocks)`; fewer behind the limit.
+    async fn blocks(&mut self, pos: u64, blocks: u64) -> Result<&[u8]> {
+        let end = (pos + blocks).min(self.limit).max(pos);
+        if !self.holds(pos, end) {
+            self.take_ahead().await?;
+        }
+        if !self.holds(pos, end) {
+            self.buffer = self.ring.load(self.env, pos, self.blocks_at(pos)).await?;
+            self.first = pos;
+        }
+        if self.ahead.is_none() {
+            self.read_ahead();
+        }
+        let at = (pos - self.first) as usize * BLOCK_BYTES;
+        Ok(&self.buffer[at..at + (end - pos) as usize * BLOCK_BYTES])
+    }
+
+    fn end(&self) -> u64 {
+        self.first + (self.buffer.len() / BLOCK_BYTES) as u64
+    }
+
+    fn holds(&self, pos: u64, end: u64) -> bool {
+        self.first <= pos && end <= self.end()
+    }
+
+    /// How much to load from a position.
+    fn blocks_at(&self, pos: u64) -> u64 {
+        WINDOW_BLOCKS.min(self.limit.saturating_sub(pos)).min(self.ring.blocks)
+    }
+
+    /// Moves on to what was read ahead, if anything was.
+    async fn take_ahead(&mut self) -> Result<()> {
+        if let Some((first, task)) = self.ahead.take() {
+            self.buffer = task.await.ok_or(Error::Closed)??;
+            self.first = first;
+        }
+        Ok(())
+    }
+
+    fn read_ahead(&mut self) {
+        if self.end() < self.limit && self.end() > self.first + OVERLAP_BLOCKS {
+            let first = self.end() - OVERLAP_BLOCKS;
+            let (env, ring, blocks) = (self.env.clone(), self.ring.clone(), self.blocks_at(first));
+            let task = self.env.spawn("journal-read", async move { ring.load(&env, first, blocks).await });
+            self.ahead = Some((first, task));
+        }
+    }
+
+    /// The header of the group that may continue the chain at `pos`, behind a group of this
+    /// incarnation.
+    async fn group(&mut self, sb: &Superblock, pos: u64, incarnation: u64) -> Result<Option<GroupHeader>> {
+        let header = decode_at(self.blocks(pos, 1).await?, sb.journal, pos);
+        let incarnation = if pos >= sb.opened { incarnation.max(sb.incarnation) } else { incarnation };
+        Ok(header.filter(|h| h.incarnation >= incarnation && h.next() <= self.limit))
+    }
+}

@@ -1,0 +1,75 @@
+//! Geometry of the ring: where a position lies in the file, and transfers that may wrap.
+//!
+//! Knows no format and no state.
+
+use std::sync::Arc;
+
+use super::format::SUPERBLOCK_AREA_BLOCKS;
+use crate::{
+    disk::{AlignedBuf, DiskFile},
+    env::Env,
+    error::Result,
+    units::BLOCK_BYTES,
+};
+
+/// The journal's file and the size of its ring.
+#[derive(Clone)]
+pub(super) struct Ring {
+    pub file: Arc<dyn DiskFile>,
+    pub blocks: u64,
+}
+
+impl Ring {
+    /// Bytes from the beginning of the file to a position.
+    fn offset(&self, pos: u64) -> u64 {
+        (SUPERBLOCK_AREA_BLOCKS + pos % self.blocks) * BLOCK_BYTES as u64
+    }
+
+    /// Bytes from a position to the end of the ring.
+    fn bytes_to_end(&self, pos: u64) -> usize {
+        (self.blocks - pos % self.blocks) as usize * BLOCK_BYTES
+    }
+
+    /// Fills `out` from `pos` on. At most one lap.
+    pub async fn read(&self, pos: u64, out: &mut [u8]) -> Result<()> {
+        debug_assert!((out.len() / BLOCK_BYTES) as u64 <= self.blocks);
+        let first = out.len().min(self.bytes_to_end(pos));
+        let (head, rest) = out.split_at_mut(first);
+        self.file.read_at(self.offset(pos), head).await?;
+        if !rest.is_empty() {
+            self.file.read_at(self.offset(pos + (first / BLOCK_BYTES) as u64), rest).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads `blocks` from `pos` on, on a thread that may wait for the disk.
+    pub async fn load(&self, env: &Env, pos: u64, blocks: u64) -> Result<AlignedBuf> {
+        let ring = self.clone();
+        env.blocking(async move {
+            let mut out = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
+            ring.read(pos, &mut out).await.map(|()| out)
+        })
+        .await
+    }
+
+    /// Writes the parts one after the other from `pos` on, as one transfer or, across the end of
+    /// the ring, two.
+    pub async fn write(&self, pos: u64, parts: &[&[u8]]) -> Result<()> {
+        let bytes: usize = parts.iter().map(|p| p.len()).sum();
+        debug_assert!((bytes / BLOCK_BYTES) as u64 <= self.blocks);
+        let mut left = self.bytes_to_end(pos);
+        if bytes <= left {
+            return self.file.write_vectored_at(self.offset(pos), parts).await;
+        }
+        let wrapped = pos + (left / BLOCK_BYTES) as u64;
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        for part in parts {
+            let (head, rest) = part.split_at(part.len().min(left));
+            left -= head.len();
+            before.extend((!head.is_empty()).then_some(head));
+            behind.extend((!rest.is_empty()).then_some(rest));
+        }
+        self.file.write_vectored_at(self.offset(pos), &before).await?;
+        self.file.write_vectored_at(self.offset(wrapped), &behind).await
+    }
+}

@@ -1,0 +1,490 @@
+//! What the journal knows in memory, and every decision about it, without IO.
+//!
+//! Owns the frontiers, the index of group starts, the groups kept in memory and those who wait.
+//! Invariant: `tail <= freed <= durable <= written <= taken <= appended <= tail + ring_blocks`.
+//! Everything here runs under one lock that is never held across IO.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::{
+    AppendError, Record,
+    format::GROUP_PAYLOAD_BLOCKS_MAX,
+    group::{Group, OpenGroup, Slab, blocks_needed, memory_bytes},
+};
+use crate::{
+    error::{Error, Result},
+    units::{BLOCK_BYTES, Extent, JournalPos},
+};
+
+/// Blocks of one batch (4 MiB): long enough for full speed, short enough that a flush that comes
+/// meanwhile waits about two milliseconds.
+const BATCH_BLOCKS_MAX: u64 = 1024;
+/// Groups of one batch: bounds the writer's memory for headers (256 KiB).
+pub(super) const BATCH_GROUPS_MAX: usize = 64;
+/// The tail on the medium follows after this part of the ring was freed.
+const TAIL_LAG_DIVISOR: u64 = 32;
+
+const _: () = assert!(BATCH_BLOCKS_MAX > GROUP_PAYLOAD_BLOCKS_MAX);
+
+/// How far the journal's life has come.
+#[derive(Clone, Debug)]
+enum Phase {
+    Running,
+    /// Takes nothing new; the writer finishes what there is.
+    Closing,
+    /// For good, and why.
+    Stopped(Error),
+}
+
+/// The answer a waiter gets.
+pub(super) type Answer = oneshot::Sender<Result<()>>;
+
+/// What a record takes: blocks of the ring, and bytes of memory.
+#[derive(Clone, Copy)]
+struct Need {
+    blocks: u64,
+    memory: usize,
+}
+
+impl Need {
+    fn of(payload_blocks: u64) -> Need {
+        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
+    }
+}
+
+/// The frontiers; all are positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frontiers {
+    /// Behind the newest record.
+    pub appended: u64,
+    /// Behind the newest group that the writer has taken.
+    pub taken: u64,
+    /// Behind the newest group that was written.
+    pub written: u64,
+    /// Behind the newest group that was synced.
+    pub durable: u64,
+    /// What the owner no longer needs lies before.
+    pub freed: u64,
+    /// As `freed`, as far as the medium knows: before lies space that can be used.
+    pub tail: u64,
+}
+
+/// Where the payload of some position is.
+pub(super) enum Found {
+    /// Before the tail.
+    Freed,
+    Memory(Bytes),
+    /// On the disk, in the group that covers these positions.
+    Disk(Extent),
+    /// Not payload of one group.
+    Nowhere,
+}
+
+/// Several consecutive groups to be written.
+pub(super) struct Batch {
+    pub groups: Vec<Arc<Group>>,
+    pub start: u64,
+    pub end: u64,
+    /// The durable frontier when the batch was taken.
+    pub durable: u64,
+}
+
+/// The state behind the journal's lock.
+pub(super) struct State {
+    ring_blocks: u64,
+    memory_bytes_max: usize,
+    at: Frontiers,
+    /// First positions of all groups between `freed` and `appended`.
+    starts: VecDeque<u64>,
+    /// Sealed groups in memory: consecutive, the newest last.
+    memory: VecDeque<Arc<Group>>,
+    /// Bytes of `memory` and of the open group, and the part of them that is not written.
+    memory_bytes: usize,
+    queued_bytes: usize,
+    open: Option<OpenGroup>,
+    slab: Slab,
+    sync_waiters: Vec<(u64, Answer)>,
+    /// Those who wait for room, the first comer first.
+    room_waiters: VecDeque<(Need, Answer)>,
+    /// What was promised to waiters that have not appended yet.
+    grants: Vec<Need>,
+    phase: Phase,
+    /// The writer sleeps and must be woken.
+    writer_rests: bool,
+}
+
+impl State {
+    /// A journal whose live groups begin at `starts` and end at `head`.
+    pub fn new(
+        ring_blocks: u64,
+        memory_bytes_max: u64,
+        tail: u64,
+        head: u64,
+        starts: VecDeque<u64>,
+    ) -> State {
+        debug_assert!(tail <= head && head - tail <= ring_blocks);
+        State {
+            ring_blocks,
+            memory_bytes_max: usize::try_from(memory_bytes_max).unwrap_or(usize::MAX),
+            at: Frontiers { appended: head, taken: head, written: head, durable: head, freed: tail, tail },
+            starts,
+            memory: VecDeque::new(),
+            memory_bytes: 0,
+            queued_bytes: 0,
+            open: None,
+            slab: Slab::default(),
+            sync_waiters: Vec::new(),
+            room_waiters: VecDeque::new(),
+            grants: Vec::new(),
+            phase: Phase::Running,
+            writer_rests: false,
+        }
+    }
+
+    pub fn frontiers(&self) -> Frontiers {
+        let at = self.at;
+        debug_assert!(at.tail <= at.freed && at.freed <= at.durable && at.durable <= at.written);
+        debug_assert!(at.written <= at.taken && at.taken <= at.appended);
+        debug_assert!(at.appended - at.tail <= self.ring_blocks);
+        at
+    }
+
+    /// Why nothing can be appended any more, if so.
+    pub fn refusal(&self) -> Option<Error> {
+        match &self.phase {
+            Phase::Running => None,
+            Phase::Closing => Some(Error::Closed),
+            Phase::Stopped(why) => Some(why.clone()),
+        }
+    }
+
+    pub fn stopped(&self) -> Option<Error> {
+        match &self.phase {
+            Phase::Stopped(why) => Some(why.clone()),
+            Phase::Running | Phase::Closing => None,
+        }
+    }
+
+    /// Whether nothing can come any more and everything that came is written.
+    pub fn is_drained(&self) -> bool {
+        matches!(self.phase, Phase::Closing) && self.at.written == self.at.appended
+    }
+
+    /// Takes nothing new from now on. Appends that wait for room fail.
+    pub fn close(&mut self) {
+        if matches!(self.phase, Phase::Running) {
+            self.phase = Phase::Closing;
+            for (_, answer) in self.room_waiters.drain(..) {
+                let _ = answer.send(Err(Error::Closed)); // nobody may wait any more
+            }
+        }
+    }
+
+    /// Stops for good; gives those who must be told.
+    pub fn stop(&mut self, why: Error) -> Vec<Answer> {
+        if self.stopped().is_none() {
+            self.phase = Phase::Stopped(why);
+        }
+        let syncs = self.sync_waiters.drain(..).map(|(_, answer)| answer);
+        syncs.chain(self.room_waiters.drain(..).map(|(_, answer)| answer)).collect()
+    }
+
+    /// Whether the writer has to be woken; it is told only once.
+    pub fn must_wake(&mut self) -> bool {
+        std::mem::take(&mut self.writer_rests)
+    }
+
+    pub fn rest(&mut self) {
+        self.writer_rests = true;
+    }
+
+    fn fits(&self, need: Need) -> bool {
+        let free = self.ring_blocks - (self.at.appended - self.at.tail);
+        let granted: u64 = self.grants.iter().map(|g| g.blocks).sum();
+        // One record is taken whatever its size when nothing else is queued.
+        let queue = self.queued_bytes + self.grants.iter().map(|g| g.memory).sum::<usize>();
+        need.blocks + granted <= free && (queue == 0 || queue + need.memory <= self.memory_bytes_max)
+    }
+
+    /// Appends one record, in several groups where it is long. `placed` gets each part.
+    pub fn append(
+        &mut self,
+        record: &Record,
+        payload: &[u8],
+        crcs: &[u32],
+        placed: &mut Vec<(Extent, JournalPos)>,
+    ) -> Result<JournalPos, AppendError> {
+        if let Some(why) = self.refusal() {
+            return Err(AppendError::Failed(why));
+        }
+        if !self.admit(Need::of(record.payload_blocks())) {
+            return Err(AppendError::Full);
+        }
+        match *record {
+            Record::Write(extent) => self.append_write(extent, payload, crcs, placed),
+            Record::Zero { extent, .. } => {
+                let pos = self.push(record.clone(), &[], &[]);
+                placed.push((extent, pos));
+            }
+            Record::Resize { .. } => {
+                self.push(record.clone(), &[], &[]);
+            }
+        }
+        Ok(JournalPos(self.at.appended))
+    }
+
+    /// Who waits for room goes first: while somebody does, only what was granted is taken.
+    fn admit(&mut self, need: Need) -> bool {
+        let best = (0..self.grants.len())
+            .filter(|&n| self.grants[n].blocks >= need.blocks)
+            .min_by_key(|&n| self.grants[n].blocks);
+        if let Some(best) = best {
+            self.grants.swap_remove(best);
+            return self.fits(need);
+        }
+        self.room_waiters.is_empty() && self.fits(need)
+    }
+
+    fn append_write(
+        &mut self,
+        extent: Extent,
+        payload: &[u8],
+        crcs: &[u32],
+        placed: &mut Vec<(Extent, JournalPos)>,
+    ) {
+        let mut done = 0;
+        while done < extent.len {
+            let part = Extent::new(extent.start + done, (extent.len - done).min(GROUP_PAYLOAD_BLOCKS_MAX));
+            let blocks = done as usize..(done + part.len) as usize;
+            let bytes = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
+            let pos = self.push(Record::Write(part), &payload[bytes], &crcs[blocks]);
+            placed.push((part, pos));
+            done += part.len;
+        }
+    }
+
+    fn push(&mut self, record: Record, payload: &[u8], crcs: &[u32]) -> JournalPos {
+        if self.open.as_ref().is_some_and(|open| !open.takes(crcs.len() as u64)) {
+            self.seal();
+        }
+        let start = self.at.appended;
+        let (open, before) = match &mut self.open {
+            Some(open) => {
+                let before = open.memory_bytes();
+                (open, before)
+            }
+            None => {
+                self.starts.push_back(start);
+                (self.open.insert(OpenGroup::new(start)), 0)
+            }
+        };
+        let pos = open.push(record, payload, crcs, &mut self.slab);
+        let grown = open.memory_bytes() - before;
+        self.at.appended = open.next();
+        self.memory_bytes += grown;
+        self.queued_bytes += grown;
+        debug_assert!(self.at.appended - self.at.tail <= self.ring_blocks);
+        self.evict();
+        pos
+    }
+
+    fn seal(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.memory.push_back(Arc::new(open.seal(&mut self.slab)));
+        }
+    }
+
+    /// Forgets written groups until the memory suffices.
+    fn evict(&mut self) {
+        while self.memory_bytes > self.memory_bytes_max {
+            match self.memory.front() {
+                Some(oldest) if oldest.next().0 <= self.at.written => {}
+                _ => break,
+            }
+            let oldest = self.memory.pop_front().expect("it was just looked at");
+            self.memory_bytes -= oldest.memory_bytes();
+        }
+    }
+
+    /// The next groups to write, if there are any.
+    pub fn take_batch(&mut self) -> Option<Batch> {
+        let first = self.memory.partition_point(|group| group.start().0 < self.at.taken);
+        let mut groups = Vec::new();
+        let mut blocks = 0;
+        for n in first.. {
+            if n == self.memory.len() {
+                self.seal();
+            }
+            let Some(group) = self.memory.get(n) else { break };
+            if groups.len() == BATCH_GROUPS_MAX || blocks + group.blocks() > BATCH_BLOCKS_MAX {
+                break;
+            }
+            blocks += group.blocks();
+            groups.push(group.clone());
+        }
+        let end = groups.last()?.next().0;
+        let start = std::mem::replace(&mut self.at.taken, end);
+        debug_assert_eq!(groups[0].start().0, start);
+        Some(Batch { groups, start, end, durable: self.at.durable })
+    }
+
+    /// The batch was written.
+    pub fn finish_batch(&mut self, batch: &Batch) {
+        debug_assert_eq!(self.at.written, batch.start);
+        self.at.written = batch.end;
+        self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
+        self.evict();
+        self.grant();
+    }
+
+    /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
+    /// those who waited for it.
+    pub fn finish_sync(&mut self, to: u64, tail: Option<u64>) -> Vec<Answer> {
+        debug_assert!(self.at.durable <= to && to <= self.at.written);
+        self.at.durable = to;
+        if let Some(tail) = tail {
+            debug_assert!(self.at.tail <= tail && tail <= self.at.freed);
+            self.at.tail = tail;
+            self.grant();
+        }
+        let mut done = Vec::new();
+        let mut n = 0;
+        while n < self.sync_waiters.len() {
+            if self.sync_waiters[n].0 <= to {
+                done.push(self.sync_waiters.swap_remove(n).1);
+            } else {
+                n += 1;
+            }
+        }
+        done
+    }
+
+    /// Whether somebody waits for a sync of what is written already.
+    pub fn sync_is_wanted(&self) -> bool {
+        let at = self.at;
+        self.sync_waiters.iter().any(|&(to, _)| to <= at.written)
+            || (!self.room_waiters.is_empty() && at.freed > at.tail)
+    }
+
+    /// Whether the next sync should carry a superblock with the new tail.
+    pub fn tail_is_due(&self) -> bool {
+        let lag = self.at.freed - self.at.tail;
+        lag > 0 && (!self.room_waiters.is_empty() || lag >= self.ring_blocks / TAIL_LAG_DIVISOR)
+    }
+
+    /// Whether the writer has something to do at once.
+    pub fn has_work(&self) -> bool {
+        self.at.taken < self.at.appended || self.sync_is_wanted() || !matches!(self.phase, Phase::Running)
+    }
+
+    /// Registers who waits until everything before `to` is durable. `None`: it is.
+    pub fn wait_sync(&mut self, to: u64) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+        if to <= self.at.durable {
+            return Ok(None);
+        }
+        if let Some(why) = self.stopped() {
+            return Err(why);
+        }
+        if to > self.at.appended {
+            return Err(Error::Invalid(format!("journal position {to} has not been appended")));
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.sync_waiters.push((to, answer));
+        Ok(Some(receiver))
+    }
+
+    /// Registers who waits for room. `None`: there is.
+    pub fn wait_room(&mut self, payload_blocks: u64) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+        if let Some(why) = self.refusal() {
+            return Err(why);
+        }
+        let need = Need::of(payload_blocks);
+        if self.room_waiters.is_empty() && self.fits(need) {
+            return Ok(None);
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.room_waiters.push_back((need, answer));
+        self.grant();
+        Ok(Some(receiver))
+    }
+
+    /// Whether somebody waits while room is promised to others (who may have given up).
+    pub fn grants_block_others(&self) -> bool {
+        !self.grants.is_empty() && !self.room_waiters.is_empty()
+    }
+
+    /// Lets those go who waited longest, as far as there is room. Older grants are forgotten:
+    /// whoever has not used them by now has given up, or waits again.
+    pub fn grant(&mut self) {
+        self.grants.clear();
+        while let Some((need, answer)) = self.room_waiters.front() {
+            if !answer.is_closed() && !self.fits(*need) {
+                break;
+            }
+            let (need, answer) = self.room_waiters.pop_front().expect("it was just looked at");
+            if answer.send(Ok(())).is_ok() {
+                self.grants.push(need);
+            }
+        }
+    }
+
+    /// Everything before the group that begins at `to` (or ends there) is no longer needed.
+    pub fn free(&mut self, to: u64) {
+        assert!(to <= self.at.durable, "only what is durable can be committed and freed");
+        while self.starts.front().is_some_and(|&start| start < to) {
+            let end = self.starts.get(1).copied().unwrap_or(self.at.appended);
+            if end > to {
+                debug_assert!(false, "journal position {to} is inside a group");
+                break;
+            }
+            self.starts.pop_front();
+            self.at.freed = end;
+        }
+        while self.memory.front().is_some_and(|group| group.start().0 < self.at.freed) {
+            let group = self.memory.pop_front().expect("it was just looked at");
+            self.memory_bytes -= group.memory_bytes();
+        }
+    }
+
+    /// The positions of the group that holds `pos`, if it is not freed.
+    fn group_around(&self, pos: u64) -> Option<Extent> {
+        let n = self.starts.partition_point(|&start| start <= pos).checked_sub(1)?;
+        let end = self.starts.get(n + 1).copied().unwrap_or(self.at.appended);
+        (pos < end).then(|| Extent::between(self.starts[n], end))
+    }
+
+    /// The sealed group that begins at `start`, if it is in memory.
+    fn in_memory(&self, start: u64) -> Option<&Arc<Group>> {
+        let n = self.memory.partition_point(|group| group.start().0 < start);
+        self.memory.get(n).filter(|group| group.start().0 == start)
+    }
+
+    /// Where the payload blocks `[pos, pos + blocks)` are.
+    pub fn find(&mut self, pos: u64, blocks: u64) -> Found {
+        if pos < self.at.freed {
+            return Found::Freed;
+        }
+        let Some(around) = self.group_around(pos) else { return Found::Nowhere };
+        let pos = JournalPos(pos);
+        let payload = if let Some(group) = self.in_memory(around.start) {
+            group.payload(pos, blocks)
+        } else if let Some(open) = self.open.as_mut().filter(|_| around.end() == self.at.appended) {
+            open.look(&mut self.slab).payload(pos, blocks)
+        } else if pos.0 > around.start && blocks <= around.end() - pos.0 {
+            return Found::Disk(around);
+        } else {
+            None
+        };
+        payload.map_or(Found::Nowhere, Found::Memory)
+    }
+
+    /// The group that begins at `start`: itself, or its positions if it is on the disk only.
+    /// `None` if no durable group begins there.
+    pub fn find_group(&self, start: u64) -> Option<Result<Arc<Group>, Extent>> {
+        let around = self.group_around(start).filter(|g| g.start == start && g.end() <= self.at.durable)?;
+        Some(self.in_memory(start).cloned().ok_or(around))
+    }
+}

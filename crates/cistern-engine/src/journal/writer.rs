@@ -1,0 +1,262 @@
+//! The writer: the one task that writes to a journal's file after it was opened.
+//!
+//! Takes what is queued as soon as it is free, so that whatever arrives during one write shares
+//! the next, and one sync answers everybody who waits. Fills the ring ahead of itself in the
+//! first lap. The first failure stops the journal for good.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    Shared,
+    format::{GroupHeader, Stamp, Superblock},
+    recover::UNSYNCED_BLOCKS_MAX,
+    state::{BATCH_GROUPS_MAX, Batch},
+};
+use crate::{
+    disk::AlignedBuf,
+    error::{Error, Result},
+    units::BLOCK_BYTES,
+};
+
+/// Without work for so long, the writer fills the ring ahead.
+const FILL_AFTER: Duration = Duration::from_millis(2);
+/// Blocks filled at a time while there is nothing else to do (1 MiB: a flush that comes meanwhile waits
+/// little).
+const FILL_BLOCKS: u64 = 256;
+/// When small groups come closer than this to space never written (1 MiB) ...
+const FILL_NEAR_BLOCKS: u64 = 256;
+/// ... so much is filled at once (4 MiB), so that one metadata commit serves many syncs.
+const FILL_AHEAD_BLOCKS: u64 = 1024;
+/// Batches from this size on (512 KiB) are cheaper to write into unwritten space than to fill for.
+const FILL_FOR_BLOCKS_MAX: u64 = 128;
+/// Promised room that was not used for so long is given to the next who waits.
+const REGRANT_AFTER: Duration = Duration::from_millis(10);
+/// Without work for so long, the superblock is brought up to date.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
+/// The writer's own part of the state.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    /// As last synced.
+    superblock: Superblock,
+    /// In the first lap, positions before this one have been written once.
+    prewritten: u64,
+    headers: AlignedBuf,
+    zeroes: AlignedBuf,
+    /// Keeps other writers out until this one is gone, also if the journal was dropped.
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl Drop for Writer {
+    /// However the writer ends, nobody waits for it for ever.
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = state.stopped().unwrap_or(Error::Closed);
+        let waiting = state.stop(why.clone());
+        drop(state);
+        for answer in waiting {
+            let _ = answer.send(Err(why.clone())); // nobody may wait any more
+        }
+    }
+}
+
+impl Writer {
+    pub fn new(shared: Arc<Shared>, superblock: Superblock, head: u64, lock: Box<dyn Send + Sync>) -> Writer {
+        let prewritten = superblock.prewritten.max(head);
+        let headers = AlignedBuf::zeroed(BATCH_GROUPS_MAX * BLOCK_BYTES);
+        let zeroes = AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES);
+        Writer { shared, superblock, prewritten, headers, zeroes, _lock: lock }
+    }
+
+    /// Writes until the journal is closed or stopped.
+    pub async fn run(mut self) {
+        loop {
+            match self.turn().await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(cause) => return self.latch(cause),
+            }
+        }
+    }
+
+    fn latch(&self, cause: Error) {
+        tracing::error!(journal = %self.shared.name, error = %cause, "the journal has stopped");
+        let why = Error::Latched(format!(
+            "the journal {} failed: {cause}. Nothing more is accepted; what was flushed before is safe",
+            self.shared.name
+        ));
+        let waiting = self.shared.lock().stop(why.clone());
+        for answer in waiting {
+            let _ = answer.send(Err(why.clone())); // nobody may wait any more
+        }
+    }
+
+    /// One round: write what is queued, sync if somebody waits, rest if neither. False: the end.
+    async fn turn(&mut self) -> Result<bool> {
+        let batch = {
+            let mut state = self.shared.lock();
+            if state.stopped().is_some() {
+                return Ok(false);
+            }
+            state.take_batch()
+        };
+        let wrote = batch.is_some();
+        if let Some(batch) = batch {
+            self.write(batch).await?;
+        }
+        if self.shared.lock().sync_is_wanted() {
+            self.sync(false).await?;
+            return Ok(true);
+        }
+        if wrote {
+            return Ok(true);
+        }
+        self.rest().await
+    }
+
+    async fn write(&mut self, mut batch: Batch) -> Result<()> {
+        if batch.end - batch.durable > UNSYNCED_BLOCKS_MAX {
+            self.sync(false).await?;
+            batch.durable = self.shared.lock().frontiers().durable;
+        }
+        debug_assert!(batch.end - batch.durable <= UNSYNCED_BLOCKS_MAX);
+        if batch.end - batch.start < FILL_FOR_BLOCKS_MAX && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
+            self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
+        }
+        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
+            let stamp = Stamp {
+                journal: self.superblock.journal,
+                incarnation: self.superblock.incarnation,
+                pos: group.start().0,
+                durable: batch.durable,
+            };
+            GroupHeader::encode(
+                stamp,
+                group.records().iter().map(|r| r.record.clone()),
+                group.crcs(),
+                header,
+            );
+        }
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
+        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
+            parts.push(header);
+            parts.extend(group.pieces());
+        }
+        self.shared.ring.write(batch.start, &parts).await?;
+        self.prewritten = self.prewritten.max(batch.end);
+        self.shared.lock().finish_batch(&batch);
+        Ok(())
+    }
+
+    /// Syncs what is written, with a superblock where it is due or wanted.
+    async fn sync(&mut self, with_superblock: bool) -> Result<()> {
+        let (at, with_superblock) = {
+            let state = self.shared.lock();
+            (state.frontiers(), with_superblock || state.tail_is_due())
+        };
+        let next = with_superblock.then(|| Superblock {
+            generation: self.superblock.generation + 1,
+            tail: at.freed,
+            durable: at.durable,
+            prewritten: self.prewritten,
+            ..self.superblock.clone()
+        });
+        if let Some(next) = &next {
+            let block = &mut self.headers[..BLOCK_BYTES];
+            next.encode(block);
+            self.shared.ring.file.write_at(next.slot_offset(), block).await?;
+        }
+        self.shared.ring.file.sync().await?;
+        let done = self.shared.lock().finish_sync(at.written, next.as_ref().map(|sb| sb.tail));
+        self.superblock = next.unwrap_or_else(|| self.superblock.clone());
+        for answer in done {
+            let _ = answer.send(Ok(())); // whoever waited may have given up
+        }
+        Ok(())
+    }
+
+    /// Whether the superblock lags behind what is known.
+    fn superblock_lags(&self) -> bool {
+        let at = self.shared.lock().frontiers();
+        let filled = self.prewritten.min(self.first_lap_end());
+        self.superblock.tail != at.freed
+            || self.superblock.durable != at.written
+            || self.superblock.prewritten < filled
+    }
+
+    /// Nothing is queued: ends if closing, else waits for work and uses the time.
+    async fn rest(&mut self) -> Result<bool> {
+        if self.shared.lock().is_drained() {
+            // Twice, so that the superblock can name as durable what the first sync made so.
+            for _ in 0..2 {
+                if self.superblock_lags() {
+                    self.sync(true).await?;
+                }
+            }
+            return Ok(false);
+        }
+        let fills = self.prewritten < self.first_lap_end();
+        let lags = self.superblock_lags();
+        let unused = self.shared.lock().grants_block_others();
+        let patience = [(fills, FILL_AFTER), (unused, REGRANT_AFTER), (lags, REST_AFTER)];
+        let patience = patience.into_iter().find_map(|(reason, time)| reason.then_some(time));
+        if self.is_called_within(patience).await {
+            return Ok(true);
+        }
+        if unused {
+            self.shared.lock().grant();
+        }
+        if fills {
+            let written = self.shared.lock().frontiers().written;
+            self.fill(written, FILL_BLOCKS).await?;
+            // Pays for the metadata now rather than at the next flush.
+            self.sync(false).await?;
+        } else if lags {
+            self.sync(true).await?;
+        }
+        Ok(true)
+    }
+
+    /// Sleeps until there is work: true. False if there was none for so long.
+    async fn is_called_within(&self, patience: Option<Duration>) -> bool {
+        {
+            let mut state = self.shared.lock();
+            if state.has_work() {
+                return true;
+            }
+            state.rest();
+        }
+        let called = match patience {
+            Some(limit) => self.shared.env.timeout(limit, self.shared.wake.notified()).await.is_some(),
+            None => {
+                self.shared.wake.notified().await;
+                true
+            }
+        };
+        // A call that comes between the alarm and this line leaves a permit: the next rest is
+        // short, nothing is lost.
+        called || !self.shared.lock().must_wake()
+    }
+
+    fn first_lap_end(&self) -> u64 {
+        self.superblock.start + self.shared.ring.blocks
+    }
+
+    /// Writes zeroes over the next blocks of the first lap that nothing was written to, none of
+    /// them before `from`.
+    async fn fill(&mut self, from: u64, blocks: u64) -> Result<()> {
+        let from = from.max(self.prewritten);
+        let end = (from + blocks).min(self.first_lap_end());
+        let mut at = from;
+        while at < end {
+            let blocks = (end - at).min(FILL_BLOCKS);
+            self.shared.ring.write(at, &[&self.zeroes[..blocks as usize * BLOCK_BYTES]]).await?;
+            at += blocks;
+            self.prewritten = at;
+        }
+        Ok(())
+    }
+}

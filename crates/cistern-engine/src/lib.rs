@@ -1,0 +1,37 @@
+//! The storage engine of cistern: a block device whose data lives in an object store.
+//!
+//! Modules are layered and import strictly downward, never sideways (`tests/layers.rs` proves it):
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 words | `units`, `error` |
+//! | 1 tools | `extents`, `env` |
+//! | 2 sealing | `codec` |
+//! | 3 outside world | `disk`, `store` |
+//! | 4 structures | `segment`, `map`, `journal`, `cache` |
+//! | 5 one door | `log` |
+//! | 6 deleting | `gc` |
+//! | 7 flow | `writeback` |
+//! | 8 facade | `volume` |
+//!
+//! Absences that are invariants: no clock, randomness or task outside `env`; no type of a cloud's
+//! client above `store`; no word of NBD; nothing joins a volume outside `log`; nothing is deleted
+//! outside `gc`; no unbounded queue.
+
+pub mod cache;
+pub mod codec;
+pub mod disk;
+pub mod env;
+pub mod error;
+pub mod extents;
+pub mod gc;
+pub mod journal;
+pub mod log;
+pub mod map;
+pub mod segment;
+pub mod store;
+pub mod units;
+pub mod volume;
+pub mod writeback;
+
+pub use error::{Error, Result};

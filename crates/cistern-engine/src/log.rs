@@ -1,0 +1,22 @@
+//! The log: the one door through which anything joins a volume.
+//!
+//! Owns epochs, claims, ordered commits, checkpoints. A segment is committed when it is in the
+//! store and the [`walk`] of every reader applies it (docs/design/engine.md, "The log is chained by
+//! journal ranges"). Never deletes, never looks inside data.
+
+pub mod checkpoint;
+pub mod identity;
+pub mod keys;
+pub mod usage;
+
+mod append;
+mod claim;
+mod committed;
+mod walk;
+
+pub use append::{Appended, LogWriter};
+pub use claim::{ClaimOutcome, ClaimRequest, Claimed, LocalJournal, claim};
+pub use committed::{
+    AppliedSegment, Committed, VolumeKeys, newest_checkpoint, read_committed, read_entry, read_identity,
+};
+pub use walk::{Step, Walk, salt_of};

@@ -1,0 +1,220 @@
+//! Appending to the log: sealed slots, resolved one by one, committed in order.
+//!
+//! A slot is a seq that was handed out for one content and is never used for another, so a key and
+//! nonce never meet twice. [`LogWriter::append`] returns only when it is known what the slot
+//! holds. The caller commits slots in order, and after the loss of one it gives up the later ones.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    env::Env,
+    log::{
+        VolumeKeys,
+        checkpoint::Checkpoint,
+        committed::{newest_checkpoint, read_entry},
+        keys,
+    },
+    segment::{Release, Slot, encode_release},
+    store::{Put, SharedStore},
+    units::{Epoch, Salt, Seq},
+};
+
+/// A put that took longer than this to resolve (suspend counts) re-validates the epoch: the claim
+/// that fences it might have been cleaned away by then. Far below the age at which fences may go.
+const RESOLVE_TIME_MAX: Duration = Duration::from_secs(600);
+/// Pause between attempts while the store is away, on top of what the store's own retries take.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// What became of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The slot holds our content.
+    Ours,
+    /// A fenced writer's late object took the slot: it is void, ours has to go further on.
+    Taken,
+}
+
+/// The one writer of an epoch.
+#[derive(Clone)]
+pub struct LogWriter {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    env: Env,
+    store: SharedStore,
+    keys: VolumeKeys,
+    epoch: Epoch,
+    salt: Salt,
+    next_seq: AtomicU64,
+    /// The last trouble with the store and when it was, for `status`.
+    trouble: Mutex<Option<(String, Duration)>>,
+}
+
+impl LogWriter {
+    pub(super) fn new(
+        env: Env,
+        store: SharedStore,
+        keys: VolumeKeys,
+        epoch: Epoch,
+        salt: Salt,
+        next: Seq,
+    ) -> LogWriter {
+        let next_seq = AtomicU64::new(next.0);
+        LogWriter {
+            inner: Arc::new(Inner { env, store, keys, epoch, salt, next_seq, trouble: Mutex::new(None) }),
+        }
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.inner.epoch
+    }
+
+    pub fn keys(&self) -> &VolumeKeys {
+        &self.inner.keys
+    }
+
+    /// The last trouble with the store and the time it was seen.
+    pub fn trouble(&self) -> Option<(String, Duration)> {
+        self.inner.trouble.lock().expect("no panic under this lock").clone()
+    }
+
+    /// Hands out the next slot, for one content only.
+    pub fn next_slot(&self) -> Slot {
+        let seq = Seq(self.inner.next_seq.fetch_add(1, Ordering::Relaxed));
+        let Inner { keys, epoch, salt, .. } = &*self.inner;
+        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt }
+    }
+
+    /// Puts `body` into its slot and returns when it is known what the slot holds. Tries for as long
+    /// as the store is away.
+    ///
+    /// # Errors
+    /// `Fenced` when another writer's claim or object of a later epoch is there; `Refused` when the
+    /// store says so for good.
+    pub async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
+        let Inner { env, store, .. } = &*self.inner;
+        let key = keys::entry(slot.seq);
+        let began = env.now();
+        loop {
+            let answer = match store.put_if_absent(&key, body.clone()).await {
+                Ok(Put::Created) => Ok(Appended::Ours),
+                Ok(Put::Exists) => self.who_is_there(slot, body.len() as u64).await,
+                Err(e) => Err(e.into()),
+            };
+            match answer {
+                Ok(appended) => {
+                    if env.now().saturating_sub(began) > RESOLVE_TIME_MAX {
+                        self.validate_epoch().await?;
+                    }
+                    return Ok(appended);
+                }
+                Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
+                    self.note_trouble(&e);
+                    env.sleep(RETRY_PAUSE).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Tells our own object (a lost reply) from a fenced writer's and from the one that fences us.
+    async fn who_is_there(&self, slot: &Slot, object_bytes: u64) -> Result<Appended> {
+        let Inner { store, keys, epoch, .. } = &*self.inner;
+        let key = keys::entry(slot.seq);
+        let found = store.list_after(&key, "", 1).await?;
+        let Some(listed) = found.into_iter().find(|l| l.key == key) else {
+            return Err(Error::Unreachable(format!("{key} exists, but the store does not list it")));
+        };
+        let (head, _) = read_entry(store.as_ref(), keys, slot.seq, &listed).await?;
+        if head.epoch > *epoch {
+            return Err(Error::Fenced { ours: epoch.0, theirs: head.epoch.0 });
+        }
+        if head.salt == slot.salt {
+            assert_eq!((head.epoch, listed.bytes), (slot.epoch, object_bytes), "a slot has one content");
+            return Ok(Appended::Ours);
+        }
+        Ok(Appended::Taken)
+    }
+
+    /// Looks whether a later epoch has published a checkpoint.
+    ///
+    /// # Errors
+    /// `Fenced` if so. Tries for as long as the store is away.
+    pub async fn validate_epoch(&self) -> Result<()> {
+        let Inner { env, store, epoch, .. } = &*self.inner;
+        loop {
+            match newest_checkpoint(store.as_ref()).await {
+                Ok(newest) => {
+                    let theirs = newest.and_then(|(key, _)| keys::parse_checkpoint(&key)).map(|(e, _)| e);
+                    return match theirs {
+                        Some(theirs) if theirs > *epoch => {
+                            Err(Error::Fenced { ours: epoch.0, theirs: theirs.0 })
+                        }
+                        _ => Ok(()),
+                    };
+                }
+                Err(e) => {
+                    self.note_trouble(&e);
+                    env.sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Writes a checkpoint of this epoch. An earlier attempt's copy is as good.
+    pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let Inner { env, keys, epoch, .. } = &*self.inner;
+        assert_eq!(checkpoint.epoch, *epoch, "a writer publishes only its own epoch");
+        let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
+        let key = keys::checkpoint(checkpoint.epoch, checkpoint.covered);
+        self.put_unique(&key, body).await
+    }
+
+    /// Writes an immutable object under a name that nobody else uses.
+    pub async fn put_unique(&self, key: &str, body: Bytes) -> Result<()> {
+        match self.inner.store.put_if_absent(key, body).await {
+            Ok(Put::Created | Put::Exists) => Ok(()),
+            Err(e) => {
+                let e = Error::from(e);
+                self.note_trouble(&e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends the epoch. Only after everything of it is committed.
+    pub async fn release(&self, size_bytes: u64) -> Result<()> {
+        let Inner { env, keys, .. } = &*self.inner;
+        loop {
+            let slot = self.next_slot();
+            let release = Release { wall_ms: env.wall_ms(), size_bytes };
+            let body = encode_release(keys.key.as_deref(), &slot, &release);
+            if self.append(&slot, body).await? == Appended::Ours {
+                return Ok(());
+            }
+        }
+    }
+
+    fn note_trouble(&self, e: &Error) {
+        let text = e.to_string();
+        let now = self.inner.env.now();
+        let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");
+        if trouble.as_ref().is_none_or(|(last, at)| *last != text || now.saturating_sub(*at) > LOG_PERIOD) {
+            tracing::warn!(error = %text, "the store is in trouble; uploads are tried again until it is back");
+        }
+        *trouble = Some((text, now));
+    }
+}
+
+/// The same trouble is logged at most this often.
+const LOG_PERIOD: Duration = Duration::from_secs(60);

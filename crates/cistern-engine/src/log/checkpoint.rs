@@ -1,0 +1,171 @@
+//! The checkpoint: the root from which everything else of a volume is found
+//! (`docs/format/checkpoint.md`).
+//!
+//! A plain header says which volume, epoch and seq it is of; one sealed part holds zstd-compressed
+//! JSON. Random bytes in the header make its sealing key unique. Does no IO.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::keys;
+use crate::{
+    Error, Result,
+    codec::{
+        Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, decompress_bounded, fields::Fields,
+    },
+    env::Env,
+    map::Levels,
+    units::{Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId},
+};
+
+/// Version of the checkpoint's format that is written, and the newest that is read.
+pub const FORMAT: u8 = 1;
+/// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
+/// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
+pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of the header: magic, version, volume, epoch, covered seq, salt.
+const HEADER_BYTES: usize = MAGIC.len() + 1 + 16 + 8 + 8 + 16;
+/// Bytes that compression and sealing add at most.
+const ENDING_BYTES_MAX: usize = 64;
+/// The only sealed part.
+const PART: u64 = 0;
+
+/// From where on in the log an epoch's salt applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochStart {
+    pub first: Seq,
+    pub epoch: Epoch,
+    pub salt: Salt,
+}
+
+/// The newest claim at or before the covered seq.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastClaim {
+    pub seq: Seq,
+    pub host: String,
+    pub wall_ms: u64,
+    pub released: bool,
+}
+
+/// An object that holds changes of the segments' usage, and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRef {
+    pub id: RunId,
+    pub bytes: u64,
+}
+
+/// The state of a volume as of log position `covered`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Of the writer that made the checkpoint.
+    pub epoch: Epoch,
+    /// The last log position whose effects are in here.
+    pub covered: Seq,
+    /// Where the log's walk continues behind `covered`.
+    pub journal: JournalId,
+    pub journal_pos: JournalPos,
+    pub size_bytes: u64,
+    pub claim: LastClaim,
+    /// Ascending; every epoch that still has segments.
+    pub epochs: Vec<EpochStart>,
+    pub levels: Levels,
+    pub usage: Vec<UsageRef>,
+    pub roots: Option<RunId>,
+}
+
+impl Checkpoint {
+    /// The bytes of the object; its name is `keys::checkpoint(epoch, covered)`. `Error::Full` when
+    /// it is longer than any reader would take.
+    pub fn encode(&self, env: &Env, key: Option<&MasterKey>, volume: VolumeId) -> Result<Bytes> {
+        let salt = Salt(env.random_bytes());
+        let mut out = MAGIC.to_vec();
+        out.push(FORMAT);
+        out.extend_from_slice(volume.0.as_bytes());
+        out.extend_from_slice(&self.epoch.0.to_le_bytes());
+        out.extend_from_slice(&self.covered.0.to_le_bytes());
+        out.extend_from_slice(&salt.0);
+        debug_assert_eq!(out.len(), HEADER_BYTES);
+        let json = serde_json::to_vec(self).expect("plain fields always serialize");
+        if (json.len() + HEADER_BYTES + ENDING_BYTES_MAX) as u64 > CHECKPOINT_BYTES_MAX {
+            return Err(Error::Full(format!("the checkpoint has {} bytes", json.len())));
+        }
+        compress(Compression::Zstd, &json, &mut out);
+        let sealer = Sealer::new(key, volume, ObjectKind::Checkpoint, salt, self.covered.0);
+        sealer.seal_tail(PART, &mut out, HEADER_BYTES);
+        Ok(out.into())
+    }
+
+    /// Reads the checkpoint that is named by `epoch` and `covered`. `Error::Corrupt` unless every
+    /// byte is what the writer of that epoch stored under that name.
+    pub fn decode(
+        key: Option<&MasterKey>,
+        volume: VolumeId,
+        (epoch, covered): (Epoch, Seq),
+        bytes: &[u8],
+    ) -> Result<Checkpoint> {
+        let name = keys::checkpoint(epoch, covered);
+        let corrupt = |detail: String| Error::corrupt(name.clone(), detail);
+        let mut fields = Fields::new(bytes);
+        if fields.array() != Some(MAGIC) {
+            return Err(corrupt("not a cistern object".to_owned()));
+        }
+        match fields.u8() {
+            Some(FORMAT) => {}
+            Some(newer) if newer > FORMAT => {
+                return Err(Error::Version { what: name, found: newer.into(), known: FORMAT.into() });
+            }
+            _ => return Err(corrupt("not a cistern object".to_owned())),
+        }
+        let head = read_head(&mut fields).ok_or_else(|| corrupt("it is cut short".to_owned()))?;
+        if (head.volume, head.epoch, head.covered) != (volume, epoch, covered) {
+            let other = keys::checkpoint(head.epoch, head.covered);
+            return Err(corrupt(format!("it is {other} of volume {}", head.volume)));
+        }
+        if bytes.len() as u64 > CHECKPOINT_BYTES_MAX {
+            return Err(corrupt(format!("it has {} bytes", bytes.len())));
+        }
+        let sealer = Sealer::new(key, volume, ObjectKind::Checkpoint, head.salt, covered.0);
+        let payload = sealer.open(PART, fields.rest()).map_err(|e| corrupt(e.to_string()))?;
+        let json = decompress_bounded(&payload, CHECKPOINT_BYTES_MAX as usize)
+            .map_err(|e| corrupt(e.to_string()))?;
+        let checkpoint: Checkpoint = serde_json::from_slice(&json).map_err(|e| corrupt(e.to_string()))?;
+        checkpoint.check(epoch, covered).map_err(|detail| corrupt(detail.to_owned()))?;
+        crate::map::check_levels(&checkpoint.levels)?;
+        Ok(checkpoint)
+    }
+
+    /// What later code relies on.
+    fn check(&self, epoch: Epoch, covered: Seq) -> Result<(), &'static str> {
+        if (self.epoch, self.covered) != (epoch, covered) {
+            return Err("name and content disagree");
+        }
+        if self.size_bytes > VOLUME_BYTES_MAX || !self.size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
+            return Err("no volume has the size it says");
+        }
+        let ascend = |pair: &[EpochStart]| pair[0].first < pair[1].first && pair[0].epoch < pair[1].epoch;
+        if !self.epochs.windows(2).all(ascend) {
+            return Err("its epochs do not ascend");
+        }
+        if self.claim.seq > covered || self.epochs.last().is_some_and(|last| last.first > covered) {
+            return Err("it tells of what it does not cover");
+        }
+        Ok(())
+    }
+}
+
+struct Head {
+    volume: VolumeId,
+    epoch: Epoch,
+    covered: Seq,
+    salt: Salt,
+}
+
+fn read_head(fields: &mut Fields) -> Option<Head> {
+    Some(Head {
+        volume: VolumeId(uuid::Uuid::from_bytes(fields.array()?)),
+        epoch: Epoch(fields.u64()?),
+        covered: Seq(fields.u64()?),
+        salt: Salt(fields.array()?),
+    })
+}

@@ -1,0 +1,121 @@
+//! `volume.json`: what a volume is, for ever (`docs/format/volume.md`).
+//!
+//! Written once, at creation; only changing the key rewrites it. JSON, so that a person can read
+//! it. Knows its bytes, does no IO.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::keys;
+use crate::{
+    Error, Result,
+    codec::{Compression, KeySource, MasterKey, WrappedKey},
+    units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
+};
+
+/// Version of the volume's format: of `volume.json` and of everything that has no version itself.
+pub const FORMAT: u32 = 1;
+/// Bytes of the longest `volume.json` that is read; ours have below 1 KiB.
+pub const IDENTITY_BYTES_MAX: u64 = 64 << 10;
+
+/// What the file calls itself.
+const CISTERN: &str = "volume";
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub volume: VolumeId,
+    /// When it was created, by the clock of that host, for people.
+    pub created_ms: u64,
+    /// Size until the log says otherwise, in bytes.
+    pub size_bytes: u64,
+    pub compression: Compression,
+    /// The wrapped master key; `None` when the volume is not encrypted.
+    pub key: Option<WrappedKey>,
+}
+
+/// The part of the file that every version has.
+#[derive(Deserialize)]
+struct Preamble {
+    cistern: String,
+    format: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cistern: String,
+    format: u32,
+    volume: VolumeId,
+    created_ms: u64,
+    size_bytes: u64,
+    block_bytes: u32,
+    compression: Compression,
+    /// Always there, so that no reader takes a missing key for "not encrypted".
+    #[serde(deserialize_with = "Option::deserialize")]
+    key: Option<WrappedKey>,
+}
+
+impl Identity {
+    /// The bytes of `volume.json`.
+    pub fn encode(&self) -> Bytes {
+        let file = File {
+            cistern: CISTERN.to_owned(),
+            format: FORMAT,
+            volume: self.volume,
+            created_ms: self.created_ms,
+            size_bytes: self.size_bytes,
+            block_bytes: BLOCK_BYTES as u32,
+            compression: self.compression,
+            key: self.key.clone(),
+        };
+        let mut json = serde_json::to_vec_pretty(&file).expect("plain fields always serialize");
+        json.push(b'\n');
+        debug_assert!(json.len() as u64 <= IDENTITY_BYTES_MAX);
+        json.into()
+    }
+
+    /// Reads `volume.json`. `Error::Version` for a newer format, `Error::Corrupt` for anything
+    /// that is not a volume of ours.
+    pub fn decode(bytes: &[u8]) -> Result<Identity> {
+        let corrupt = |detail: String| Error::corrupt(keys::VOLUME, detail);
+        if bytes.len() as u64 > IDENTITY_BYTES_MAX {
+            return Err(corrupt(format!("not a cistern volume: it has {} bytes", bytes.len())));
+        }
+        let preamble: Preamble =
+            serde_json::from_slice(bytes).map_err(|e| corrupt(format!("not a cistern volume: {e}")))?;
+        if preamble.cistern != CISTERN || preamble.format == 0 {
+            return Err(corrupt("not a cistern volume".to_owned()));
+        }
+        if preamble.format > FORMAT {
+            let what = keys::VOLUME.to_owned();
+            return Err(Error::Version { what, found: preamble.format, known: FORMAT });
+        }
+        let file: File = serde_json::from_slice(bytes).map_err(|e| corrupt(e.to_string()))?;
+        if file.block_bytes != BLOCK_BYTES as u32 {
+            return Err(corrupt(format!("blocks of {} bytes", file.block_bytes)));
+        }
+        if file.size_bytes == 0
+            || file.size_bytes > VOLUME_BYTES_MAX
+            || !file.size_bytes.is_multiple_of(SECTOR_BYTES as u64)
+        {
+            return Err(corrupt(format!("a size of {} bytes", file.size_bytes)));
+        }
+        let File { volume, created_ms, size_bytes, compression, key, .. } = file;
+        Ok(Identity { volume, created_ms, size_bytes, compression, key })
+    }
+
+    /// The master key, `None` when the volume is not encrypted. `Error::Key` says which secret is
+    /// missing, wrong or not needed. May cost seconds and a gigabyte: run it on a worker.
+    pub fn unlock(&self, source: &KeySource) -> Result<Option<Arc<MasterKey>>> {
+        match (&self.key, source) {
+            (None, KeySource::None) => Ok(None),
+            (None, _) => Err(Error::Key(
+                "the volume is not encrypted: open it without passphrase or key file".to_owned(),
+            )),
+            (Some(wrapped), _) => Ok(Some(Arc::new(wrapped.unwrap(source)?))),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The names of a volume's objects, relative to the volume. Numbers are 16 hexadecimal digits, so
+//! that names sort as the numbers do.
+//!
+//! Reading a name back is strict: what this module would not write is not one of our objects.
+
+use uuid::Uuid;
+
+use crate::{
+    codec::hex,
+    segment,
+    units::{Epoch, RunId, Seq},
+};
+
+/// The identity of the volume.
+pub const VOLUME: &str = "volume.json";
+/// Segments, claims and releases.
+pub const LOG_PREFIX: &str = "log/";
+/// Runs, usage and roots objects: everything that a checkpoint names by id.
+pub const MAP_PREFIX: &str = "map/";
+pub const CHECKPOINT_PREFIX: &str = "checkpoint/";
+
+/// The log object at `seq`.
+pub fn entry(seq: Seq) -> String {
+    segment::object_key(seq)
+}
+
+pub fn parse_entry(key: &str) -> Option<Seq> {
+    number(key.strip_prefix(LOG_PREFIX)?).map(Seq)
+}
+
+/// An object that a checkpoint names by `id`.
+pub fn run(id: RunId) -> String {
+    format!("{MAP_PREFIX}{}", id.0.simple())
+}
+
+pub fn parse_run(key: &str) -> Option<RunId> {
+    let bytes = hex::decode(key.strip_prefix(MAP_PREFIX)?)?;
+    Some(RunId(Uuid::from_bytes(bytes)))
+}
+
+/// The checkpoint that the writer of `epoch` made when everything up to `covered` was in it.
+pub fn checkpoint(epoch: Epoch, covered: Seq) -> String {
+    format!("{CHECKPOINT_PREFIX}{:016x}-{:016x}", epoch.0, covered.0)
+}
+
+pub fn parse_checkpoint(key: &str) -> Option<(Epoch, Seq)> {
+    let (epoch, covered) = key.strip_prefix(CHECKPOINT_PREFIX)?.split_once('-')?;
+    Some((Epoch(number(epoch)?), Seq(number(covered)?)))
+}
+
+fn number(digits: &str) -> Option<u64> {
+    hex::decode(digits).map(u64::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Names that look nearly like ours are not taken for ours.
+    #[test]
+    fn foreign_names_are_not_ours() {
+        let entries =
+            ["log/", "log/1", "log/000000000000000G", "log/00000000000000001", "log/000000000000000A"];
+        for key in entries {
+            assert_eq!(parse_entry(key), None, "{key}");
+        }
+        for key in
+            ["map/0", "run/00000000000000000000000000000001", "map/00000000-0000-0000-0000-000000000001"]
+        {
+            assert_eq!(parse_run(key), None, "{key}");
+        }
+        for key in
+            ["checkpoint/1-2", "checkpoint/0000000000000001", "checkpoint/+000000000000001-0000000000000001"]
+        {
+            assert_eq!(parse_checkpoint(key), None, "{key}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Every name reads back, and names sort as the numbers do: listings rely on it.
+        #[test]
+        fn names_read_back_and_sort(a: u64, b: u64, c: u64, d: u64, id: u128) {
+            prop_assert_eq!(parse_entry(&entry(Seq(a))), Some(Seq(a)));
+            prop_assert_eq!(entry(Seq(a)).cmp(&entry(Seq(b))), a.cmp(&b));
+            let run_id = RunId(Uuid::from_u128(id));
+            prop_assert_eq!(parse_run(&run(run_id)), Some(run_id));
+            let (one, two) = (checkpoint(Epoch(a), Seq(b)), checkpoint(Epoch(c), Seq(d)));
+            prop_assert_eq!(parse_checkpoint(&one), Some((Epoch(a), Seq(b))));
+            prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! How a reader walks the log: a pure state machine from objects to what counts.
+//!
+//! The rules (docs/design/engine.md): a claim of a greater epoch starts that epoch at its journal
+//! position; a release ends the epoch it names; a segment counts if its epoch is the current one,
+//! not yet released, and its journal range begins where the last one ended. Everything else is void
+//! and stepped over. The caller feeds objects in seq order without gaps.
+
+use crate::{
+    log::checkpoint::{Checkpoint, EpochStart, LastClaim},
+    segment::{Entry, EntryHead},
+    units::{Epoch, JournalId, JournalPos, Salt, Seq},
+};
+
+/// Where a walk stands.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// The newest object seen, counting or void.
+    pub seq: Seq,
+    /// The epoch in force; 0 before the first claim.
+    pub epoch: Epoch,
+    /// The greatest epoch seen on any object, void ones included.
+    pub epoch_max: Epoch,
+    /// The journal the epoch in force writes from, and up to where it is committed.
+    pub journal: JournalId,
+    pub journal_pos: JournalPos,
+    pub size_bytes: u64,
+    pub claim: Option<LastClaim>,
+    /// Every epoch so far and its salt, ascending by first seq.
+    pub epochs: Vec<EpochStart>,
+}
+
+/// What an object was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Claimed,
+    Released,
+    Applied,
+    Void,
+}
+
+impl Walk {
+    /// The state of a volume that was created and never claimed.
+    pub fn at_creation(size_bytes: u64) -> Walk {
+        Walk {
+            seq: Seq(0),
+            epoch: Epoch(0),
+            epoch_max: Epoch(0),
+            journal: JournalId(uuid::Uuid::nil()),
+            journal_pos: JournalPos(0),
+            size_bytes,
+            claim: None,
+            epochs: Vec::new(),
+        }
+    }
+
+    /// The state that a checkpoint stands for.
+    pub fn at_checkpoint(c: &Checkpoint) -> Walk {
+        Walk {
+            seq: c.covered,
+            epoch: c.epoch,
+            epoch_max: c.epoch,
+            journal: c.journal,
+            journal_pos: c.journal_pos,
+            size_bytes: c.size_bytes,
+            claim: Some(c.claim.clone()),
+            epochs: c.epochs.clone(),
+        }
+    }
+
+    /// Whether a writer holds the volume: claimed and not released.
+    pub fn is_held(&self) -> bool {
+        self.claim.as_ref().is_some_and(|c| !c.released)
+    }
+
+    /// The salt under which a counting object at `seq` was sealed.
+    pub fn salt_of(&self, seq: Seq) -> Option<Salt> {
+        salt_of(&self.epochs, seq)
+    }
+
+    /// Takes the next object.
+    pub fn step(&mut self, head: &EntryHead, entry: &Entry) -> Step {
+        assert_eq!(head.seq, self.seq.next(), "a walk has no gaps");
+        self.seq = head.seq;
+        self.epoch_max = self.epoch_max.max(head.epoch);
+        match entry {
+            Entry::Claim(claim) if head.epoch > self.epoch => {
+                self.epoch = head.epoch;
+                self.journal = claim.journal;
+                self.journal_pos = claim.start;
+                self.claim = Some(LastClaim {
+                    seq: head.seq,
+                    host: claim.host.clone(),
+                    wall_ms: claim.wall_ms,
+                    released: false,
+                });
+                self.epochs.push(EpochStart { first: head.seq, epoch: head.epoch, salt: head.salt });
+                Step::Claimed
+            }
+            Entry::Release(_) if head.epoch == self.epoch && self.is_held() => {
+                if let Some(claim) = &mut self.claim {
+                    claim.released = true;
+                }
+                Step::Released
+            }
+            Entry::Segment(footer)
+                if head.epoch == self.epoch
+                    && self.is_held()
+                    && footer.range.journal == self.journal
+                    && footer.range.from == self.journal_pos =>
+            {
+                self.journal_pos = footer.range.to;
+                self.size_bytes = footer.size_bytes;
+                Step::Applied
+            }
+            _ => Step::Void,
+        }
+    }
+}
+
+/// The salt of the epoch in force at `seq`; `None` before the first claim.
+pub fn salt_of(epochs: &[EpochStart], seq: Seq) -> Option<Salt> {
+    let after = epochs.partition_point(|e| e.first <= seq);
+    after.checked_sub(1).map(|i| epochs[i].salt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        segment::{Claim, EntryKind, Footer, JournalRange, Release},
+        units::VolumeId,
+    };
+
+    const JOURNAL: JournalId = JournalId(uuid::Uuid::from_u128(7));
+
+    fn head(kind: EntryKind, epoch: u64, seq: u64) -> EntryHead {
+        let volume = VolumeId(uuid::Uuid::nil());
+        EntryHead { kind, volume, epoch: Epoch(epoch), seq: Seq(seq), salt: Salt([epoch as u8; 16]) }
+    }
+
+    fn claim(walk: &mut Walk, epoch: u64, start: u64) -> Step {
+        let head = head(EntryKind::Claim, epoch, walk.seq.0 + 1);
+        let claim = Claim {
+            host: format!("host{epoch}"),
+            wall_ms: epoch,
+            journal: JOURNAL,
+            start: JournalPos(start),
+            size_bytes: walk.size_bytes,
+        };
+        walk.step(&head, &Entry::Claim(claim))
+    }
+
+    fn segment(walk: &mut Walk, epoch: u64, from: u64, to: u64) -> Step {
+        let head = head(EntryKind::Segment, epoch, walk.seq.0 + 1);
+        let range = JournalRange { journal: JOURNAL, from: JournalPos(from), to: JournalPos(to) };
+        walk.step(&head, &Entry::Segment(Footer { range, size_bytes: walk.size_bytes, mappings: Vec::new() }))
+    }
+
+    fn release(walk: &mut Walk, epoch: u64) -> Step {
+        let head = head(EntryKind::Release, epoch, walk.seq.0 + 1);
+        walk.step(&head, &Entry::Release(Release { wall_ms: 0, size_bytes: walk.size_bytes }))
+    }
+
+    /// The ordinary life of a volume: claimed, written, released, claimed again.
+    #[test]
+    fn an_ordinary_life_counts_wholly() {
+        let mut walk = Walk::at_creation(1 << 30);
+        assert!(!walk.is_held());
+        assert_eq!(claim(&mut walk, 1, 0), Step::Claimed);
+        assert!(walk.is_held());
+        assert_eq!(segment(&mut walk, 1, 0, 10), Step::Applied);
+        assert_eq!(segment(&mut walk, 1, 10, 15), Step::Applied);
+        assert_eq!(release(&mut walk, 1), Step::Released);
+        assert!(!walk.is_held());
+        assert_eq!(claim(&mut walk, 2, 15), Step::Claimed);
+        assert_eq!(walk.salt_of(Seq(3)), Some(Salt([1; 16])));
+        assert_eq!(walk.salt_of(Seq(5)), Some(Salt([2; 16])));
+        assert_eq!(walk.salt_of(Seq(0)), None);
+    }
+
+    /// A fenced writer's late object in the middle of the window voids what the new writer had stored
+    /// behind it, until the missing range is stored again further on.
+    #[test]
+    fn a_late_object_in_the_window_voids_what_follows_until_the_chain_closes() {
+        let mut walk = Walk::at_creation(1 << 30);
+        claim(&mut walk, 1, 0);
+        claim(&mut walk, 2, 0);
+        assert_eq!(segment(&mut walk, 2, 0, 10), Step::Applied);
+        assert_eq!(segment(&mut walk, 1, 0, 10), Step::Void, "the fenced writer's");
+        assert_eq!(segment(&mut walk, 2, 20, 30), Step::Void, "what should precede it is missing");
+        assert_eq!(walk.journal_pos, JournalPos(10));
+        assert_eq!(segment(&mut walk, 2, 10, 20), Step::Applied);
+        assert_eq!(segment(&mut walk, 2, 20, 30), Step::Applied);
+        assert_eq!(walk.journal_pos, JournalPos(30));
+    }
+
+    /// Neither a late claim of an older epoch nor anything of a released epoch counts.
+    #[test]
+    fn what_is_over_stays_over() {
+        let mut walk = Walk::at_creation(1 << 30);
+        claim(&mut walk, 2, 0);
+        assert_eq!(claim(&mut walk, 1, 0), Step::Void);
+        assert_eq!(release(&mut walk, 1), Step::Void);
+        assert!(walk.is_held());
+        assert_eq!(release(&mut walk, 2), Step::Released);
+        assert_eq!(segment(&mut walk, 2, 0, 10), Step::Void);
+        assert_eq!(walk.epoch_max, Epoch(2));
+    }
+}

@@ -1,0 +1,353 @@
+//! The map: block -> place, an LSM of immutable runs under a memory table. Newest wins.
+//!
+//! Owns what the volume's blocks are, from the memory table (rebuilt from footers after a crash)
+//! through the levels of runs; writes and reads run objects through [`RunIo`]. Publishes nothing
+//! beyond itself: a checkpoint names what [`Map::take_state`] returns, and whoever calls that
+//! decides when it is durable and what may be deleted.
+//!
+//! Invariants: `insert` comes in commit order; a view, once captured, never changes; the state is
+//! one instant (its levels hold exactly the seqs up to `covered`, its dead blocks are exactly
+//! those that these levels no longer have); memory is bounded by the caches' limit, the tables
+//! the caller lets grow, and one merge. Never deletes, never looks at data.
+
+mod chunk;
+mod column;
+mod cursor;
+mod dead;
+mod feed;
+mod fence;
+mod flush;
+pub mod fuzz;
+mod lookup;
+mod merge;
+mod policy;
+mod runs;
+mod table;
+mod varint;
+mod writer;
+
+#[cfg(test)]
+mod arbitrary;
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+pub use dead::Dead;
+pub use lookup::Lookup;
+use runs::Runs;
+use serde::{Deserialize, Serialize};
+use table::Table;
+pub use writer::RunShape;
+
+use crate::{
+    Error, Result,
+    codec::MasterKey,
+    env::Env,
+    units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq, VOLUME_BYTES_MAX, VolumeId},
+};
+
+/// Blocks of the largest volume. No mapping ends behind it, so block arithmetic never overflows.
+pub const BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
+
+/// Mappings that are inserted before lookups get a turn: about 0.1 ms.
+const INSERTS_PER_LOCK: usize = 256;
+
+/// A run object as a checkpoint names it. A merge may leave a part of a run behind: then `span`
+/// is that part, nothing outside of it counts, and the same run may be listed again with another
+/// part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunMeta {
+    pub id: RunId,
+    /// Bytes of the object.
+    pub bytes: u64,
+    /// Mappings in the span. Like the two below, an estimate once the run was merged in part.
+    pub mappings: u64,
+    /// Blocks of the span that lie in frames.
+    pub frame_blocks: u64,
+    /// Blocks of the span that are mapped, holes and zeroes included.
+    pub mapped_blocks: u64,
+    /// From its first to its last mapped block.
+    pub span: Extent,
+    pub birth_min: Seq,
+    pub birth_max: Seq,
+    /// Size class of its level: 0 as flushed, one more per merge of a full rank.
+    pub rank: u8,
+}
+
+/// Levels from newest to oldest; within a level runs are ordered by span and do not overlap.
+pub type Levels = Vec<Vec<RunMeta>>;
+
+/// Refuses levels that no map can have made, as a decoder of checkpoints must.
+pub fn check_levels(levels: &Levels) -> Result<()> {
+    for level in levels {
+        let mut end = 0;
+        for run in level {
+            let run_end = run.span.start.checked_add(run.span.len);
+            let fits = run_end.is_some_and(|e| e <= BLOCKS_MAX) && run.span.start >= end;
+            if !fits || run.span.is_empty() || run.bytes > writer::RUN_BYTES_MAX {
+                return Err(Error::corrupt(
+                    format!("the entry of run {}", run.id),
+                    "span or size is impossible",
+                ));
+            }
+            end = run.span.end();
+        }
+    }
+    Ok(())
+}
+
+/// Where run objects live.
+#[async_trait]
+pub trait RunIo: Send + Sync {
+    /// Exactly the bytes `range` of a run's object.
+    async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes>;
+    /// Stores a new run; returns when another host could read it.
+    async fn write(&self, id: RunId, body: Bytes) -> Result<()>;
+}
+
+/// How a map is to behave.
+#[derive(Clone, Debug)]
+pub struct MapOptions {
+    /// Bound of the cached fences and blocks together, in bytes.
+    pub memory_bytes: u64,
+    /// Seqs of the snapshots, ascending.
+    pub snapshots: Vec<Seq>,
+    /// How new runs are cut. Any map reads every shape.
+    pub shape: RunShape,
+}
+
+impl Default for MapOptions {
+    fn default() -> Self {
+        Self { memory_bytes: 64 << 20, snapshots: Vec::new(), shape: RunShape::default() }
+    }
+}
+
+/// The map at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapState {
+    pub levels: Levels,
+    /// The levels hold the log up to here.
+    pub covered: Seq,
+    /// What died between the state taken before and this one. Whoever takes a state owns this.
+    pub dead: Dead,
+}
+
+/// The map of a volume.
+pub struct Map {
+    env: Env,
+    runs: Arc<Runs>,
+    shape: RunShape,
+    /// One flush at a time. Locked before `inner`.
+    flushing: tokio::sync::Mutex<()>,
+    /// One merge at a time. Locked before `inner`.
+    merging: tokio::sync::Mutex<()>,
+    /// Held for memory operations only, never while waiting.
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    table: Table,
+    /// Newest first.
+    frozen: VecDeque<Frozen>,
+    /// Up to here the log is in `frozen` or deeper.
+    frozen_to: Seq,
+    levels: Arc<Levels>,
+    covered: Seq,
+    dead: Dead,
+    snapshots: Arc<[Seq]>,
+}
+
+#[derive(Clone)]
+struct Frozen {
+    table: Arc<Table>,
+    covered: Seq,
+}
+
+impl Map {
+    /// The map of a state: reads nothing. `levels` must pass [`check_levels`]; the mappings of
+    /// the seqs behind `covered` are to be inserted again.
+    pub fn new(
+        env: Env,
+        io: Arc<dyn RunIo>,
+        key: Option<Arc<MasterKey>>,
+        volume: VolumeId,
+        options: MapOptions,
+        levels: Levels,
+        covered: Seq,
+    ) -> Arc<Map> {
+        debug_assert!(check_levels(&levels).is_ok());
+        let inner = Inner {
+            table: Table::default(),
+            frozen: VecDeque::new(),
+            frozen_to: covered,
+            levels: Arc::new(levels),
+            covered,
+            dead: Dead::default(),
+            snapshots: options.snapshots.into(),
+        };
+        options.shape.assert_bounds();
+        Arc::new(Map {
+            env,
+            shape: options.shape,
+            runs: Arc::new(Runs::new(io, key, volume, options.memory_bytes)),
+            flushing: tokio::sync::Mutex::new(()),
+            merging: tokio::sync::Mutex::new(()),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("nobody panics while holding the map")
+    }
+
+    /// Puts mappings on top of all before them, in order. Frames hold at most
+    /// `FRAME_BLOCKS_MAX` blocks, and no mapping ends behind `BLOCKS_MAX`. A lookup that begins
+    /// meanwhile may see a first part of the batch; callers that must not show that serve the
+    /// batch's blocks from elsewhere until this returns.
+    pub fn insert(&self, batch: &[Mapping]) {
+        for part in batch.chunks(INSERTS_PER_LOCK) {
+            let mut inner = self.inner();
+            let Inner { table, snapshots, .. } = &mut *inner;
+            for m in part {
+                assert!(m.extent.len <= BLOCKS_MAX && m.extent.start <= BLOCKS_MAX - m.extent.len);
+                table.insert(m, snapshots);
+            }
+        }
+    }
+
+    /// Captures what `extent` is now.
+    pub fn begin(&self, extent: Extent) -> Lookup {
+        self.begin_limited(extent, usize::MAX)
+    }
+
+    /// Captures what the beginning of `extent` is now: `finish` gives at most `count_max`
+    /// mappings and may end before the extent does, but never without progress.
+    pub fn begin_limited(&self, mut extent: Extent, count_max: usize) -> Lookup {
+        debug_assert!(extent.end() <= BLOCKS_MAX);
+        let count_max = count_max.max(1);
+        let inner = self.inner();
+        let table = inner.table.pieces(extent, count_max);
+        if table.len() == count_max {
+            // What lies behind was not looked at, and so many mappings are enough.
+            let end = table.last().map_or(extent.start, |m| m.extent.end());
+            extent = Extent::between(extent.start, end);
+        }
+        let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
+        let (levels, runs) = (inner.levels.clone(), self.runs.clone());
+        Lookup { extent, count_max, table, frozen, levels, runs }
+    }
+
+    /// What `extent` is, whole.
+    pub async fn lookup(&self, extent: Extent) -> Result<Vec<Mapping>> {
+        self.begin(extent).finish().await
+    }
+
+    /// What the beginning of `extent` is, in at most `count_max` mappings. Work grows with the
+    /// result and not with the extent.
+    pub async fn lookup_limited(&self, extent: Extent, count_max: usize) -> Result<Vec<Mapping>> {
+        self.begin_limited(extent, count_max).finish().await
+    }
+
+    /// Mappings in the memory table.
+    pub fn table_len(&self) -> usize {
+        self.inner().table.len()
+    }
+
+    /// Frozen tables that wait for a flush.
+    pub fn frozen_len(&self) -> usize {
+        self.inner().frozen.len()
+    }
+
+    /// Ends the memory table: it holds the log up to `covered` (and nothing behind), and a flush
+    /// may write it.
+    pub fn freeze(&self, covered: Seq) {
+        let mut inner = self.inner();
+        assert!(covered >= inner.frozen_to, "the log does not go back");
+        inner.frozen_to = covered;
+        let table = Arc::new(std::mem::take(&mut inner.table));
+        inner.frozen.push_front(Frozen { table, covered });
+    }
+
+    /// Writes the oldest frozen table as a new level. False when there is none.
+    pub async fn flush(&self) -> Result<bool> {
+        let _one = self.flushing.lock().await;
+        let Some(oldest) = self.inner().frozen.back().cloned() else { return Ok(false) };
+        let level = flush::write_table(&self.env, &self.runs, self.shape, &oldest.table).await?;
+        let mut inner = self.inner();
+        let flushed = inner.frozen.pop_back().expect("only a flush takes frozen tables away");
+        debug_assert!(Arc::ptr_eq(&flushed.table, &oldest.table));
+        inner.covered = flushed.covered;
+        inner.dead.add(flushed.table.dead());
+        if !level.is_empty() {
+            let mut levels = Levels::clone(&inner.levels);
+            levels.insert(0, level);
+            inner.levels = Arc::new(levels);
+        }
+        Ok(true)
+    }
+
+    /// Does one bounded merge if one is due: writes at most one run. False when none is due.
+    pub async fn merge_step(&self) -> Result<bool> {
+        let _one = self.merging.lock().await;
+        let (levels, snapshots) = {
+            let inner = self.inner();
+            (inner.levels.clone(), inner.snapshots.clone())
+        };
+        let Some(plan) = policy::plan(&levels, self.shape) else { return Ok(false) };
+        let merged = merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, snapshots).await?;
+        let mut inner = self.inner();
+        // Meanwhile flushes may have put levels in front; the planned ones are where they were,
+        // counted from the oldest.
+        let newer = inner.levels.len() - levels.len();
+        debug_assert_eq!(inner.levels[newer..], levels[..]);
+        let inputs = newer + plan.levels.start..newer + plan.levels.end;
+        inner.levels = Arc::new(policy::apply(&inner.levels, inputs, merged.extent, merged.output));
+        inner.dead.add(&merged.dead);
+        debug_assert!(check_levels(&inner.levels).is_ok());
+        Ok(true)
+    }
+
+    /// The levels and what they cover, and everything that died since the state taken before.
+    /// The dead blocks now belong to the caller, who adds them to the usage of the segments
+    /// before the next checkpoint.
+    pub fn take_state(&self) -> MapState {
+        let mut inner = self.inner();
+        let dead = std::mem::take(&mut inner.dead);
+        MapState { levels: Levels::clone(&inner.levels), covered: inner.covered, dead }
+    }
+
+    /// The levels now.
+    pub fn levels(&self) -> Arc<Levels> {
+        self.inner().levels.clone()
+    }
+
+    /// Names the snapshots that exist, ascending. A new one must be named before anything behind
+    /// it is inserted.
+    pub fn set_snapshots(&self, snapshots: Vec<Seq>) {
+        debug_assert!(snapshots.is_sorted());
+        self.inner().snapshots = snapshots.into();
+    }
+}
+
+/// Makes `a` cover `b` too, if `b` goes on where `a` ends: the same frame, hole or zeroes of the
+/// same birth. False when it does not.
+fn try_join(a: &mut Mapping, b: &Mapping) -> bool {
+    let next_index = |f: FrameRef| u64::from(f.index) + a.extent.len;
+    let same_place = match (a.place, b.place) {
+        (Place::Hole, Place::Hole) | (Place::Zero, Place::Zero) => true,
+        (Place::Frame(f), Place::Frame(g)) => {
+            (f.seq, f.offset, f.stored) == (g.seq, g.offset, g.stored) && next_index(f) == u64::from(g.index)
+        }
+        _ => false,
+    };
+    let joins = same_place && a.birth == b.birth && a.extent.end() == b.extent.start;
+    if joins {
+        a.extent.len += b.extent.len;
+    }
+    joins
+}

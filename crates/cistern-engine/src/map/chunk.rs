@@ -1,0 +1,275 @@
+//! Chunks: up to 128 mappings as columns, the smallest unit that is decoded.
+//!
+//! A chunk needs nothing but its block's first block number to be decoded, so a lookup decodes
+//! one of the dozen of a block. Columns that say nothing (every mapping one block long, never
+//! moved, equally long as stored) cost two bytes per chunk. Decoding checks every value: what it
+//! returns obeys `BLOCKS_MAX`, ascends without overlap and stays inside a frame.
+
+use super::{
+    BLOCKS_MAX,
+    column::{self, CHUNK_MAPPINGS_MAX},
+    varint,
+};
+use crate::units::{Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq};
+
+const KIND_HOLE: u64 = 0;
+const KIND_ZERO: u64 = 1;
+const KIND_FRAME: u64 = 2;
+
+type Column = [u64; CHUNK_MAPPINGS_MAX];
+
+/// The columns of a chunk, in the order in which they are stored.
+struct Columns {
+    /// Blocks between the end of the mapping before and the start of this one; 0 for the first.
+    gap: Column,
+    /// Blocks, less one.
+    len: Column,
+    kind: Column,
+    birth: Column,
+    /// Seq of the place less birth, wrapping. Like all below, meaningless for holes and zeroes.
+    moved: Column,
+    stored: Column,
+    index: Column,
+    /// `offset / stored` and `offset % stored`: frames of one stored length, one after the other
+    /// (incompressible blocks), have a constant remainder and a quotient of 12 bits.
+    quotient: Column,
+    remainder: Column,
+}
+
+impl Columns {
+    fn new() -> Columns {
+        let zero = [0; CHUNK_MAPPINGS_MAX];
+        Columns {
+            gap: zero,
+            len: zero,
+            kind: zero,
+            birth: zero,
+            moved: zero,
+            stored: zero,
+            index: zero,
+            quotient: zero,
+            remainder: zero,
+        }
+    }
+
+    fn in_order(&mut self) -> [&mut Column; 9] {
+        let Columns { gap, len, kind, birth, moved, stored, index, quotient, remainder } = self;
+        [gap, len, kind, birth, moved, stored, index, quotient, remainder]
+    }
+
+    fn set_place(&mut self, i: usize, birth: Seq, f: FrameRef) {
+        debug_assert!(f.stored > 0, "a frame has bytes");
+        self.moved[i] = f.seq.0.wrapping_sub(birth.0);
+        self.stored[i] = u64::from(f.stored);
+        self.index[i] = u64::from(f.index);
+        self.quotient[i] = u64::from(f.offset / f.stored);
+        self.remainder[i] = u64::from(f.offset % f.stored);
+    }
+
+    fn copy_place(&mut self, from: usize, to: usize) {
+        for c in [&mut self.moved, &mut self.stored, &mut self.index, &mut self.quotient, &mut self.remainder]
+        {
+            c[to] = c[from];
+        }
+    }
+}
+
+/// Appends a chunk of `mappings` (1 to 128, ascending) to a block whose first mapping starts at
+/// `base`.
+pub(super) fn put(mappings: &[Mapping], base: u64, out: &mut Vec<u8>) {
+    assert!((1..=CHUNK_MAPPINGS_MAX).contains(&mappings.len()));
+    let mut columns = Columns::new();
+    fill(&mut columns, mappings);
+    out.push((mappings.len() - 1) as u8);
+    varint::put(mappings[0].extent.start - base, out);
+    let length_at = out.len();
+    out.extend_from_slice(&[0; 2]);
+    for c in columns.in_order() {
+        column::put(&c[..mappings.len()], out);
+    }
+    let length = u16::try_from(out.len() - length_at - 2).expect("9 columns of 128 values are below 64 KiB");
+    out[length_at..length_at + 2].copy_from_slice(&length.to_le_bytes());
+}
+
+fn fill(columns: &mut Columns, mappings: &[Mapping]) {
+    let mut end = mappings[0].extent.start;
+    let mut filled = 0; // mappings before this one have a place, their own or a copy
+    let mut frame_before = None;
+    for (i, m) in mappings.iter().enumerate() {
+        debug_assert!(m.extent.start >= end && !m.extent.is_empty() && m.extent.end() <= BLOCKS_MAX);
+        columns.gap[i] = m.extent.start - end;
+        columns.len[i] = m.extent.len - 1;
+        columns.birth[i] = m.birth.0;
+        end = m.extent.end();
+        let Place::Frame(f) = m.place else {
+            columns.kind[i] = if m.place == Place::Zero { KIND_ZERO } else { KIND_HOLE };
+            // Copies of a neighbour do not widen the columns.
+            if let Some(frame) = frame_before {
+                columns.copy_place(frame, i);
+                filled = i + 1;
+            }
+            continue;
+        };
+        columns.kind[i] = KIND_FRAME;
+        columns.set_place(i, m.birth, f);
+        for before in filled..i {
+            columns.copy_place(i, before);
+        }
+        filled = i + 1;
+        frame_before = Some(i);
+    }
+}
+
+/// A chunk within a block: where it starts in block space, and its columns as bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'a> {
+    pub start: u64,
+    mappings: usize,
+    body: &'a [u8],
+}
+
+/// Takes a chunk off the front of `input` without decoding its columns.
+pub(super) fn take<'a>(input: &mut &'a [u8], base: u64) -> Option<Chunk<'a>> {
+    let (&count, rest) = input.split_first()?;
+    *input = rest;
+    let start = base.checked_add(varint::take(input)?)?;
+    let (length, rest) = input.split_first_chunk::<2>()?;
+    let (body, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    *input = rest;
+    let mappings = usize::from(count) + 1;
+    (mappings <= CHUNK_MAPPINGS_MAX).then_some(Chunk { start, mappings, body })
+}
+
+impl Chunk<'_> {
+    /// Appends the chunk's mappings that end behind `block` to `out`; `None` when the columns are
+    /// malformed or any of these mappings is impossible.
+    pub(super) fn decode_behind(&self, block: u64, out: &mut Vec<Mapping>) -> Option<()> {
+        let mut columns = Columns::new();
+        let mut input = self.body;
+        for c in columns.in_order() {
+            column::take(&mut input, &mut c[..self.mappings])?;
+        }
+        if !input.is_empty() {
+            return None;
+        }
+        let mut end = self.start;
+        for i in 0..self.mappings {
+            let start = end.checked_add(columns.gap[i])?;
+            let len = columns.len[i].checked_add(1)?;
+            end = start.checked_add(len).filter(|&end| end <= BLOCKS_MAX)?;
+            if end <= block {
+                continue;
+            }
+            let birth = Seq(columns.birth[i]);
+            let place = match columns.kind[i] {
+                KIND_HOLE => Place::Hole,
+                KIND_ZERO => Place::Zero,
+                KIND_FRAME => frame(&columns, i, len)?,
+                _ => return None,
+            };
+            out.push(Mapping { extent: Extent::new(start, len), birth, place });
+        }
+        Some(())
+    }
+}
+
+/// The place of mapping `i`, if it lies within one frame.
+fn frame(columns: &Columns, i: usize, len: u64) -> Option<Place> {
+    let stored = u32::try_from(columns.stored[i]).ok().filter(|&s| s > 0)?;
+    let offset = columns.quotient[i].checked_mul(u64::from(stored))?.checked_add(columns.remainder[i])?;
+    let index = columns.index[i];
+    if index >= FRAME_BLOCKS_MAX as u64 || len > FRAME_BLOCKS_MAX as u64 - index {
+        return None;
+    }
+    Some(Place::Frame(FrameRef {
+        seq: Seq(columns.birth[i].wrapping_add(columns.moved[i])),
+        offset: u32::try_from(offset).ok()?,
+        stored,
+        index: index as u8,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::arbitrary::mappings, *};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever may be in the map comes back from a chunk as it was.
+        #[test]
+        fn comes_back(mappings in mappings(1..=CHUNK_MAPPINGS_MAX)) {
+            let base = mappings[0].extent.start / 2;
+            let mut bytes = Vec::new();
+            put(&mappings, base, &mut bytes);
+            let mut input = &bytes[..];
+            let chunk = take(&mut input, base).expect("a chunk");
+            prop_assert!(input.is_empty());
+            prop_assert_eq!(chunk.start, mappings[0].extent.start);
+            let mut seen = Vec::new();
+            prop_assert!(chunk.decode_behind(0, &mut seen).is_some());
+            prop_assert_eq!(seen, mappings);
+        }
+
+        /// Arbitrary bytes give an error or mappings that keep the rules, never a panic.
+        #[test]
+        fn survives_arbitrary_bytes(base in any::<u64>(), mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if bytes.len() > 4 {
+                bytes[0] &= 0x87; // counts that often fit
+            }
+            let mut out = Vec::new();
+            if let Some(chunk) = take(&mut &bytes[..], base) {
+                let _ = chunk.decode_behind(0, &mut out);
+            }
+            check(&out)?;
+        }
+
+        /// A changed byte in a real chunk gives an error or mappings that keep the rules.
+        #[test]
+        fn survives_changed_bytes(mappings in mappings(1..=20), at in any::<prop::sample::Index>(), to in any::<u8>()) {
+            let mut bytes = Vec::new();
+            put(&mappings, 0, &mut bytes);
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            let mut out = Vec::new();
+            if let Some(chunk) = take(&mut &bytes[..], 0) {
+                let _ = chunk.decode_behind(0, &mut out);
+            }
+            check(&out)?;
+        }
+    }
+
+    fn check(mappings: &[Mapping]) -> Result<(), TestCaseError> {
+        let mut end = 0;
+        for m in mappings {
+            prop_assert!(m.extent.start >= end && !m.extent.is_empty() && m.extent.end() <= BLOCKS_MAX);
+            end = m.extent.end();
+            if let Place::Frame(f) = m.place {
+                prop_assert!(u64::from(f.index) + m.extent.len <= FRAME_BLOCKS_MAX as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// One hole or zero between frames costs no more than its own few bits.
+    #[test]
+    fn holes_do_not_widen_the_frames_columns() {
+        let frame = |n: u64| Mapping {
+            extent: Extent::new(n * 100, 1),
+            birth: Seq(9),
+            place: Place::Frame(FrameRef {
+                seq: Seq(9),
+                offset: 80 + 4120 * n as u32,
+                stored: 4120,
+                index: 0,
+            }),
+        };
+        let mut mappings: Vec<_> = (0..128).map(frame).collect();
+        let mut plain = Vec::new();
+        put(&mappings, 0, &mut plain);
+        mappings[0].place = Place::Hole;
+        mappings[64].place = Place::Zero;
+        let mut mixed = Vec::new();
+        put(&mappings, 0, &mut mixed);
+        assert!(mixed.len() <= plain.len() + 2 * CHUNK_MAPPINGS_MAX / 8, "{} {}", mixed.len(), plain.len());
+    }
+}

@@ -1,0 +1,170 @@
+//! One input of a merge: the mappings of one level within a window, in ascending order.
+//!
+//! Holds about one read-ahead of sealed bytes and one decoded block, whatever the size of its
+//! runs. Reading (`refill`, waits) and decoding (`head`, computes) are apart, so that decoding
+//! runs on worker threads.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::{
+    RunMeta,
+    fence::Entry,
+    runs::{self, Runs, corrupt},
+};
+use crate::{
+    Result,
+    codec::Sealer,
+    units::{Extent, Mapping},
+};
+
+/// A run that is being read.
+struct Open {
+    meta: RunMeta,
+    sealer: Sealer,
+    /// Sections and blocks still to come.
+    sections: VecDeque<Entry>,
+    blocks: VecDeque<Entry>,
+    /// Sealed bytes from `raw_at` on, a whole number of blocks.
+    raw: Bytes,
+    raw_at: u64,
+}
+
+/// A stream of the mappings of one level.
+pub(super) struct Feed {
+    runs: VecDeque<RunMeta>,
+    open: Option<Open>,
+    decoded: Vec<Mapping>,
+    next: usize,
+    /// Where the mapping before ended.
+    end: u64,
+    read_bytes: u64,
+}
+
+/// What a feed has at its front.
+pub(super) enum Head {
+    Mapping(Mapping),
+    /// It must be refilled first.
+    Dry,
+    Ended,
+}
+
+impl Feed {
+    /// The mappings of `level` in `window`, read in pieces of about `read_bytes`.
+    pub(super) fn new(level: &[RunMeta], window: Extent, read_bytes: u64) -> Feed {
+        let clip = |run: &RunMeta| Some(RunMeta { span: run.span.intersect(window)?, ..run.clone() });
+        let runs = level.iter().filter_map(clip).collect();
+        Feed { runs, open: None, decoded: Vec::new(), next: 0, end: 0, read_bytes }
+    }
+
+    /// The mapping at the front; decodes the next block if need be.
+    pub(super) fn head(&mut self) -> Result<Head> {
+        loop {
+            if let Some(m) = self.decoded.get(self.next) {
+                return Ok(Head::Mapping(*m));
+            }
+            let Some(open) = &mut self.open else {
+                return Ok(if self.runs.is_empty() { Head::Ended } else { Head::Dry });
+            };
+            if open.raw.is_empty() {
+                if open.is_done() {
+                    self.open = None;
+                    continue;
+                }
+                return Ok(Head::Dry);
+            }
+            self.decoded.clear();
+            self.next = 0;
+            self.end = open.decode(self.end, &mut self.decoded)?;
+        }
+    }
+
+    /// Takes the front mapping up to `to` (behind its start) away.
+    pub(super) fn consume(&mut self, to: u64) {
+        let m = &mut self.decoded[self.next];
+        debug_assert!(to > m.extent.start);
+        if to >= m.extent.end() {
+            self.next += 1;
+        } else {
+            *m = m.slice(Extent::between(to, m.extent.end()));
+        }
+    }
+
+    /// Reads ahead if the front needs it.
+    pub(super) async fn refill(&mut self, runs: &Runs) -> Result<()> {
+        if self.next < self.decoded.len() {
+            return Ok(());
+        }
+        if self.open.as_ref().is_none_or(Open::is_done) {
+            let Some(meta) = self.runs.pop_front() else {
+                self.open = None;
+                return Ok(());
+            };
+            self.open = Some(Open::start(runs, meta).await?);
+        }
+        let open = self.open.as_mut().expect("opened just above");
+        if open.raw.is_empty() { open.read(runs, self.read_bytes).await } else { Ok(()) }
+    }
+}
+
+impl Open {
+    async fn start(runs: &Runs, meta: RunMeta) -> Result<Open> {
+        let top = runs.top(&meta).await?;
+        let entries = &top.fence.entries[top.fence.find(meta.span.start)..];
+        let sections = entries.iter().take_while(|e| e.first < meta.span.end()).copied().collect();
+        let (blocks, raw, raw_at) = (VecDeque::new(), Bytes::new(), 0);
+        Ok(Open { sealer: top.sealer.clone(), meta, sections, blocks, raw, raw_at })
+    }
+
+    fn is_done(&self) -> bool {
+        self.raw.is_empty() && self.blocks.is_empty() && self.sections.is_empty()
+    }
+
+    /// Reads the next blocks, at least one, `read_bytes` at most if that is more.
+    async fn read(&mut self, runs: &Runs, read_bytes: u64) -> Result<()> {
+        if self.blocks.is_empty() {
+            let Some(section) = self.sections.pop_front() else { return Ok(()) };
+            let fence = runs.section(&self.meta, section).await?;
+            let entries = &fence.entries[fence.find(self.meta.span.start)..];
+            self.blocks = entries.iter().take_while(|e| e.first < self.meta.span.end()).copied().collect();
+        }
+        let Some(first) = self.blocks.front() else { return Ok(()) };
+        let mut end = first.offset;
+        for e in &self.blocks {
+            let next = e.offset + u64::from(e.bytes);
+            if next - first.offset > read_bytes && end > first.offset {
+                break;
+            }
+            end = next;
+        }
+        self.raw_at = first.offset;
+        self.raw = runs.read(&self.meta, self.raw_at..end).await?;
+        Ok(())
+    }
+
+    /// Decodes the next block into `out`, cut to the span. Returns where its mappings end.
+    fn decode(&mut self, end: u64, out: &mut Vec<Mapping>) -> Result<u64> {
+        let entry = self.blocks.pop_front().expect("raw bytes are whole blocks");
+        debug_assert_eq!(entry.offset, self.raw_at);
+        let sealed = self.raw.split_to(entry.bytes as usize);
+        self.raw_at += u64::from(entry.bytes);
+        let plain = runs::open(&self.sealer, &self.meta, entry.offset, &sealed)?;
+        let malformed = || corrupt(&self.meta, entry.offset, "the block is malformed");
+        runs::decode_block(&plain, out).ok_or_else(malformed)?;
+        let span = self.meta.span;
+        out.retain_mut(|m| match m.extent.intersect(span) {
+            Some(part) => {
+                if part != m.extent {
+                    *m = m.slice(part);
+                }
+                true
+            }
+            None => false,
+        });
+        if out.first().is_some_and(|m| m.extent.start < end) {
+            return Err(malformed());
+        }
+        Ok(out.last().map_or(end, |m| m.extent.end()))
+    }
+}

@@ -1,0 +1,59 @@
+//! Flushing: a frozen table becomes the runs of a new level.
+
+use std::sync::Arc;
+
+use super::{
+    RunMeta, merge,
+    runs::Runs,
+    table::Table,
+    writer::{RunShape, RunWriter},
+};
+use crate::{Result, env::Env, units::RunId};
+
+/// Mappings that are encoded per step on a worker: a few milliseconds.
+const STEP_MAPPINGS: usize = 32 << 10;
+
+/// Writes all mappings of `table`; the runs ascend.
+pub(super) async fn write_table(
+    env: &Env,
+    runs: &Runs,
+    shape: RunShape,
+    table: &Arc<Table>,
+) -> Result<Vec<RunMeta>> {
+    let start_run = || {
+        let id = RunId(env.uuid());
+        RunWriter::new(id, runs.sealer(id), shape)
+    };
+    let mut level = Vec::new();
+    let mut next = (!table.is_empty()).then_some(0);
+    let mut writer = start_run();
+    while let Some(from) = next {
+        let table = table.clone();
+        (writer, next) = env
+            .compute(move || {
+                let next = fill(&mut writer, &table, from);
+                (writer, next)
+            })
+            .await;
+        if writer.is_full() || next.is_none() {
+            let full = std::mem::replace(&mut writer, start_run());
+            if let Some((meta, body)) = env.compute(move || full.finish(0)).await {
+                level.push(merge::write(runs, meta, body).await?);
+            }
+        }
+    }
+    Ok(level)
+}
+
+/// Pushes the next mappings, from block `from` on. Returns where to go on, `None` at the end.
+fn fill(writer: &mut RunWriter, table: &Table, from: u64) -> Option<u64> {
+    let mut left = STEP_MAPPINGS;
+    for m in table.starting_at(from) {
+        if left == 0 || writer.is_full() {
+            return Some(m.extent.start);
+        }
+        writer.push(m);
+        left -= 1;
+    }
+    None
+}

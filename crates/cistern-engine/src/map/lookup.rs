@@ -1,0 +1,135 @@
+//! Lookups: what a range of blocks is, newest first, in one consistent view.
+//!
+//! The view is captured at once and without waiting; reading runs comes later and changes
+//! nothing about it. Work is proportional to the result: what a newer mapping covers is skipped
+//! in older levels and never enumerated.
+
+use std::sync::Arc;
+
+use futures_util::future;
+
+use super::{
+    Levels,
+    cursor::{Cursor, Known},
+    runs::Runs,
+    table::Table,
+    try_join,
+};
+use crate::{
+    Result,
+    units::{Extent, Mapping, Place, Seq},
+};
+
+/// A consistent view of a range, to be resolved by `finish`.
+#[must_use = "a lookup does nothing until it is finished"]
+pub struct Lookup {
+    pub(super) extent: Extent,
+    pub(super) count_max: usize,
+    /// What the memory table has of the extent.
+    pub(super) table: Vec<Mapping>,
+    /// Frozen tables, newest first.
+    pub(super) frozen: Vec<Arc<Table>>,
+    pub(super) levels: Arc<Levels>,
+    pub(super) runs: Arc<Runs>,
+}
+
+impl Lookup {
+    /// Resolves the view: ascending, without gaps, from the first block of the extent to its end,
+    /// or to where `lookup_limited` ended it. Blocks never written are holes born at 0.
+    pub async fn finish(self) -> Result<Vec<Mapping>> {
+        let extent = self.extent;
+        let overlaps = |level: &&[_]| overlaps(level, extent);
+        let cursors: Vec<_> =
+            self.levels.iter().map(Vec::as_slice).filter(overlaps).map(Cursor::new).collect();
+        let mut walk = Walk { lookup: &self, next_piece: 0, cursors, first_read: true };
+        let mut out: Vec<Mapping> = Vec::new();
+        let mut at = extent.start;
+        while at < extent.end() {
+            let m = walk.resolve(at).await?;
+            debug_assert!(m.extent.start == at && !m.extent.is_empty() && m.extent.end() <= extent.end());
+            at = m.extent.end();
+            if out.last_mut().is_some_and(|last| try_join(last, &m)) {
+                continue;
+            }
+            if out.len() == self.count_max {
+                break;
+            }
+            out.push(m);
+        }
+        Ok(out)
+    }
+}
+
+fn overlaps(level: &[super::RunMeta], extent: Extent) -> bool {
+    let first = level.partition_point(|run| run.span.end() <= extent.start);
+    level.get(first).is_some_and(|run| run.span.start < extent.end())
+}
+
+struct Walk<'a> {
+    lookup: &'a Lookup,
+    next_piece: usize,
+    cursors: Vec<Cursor<'a>>,
+    first_read: bool,
+}
+
+impl Walk<'_> {
+    /// The mapping of block `at`, from there as far as it reaches.
+    async fn resolve(&mut self, at: u64) -> Result<Mapping> {
+        let mut limit = self.lookup.extent.end();
+        let mut found = self.in_memory(at, &mut limit);
+        let mut level = 0;
+        while found.is_none() && level < self.cursors.len() {
+            match self.cursors[level].at(at, limit) {
+                Known::Next(m) => {
+                    found = here(m, at, &mut limit);
+                    level += 1;
+                }
+                Known::Nothing => level += 1,
+                Known::Unknown => self.seek(level, at).await?,
+            }
+        }
+        let extent = Extent::between(at, limit);
+        let Some(m) = found else {
+            return Ok(Mapping { extent, birth: Seq(0), place: Place::Hole });
+        };
+        let part = m.extent.intersect(extent).expect("it covers the block");
+        Ok(m.slice(part))
+    }
+
+    fn in_memory(&mut self, at: u64, limit: &mut u64) -> Option<Mapping> {
+        while let Some(&m) = self.lookup.table.get(self.next_piece) {
+            if m.extent.end() > at {
+                if let Some(m) = here(m, at, limit) {
+                    return Some(m);
+                }
+                break;
+            }
+            self.next_piece += 1;
+        }
+        self.lookup.frozen.iter().find_map(|table| here(table.next(at)?, at, limit))
+    }
+
+    /// Moves the cursor of `level` to `at`. The first time that needs a read, the older levels
+    /// are read at the same time: a cold lookup takes one round of requests and not one a level.
+    async fn seek(&mut self, level: usize, at: u64) -> Result<()> {
+        let runs = &self.lookup.runs;
+        if self.cursors[level].try_seek(runs, at)? {
+            return Ok(());
+        }
+        if !std::mem::take(&mut self.first_read) {
+            return self.cursors[level].seek(runs, at).await;
+        }
+        let seeks = self.cursors[level..].iter_mut().map(|cursor| cursor.seek(runs, at));
+        future::try_join_all(seeks).await?;
+        Ok(())
+    }
+}
+
+/// `m` if it covers `at`; else it limits how far an older mapping may reach.
+fn here(m: Mapping, at: u64, limit: &mut u64) -> Option<Mapping> {
+    if m.extent.start <= at {
+        return Some(m);
+    }
+    *limit = m.extent.start.min(*limit);
+    None
+}

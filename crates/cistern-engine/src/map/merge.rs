@@ -1,0 +1,206 @@
+//! Merging levels: streams of mappings, newest wins, into one new run.
+//!
+//! Invariants: every mapping of the inputs in the merged extent is either in the output or
+//! counted as dead (holes excepted), exactly once; nothing is visible before the caller publishes
+//! output, extent and dead blocks as one. Memory is one run and a read-ahead per input.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future;
+
+use super::{
+    Levels, RunMeta,
+    dead::Dead,
+    feed::{Feed, Head},
+    policy::Plan,
+    runs::Runs,
+    writer::{RunShape, RunWriter},
+};
+use crate::{
+    Result,
+    env::Env,
+    units::{Extent, Mapping, Place, RunId, Seq},
+};
+
+/// Mappings per step on a worker: a few milliseconds.
+const STEP_MAPPINGS: usize = 32 << 10;
+/// Read-ahead of all inputs together, and of one at least and at most.
+const READ_BYTES: u64 = 16 << 20;
+const READ_BYTES_MIN: u64 = 64 << 10;
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// What a merge did.
+pub(super) struct Merged {
+    /// The part of the plan's window that was merged.
+    pub extent: Extent,
+    /// The new run; none when nothing is left.
+    pub output: Option<RunMeta>,
+    pub dead: Dead,
+}
+
+/// Merges as `plan` says, until its window ends or one run is full, and writes that run.
+pub(super) async fn merge(
+    env: &Env,
+    runs: &Runs,
+    shape: RunShape,
+    levels: &Levels,
+    plan: &Plan,
+    snapshots: Arc<[Seq]>,
+) -> Result<Merged> {
+    let id = RunId(env.uuid());
+    let mut state = Merge::new(levels, plan, snapshots, RunWriter::new(id, runs.sealer(id), shape));
+    loop {
+        let (next, pause) = env
+            .compute(move || {
+                let pause = state.step();
+                (state, pause)
+            })
+            .await;
+        state = next;
+        match pause? {
+            Pause::Dry => {
+                future::try_join_all(state.feeds.iter_mut().map(|feed| feed.refill(runs))).await?;
+            }
+            Pause::Yield => {}
+            Pause::Done => break,
+        }
+    }
+    let end = state.end.unwrap_or(plan.window.end());
+    let extent = Extent::between(plan.window.start, end);
+    let rank = plan.rank;
+    let (dead, writer) = (state.dead, state.writer);
+    let output = match env.compute(move || writer.finish(rank)).await {
+        Some((meta, body)) => Some(write(runs, meta, body).await?),
+        None => None,
+    };
+    Ok(Merged { extent, output, dead })
+}
+
+/// Stores a finished run.
+pub(super) async fn write(runs: &Runs, meta: RunMeta, body: Bytes) -> Result<RunMeta> {
+    debug_assert_eq!(body.len() as u64, meta.bytes);
+    runs.io().write(meta.id, body).await?;
+    Ok(meta)
+}
+
+enum Pause {
+    /// An input needs a refill.
+    Dry,
+    /// Enough for one step.
+    Yield,
+    Done,
+}
+
+/// The start of a front that does not exist; no block has this number.
+const ENDED: u64 = u64::MAX;
+
+struct Merge {
+    /// Newest first.
+    feeds: Vec<Feed>,
+    /// Where the front of each feed begins, as far as known; `ENDED` behind the last mapping.
+    starts: Vec<Option<u64>>,
+    writer: RunWriter,
+    /// Everything before this block is merged; it was won by a mapping born at `shadow`.
+    done: u64,
+    shadow: Seq,
+    /// Where the merge ended if that is not the end of the window.
+    end: Option<u64>,
+    dead: Dead,
+    snapshots: Arc<[Seq]>,
+    /// Spans of what is older than the inputs: holes above must stay.
+    older: Vec<Extent>,
+}
+
+impl Merge {
+    fn new(levels: &Levels, plan: &Plan, snapshots: Arc<[Seq]>, writer: RunWriter) -> Merge {
+        let inputs = &levels[plan.levels.clone()];
+        let read_bytes = (READ_BYTES / inputs.len().max(1) as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        let feeds: Vec<_> = inputs.iter().map(|level| Feed::new(level, plan.window, read_bytes)).collect();
+        let older = levels[plan.levels.end..].iter().flatten().map(|run| run.span).collect();
+        Merge {
+            starts: vec![None; feeds.len()],
+            feeds,
+            writer,
+            done: plan.window.start,
+            shadow: Seq(0),
+            end: None,
+            dead: Dead::default(),
+            snapshots,
+            older,
+        }
+    }
+
+    /// Merges until an input is dry, the run is full, the window ends or a step is over.
+    fn step(&mut self) -> Result<Pause> {
+        for _ in 0..STEP_MAPPINGS {
+            for i in 0..self.feeds.len() {
+                if self.starts[i].is_none_or(|start| start < self.done) && !self.skip_merged(i)? {
+                    return Ok(Pause::Dry);
+                }
+            }
+            let Some((winner, start)) = self.front() else { return Ok(Pause::Done) };
+            if self.writer.is_full() {
+                self.end = Some(start);
+                return Ok(Pause::Done);
+            }
+            self.emit(winner, start)?;
+        }
+        Ok(Pause::Yield)
+    }
+
+    /// The newest of the feeds whose front begins first, and where that is.
+    fn front(&self) -> Option<(usize, u64)> {
+        let known = self.starts.iter().map(|start| start.expect("step has looked at every feed"));
+        let (winner, start) =
+            known.enumerate().reduce(|first, other| if other.1 < first.1 { other } else { first })?;
+        (start != ENDED).then_some((winner, start))
+    }
+
+    /// Brings the front of feed `i` behind what is merged; what a newer mapping covered dies
+    /// here. False when the feed is dry.
+    fn skip_merged(&mut self, i: usize) -> Result<bool> {
+        self.starts[i] = None;
+        loop {
+            let m = match self.feeds[i].head()? {
+                Head::Mapping(m) => m,
+                Head::Dry => return Ok(false),
+                Head::Ended => {
+                    self.starts[i] = Some(ENDED);
+                    return Ok(true);
+                }
+            };
+            if m.extent.start >= self.done {
+                self.starts[i] = Some(m.extent.start);
+                return Ok(true);
+            }
+            let end = m.extent.end().min(self.done);
+            let blocks = end - m.extent.start;
+            self.dead.drop_blocks(m.place, m.birth, blocks, self.shadow, &self.snapshots);
+            self.feeds[i].consume(end);
+        }
+    }
+
+    /// Writes the front of the winner, up to where a newer mapping begins.
+    fn emit(&mut self, winner: usize, start: u64) -> Result<()> {
+        let Head::Mapping(m) = self.feeds[winner].head()? else { unreachable!("the front is a mapping") };
+        debug_assert!(m.extent.start == start && start >= self.done);
+        let newer = self.starts[..winner].iter().flatten().min().copied();
+        let end = m.extent.end().min(newer.unwrap_or(ENDED));
+        let m = m.slice(Extent::between(start, end));
+        self.feeds[winner].consume(end);
+        self.starts[winner] = None;
+        (self.done, self.shadow) = (end, m.birth);
+        if m.place != Place::Hole || self.hole_is_needed(&m) {
+            self.writer.push(m);
+        }
+        Ok(())
+    }
+
+    /// A hole may go if nothing older shines through it and no snapshot is older than it (a
+    /// difference to that snapshot would miss it).
+    fn hole_is_needed(&self, hole: &Mapping) -> bool {
+        self.snapshots.first().is_some_and(|&oldest| oldest < hole.birth)
+            || self.older.iter().any(|span| span.intersect(hole.extent).is_some())
+    }
+}

@@ -1,0 +1,349 @@
+//! What to merge next, decided from the levels alone, and how a merge changes them.
+//!
+//! Pure. The shape is a lazy LSM: flushes and merges of small levels only add levels (tiering, so
+//! a mapping is written about once per size class), and all levels meet in the last one, the
+//! bottom, window by window. A merge covers an extent of blocks and takes it out of its inputs:
+//! a run may be listed with a part of its span, or twice with two parts. So every step is bounded
+//! by one output object, and what it did is published at once.
+
+use std::ops::Range;
+
+use super::{BLOCKS_MAX, Levels, RunMeta, RunShape};
+use crate::units::Extent;
+
+/// Levels of one rank that are merged into one of the next. Four writes a mapping about four
+/// times in 20 to 100 million, and leaves at most three levels of a rank to look into; eight
+/// would write a quarter less and look into twice as many.
+const FAN_IN: usize = 4;
+/// The bottom is merged where the levels above it have so many times its mappings, whatever they
+/// overlap: bounds the dead data that nobody knows about.
+const ABOVE_BOTTOM_MAX: u64 = 2;
+/// The bottom is merged where at least this share of the frame blocks is probably dead: rewriting
+/// 20 bytes of map is cheap against keeping 4 KiB of dead data.
+const DEAD_PERCENT: u64 = 30;
+
+/// Neighbours of one level that are merged into one run when all are small: below that part of a
+/// full run. Keeps the runs of a device that is filled in order from being many and small.
+const SMALL_NEIGHBOURS: usize = 8;
+
+/// A merge that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The levels to merge, as indices.
+    pub levels: Range<usize>,
+    /// Where. The merge may stop before the end of it.
+    pub window: Extent,
+    /// The rank of what comes out.
+    pub rank: u8,
+}
+
+/// The merge to do next, if one is due.
+pub(super) fn plan(levels: &Levels, shape: RunShape) -> Option<Plan> {
+    let bottom = levels.len().checked_sub(1)?;
+    let run_mappings = shape.run_mappings();
+    full_rank(levels, bottom)
+        .or_else(|| full_window(levels, bottom, run_mappings / 2))
+        .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64))
+}
+
+fn rank_of(level: &[RunMeta]) -> u8 {
+    level.iter().map(|run| run.rank).max().unwrap_or(0)
+}
+
+/// The oldest `FAN_IN` levels of the lowest rank that has as many above the bottom.
+fn full_rank(levels: &Levels, bottom: usize) -> Option<Plan> {
+    let mut begin = 0;
+    while begin < bottom {
+        let rank = rank_of(&levels[begin]);
+        let same = levels[begin..bottom].iter().take_while(|level| rank_of(level) == rank).count();
+        let end = begin + same;
+        if same >= FAN_IN {
+            let levels = end - FAN_IN..end;
+            return Some(Plan { levels, window: Extent::new(0, BLOCKS_MAX), rank: rank.saturating_add(1) });
+        }
+        begin = end;
+    }
+    None
+}
+
+/// The first neighbours that are small and of similar size.
+fn small_neighbours(levels: &Levels, mappings_max: u64) -> Option<Plan> {
+    levels.iter().enumerate().find_map(|(i, level)| {
+        let some = level.windows(SMALL_NEIGHBOURS).find(|runs| {
+            let (mut sum, mut max) = (0, 0);
+            for run in *runs {
+                (sum, max) = (sum + run.mappings, max.max(run.mappings));
+            }
+            // Twice the largest: each rewriting doubles the run of most mappings.
+            max < mappings_max && sum >= 2 * max
+        })?;
+        let window = Extent::between(some[0].span.start, some[SMALL_NEIGHBOURS - 1].span.end());
+        Some(Plan { levels: i..i + 1, window, rank: rank_of(level) })
+    })
+}
+
+/// The window of the bottom that needs a merge most.
+fn full_window(levels: &Levels, bottom: usize, window_mappings_min: u64) -> Option<Plan> {
+    let rank = levels.iter().map(|level| rank_of(level)).max()?;
+    let above = &levels[..bottom];
+    windows(&levels[bottom], window_mappings_min)
+        .into_iter()
+        .map(|w| (w.need(above), w.extent))
+        .filter(|&(need, _)| need >= 100)
+        .reduce(|best, other| if other.0 > best.0 { other } else { best })
+        .and_then(|(_, window)| first_above(above, window))
+        .map(|window| Plan { levels: 0..levels.len(), window, rank })
+}
+
+/// The window from the first block that a level above the bottom may have. What an unfinished
+/// merge has done of it is not done again, so every merge takes something from above.
+fn first_above(above: &[Vec<RunMeta>], window: Extent) -> Option<Extent> {
+    let parts = above.iter().flatten().filter_map(|run| run.span.intersect(window));
+    let start = parts.map(|part| part.start).min()?;
+    Some(Extent::between(start, window.end()))
+}
+
+/// Some neighbouring runs of the bottom, and all blocks up to the next ones.
+struct Window {
+    extent: Extent,
+    mappings: u64,
+    frame_blocks: u64,
+    /// Blocks within the spans of the runs.
+    spanned: u64,
+}
+
+impl Window {
+    /// How due a merge is, in percent of the limits.
+    fn need(&self, above: &[Vec<RunMeta>]) -> u64 {
+        let (mut mappings, mut frames, mut mapped) = (0u64, 0u64, 0u64);
+        for run in above.iter().flatten() {
+            mappings = mappings.saturating_add(share(run, run.mappings, self.extent));
+            frames = frames.saturating_add(share(run, run.frame_blocks, self.extent));
+            mapped = mapped.saturating_add(share(run, run.mapped_blocks, self.extent));
+        }
+        // Expected overlap if both lie evenly in the window.
+        let overlap = part_of(mapped, self.frame_blocks, self.spanned.max(1)).min(self.frame_blocks);
+        let dead =
+            part_of(overlap, 100 * 100 / DEAD_PERCENT, frames.saturating_add(self.frame_blocks).max(1));
+        let above = part_of(mappings, 100, self.mappings.max(1) * ABOVE_BOTTOM_MAX);
+        dead.max(above)
+    }
+}
+
+/// The bottom in windows of at least `mappings_min` mappings (but for the last), so that small
+/// runs are merged with their neighbours and grow.
+fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<Window> {
+    let mut out: Vec<Window> = Vec::new();
+    for run in bottom {
+        match out.last_mut() {
+            Some(w) if w.mappings < mappings_min => {
+                w.mappings += run.mappings;
+                w.frame_blocks += run.frame_blocks;
+                w.spanned += run.span.len;
+            }
+            last => {
+                let start = if let Some(before) = last {
+                    before.extent = Extent::between(before.extent.start, run.span.start);
+                    run.span.start
+                } else {
+                    0
+                };
+                out.push(Window {
+                    extent: Extent::between(start, BLOCKS_MAX),
+                    mappings: run.mappings,
+                    frame_blocks: run.frame_blocks,
+                    spanned: run.span.len,
+                });
+            }
+        }
+    }
+    out
+}
+
+/// `value * numerator / denominator` without overflow.
+fn part_of(value: u64, numerator: u64, denominator: u64) -> u64 {
+    let wide = u128::from(value) * u128::from(numerator) / u128::from(denominator);
+    u64::try_from(wide).unwrap_or(u64::MAX)
+}
+
+/// The part of a run's `value` that falls into `window`, if it is spread evenly.
+fn share(run: &RunMeta, value: u64, window: Extent) -> u64 {
+    run.span.intersect(window).map_or(0, |part| part_of(value, part.len, run.span.len))
+}
+
+/// The levels after `merged` was taken out of `inputs` and `output` written instead.
+pub(super) fn apply(
+    levels: &Levels,
+    inputs: Range<usize>,
+    merged: Extent,
+    output: Option<RunMeta>,
+) -> Levels {
+    debug_assert!(!inputs.is_empty() && inputs.end <= levels.len());
+    let mut out: Levels = Vec::with_capacity(levels.len() + 1);
+    for (i, level) in levels.iter().enumerate() {
+        if i == inputs.end && i < levels.len() {
+            out.push(Vec::new()); // room for the output between its inputs and what is older
+        }
+        out.push(if inputs.contains(&i) { without(level, merged) } else { level.clone() });
+    }
+    if let Some(run) = output {
+        // Of the same rank as its oldest input: back into that level, which has nothing there any
+        // more. Else into the older level if that has nothing there (as when the device is filled
+        // in order), else into a level of its own.
+        let (input, own, older) = (inputs.end - 1, inputs.end, inputs.end + 1);
+        let home = if own >= out.len() || run.rank == rank_of(&levels[input]) {
+            input
+        } else if !overlaps(&out[older], run.span) {
+            older
+        } else {
+            own
+        };
+        insert(&mut out[home], run);
+    }
+    out.retain(|level| !level.is_empty());
+    out
+}
+
+fn overlaps(level: &[RunMeta], extent: Extent) -> bool {
+    level.iter().any(|run| run.span.intersect(extent).is_some())
+}
+
+fn insert(level: &mut Vec<RunMeta>, mut run: RunMeta) {
+    debug_assert!(!overlaps(level, run.span));
+    run.rank = run.rank.max(rank_of(level));
+    let at = level.partition_point(|other| other.span.start < run.span.start);
+    level.insert(at, run);
+}
+
+fn without(level: &[RunMeta], window: Extent) -> Vec<RunMeta> {
+    let before = Extent::between(0, window.start);
+    let behind = Extent::between(window.end(), BLOCKS_MAX.max(window.end()));
+    level.iter().flat_map(|run| [before, behind].map(|keep| clip(run, keep))).flatten().collect()
+}
+
+/// The run as it is listed when only `keep` of it counts; its totals become estimates.
+fn clip(run: &RunMeta, keep: Extent) -> Option<RunMeta> {
+    let span = run.span.intersect(keep)?;
+    let part = |value| share(run, value, keep).max(1).min(value);
+    Some(RunMeta {
+        span,
+        mappings: part(run.mappings),
+        frame_blocks: part(run.frame_blocks),
+        mapped_blocks: part(run.mapped_blocks),
+        ..run.clone()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{RunId, Seq};
+
+    fn run(id: u128, start: u64, len: u64, mappings: u64, rank: u8) -> RunMeta {
+        RunMeta {
+            id: RunId(uuid::Uuid::from_u128(id)),
+            bytes: mappings * 5,
+            mappings,
+            frame_blocks: mappings,
+            mapped_blocks: mappings,
+            span: Extent::new(start, len),
+            birth_min: Seq(1),
+            birth_max: Seq(1),
+            rank,
+        }
+    }
+
+    fn plan_of(levels: &Levels) -> Option<Plan> {
+        plan(levels, RunShape::default())
+    }
+
+    /// Sparse levels above a large bottom wait until there are as many as the fan-in.
+    #[test]
+    fn a_full_rank_is_merged_oldest_first() {
+        let mut levels = vec![vec![run(99, 0, 1 << 40, 10_000_000, 2)]];
+        for n in 0..=FAN_IN {
+            let due = plan_of(&levels);
+            assert_eq!(due.is_some(), n >= FAN_IN, "{n} levels: {due:?}");
+            levels.insert(0, vec![run(n as u128, 0, 1 << 40, 100_000, 0)]);
+        }
+        let due = plan_of(&levels).expect("one more than enough");
+        assert_eq!((due.levels, due.rank), (1..FAN_IN + 1, 1));
+    }
+
+    /// Where the bottom is dense, a third of it overwritten is enough; where it is sparse, not.
+    #[test]
+    fn probable_garbage_is_merged() {
+        let dense = vec![vec![run(1, 0, 1_000_000, 450_000, 0)], vec![run(2, 0, 1_000_000, 1_000_000, 3)]];
+        let due = plan_of(&dense).expect("a third is dead");
+        assert_eq!((due.levels, due.rank), (0..2, 3));
+        let sparse = vec![vec![run(1, 0, 1 << 40, 450_000, 0)], vec![run(2, 0, 1 << 40, 1_000_000, 3)]];
+        assert_eq!(plan_of(&sparse), None);
+    }
+
+    /// A single hole over everything is reason enough, few mappings as it has.
+    #[test]
+    fn a_trimmed_device_is_merged() {
+        let mut trim = run(1, 0, 1 << 40, 1, 0);
+        (trim.frame_blocks, trim.mapped_blocks) = (0, 1 << 40);
+        let levels = vec![vec![trim], vec![run(2, 0, 1 << 40, 1_000_000, 3)]];
+        assert!(plan_of(&levels).is_some());
+    }
+
+    /// Only the window that needs it is merged, from the first block that may have changed.
+    #[test]
+    fn a_hot_window_is_merged_alone() {
+        let bottom: Vec<_> =
+            (0..4).map(|n| run(n.into(), n * 10_000_000, 10_000_000, 7_000_000, 3)).collect();
+        let levels = vec![vec![run(9, 13_000_000, 6_000_000, 6_000_000, 0)], bottom];
+        let due = plan_of(&levels).expect("the second window is half overwritten");
+        assert_eq!(due.window, Extent::between(13_000_000, 20_000_000));
+    }
+
+    /// A merge in the middle leaves both ends of its inputs, in their levels, and puts its output
+    /// behind the inputs and before what is older.
+    #[test]
+    fn a_merged_window_is_cut_out() {
+        let levels = vec![
+            vec![run(1, 0, 1000, 100, 0)],
+            vec![run(2, 0, 1000, 100, 1)],
+            vec![run(3, 100, 800, 100, 1)],
+            vec![run(4, 0, 1000, 100, 2)],
+        ];
+        let after = apply(&levels, 1..3, Extent::between(400, 600), Some(run(5, 410, 180, 50, 2)));
+        let spans: Vec<Vec<_>> =
+            after.iter().map(|level| level.iter().map(|r| (r.span.start, r.span.end())).collect()).collect();
+        let expected: Vec<Vec<(u64, u64)>> = vec![
+            vec![(0, 1000)],
+            vec![(0, 400), (600, 1000)],
+            vec![(100, 400), (600, 900)],
+            vec![(410, 590)],
+            vec![(0, 1000)],
+        ];
+        assert_eq!(spans, expected);
+        assert_eq!((after[1][0].mappings, after[1][0].bytes), (40, 500));
+    }
+
+    /// Small neighbours become one run; a large one among small ones is left alone.
+    #[test]
+    fn small_neighbours_grow_together() {
+        let level = |first: u64| -> Vec<RunMeta> {
+            (0..9).map(|n| run(n.into(), n * 1000, 10, if n == 0 { first } else { 100 }, 2)).collect()
+        };
+        let due = plan_of(&vec![level(100)]).expect("nine small runs");
+        assert_eq!(due, Plan { levels: 0..1, window: Extent::between(0, 7010), rank: 2 });
+        let due = plan_of(&vec![level(1000)]).expect("eight small runs");
+        assert_eq!(due.window, Extent::between(1000, 8010));
+        let after = apply(&vec![level(100)], 0..1, Extent::between(0, 7010), Some(run(50, 0, 7010, 800, 2)));
+        assert_eq!(after[0].iter().map(|r| r.mappings).collect::<Vec<_>>(), vec![800, 100]);
+    }
+
+    /// Output that lies beside an older level joins it, and inputs that are used up vanish.
+    #[test]
+    fn an_output_joins_the_older_level() {
+        let levels =
+            vec![vec![run(1, 1000, 10, 10, 0)], vec![run(2, 1010, 10, 10, 0)], vec![run(3, 0, 1000, 9, 2)]];
+        let after = apply(&levels, 0..2, Extent::new(0, BLOCKS_MAX), Some(run(4, 1000, 20, 20, 1)));
+        assert_eq!(after.len(), 1);
+        assert_eq!(after[0].iter().map(|r| r.rank).collect::<Vec<_>>(), vec![2, 2]);
+    }
+}

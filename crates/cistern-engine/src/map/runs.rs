@@ -1,0 +1,346 @@
+//! Reading runs: their parts, opened, verified and cached within one bound of memory.
+//!
+//! Invariants: nothing is used that was not opened with its own sealer and found well-formed; a
+//! run or fence is never in memory as a whole; lengths read from bytes are checked before
+//! anything is allocated for them. Whatever does not fit is `Error::Corrupt` with run and offset.
+
+use std::{
+    hash::{BuildHasherDefault, DefaultHasher},
+    ops::Range,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use quick_cache::{OptionsBuilder, Weighter, sync::Cache};
+
+use super::{
+    RunIo, RunMeta, chunk,
+    fence::{self, Entry, Fence, TAG_BLOCK, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
+    varint,
+    writer::PART_BYTES_MAX,
+};
+use crate::{
+    Error, Result,
+    codec::{MasterKey, ObjectKind, Sealer},
+    units::{Extent, Mapping, RunId, Salt, VolumeId},
+};
+
+/// Bytes that are read at the end of a run to find trailer and top in one request.
+const TAIL_BYTES: u64 = 4 << 10;
+/// Bytes of a cached part beyond its content: key, bookkeeping of the cache, allocation.
+const CACHED_OVERHEAD_BYTES: u64 = 192;
+/// Parts of the cache with a lock of their own. Fixed, so that what is evicted does not depend on
+/// the machine.
+const CACHE_SHARDS: usize = 4;
+
+/// A part of a run in memory, verified.
+#[derive(Clone)]
+pub(super) enum Part {
+    Top(Arc<Top>),
+    Section(Arc<Fence>),
+    /// The plain bytes of a block.
+    Block(Bytes),
+}
+
+/// The first thing that is read of a run.
+pub(super) struct Top {
+    pub sealer: Sealer,
+    /// Its sections.
+    pub fence: Fence,
+}
+
+/// Run and offset of a part; the top has the offset `TOP`.
+type PartKey = (RunId, u64);
+const TOP: u64 = u64::MAX;
+
+#[derive(Clone)]
+struct Weigh;
+
+impl Weighter<PartKey, Part> for Weigh {
+    fn weight(&self, _: &PartKey, part: &Part) -> u64 {
+        let bytes = match part {
+            Part::Top(top) => std::mem::size_of::<Top>() + 1024 + fence_bytes(&top.fence),
+            Part::Section(fence) => fence_bytes(fence),
+            Part::Block(plain) => plain.len(),
+        };
+        bytes as u64 + CACHED_OVERHEAD_BYTES
+    }
+}
+
+fn fence_bytes(fence: &Fence) -> usize {
+    fence.entries.capacity() * std::mem::size_of::<Entry>()
+}
+
+/// A part that is needed next and is not in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    Top,
+    Section(Entry),
+    Block(Entry),
+}
+
+/// What one look into a run gives without waiting.
+pub(super) enum Look {
+    /// Mappings of one chunk, cut to the run's span; the first one is the first that ends behind
+    /// the block asked for.
+    Found(Vec<Mapping>),
+    /// No mapping of the run ends behind that block.
+    End,
+    Missing(Wanted),
+}
+
+/// Parts that a reader holds itself, so that an eviction cannot make it start over.
+#[derive(Default)]
+pub(super) struct Held(Vec<(PartKey, Part)>);
+
+/// All runs of a volume.
+pub(super) struct Runs {
+    io: Arc<dyn RunIo>,
+    key: Option<Arc<MasterKey>>,
+    volume: VolumeId,
+    cache: Cache<PartKey, Part, Weigh, BuildHasherDefault<DefaultHasher>>,
+}
+
+impl Runs {
+    pub(super) fn new(
+        io: Arc<dyn RunIo>,
+        key: Option<Arc<MasterKey>>,
+        volume: VolumeId,
+        memory_bytes: u64,
+    ) -> Runs {
+        let options = OptionsBuilder::new()
+            .shards(CACHE_SHARDS)
+            .estimated_items_capacity((memory_bytes >> 13) as usize)
+            .weight_capacity(memory_bytes)
+            .build()
+            .expect("both capacities are set");
+        let cache = Cache::with_options(options, Weigh, Default::default(), Default::default());
+        Runs { io, key, volume, cache }
+    }
+
+    pub(super) fn io(&self) -> &dyn RunIo {
+        &*self.io
+    }
+
+    /// The sealer of one run.
+    pub(super) fn sealer(&self, id: RunId) -> Sealer {
+        Sealer::new(self.key.as_deref(), self.volume, ObjectKind::Run, Salt(*id.0.as_bytes()), 0)
+    }
+
+    /// Looks for the first mappings of `run` that end behind `block`, using what is in memory.
+    pub(super) fn look(&self, run: &RunMeta, block: u64, held: &Held) -> Result<Look> {
+        let block = block.max(run.span.start);
+        let Some(Part::Top(top)) = self.get((run.id, TOP), held) else {
+            return Ok(Look::Missing(Wanted::Top));
+        };
+        let sections = &top.fence.entries[top.fence.find(block)..];
+        for section in sections {
+            let Some(Part::Section(fence)) = self.get((run.id, section.offset), held) else {
+                return Ok(Look::Missing(Wanted::Section(*section)));
+            };
+            for entry in &fence.entries[fence.find(block)..] {
+                if entry.first >= run.span.end() {
+                    return Ok(Look::End);
+                }
+                let Some(Part::Block(plain)) = self.get((run.id, entry.offset), held) else {
+                    return Ok(Look::Missing(Wanted::Block(*entry)));
+                };
+                let found = find_in_block(&plain, block, run.span)
+                    .ok_or_else(|| corrupt(run, entry.offset, "the block is malformed"))?;
+                if !found.is_empty() {
+                    return Ok(Look::Found(found));
+                }
+            }
+        }
+        Ok(Look::End)
+    }
+
+    fn get(&self, key: PartKey, held: &Held) -> Option<Part> {
+        let own = held.0.iter().find(|(k, _)| *k == key).map(|(_, part)| part.clone());
+        own.or_else(|| self.cache.get(&key))
+    }
+
+    /// Reads a part that `look` missed, and keeps it in the cache and in `held`.
+    pub(super) async fn load(&self, run: &RunMeta, wanted: Wanted, held: &mut Held) -> Result<()> {
+        let (key, part) = match wanted {
+            Wanted::Top => ((run.id, TOP), Part::Top(Arc::new(self.load_top(run).await?))),
+            Wanted::Section(e) => {
+                ((run.id, e.offset), Part::Section(Arc::new(self.load_section(run, e, held).await?)))
+            }
+            Wanted::Block(e) => {
+                let plain = self.load_part(run, e, held).await?;
+                ((run.id, e.offset), Part::Block(plain.into()))
+            }
+        };
+        self.cache.insert(key, part.clone());
+        held.0.push((key, part));
+        Ok(())
+    }
+
+    /// The top of a run, from memory or read.
+    pub(super) async fn top(&self, run: &RunMeta) -> Result<Arc<Top>> {
+        let mut held = Held::default();
+        loop {
+            if let Some(Part::Top(top)) = self.get((run.id, TOP), &held) {
+                return Ok(top);
+            }
+            self.load(run, Wanted::Top, &mut held).await?;
+        }
+    }
+
+    /// A section of a run, read past the cache.
+    pub(super) async fn section(&self, run: &RunMeta, entry: Entry) -> Result<Fence> {
+        if let Some(Part::Section(fence)) = self.cache.get(&(run.id, entry.offset)) {
+            return Ok(Fence::clone(&fence));
+        }
+        self.load_section(run, entry, &Held::default()).await
+    }
+
+    async fn load_section(&self, run: &RunMeta, entry: Entry, held: &Held) -> Result<Fence> {
+        let plain = self.load_part(run, entry, held).await?;
+        Fence::decode(TAG_SECTION, &plain, entry.offset)
+            .ok_or_else(|| corrupt(run, entry.offset, "the section is malformed"))
+    }
+
+    async fn load_part(&self, run: &RunMeta, entry: Entry, held: &Held) -> Result<Vec<u8>> {
+        let sealed = self.read(run, entry.offset..entry.offset + u64::from(entry.bytes)).await?;
+        let sealer = match self.get((run.id, TOP), held) {
+            Some(Part::Top(top)) => top.sealer.clone(),
+            _ => self.sealer(run.id),
+        };
+        open(&sealer, run, entry.offset, &sealed)
+    }
+
+    /// Reads exactly `range` of a run, at most a few parts long.
+    pub(super) async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        if range.start >= range.end || range.end > run.bytes {
+            return Err(corrupt(run, range.start, "a listed part lies outside the object"));
+        }
+        let bytes = self.io.read(run, range.clone()).await?;
+        if bytes.len() as u64 != range.end - range.start {
+            return Err(corrupt(run, range.start, "the object is shorter than it was"));
+        }
+        Ok(bytes)
+    }
+
+    async fn load_top(&self, run: &RunMeta) -> Result<Top> {
+        let sealer = self.sealer(run.id);
+        let tail_at = run.bytes.saturating_sub(TAIL_BYTES);
+        let tail = self.read(run, tail_at..run.bytes).await?;
+        let trailer_bytes = TRAILER_BYTES + sealer.overhead();
+        let Some((rest, mark)) = tail.split_last_chunk::<TAIL_MARK_BYTES>() else {
+            return Err(corrupt(run, tail_at, "the object is too short for a run"));
+        };
+        match fence::tail_version(*mark) {
+            Some(fence::VERSION) => {}
+            Some(found) => {
+                let (found, known) = (found.into(), fence::VERSION.into());
+                return Err(Error::Version { what: name(run), found, known });
+            }
+            None => return Err(corrupt(run, run.bytes, "there is no tail mark")),
+        }
+        let Some(at) = rest.len().checked_sub(trailer_bytes) else {
+            return Err(corrupt(run, tail_at, "the object is too short for a run"));
+        };
+        let trailer_at = tail_at + at as u64;
+        let plain = open(&sealer, run, trailer_at, &rest[at..])?;
+        let trailer = Trailer::decode(&plain)
+            .filter(|t| t.top_bytes <= PART_BYTES_MAX && contains(t.span, run.span))
+            .filter(|t| t.top_offset.checked_add(u64::from(t.top_bytes)) == Some(trailer_at))
+            .ok_or_else(|| corrupt(run, trailer_at, "the trailer is malformed"))?;
+        let sealed = if trailer.top_offset >= tail_at {
+            tail.slice((trailer.top_offset - tail_at) as usize..at)
+        } else {
+            self.read(run, trailer.top_offset..trailer_at).await?
+        };
+        let plain = open(&sealer, run, trailer.top_offset, &sealed)?;
+        let fence = Fence::decode(TAG_TOP, &plain, trailer.top_offset)
+            .ok_or_else(|| corrupt(run, trailer.top_offset, "the top is malformed"))?;
+        Ok(Top { sealer, fence })
+    }
+}
+
+fn contains(outer: Extent, inner: Extent) -> bool {
+    let ends = (outer.start.checked_add(outer.len), inner.start.checked_add(inner.len));
+    matches!(ends, (Some(outer_end), Some(end)) if outer.start <= inner.start && end <= outer_end)
+}
+
+/// The plain bytes of a part.
+pub(super) fn open(sealer: &Sealer, run: &RunMeta, offset: u64, sealed: &[u8]) -> Result<Vec<u8>> {
+    if sealed.len() > PART_BYTES_MAX as usize {
+        return Err(corrupt(run, offset, "a part is longer than any part"));
+    }
+    match sealer.open(offset, sealed) {
+        Ok(plain) => Ok(plain.into_owned()),
+        Err(cause) => Err(corrupt(run, offset, &cause.to_string())),
+    }
+}
+
+/// The mappings of a block, appended to `out`; `None` when it is malformed.
+pub(super) fn decode_block(plain: &[u8], out: &mut Vec<Mapping>) -> Option<()> {
+    let (mut input, base) = begin_block(plain)?;
+    while !input.is_empty() {
+        let before = out.len();
+        chunk::take(&mut input, base)?.decode_behind(0, out)?;
+        if before > 0 && out[before - 1].extent.end() > out[before].extent.start {
+            return None;
+        }
+    }
+    Some(())
+}
+
+fn begin_block(plain: &[u8]) -> Option<(&[u8], u64)> {
+    let (&tag, mut input) = plain.split_first()?;
+    let base = varint::take(&mut input)?;
+    (tag == TAG_BLOCK).then_some((input, base))
+}
+
+/// The first chunk with a mapping that ends behind `block`, from that mapping on, cut to `span`.
+/// Empty when there is none; `None` when the bytes are malformed.
+fn find_in_block(plain: &[u8], block: u64, span: Extent) -> Option<Vec<Mapping>> {
+    let (mut input, base) = begin_block(plain)?;
+    let mut before = None;
+    let mut out = Vec::new();
+    while !input.is_empty() {
+        let chunk = chunk::take(&mut input, base)?;
+        if chunk.start <= block {
+            before = Some(chunk); // the one to decode is the last such
+            continue;
+        }
+        for candidate in [before.take(), Some(chunk)].into_iter().flatten() {
+            out.clear();
+            candidate.decode_behind(block, &mut out)?;
+            cut(&mut out, span);
+            if !out.is_empty() {
+                return Some(out);
+            }
+        }
+        return Some(out); // the chunk lies behind the span
+    }
+    if let Some(last) = before {
+        last.decode_behind(block, &mut out)?;
+        cut(&mut out, span);
+    }
+    Some(out)
+}
+
+/// Keeps what lies in `span`; all mappings end behind its start.
+fn cut(mappings: &mut Vec<Mapping>, span: Extent) {
+    mappings.truncate(mappings.partition_point(|m| m.extent.start < span.end()));
+    let n = mappings.len();
+    for i in [0, n.wrapping_sub(1)] {
+        if let Some(m) = mappings.get_mut(i) {
+            let part = m.extent.intersect(span).expect("it ends behind the span's start and begins in it");
+            *m = m.slice(part);
+        }
+    }
+}
+
+fn name(run: &RunMeta) -> String {
+    format!("run {}", run.id)
+}
+
+/// The error for bytes at `offset` of a run that are not what was written.
+pub(super) fn corrupt(run: &RunMeta, offset: u64, detail: &str) -> Error {
+    Error::corrupt(name(run), format!("at offset {offset}: {detail}"))
+}

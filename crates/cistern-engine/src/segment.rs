@@ -1,0 +1,133 @@
+//! The objects of the log as bytes: segments, claims and releases (`docs/format/segment.md`).
+//!
+//! All three have one shape: a prefix, frames (segments only), a sealed footer and a fixed trailer
+//! at the very end, so that one ranged read of the tail tells what the object is and what it
+//! holds. Blocks, sizes and host names are inside sealed parts; identities and lengths are not.
+//!
+//! Invariants: frames follow each other without gaps from the prefix to the footer, in the order
+//! of their blocks; the mappings of a segment ascend and do not overlap; every number that is read
+//! is checked before it is used. Nothing here does IO.
+
+use bytes::Bytes;
+
+use crate::{
+    codec::ObjectKind,
+    units::{Epoch, JournalId, JournalPos, Mapping, Salt, Seq, VolumeId},
+};
+
+mod build;
+mod entry;
+mod footer;
+mod frame;
+
+pub use build::SegmentBuilder;
+pub use entry::{Tail, encode_claim, encode_release, object_key, read_head, read_tail};
+pub use frame::open_frame;
+
+/// Version of the log objects' format that is written, and the newest that is read.
+pub const FORMAT: u8 = 1;
+/// Bytes to read from the end of a log object at first: nearly every footer fits.
+pub const TAIL_BYTES: u64 = 64 << 10;
+/// Bytes of the largest log object: twice a full segment, for one large request at its end.
+pub const OBJECT_BYTES_MAX: u64 = 32 << 20;
+/// Mappings of one segment at most: 16 times what a full segment of single blocks has, so that only
+/// masses of small trims meet it. Bounds the memory of whoever reads a footer to about 4 MiB.
+pub const MAPPINGS_MAX: usize = 64 << 10;
+/// Bytes of the longest host name in a claim.
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// A range of a journal, `[from, to)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalRange {
+    pub journal: JournalId,
+    pub from: JournalPos,
+    pub to: JournalPos,
+}
+
+/// What a log object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    Segment,
+    Claim,
+    Release,
+}
+
+impl EntryKind {
+    /// The kind under which the object is sealed.
+    pub const fn sealed_as(self) -> ObjectKind {
+        match self {
+            EntryKind::Segment => ObjectKind::Segment,
+            EntryKind::Claim => ObjectKind::Claim,
+            EntryKind::Release => ObjectKind::Release,
+        }
+    }
+}
+
+/// The place in a log for which an object is made, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub volume: VolumeId,
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub salt: Salt,
+}
+
+/// What every log object tells in plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryHead {
+    pub kind: EntryKind,
+    pub volume: VolumeId,
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub salt: Salt,
+}
+
+/// What a log object holds besides frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Segment(Footer),
+    Claim(Claim),
+    Release(Release),
+}
+
+/// The footer of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// The part of the journal that the segment carries.
+    pub range: JournalRange,
+    /// Size of the volume as of the end of that range.
+    pub size_bytes: u64,
+    /// Ascending and without overlap; each has the segment's seq as birth.
+    pub mappings: Vec<Mapping>,
+}
+
+/// A writer takes the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The writer's host, for people.
+    pub host: String,
+    /// When, by that host's clock, for people.
+    pub wall_ms: u64,
+    /// Where the epoch's segments continue.
+    pub journal: JournalId,
+    pub start: JournalPos,
+    pub size_bytes: u64,
+}
+
+/// A writer gives the volume back: its epoch is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    pub wall_ms: u64,
+    pub size_bytes: u64,
+}
+
+/// A finished segment.
+#[derive(Clone, Debug)]
+pub struct SealedSegment {
+    /// The whole object.
+    pub body: Bytes,
+    /// What it maps: ascending, birth = its seq.
+    pub mappings: Vec<Mapping>,
+    /// Bytes of block data in it, before compression.
+    pub data_bytes: u64,
+}

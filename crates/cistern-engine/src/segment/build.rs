@@ -1,0 +1,156 @@
+//! Building a segment: block data in, a finished object out. All of the CPU cost of a segment is
+//! here, so run it on a worker.
+
+use super::{
+    EntryKind, JournalRange, MAPPINGS_MAX, OBJECT_BYTES_MAX, SealedSegment, Slot,
+    entry::{PREFIX_BYTES, TRAILER_BYTES, append_end, start_object},
+    footer::{self, FOOTER_BYTES_MAX},
+    frame::append_frame,
+};
+use crate::{
+    codec::{Compression, Compressor, MasterKey, Sealer},
+    units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place},
+};
+
+const FRAME_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES;
+
+/// Takes blocks in ascending order and packs them into frames.
+///
+/// Invariant: `mappings` ascend and end at or before the pending blocks; `pending` is shorter than
+/// a frame between calls.
+pub struct SegmentBuilder {
+    slot: Slot,
+    sealer: Sealer,
+    compressor: Compressor,
+    body: Vec<u8>,
+    mappings: Vec<Mapping>,
+    /// Blocks that wait for their frame to fill, from `pending_start` on.
+    pending: Vec<u8>,
+    pending_start: u64,
+    data_bytes: u64,
+}
+
+impl SegmentBuilder {
+    pub fn new(key: Option<&MasterKey>, slot: Slot, compression: Compression) -> Self {
+        let kind = EntryKind::Segment.sealed_as();
+        Self {
+            slot,
+            sealer: Sealer::new(key, slot.volume, kind, slot.salt, slot.seq.0),
+            compressor: Compressor::new(compression),
+            body: start_object(),
+            mappings: Vec::new(),
+            pending: Vec::with_capacity(FRAME_BYTES_MAX),
+            pending_start: 0,
+            data_bytes: 0,
+        }
+    }
+
+    /// Makes room for so much data at once; saves copying while the object grows.
+    pub fn reserve(&mut self, data_bytes: usize) {
+        self.body.reserve(data_bytes + data_bytes / 64 + TRAILER_BYTES);
+    }
+
+    /// Adds whole blocks from `first_block` on, at or behind the end of all added before. What
+    /// continues the blocks before it shares their frame, but no frame crosses a multiple of 16 blocks: so
+    /// overwriting a stream shadows whole frames.
+    pub fn data(&mut self, first_block: u64, mut data: &[u8]) {
+        assert!(data.len().is_multiple_of(BLOCK_BYTES));
+        let mut block = first_block;
+        if block != self.pending_end() {
+            self.flush();
+        }
+        assert!(block >= self.end(), "blocks are added in ascending order");
+        self.data_bytes += data.len() as u64;
+        while !data.is_empty() {
+            if self.pending.is_empty() {
+                self.pending_start = block;
+            }
+            let part;
+            let room = FRAME_BYTES_MAX - block as usize % FRAME_BLOCKS_MAX * BLOCK_BYTES;
+            (part, data) = data.split_at(data.len().min(room));
+            block += (part.len() / BLOCK_BYTES) as u64;
+            if part.len() == FRAME_BYTES_MAX {
+                self.frame(self.pending_start, part);
+                continue;
+            }
+            self.pending.extend_from_slice(part);
+            if block.is_multiple_of(FRAME_BLOCKS_MAX as u64) {
+                self.flush();
+            }
+        }
+    }
+
+    /// Adds an extent that reads as zeroes: `allocated`, or a hole. Order as for `data`.
+    pub fn zero(&mut self, extent: Extent, allocated: bool) {
+        self.flush();
+        assert!(extent.start >= self.end(), "blocks are added in ascending order");
+        if extent.is_empty() {
+            return;
+        }
+        let place = if allocated { Place::Zero } else { Place::Hole };
+        match self.mappings.last_mut() {
+            Some(last) if last.place == place && last.extent.end() == extent.start => {
+                last.extent.len += extent.len;
+            }
+            _ => self.push(extent, place),
+        }
+    }
+
+    /// Mappings so far. The caller finishes the segment before they would exceed `MAPPINGS_MAX`:
+    /// `zero` adds at most one, `data` one for every 16 blocks and one more.
+    pub fn mappings(&self) -> usize {
+        self.mappings.len() + usize::from(!self.pending.is_empty())
+    }
+
+    /// The finished object: `range` is what of the journal it carries, `size_bytes` the size of the
+    /// volume as of the end of that range.
+    pub fn finish(mut self, range: JournalRange, size_bytes: u64) -> SealedSegment {
+        assert!(range.from <= range.to);
+        self.flush();
+        let mut body = self.body;
+        append_end(&self.sealer, EntryKind::Segment, &self.slot, &mut body, |out| {
+            footer::encode(&range, size_bytes, &self.mappings, out);
+        });
+        assert!(body.len() as u64 <= OBJECT_BYTES_MAX);
+        SealedSegment { body: body.into(), mappings: self.mappings, data_bytes: self.data_bytes }
+    }
+
+    fn pending_end(&self) -> u64 {
+        self.pending_start + (self.pending.len() / BLOCK_BYTES) as u64
+    }
+
+    /// The first block that may still be added.
+    fn end(&self) -> u64 {
+        let mapped = self.mappings.last().map_or(0, |last| last.extent.end());
+        if self.pending.is_empty() { mapped } else { self.pending_end() }
+    }
+
+    fn flush(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        self.frame(self.pending_start, &pending);
+        pending.clear();
+        self.pending = pending;
+    }
+
+    fn frame(&mut self, first_block: u64, data: &[u8]) {
+        let offset = self.body.len();
+        append_frame(&mut self.compressor, &self.sealer, data, &mut self.body);
+        let room = OBJECT_BYTES_MAX as usize - TRAILER_BYTES - FOOTER_BYTES_MAX;
+        assert!(offset >= PREFIX_BYTES && self.body.len() <= room, "the segment is sealed before it is full");
+        let place = Place::Frame(FrameRef {
+            seq: self.slot.seq,
+            offset: offset as u32,
+            stored: (self.body.len() - offset) as u32,
+            index: 0,
+        });
+        self.push(Extent::new(first_block, (data.len() / BLOCK_BYTES) as u64), place);
+    }
+
+    fn push(&mut self, extent: Extent, place: Place) {
+        assert!(self.mappings.len() < MAPPINGS_MAX, "the segment is sealed before it is full");
+        self.mappings.push(Mapping { extent, birth: self.slot.seq, place });
+    }
+}

@@ -1,0 +1,158 @@
+//! The plain bytes of a segment's footer: what the segment carries and which blocks it maps.
+//!
+//! Mappings ascend, so only the gaps between them are stored; frames lie in the same order, so
+//! only their lengths are. A single random block costs 4 to 8 bytes.
+
+use super::{Footer, JournalRange, MAPPINGS_MAX};
+use crate::{
+    codec::fields::{Fields, VARINT_BYTES_MAX, put_varint},
+    units::{
+        BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, JournalId, JournalPos, Mapping, Place, SECTOR_BYTES,
+        Seq, VOLUME_BYTES_MAX,
+    },
+};
+
+/// Blocks of the largest volume: no extent reaches further.
+const BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
+
+/// Low two bits of a mapping's tag.
+const HOLE: u8 = 0;
+const ZERO: u8 = 1;
+const FRAME: u8 = 2;
+const PLACE_MASK: u8 = 3;
+/// The extent begins where the one before it ended; no gap follows.
+const ADJACENT: u8 = 1 << 2;
+/// The frame has as many stored bytes as the frame before it; no length follows.
+const SAME_STORED: u8 = 1 << 3;
+/// Above: blocks of the frame, less one.
+const BLOCKS_SHIFT: u32 = 4;
+
+const _: () = assert!(FRAME_BLOCKS_MAX - 1 <= (u8::MAX >> BLOCKS_SHIFT) as usize);
+
+/// Bytes of a footer before its mappings: journal, from, to, size, count.
+const FIXED_BYTES: usize = 16 + 8 + 8 + 8 + 4;
+/// Bytes of a mapping at most: tag and two varints.
+const MAPPING_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
+/// Plain bytes of the longest footer.
+pub(super) const FOOTER_BYTES_MAX: usize = FIXED_BYTES + MAPPINGS_MAX * MAPPING_BYTES_MAX;
+
+/// Appends the plain footer. `mappings` ascend; their frames follow each other in the object.
+pub(super) fn encode(range: &JournalRange, size_bytes: u64, mappings: &[Mapping], out: &mut Vec<u8>) {
+    assert!(mappings.len() <= MAPPINGS_MAX);
+    out.extend_from_slice(range.journal.0.as_bytes());
+    out.extend_from_slice(&range.from.0.to_le_bytes());
+    out.extend_from_slice(&range.to.0.to_le_bytes());
+    out.extend_from_slice(&size_bytes.to_le_bytes());
+    out.extend_from_slice(&(mappings.len() as u32).to_le_bytes());
+    let mut block = 0;
+    let mut last_stored = None;
+    for mapping in mappings {
+        let gap = mapping.extent.start - block;
+        block = mapping.extent.end();
+        let mut tag = if gap == 0 { ADJACENT } else { 0 };
+        let mut stored = None;
+        match mapping.place {
+            Place::Hole => tag |= HOLE,
+            Place::Zero => tag |= ZERO,
+            Place::Frame(frame) => {
+                debug_assert!(frame.index == 0 && mapping.extent.len <= FRAME_BLOCKS_MAX as u64);
+                tag |= FRAME | ((mapping.extent.len - 1) as u8) << BLOCKS_SHIFT;
+                stored = (last_stored != Some(frame.stored)).then_some(frame.stored);
+                tag |= if stored.is_none() { SAME_STORED } else { 0 };
+                last_stored = Some(frame.stored);
+            }
+        }
+        out.push(tag);
+        if gap != 0 {
+            put_varint(out, gap);
+        }
+        match mapping.place {
+            Place::Frame(_) => stored.into_iter().for_each(|stored| put_varint(out, stored.into())),
+            Place::Hole | Place::Zero => put_varint(out, mapping.extent.len),
+        }
+    }
+}
+
+/// Reads a plain footer. `frames` is where in the object frames begin and end; they must fill it
+/// exactly. The error is what is wrong, for a message.
+pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Result<Footer, &'static str> {
+    let mut fields = Fields::new(plain);
+    let (range, size_bytes, count) = decode_fixed(&mut fields).ok_or("the footer is cut short")?;
+    if range.from > range.to {
+        return Err("its journal range runs backwards");
+    }
+    check_size(size_bytes)?;
+    if count > MAPPINGS_MAX {
+        return Err("it has too many mappings");
+    }
+    let mut reader = Reader { seq, block: 0, offset: frames.start, last_stored: None };
+    // A mapping takes a byte at least, so this is bounded by what is really there.
+    let mut mappings = Vec::with_capacity(count.min(fields.rest().len()));
+    for _ in 0..count {
+        mappings.push(reader.mapping(&mut fields)?);
+    }
+    if !fields.rest().is_empty() {
+        return Err("the footer is too long");
+    }
+    if reader.offset != frames.end {
+        return Err("its frames do not fill the object");
+    }
+    Ok(Footer { range, size_bytes, mappings })
+}
+
+/// Whether a volume may have this size.
+pub(super) fn check_size(size_bytes: u64) -> Result<(), &'static str> {
+    if size_bytes > VOLUME_BYTES_MAX || !size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
+        return Err("no volume has the size it says");
+    }
+    Ok(())
+}
+
+fn decode_fixed(fields: &mut Fields) -> Option<(JournalRange, u64, usize)> {
+    let journal = JournalId(uuid::Uuid::from_bytes(fields.array()?));
+    let from = JournalPos(fields.u64()?);
+    let to = JournalPos(fields.u64()?);
+    let size_bytes = fields.u64()?;
+    Some((JournalRange { journal, from, to }, size_bytes, fields.u32()? as usize))
+}
+
+/// Where the next mapping continues.
+struct Reader {
+    seq: Seq,
+    block: u64,
+    offset: u32,
+    last_stored: Option<u32>,
+}
+
+impl Reader {
+    fn mapping(&mut self, fields: &mut Fields) -> Result<Mapping, &'static str> {
+        const SHORT: &str = "the footer is cut short";
+        let tag = fields.u8().ok_or(SHORT)?;
+        let gap = if tag & ADJACENT != 0 { 0 } else { fields.varint().ok_or(SHORT)? };
+        let start = self.block.checked_add(gap).ok_or("an extent is out of bounds")?;
+        let (blocks, place) = match tag & PLACE_MASK {
+            FRAME => (u64::from(tag >> BLOCKS_SHIFT) + 1, Place::Frame(self.frame(tag, fields)?)),
+            kind @ (HOLE | ZERO) if tag & !(PLACE_MASK | ADJACENT) == 0 => {
+                let place = if kind == HOLE { Place::Hole } else { Place::Zero };
+                (fields.varint().ok_or(SHORT)?, place)
+            }
+            _ => return Err("a mapping is of no known kind"),
+        };
+        let end = start.checked_add(blocks).filter(|&end| blocks > 0 && end <= BLOCKS_MAX);
+        self.block = end.ok_or("an extent is out of bounds")?;
+        Ok(Mapping { extent: Extent::new(start, blocks), birth: self.seq, place })
+    }
+
+    fn frame(&mut self, tag: u8, fields: &mut Fields) -> Result<FrameRef, &'static str> {
+        let stored = if tag & SAME_STORED != 0 {
+            self.last_stored
+        } else {
+            fields.varint().and_then(|stored| u32::try_from(stored).ok())
+        };
+        let stored = stored.filter(|&stored| stored > 0).ok_or("a frame has no length")?;
+        let offset = self.offset;
+        self.offset = offset.checked_add(stored).ok_or("a frame is out of bounds")?;
+        self.last_stored = Some(stored);
+        Ok(FrameRef { seq: self.seq, offset, stored, index: 0 })
+    }
+}

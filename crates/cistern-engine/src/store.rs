@@ -1,0 +1,97 @@
+//! Where objects live: our own narrow trait, its backends and its decorators.
+//!
+//! A [`Store`] is rooted at one volume or one bucket prefix; keys are relative, made of
+//! `[a-z0-9/._-]`. Objects are immutable but for `volume.json`. Nothing above this module knows a
+//! cloud. Bodies are bounded by the caller: no method returns more than it was asked for.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+mod cloud;
+mod directory;
+mod key;
+mod memory;
+mod meter;
+mod probe;
+mod retry;
+mod url;
+
+pub use self::url::{Place, StoreUrl, browse_store, create_store, open_store, remove_store};
+pub use cloud::{CloudStore, Variables};
+pub use directory::DirectoryStore;
+pub use memory::MemoryStore;
+pub use meter::{KindStats, LastError, LatencyBucket, Meter, StoreStats};
+pub use probe::{Check, ProbeReport, Verdict, probe};
+pub use retry::Retry;
+
+/// Why a store did not do what it was asked. The variants are the recourses.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No such object.
+    #[error("{0} not found")]
+    NotFound(String),
+    /// May succeed when tried again: time-out, connection, 5xx, 429, 409.
+    #[error("{0}")]
+    Unreachable(String),
+    /// Will not succeed by trying again: 403, no such bucket, malformed answer.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What became of a conditional put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The object was not there and is now.
+    Created,
+    /// An object of this name was there already; it is unchanged.
+    Exists,
+}
+
+/// An object as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub key: String,
+    pub bytes: u64,
+}
+
+/// The store's result.
+pub type StoreResult<T> = std::result::Result<T, StoreError>;
+
+/// A flat space of named objects.
+#[async_trait]
+pub trait Store: Send + Sync + fmt::Debug + 'static {
+    /// Writes an object, replacing any. Durable on return.
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()>;
+    /// Writes an object only where none of this name exists. Durable and visible on return.
+    /// After a lost reply and a retry inside the store, `Exists` may mean our own object.
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put>;
+    /// Reads a whole object; `Refused` when it is longer than `bytes_max`.
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes>;
+    /// Reads a range; the answer is shorter when the object ends earlier.
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes>;
+    /// The first `count_max` objects whose key starts with `prefix` and is greater than `after`
+    /// (both whole keys; `after` may be ""), ascending by bytes.
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>>;
+    /// The directly contained "directories" of `prefix` (which ends in `/` or is empty): their
+    /// plain names, without `prefix` and without `/`, ascending by bytes.
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>>;
+    /// Deletes an object; fine if it is not there.
+    async fn delete(&self, key: &str) -> StoreResult<()>;
+    /// The URL of this store without secrets.
+    fn url(&self) -> String;
+}
+
+/// A shared store.
+pub type SharedStore = Arc<dyn Store>;
+
+impl From<StoreError> for crate::Error {
+    fn from(e: StoreError) -> Self {
+        match e {
+            StoreError::NotFound(what) => crate::Error::NotFound(what),
+            StoreError::Unreachable(why) => crate::Error::Unreachable(why),
+            StoreError::Refused(why) => crate::Error::Refused(why),
+        }
+    }
+}

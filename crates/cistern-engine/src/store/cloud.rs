@@ -1,0 +1,316 @@
+//! Objects in a cloud: S3 and compatible servers, Google Cloud Storage, Azure.
+//!
+//! Owns the requests' shape, their time limits and the sorting of answers by recourse. The
+//! client library's own retries are off: [`super::Retry`] decides, by our clock. No type of the
+//! library leaves this module.
+//!
+//! A request ends at the latest when its limit is over; what it was to write may still arrive
+//! afterwards, as with every network.
+
+use std::{
+    fmt, io,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use object_store::{
+    GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    client::{HttpError, HttpErrorKind},
+    list::{PaginatedListOptions, PaginatedListStore},
+    path::Path,
+};
+
+use super::{
+    Listed, Put, Store, StoreError, StoreResult,
+    key::{check_dir, check_key, check_prefix},
+    memory::too_long,
+};
+use crate::env::Env;
+
+mod answer;
+mod client;
+mod sort;
+
+use answer::watched;
+pub use client::Variables;
+use sort::{Asked, Sorted};
+
+/// Time for a request besides the transfer of its body: name lookup, connection, credentials, a
+/// busy server.
+const LIMIT_BASE: Duration = Duration::from_secs(30);
+/// The slowest link that is taken for alive, in bytes per second for all requests together.
+const LINK_BYTES_PER_S: u64 = 64 << 10;
+/// Keys of one page of a listing: what the clouds give at most.
+const PAGE_KEYS_MAX: usize = 1000;
+/// Names that one listing of directories may give.
+const DIRS_MAX: usize = 100_000;
+/// Bodies from this size on are sent from a thread that may be busy: signing hashes them, which
+/// takes about a millisecond per MiB and must not hold up the requests beside it.
+const HASH_INLINE_BYTES_MAX: usize = 128 << 10;
+
+/// What this module asks of a client library's store.
+trait Library: ObjectStore + PaginatedListStore {}
+impl<T: ObjectStore + PaginatedListStore> Library for T {}
+
+/// A bucket, and the prefix in it that is the root of this store.
+#[derive(Clone)]
+pub struct CloudStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    env: Env,
+    library: Box<dyn Library>,
+    /// Empty, or ends in `/`.
+    root: String,
+    url: String,
+    /// Body bytes of all requests under way.
+    in_flight: AtomicU64,
+}
+
+/// Counts a request's bytes for as long as it lives.
+struct InFlight<'a>(&'a AtomicU64, u64);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Relaxed);
+    }
+}
+
+impl Inner {
+    fn path(&self, key: &str) -> StoreResult<Path> {
+        Path::parse(format!("{}{key}", self.root)).map_err(|e| StoreError::Refused(e.to_string()))
+    }
+
+    /// Runs one request within its limit. `bytes` is what its bodies may come to.
+    async fn ask<T>(
+        &self,
+        asked: Asked<'_>,
+        bytes: u64,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, Sorted> {
+        let before = self.in_flight.fetch_add(bytes, Relaxed);
+        let _counted = InFlight(&self.in_flight, bytes);
+        let limit = LIMIT_BASE + Duration::from_secs(before.saturating_add(bytes) / LINK_BYTES_PER_S);
+        match self.env.timeout(limit, watched(request)).await {
+            Some((Ok(out), _)) => Ok(out),
+            Some((Err(e), answer)) => Err(sort::sort(asked, answer, &e)),
+            None => {
+                Err(StoreError::Unreachable(format!("{asked}: no answer in {} s", limit.as_secs())).into())
+            }
+        }
+    }
+
+    async fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {
+        check_key(key)?;
+        let asked = Asked { what: "PUT", key, condition: mode == PutMode::Create };
+        let (path, bytes) = (self.path(key)?, body.len() as u64);
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let request = self.library.put_opts(&path, PutPayload::from(body), options);
+        self.ask(asked, bytes, request).await.map(|_| ())
+    }
+
+    /// Begins a read and collects its body, which is at most `bytes_max` long.
+    async fn read(&self, key: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Bytes, Sorted> {
+        check_key(key)?;
+        let path = self.path(key)?;
+        let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        let asked = Asked { what: "GET", key, condition: false };
+        let request = async {
+            let got = self.library.get_opts(&path, options).await?;
+            collect(got, bytes_max).await
+        };
+        self.ask(asked, bytes_max, request).await?.map_err(|bytes| too_long(key, bytes, bytes_max).into())
+    }
+
+    async fn page(&self, prefix: &str, options: PaginatedListOptions) -> StoreResult<Page> {
+        let full = format!("{}{prefix}", self.root);
+        let prefix_arg = (!full.is_empty()).then_some(full.as_str());
+        let asked = Asked { what: "LIST", key: prefix, condition: false };
+        let page = self.ask(asked, 0, self.library.list_paginated(prefix_arg, options)).await?;
+        let strip = |path: &Path| path.as_ref().strip_prefix(&self.root).map(str::to_owned);
+        let objects = page.result.objects.iter();
+        Ok(Page {
+            objects: objects
+                .filter_map(|o| Some(Listed { key: strip(&o.location)?, bytes: o.size }))
+                .collect(),
+            dirs: page.result.common_prefixes.iter().filter_map(strip).collect(),
+            next: page.page_token,
+        })
+    }
+}
+
+/// One page of a listing, with keys relative to the root.
+struct Page {
+    objects: Vec<Listed>,
+    dirs: Vec<String>,
+    next: Option<String>,
+}
+
+/// The body of an object (which has an ETag, unlike a page of something in between), or the length that is more than `bytes_max`.
+async fn collect(got: GetResult, bytes_max: u64) -> object_store::Result<Result<Bytes, u64>> {
+    if got.meta.e_tag.is_none() {
+        return Err(generic(io::Error::other("no ETag")));
+    }
+    let announced = got.range.end.saturating_sub(got.range.start);
+    if announced > bytes_max {
+        return Ok(Err(announced));
+    }
+    let mut stream = got.into_stream();
+    let mut out = BytesMut::with_capacity(announced as usize);
+    while let Some(part) = stream.next().await {
+        out.extend_from_slice(&part?);
+        if out.len() as u64 > announced {
+            return Ok(Err(out.len() as u64));
+        }
+    }
+    match out.len() as u64 == announced {
+        true => Ok(Ok(out.freeze())),
+        false => Err(broken_off()),
+    }
+}
+
+/// A body that ended before its announced length without the connection noticing.
+fn broken_off() -> object_store::Error {
+    generic(HttpError::new(HttpErrorKind::Interrupted, io::Error::from(io::ErrorKind::UnexpectedEof)))
+}
+
+fn generic(source: impl std::error::Error + Send + Sync + 'static) -> object_store::Error {
+    object_store::Error::Generic { store: "body", source: Box::new(source) }
+}
+
+impl CloudStore {
+    async fn put_mode(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {
+        if body.len() <= HASH_INLINE_BYTES_MAX {
+            return self.inner.put(key, body, mode).await;
+        }
+        let (inner, key) = (self.inner.clone(), key.to_owned());
+        let env = inner.env.clone();
+        env.blocking(async move { inner.put(&key, body, mode).await }).await
+    }
+}
+
+#[async_trait]
+impl Store for CloudStore {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        Ok(self.put_mode(key, body, PutMode::Overwrite).await?)
+    }
+
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        match self.put_mode(key, body, PutMode::Create).await {
+            Ok(()) => Ok(Put::Created),
+            Err(Sorted::Exists) => Ok(Put::Exists),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        Ok(self.inner.read(key, None, bytes_max).await?)
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let len = range.end - range.start;
+        match self.inner.read(key, Some(range), len).await {
+            Err(Sorted::BeyondEnd) => Ok(Bytes::new()),
+            done => Ok(done?),
+        }
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        check_prefix(prefix)?;
+        let offset = (!after.is_empty()).then(|| format!("{}{after}", self.inner.root));
+        let mut found: Vec<Listed> = Vec::new();
+        let mut next = None;
+        while found.len() < count_max {
+            let max_keys = Some((count_max - found.len()).min(PAGE_KEYS_MAX));
+            let options = PaginatedListOptions {
+                offset: offset.clone(),
+                max_keys,
+                page_token: next,
+                ..Default::default()
+            };
+            let page = self.inner.page(prefix, options).await?;
+            for object in page.objects {
+                // Some servers ignore start-after, and directory markers are no objects of ours.
+                if object.key.as_str() > after
+                    && object.key.starts_with(prefix)
+                    && check_key(&object.key).is_ok()
+                {
+                    push_ascending(&mut found, object)?;
+                }
+            }
+            match page.next {
+                Some(token) => next = Some(token),
+                None => break,
+            }
+        }
+        found.truncate(count_max);
+        Ok(found)
+    }
+
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        check_dir(prefix)?;
+        let mut names: Vec<String> = Vec::new();
+        let mut next = None;
+        loop {
+            let options =
+                PaginatedListOptions { delimiter: Some("/".into()), page_token: next, ..Default::default() };
+            let page = self.inner.page(prefix, options).await?;
+            names.extend(page.dirs.iter().filter_map(|dir| dir.strip_prefix(prefix).map(str::to_owned)));
+            if names.len() > DIRS_MAX {
+                return Err(StoreError::Refused(format!("more than {DIRS_MAX} directories in {prefix:?}")));
+            }
+            match page.next {
+                Some(token) => next = Some(token),
+                None => break,
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        check_key(key)?;
+        let path = self.inner.path(key)?;
+        let asked = Asked { what: "DELETE", key, condition: false };
+        match self.inner.ask(asked, 0, self.inner.library.delete(&path)).await.map_err(StoreError::from) {
+            Err(StoreError::NotFound(_)) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn url(&self) -> String {
+        self.inner.url.clone()
+    }
+}
+
+/// Adds to a listing whose order everything above relies on.
+fn push_ascending(found: &mut Vec<Listed>, object: Listed) -> StoreResult<()> {
+    if found.last().is_some_and(|last| last.key >= object.key) {
+        return Err(StoreError::Refused(format!(
+            "the store lists {} behind {}: a store must list names in ascending order \
+             (directory buckets of S3 Express do not)",
+            object.key,
+            found.last().map_or("", |last| last.key.as_str())
+        )));
+    }
+    found.push(object);
+    Ok(())
+}
+
+impl fmt::Debug for CloudStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CloudStore").field(&self.inner.url).finish()
+    }
+}

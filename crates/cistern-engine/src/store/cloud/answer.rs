@@ -1,0 +1,203 @@
+//! Watches what a server really answered, beneath the client library.
+//!
+//! The library folds many answers into few errors: 409 and 412 become one, a status behind a
+//! failed listing cannot be asked for. So every HTTP exchange of an operation notes its outcome
+//! here, and `sort` decides from that. Bodies of errors and listings are read here with a bound,
+//! since the library reads them without one; bodies of objects pass through as streams.
+
+use std::{cell::Cell, error::Error, io};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use object_store::client::{
+    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+};
+
+/// Bytes of an error's body that are looked at.
+const ERROR_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a page of a listing: 1000 keys of 1024 bytes, five-fold escaped, with their tags.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+
+/// The last outcome of an operation's HTTP exchanges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Success, and a body that is not known to be broken.
+    Fine,
+    /// An answer with another status.
+    Status {
+        status: u16,
+        /// The machine-readable reason, such as `NoSuchKey`; empty if there was none.
+        code: String,
+        /// The reason for people, bounded; empty if there was none.
+        message: String,
+        /// The body is a page for browsers: something between us and the store answered.
+        html: bool,
+    },
+    /// A listing longer than any of ours can be.
+    TooLong,
+    /// Success where a listing was asked for, and something else in the body. The library would
+    /// read a web page as an empty listing.
+    NoListing,
+    /// No answer: what failed, and at which host.
+    Broken { host: String, cause: String },
+}
+
+tokio::task_local! {
+    static ANSWER: Cell<Option<Answer>>;
+}
+
+/// Runs an operation and tells the last outcome of its exchanges; `None` if there was none.
+pub(super) async fn watched<T>(operation: impl Future<Output = T>) -> (T, Option<Answer>) {
+    let watched = async {
+        let out = operation.await;
+        (out, ANSWER.with(Cell::take))
+    };
+    ANSWER.scope(Cell::new(None), watched).await
+}
+
+fn note(answer: Answer) {
+    // Outside of an operation (the library's own background work) nobody asks.
+    let _ = ANSWER.try_with(|cell| cell.set(Some(answer)));
+}
+
+/// An HTTP client whose outcomes are noted.
+#[derive(Debug)]
+pub(super) struct Watch(pub HttpClient);
+
+#[async_trait::async_trait]
+impl HttpService for Watch {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let query = request.uri().query().unwrap_or_default();
+        let lists = query.contains("list-type=2") || query.contains("comp=list");
+        match self.0.execute(request).await {
+            Ok(response) if response.status().is_success() => {
+                note(Answer::Fine);
+                match lists {
+                    true => bounded_page(response).await,
+                    false => Ok(response),
+                }
+            }
+            Ok(response) => Ok(failed(response).await),
+            Err(e) => {
+                note(Answer::Broken { host, cause: root_cause(&e) });
+                Err(e)
+            }
+        }
+    }
+}
+
+async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = response.into_parts();
+    let (body, whole) = read_bounded(body, PAGE_BYTES_MAX).await?;
+    let fault = |kind, why| Err(HttpError::new(kind, io::Error::other(why)));
+    if !whole {
+        note(Answer::TooLong);
+        return fault(HttpErrorKind::Decode, "a listing without end");
+    }
+    match listing(&String::from_utf8_lossy(&body)) {
+        Listing::Whole => Ok(HttpResponse::from_parts(parts, body.into())),
+        Listing::Cut => fault(HttpErrorKind::Interrupted, "half a listing"),
+        Listing::None => {
+            note(Answer::NoListing);
+            fault(HttpErrorKind::Decode, "no listing")
+        }
+    }
+}
+
+/// What the body of an answer to a listing is.
+#[derive(Debug, PartialEq, Eq)]
+enum Listing {
+    Whole,
+    Cut,
+    None,
+}
+
+/// Looks for the document's element: `ListBucketResult` of S3 and GCS, `EnumerationResults` of
+/// Azure.
+fn listing(xml: &str) -> Listing {
+    let known = ["ListBucketResult", "EnumerationResults"];
+    match known.iter().find(|name| xml.contains(&format!("<{name}"))) {
+        Some(name) if xml.trim_end().ends_with(&format!("</{name}>")) => Listing::Whole,
+        Some(_) => Listing::Cut,
+        None => Listing::None,
+    }
+}
+
+/// Notes a failure with the reason in its body, and replaces the body by nothing.
+async fn failed(response: HttpResponse) -> HttpResponse {
+    let (parts, body) = response.into_parts();
+    let body = match read_bounded(body, ERROR_BYTES_MAX).await {
+        Ok((body, _)) => body,
+        Err(_) => Bytes::new(), // the status alone says enough
+    };
+    let text = String::from_utf8_lossy(&body);
+    let header = parts.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok());
+    note(Answer::Status {
+        status: parts.status.as_u16(),
+        code: header.or_else(|| element(&text, "Code")).unwrap_or_default().to_owned(),
+        message: element(&text, "Message").unwrap_or_default().chars().take(200).collect(),
+        html: is_html(&text),
+    });
+    HttpResponse::from_parts(parts, HttpResponseBody::from(Bytes::new()))
+}
+
+/// Reads at most `bytes_max`, and whether that was all.
+async fn read_bounded(body: HttpResponseBody, bytes_max: usize) -> Result<(Bytes, bool), HttpError> {
+    let mut stream = body.bytes_stream();
+    let mut out = BytesMut::new();
+    while let Some(part) = stream.next().await {
+        let part = part?;
+        let room = bytes_max - out.len();
+        out.extend_from_slice(&part[..part.len().min(room)]);
+        if part.len() > room {
+            return Ok((out.freeze(), false));
+        }
+    }
+    Ok((out.freeze(), true))
+}
+
+/// The text of the first XML element of this name. Errors of all clouds are flat and small.
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let begin = xml.find(&format!("<{name}>"))? + name.len() + 2;
+    let len = xml[begin..].find("</")?;
+    Some(xml[begin..begin + len].trim())
+}
+
+fn is_html(text: &str) -> bool {
+    let start: String = text.trim_start().chars().take(15).collect::<String>().to_ascii_lowercase();
+    start.starts_with("<!doctype html") || start.starts_with("<html")
+}
+
+/// The innermost cause: "connection refused" instead of five layers of "error sending request".
+pub(super) fn root_cause(e: &dyn Error) -> String {
+    let mut cause = e;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reasons are found in the clouds' errors, and nothing is found in anything else.
+    #[test]
+    fn reasons_are_found_in_error_bodies() {
+        let s3 = "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>It is gone</Message></Error>";
+        assert_eq!(element(s3, "Code"), Some("NoSuchKey"));
+        assert_eq!(element(s3, "Message"), Some("It is gone"));
+        for other in ["", "<Code>", "<Code>x", "{\"Code\": 1}", "<html>403</html>"] {
+            assert_eq!(element(other, "Code"), None, "{other}");
+        }
+        assert_eq!(
+            listing("\u{feff}<?xml?><EnumerationResults x=\"y\"></EnumerationResults>\n"),
+            Listing::Whole
+        );
+        assert_eq!(listing("<ListBucketResult><Name>b</Name>"), Listing::Cut);
+        assert_eq!(listing("<html>please log in</html>"), Listing::None);
+        assert!(is_html(" \n<!DOCTYPE html><p>"));
+        assert!(!is_html(s3));
+    }
+}

@@ -1,0 +1,200 @@
+//! Builds a client library's store from a URL and the environment's variables.
+//!
+//! Credentials come from the usual variables of each cloud, never from a URL. Retries of the
+//! library are off, payloads are signed (so that the server checks what it received), deletes go
+//! one by one (bulk deletes are not known everywhere), and every exchange passes through `Watch`.
+
+use std::{
+    collections::BTreeMap,
+    str::FromStr,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use object_store::{
+    ClientOptions, RetryConfig,
+    aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    client::{HttpClient, HttpConnector},
+    gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
+};
+
+use super::{
+    CloudStore, Inner, Library, StoreError, StoreResult,
+    answer::{Watch, root_cause},
+};
+use crate::{
+    env::Env,
+    store::url::{Place, StoreUrl},
+};
+
+/// Time to connect, name lookup and TLS included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Sent data that nobody acknowledges for so long means that the connection is dead. This tells
+/// a dead link from a slow one, whatever the size of the request.
+const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
+/// Silence after which the kernel asks whether the other side is still there.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Idle connections are closed before routers on the way forget them (many do after a minute).
+const IDLE_LIMIT: Duration = Duration::from_secs(45);
+
+/// Variables of the environment that configure a cloud's client.
+#[derive(Clone, Default)]
+pub struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    /// Those of this process that concern a cloud.
+    pub fn of_process() -> Variables {
+        let ours = |name: &str| {
+            ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|p| name.starts_with(p)) || name == "SERVICE_ACCOUNT"
+        };
+        let pairs = std::env::vars_os().filter_map(|(name, value)| {
+            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+            (ours(&name) && !value.is_empty()).then_some((name, value))
+        });
+        Variables(pairs.collect())
+    }
+
+    /// The same with one more.
+    pub fn with(mut self, name: &str, value: &str) -> Variables {
+        self.0.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Those a builder knows, by its own names.
+    fn settings<'a, K: FromStr>(&'a self, prefix: &'a str) -> impl Iterator<Item = (K, &'a str)> {
+        let ours = self.0.iter().filter(move |(name, _)| name.starts_with(prefix));
+        ours.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.as_str())))
+    }
+}
+
+impl std::fmt::Debug for Variables {
+    /// Shows names only: values are secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl CloudStore {
+    /// Prepares a store; sends nothing. `Refused` when the variables cannot work.
+    pub fn open(url: &StoreUrl, variables: &Variables, env: &Env) -> StoreResult<CloudStore> {
+        let library = match url.place() {
+            Place::S3 { bucket } => s3(bucket, variables)?,
+            Place::Google { bucket } => google(bucket, variables)?,
+            Place::Azure { container } => azure(container, variables)?,
+            Place::Directory => return Err(StoreError::Refused(format!("{url} is not in a cloud"))),
+        };
+        let root = url.root();
+        debug_assert!(root.is_empty() || root.ends_with('/'));
+        let inner =
+            Inner { env: env.clone(), library, root, url: url.to_string(), in_flight: AtomicU64::new(0) };
+        Ok(CloudStore { inner: Arc::new(inner) })
+    }
+}
+
+fn s3(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
+    let endpoint = variables.get("AWS_ENDPOINT_URL_S3").or(variables.get("AWS_ENDPOINT_URL"));
+    if let Some(endpoint) = endpoint {
+        check_endpoint("AWS_ENDPOINT_URL", endpoint)?;
+        // Elsewhere there is no metadata service whose answer could help.
+        let known = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"];
+        if known.iter().all(|name| variables.get(name).is_none()) {
+            return Err(StoreError::Refused(format!(
+                "no credentials for {endpoint}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )));
+        }
+    }
+    let mut builder = AmazonS3Builder::new();
+    for (key, value) in variables.settings::<AmazonS3ConfigKey>("AWS_") {
+        builder = builder.with_config(key, value);
+    }
+    let builder = builder
+        .with_bucket_name(bucket)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_disable_bulk_delete(true)
+        .with_client_options(ClientOptions::new())
+        .with_retry(no_retries())
+        .with_http_connector(Connector);
+    finish(builder.build())
+}
+
+fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
+    let mut builder = GoogleCloudStorageBuilder::new();
+    if let Some(path) = variables.get("SERVICE_ACCOUNT") {
+        builder = builder.with_service_account_path(path);
+    }
+    for (key, value) in variables.settings::<GoogleConfigKey>("GOOGLE_") {
+        builder = builder.with_config(key, value);
+    }
+    let builder = builder
+        .with_bucket_name(bucket)
+        .with_client_options(ClientOptions::new())
+        .with_retry(no_retries())
+        .with_http_connector(Connector);
+    finish(builder.build())
+}
+
+fn azure(container: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
+    if variables.get("AZURE_STORAGE_ACCOUNT_NAME").is_none() {
+        return Err(StoreError::Refused(format!(
+            "which storage account has the container {container}? Set AZURE_STORAGE_ACCOUNT_NAME"
+        )));
+    }
+    let mut builder = MicrosoftAzureBuilder::new();
+    for (key, value) in variables.settings::<AzureConfigKey>("AZURE_") {
+        builder = builder.with_config(key, value);
+    }
+    let builder = builder
+        .with_container_name(container)
+        .with_client_options(ClientOptions::new())
+        .with_retry(no_retries())
+        .with_http_connector(Connector);
+    finish(builder.build())
+}
+
+fn finish<L: Library>(built: object_store::Result<L>) -> StoreResult<Box<dyn Library>> {
+    match built {
+        Ok(library) => Ok(Box::new(library)),
+        Err(e) => Err(StoreError::Refused(root_cause(&e))),
+    }
+}
+
+/// An endpoint must say how to talk to it; secrets in it would end in logs.
+fn check_endpoint(variable: &str, endpoint: &str) -> StoreResult<()> {
+    let complaint = match url::Url::parse(endpoint) {
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => "must not contain credentials",
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => return Ok(()),
+        _ => "must look like https://host or http://host:port",
+    };
+    Err(StoreError::Refused(format!("{variable} {complaint}")))
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
+}
+
+/// Makes HTTP clients that notice dead connections and whose outcomes are noted.
+#[derive(Debug)]
+struct Connector;
+
+impl HttpConnector for Connector {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("cistern/", env!("CARGO_PKG_VERSION")))
+            .http1_only()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_LIMIT)
+            .tcp_user_timeout(UNACKNOWLEDGED_LIMIT)
+            .tcp_keepalive(KEEPALIVE)
+            .tcp_keepalive_interval(KEEPALIVE)
+            .tcp_keepalive_retries(2)
+            .pool_idle_timeout(IDLE_LIMIT)
+            .build()
+            .map_err(|e| object_store::Error::Generic { store: "HTTP client", source: Box::new(e) })?;
+        Ok(HttpClient::new(Watch(HttpClient::new(client))))
+    }
+}

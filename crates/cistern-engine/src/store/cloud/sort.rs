@@ -1,0 +1,182 @@
+//! Sorts a failed request by recourse: gone, later, or never. A pure function of what was asked
+//! and what was answered.
+
+use std::{error::Error, fmt};
+
+use object_store::client::HttpError;
+
+use super::{
+    StoreError,
+    answer::{Answer, root_cause},
+};
+
+/// What a request wanted, for decisions and messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub what: &'static str,
+    pub key: &'a str,
+    /// The request was to succeed only where no object is.
+    pub condition: bool,
+}
+
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.what, if self.key.is_empty() { "/" } else { self.key })
+    }
+}
+
+/// A failure, or one of the two that are answers.
+#[derive(Debug)]
+pub(super) enum Sorted {
+    /// The condition was not met: an object is there.
+    Exists,
+    /// The range begins behind the end of the object.
+    BeyondEnd,
+    Error(StoreError),
+}
+
+impl From<StoreError> for Sorted {
+    fn from(e: StoreError) -> Self {
+        Sorted::Error(e)
+    }
+}
+
+impl From<Sorted> for StoreError {
+    fn from(sorted: Sorted) -> Self {
+        match sorted {
+            Sorted::Error(e) => e,
+            Sorted::Exists => StoreError::Refused("a condition failed that was not set".to_owned()),
+            Sorted::BeyondEnd => StoreError::Refused("a range was refused that was not asked for".to_owned()),
+        }
+    }
+}
+
+/// Sorts the failure `e` of a request whose last HTTP exchange ended with `answer`.
+pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::Error) -> Sorted {
+    let sorted = match answer {
+        Some(Answer::Status { status, code, message, html }) => {
+            return by_status(asked, status, &code, &message, html);
+        }
+        // Inside a batch answer, as Azure gives it for deletes.
+        Some(Answer::Fine) if matches!(e, object_store::Error::NotFound { .. }) => {
+            StoreError::NotFound(asked.key.to_owned())
+        }
+        Some(Answer::Fine) => match broke_off(e) {
+            true => StoreError::Unreachable(format!("{asked}: the answer broke off: {}", root_cause(e))),
+            false => StoreError::Refused(format!(
+                "{asked}: not the answer of an object store ({}). Is the endpoint right?",
+                root_cause(e)
+            )),
+        },
+        Some(Answer::NoListing) => {
+            StoreError::Refused(format!("{asked}: the answer is no listing. Is the endpoint right?"))
+        }
+        Some(Answer::TooLong) => StoreError::Refused(format!("{asked}: the answer has no end")),
+        Some(Answer::Broken { host, cause }) => {
+            let hint = match host.as_str() {
+                "169.254.169.254" | "metadata.google.internal" | "metadata" => {
+                    " (no credentials in the environment, so the machine's metadata service was asked)"
+                }
+                _ => "",
+            };
+            StoreError::Unreachable(format!("{asked}: {host}: {cause}{hint}"))
+        }
+        None => StoreError::Refused(format!("{asked}: {}", root_cause(e))),
+    };
+    sorted.into()
+}
+
+/// Whether a body ended before its announced length, or never came.
+fn broke_off(e: &object_store::Error) -> bool {
+    let mut cause: Option<&dyn Error> = Some(e);
+    while let Some(e) = cause {
+        if e.is::<HttpError>() {
+            return true;
+        }
+        cause = e.source();
+    }
+    false
+}
+
+fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: bool) -> Sorted {
+    let text = describe(asked, status, code, message, html);
+    match (status, code) {
+        (404, "NoSuchBucket" | "ContainerNotFound") => {
+            StoreError::Refused(format!("{text}. There is no such bucket")).into()
+        }
+        (404, _) if !html && asked.what != "LIST" => StoreError::NotFound(asked.key.to_owned()).into(),
+        (409, "BlobAlreadyExists") | (304 | 412, _) if asked.condition => Sorted::Exists,
+        (416, _) => Sorted::BeyondEnd,
+        (401 | 403, _) => StoreError::Refused(format!("{text}{}", access_hint(code))).into(),
+        (301 | 302 | 307 | 308, _) => {
+            StoreError::Refused(format!("{text}. Is the region (AWS_REGION) or the endpoint right?")).into()
+        }
+        (501, _) => StoreError::Refused(format!("{text}. This server lacks something cistern needs")).into(),
+        (408 | 409 | 425 | 429 | 500..=599, _) => StoreError::Unreachable(text).into(),
+        // What the server received is not what was sent, or not all of it.
+        (
+            400,
+            "RequestTimeout" | "BadDigest" | "XAmzContentSHA256Mismatch" | "IncompleteBody" | "Md5Mismatch",
+        ) => StoreError::Unreachable(text).into(),
+        _ => StoreError::Refused(text).into(),
+    }
+}
+
+fn describe(asked: Asked<'_>, status: u16, code: &str, message: &str, html: bool) -> String {
+    let mut text = format!("{asked}: {status}");
+    if !code.is_empty() {
+        text += &format!(" {code}");
+    }
+    if !message.is_empty() {
+        text += &format!(": {message}");
+    }
+    if html {
+        text += " with a web page: something that is not an object store answers here";
+    }
+    text
+}
+
+fn access_hint(code: &str) -> &'static str {
+    match code {
+        "RequestTimeTooSkewed" => ". Set the clock of this machine",
+        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "AuthenticationFailed" => ". Check the credentials",
+        "ExpiredToken" | "TokenRefreshRequired" => ". The credentials have expired",
+        _ => ". Check the credentials and what they allow: get, put, list, delete",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(what: &'static str, condition: bool, status: u16, code: &str) -> Sorted {
+        by_status(Asked { what, key: "log/7", condition }, status, code, "", false)
+    }
+
+    /// Every status has one recourse, and conditions fail only where one was set.
+    #[test]
+    fn statuses_are_sorted_by_recourse() {
+        assert!(matches!(sorted("GET", false, 404, "NoSuchKey"), Sorted::Error(StoreError::NotFound(_))));
+        assert!(matches!(sorted("GET", false, 404, "NoSuchBucket"), Sorted::Error(StoreError::Refused(_))));
+        assert!(matches!(sorted("LIST", false, 404, ""), Sorted::Error(StoreError::Refused(_))));
+        assert!(matches!(sorted("PUT", true, 412, "PreconditionFailed"), Sorted::Exists));
+        assert!(matches!(sorted("PUT", true, 409, "BlobAlreadyExists"), Sorted::Exists));
+        assert!(matches!(sorted("PUT", false, 412, ""), Sorted::Error(StoreError::Refused(_))));
+        assert!(matches!(sorted("GET", false, 416, "InvalidRange"), Sorted::BeyondEnd));
+        for status in [408, 409, 429, 500, 502, 503, 504] {
+            let s = sorted("PUT", true, status, "ConditionalRequestConflict");
+            assert!(matches!(s, Sorted::Error(StoreError::Unreachable(_))), "{status}");
+        }
+        for status in [301, 307, 400, 401, 403, 405, 501] {
+            let s = sorted("PUT", true, status, "");
+            assert!(matches!(s, Sorted::Error(StoreError::Refused(_))), "{status}");
+        }
+    }
+
+    /// A web page with status 404 comes from a proxy and says nothing about an object.
+    #[test]
+    fn a_web_page_is_not_not_found() {
+        let s = by_status(Asked { what: "GET", key: "log/7", condition: false }, 404, "", "", true);
+        assert!(matches!(s, Sorted::Error(StoreError::Refused(why)) if why.contains("web page")));
+    }
+}

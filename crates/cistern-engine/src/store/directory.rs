@@ -1,0 +1,273 @@
+//! A store in a directory of any file system with hard links: XFS, ext4, ZFS, NFS.
+//!
+//! Owns the layout: a key is a path below the root, and `.tmp` in the root holds files on their
+//! way in. `.tmp` is also the mark of a volume's root. It is made once, with the volume, and never
+//! again: where a mount is missing there is no mark either, so an empty mount point is never taken
+//! for an empty store, and nothing is written into it.
+//!
+//! An object appears whole or not at all, and is durable before a put returns: the file is synced
+//! before it gets its name, and then every directory up to the root.
+//!
+//! File operations run on `Env::blocking`. At most [`OPERATIONS_MAX`] of them hold a thread, so
+//! that a server which hangs cannot use up the process's threads.
+
+use std::{
+    fmt, fs, io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::SystemTime,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use super::{
+    Listed, Put, Store, StoreError, StoreResult,
+    key::{check_dir, check_key, check_prefix},
+    memory::{clip, too_long},
+};
+use crate::env::Env;
+
+mod fault;
+mod list;
+mod write;
+
+use fault::fault;
+
+/// The directory of files on their way in, and the mark of a root.
+const TEMP_DIR: &str = ".tmp";
+/// Operations that may hold a thread at the same time; more than any window of ours asks for.
+const OPERATIONS_MAX: usize = 64;
+
+/// A directory as a store.
+pub struct DirectoryStore {
+    env: Env,
+    root: Arc<Root>,
+    slots: Arc<Semaphore>,
+}
+
+/// The root directory and what is known about it.
+struct Root {
+    path: PathBuf,
+    /// Whether this root bears the mark. One without (the place where volumes lie) is read only.
+    marked: bool,
+    /// When `.tmp` was last swept, by the clock of the file system.
+    swept: Mutex<Option<SystemTime>>,
+}
+
+impl DirectoryStore {
+    /// Makes the root directory of a new volume. Its parent must exist: a path into a file system
+    /// that is not mounted must not silently become a local directory. An empty directory that is
+    /// there already is fine.
+    pub async fn create(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
+        let path = path.to_owned();
+        let root = env.blocking(async move { Root::create(path) }).await?;
+        Ok(DirectoryStore::new(env, root))
+    }
+
+    /// Opens the root directory of a volume. `NotFound` if there is none, or none with the mark.
+    pub async fn open(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
+        let path = path.to_owned();
+        let root = env.blocking(async move { Root::open(path) }).await?;
+        Ok(DirectoryStore::new(env, root))
+    }
+
+    /// Opens a directory in which volumes lie, for reading.
+    pub async fn browse(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
+        let root = Root { path: path.to_owned(), marked: false, swept: Mutex::new(None) };
+        let root = env.blocking(async move { root.check_there().map(|()| root) }).await?;
+        Ok(DirectoryStore::new(env, root))
+    }
+
+    /// Removes the root directory of a volume whose objects are deleted. `Refused` if any is left.
+    pub async fn remove(env: &Env, path: &Path) -> StoreResult<()> {
+        let path = path.to_owned();
+        env.blocking(async move { write::remove_root(&Root::open(path)?) }).await
+    }
+
+    fn new(env: &Env, root: Root) -> DirectoryStore {
+        let slots = Arc::new(Semaphore::new(OPERATIONS_MAX));
+        DirectoryStore { env: env.clone(), root: Arc::new(root), slots }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Root) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
+        let slot = self.slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let root = self.root.clone();
+        let work = async move {
+            let out = job(&root);
+            drop(slot);
+            out
+        };
+        self.env.blocking(work).await
+    }
+
+    /// A name that no other writer of this directory has, on any host.
+    fn temp_name(&self) -> String {
+        self.env.uuid().simple().to_string()
+    }
+}
+
+impl Root {
+    fn create(path: PathBuf) -> StoreResult<Root> {
+        match fs::create_dir(&path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().unwrap_or(&path).display();
+                return Err(StoreError::NotFound(format!("the directory {parent} (is it mounted?)")));
+            }
+            Err(e) => return Err(fault("cannot make the directory", &path, &e)),
+        }
+        let root = Root { path, marked: true, swept: Mutex::new(None) };
+        write::make_mark(&root)?;
+        Ok(root)
+    }
+
+    fn open(path: PathBuf) -> StoreResult<Root> {
+        let root = Root { path, marked: true, swept: Mutex::new(None) };
+        if root.is_marked()? {
+            return Ok(root);
+        }
+        let path = root.path.display();
+        if !root.path.is_dir() {
+            return Err(StoreError::NotFound(format!("the directory {path}")));
+        }
+        Err(StoreError::NotFound(format!(
+            "a volume in {path} (it has no {TEMP_DIR} directory: is its file system mounted? \
+             For a volume that was copied here by hand: mkdir {path}/{TEMP_DIR})"
+        )))
+    }
+
+    fn temp_dir(&self) -> PathBuf {
+        self.path.join(TEMP_DIR)
+    }
+
+    fn file(&self, key: &str) -> PathBuf {
+        debug_assert!(!key.starts_with('/'), "a key is checked before it becomes a path");
+        self.path.join(key)
+    }
+
+    fn is_marked(&self) -> StoreResult<bool> {
+        match fs::metadata(self.temp_dir()) {
+            Ok(meta) => Ok(meta.is_dir()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+            Err(e) => Err(fault("cannot read", &self.temp_dir(), &e)),
+        }
+    }
+
+    /// Fails when the root itself has vanished. Asked wherever something is not found.
+    fn check_there(&self) -> StoreResult<()> {
+        let there = match self.marked {
+            true => self.is_marked()?,
+            false => self.path.is_dir(),
+        };
+        match there {
+            true => Ok(()),
+            false if self.marked => Err(StoreError::Unreachable(format!(
+                "the directory {} of the store is gone (is its file system still mounted?)",
+                self.path.display()
+            ))),
+            false => Err(StoreError::NotFound(format!("the directory {}", self.path.display()))),
+        }
+    }
+
+    /// What it means that `key` was not found.
+    fn missing(&self, key: &str) -> StoreError {
+        match self.check_there() {
+            Ok(()) => StoreError::NotFound(key.to_owned()),
+            Err(gone) => gone,
+        }
+    }
+
+    fn open_object(&self, key: &str) -> StoreResult<(fs::File, u64)> {
+        let path = self.file(key);
+        let failed = |e: &io::Error| match e.kind() {
+            io::ErrorKind::NotFound => self.missing(key),
+            _ => fault("cannot read", &path, e),
+        };
+        let file = fs::File::open(&path).map_err(|e| failed(&e))?;
+        let meta = file.metadata().map_err(|e| failed(&e))?;
+        match meta.is_file() {
+            true => Ok((file, meta.len())),
+            false => Err(StoreError::NotFound(key.to_owned())),
+        }
+    }
+
+    fn read(&self, key: &str, file: &fs::File, range: Range<u64>) -> StoreResult<Bytes> {
+        let mut out = vec![0; (range.end - range.start) as usize];
+        file.read_exact_at(&mut out, range.start).map_err(|e| fault("cannot read", &self.file(key), &e))?;
+        Ok(out.into())
+    }
+}
+
+impl fmt::Debug for DirectoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DirectoryStore").field(&self.root.path).finish()
+    }
+}
+
+#[async_trait]
+impl Store for DirectoryStore {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        check_key(key)?;
+        let (key, temp) = (key.to_owned(), self.temp_name());
+        self.run(move |root| write::put(root, &key, &temp, &body)).await
+    }
+
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        check_key(key)?;
+        let (key, temp) = (key.to_owned(), self.temp_name());
+        self.run(move |root| write::put_if_absent(root, &key, &temp, &body)).await
+    }
+
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        check_key(key)?;
+        let key = key.to_owned();
+        self.run(move |root| {
+            let (file, len) = root.open_object(&key)?;
+            if len > bytes_max {
+                return Err(too_long(&key, len, bytes_max));
+            }
+            root.read(&key, &file, 0..len)
+        })
+        .await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        check_key(key)?;
+        let key = key.to_owned();
+        self.run(move |root| {
+            let (file, len) = root.open_object(&key)?;
+            root.read(&key, &file, clip(&range, len))
+        })
+        .await
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        check_prefix(prefix)?;
+        let (prefix, after) = (prefix.to_owned(), after.to_owned());
+        self.run(move |root| list::list_after(root, &prefix, &after, count_max)).await
+    }
+
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        check_dir(prefix)?;
+        let prefix = prefix.to_owned();
+        self.run(move |root| list::list_dirs(root, &prefix)).await
+    }
+
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        check_key(key)?;
+        let key = key.to_owned();
+        self.run(move |root| write::delete(root, &key)).await
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.root.path.display())
+    }
+}

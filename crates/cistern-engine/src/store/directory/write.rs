@@ -1,0 +1,210 @@
+//! How an object comes into a directory and leaves it.
+//!
+//! The order of a put is what makes it safe: write the file in `.tmp`, sync it, give it its name
+//! (rename, or link where the name must be free), sync the directories from its parent to the
+//! root. The directories are synced even if they were there before: the writer that made them may
+//! not have come to that yet.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use super::{Put, Root, StoreError, StoreResult, TEMP_DIR, fault};
+
+/// Age after which a file in `.tmp` was left by a crash. No put takes this long.
+const TEMP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Entries of `.tmp` that one sweep looks at, so that it stays cheap for the put that does it.
+const SWEEP_ENTRIES_MAX: usize = 1000;
+/// How often the directories of a name are made again when others remove them as empty.
+const PLACE_TRIES_MAX: usize = 8;
+
+/// A synced file in `.tmp`; removed when dropped.
+struct Temp {
+    path: PathBuf,
+    file: File,
+    modified: SystemTime,
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path); // renamed away, or swept later
+    }
+}
+
+impl Temp {
+    fn write(root: &Root, name: &str, body: &[u8]) -> StoreResult<Temp> {
+        let path = root.temp_dir().join(name);
+        let failed = |e: &io::Error| fault("cannot write", &path, e);
+        let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(root.missing(TEMP_DIR)),
+            Err(e) => return Err(failed(&e)),
+        };
+        let mut temp = Temp { path: path.clone(), file, modified: SystemTime::UNIX_EPOCH };
+        temp.file.write_all(body).map_err(|e| failed(&e))?;
+        temp.file.sync_all().map_err(|e| failed(&e))?;
+        temp.modified = temp.file.metadata().and_then(|m| m.modified()).map_err(|e| failed(&e))?;
+        Ok(temp)
+    }
+
+    /// Whether the file at `target` is this one: what tells a lost reply of a network file
+    /// system, whose repeated request fails, from another writer's file.
+    fn is_at(&self, target: &Path) -> bool {
+        match (self.file.metadata(), fs::metadata(target)) {
+            (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+            _ => false,
+        }
+    }
+}
+
+/// Writes an object, replacing any of the same name.
+pub(super) fn put(root: &Root, key: &str, temp_name: &str, body: &[u8]) -> StoreResult<()> {
+    let temp = Temp::write(root, temp_name, body)?;
+    sweep(root, &temp);
+    place(root, key, |target| match fs::rename(&temp.path, target) {
+        Err(_) if temp.is_at(target) => Ok(()),
+        done => done,
+    })
+}
+
+/// Writes an object where none of this name exists.
+pub(super) fn put_if_absent(root: &Root, key: &str, temp_name: &str, body: &[u8]) -> StoreResult<Put> {
+    let temp = Temp::write(root, temp_name, body)?;
+    sweep(root, &temp);
+    place(root, key, |target| match fs::hard_link(&temp.path, target) {
+        Ok(()) => Ok(Put::Created),
+        Err(_) if temp.is_at(target) => Ok(Put::Created),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Put::Exists),
+        Err(e) => Err(e),
+    })
+}
+
+/// Gives a file its name by `act`, making the directories it needs, and makes the name durable.
+/// An existing name is made durable too: whoever hears of it builds on it.
+fn place<T>(root: &Root, key: &str, act: impl Fn(&Path) -> io::Result<T>) -> StoreResult<T> {
+    let target = root.file(key);
+    for _ in 0..PLACE_TRIES_MAX {
+        make_parents(root, key)?;
+        match act(&target) {
+            Ok(out) => {
+                sync_parents(root, key)?;
+                return Ok(out);
+            }
+            // A directory was removed as empty between its making and its use.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                return Err(StoreError::Refused(format!(
+                    "cannot make {}: {e}. A directory store needs a file system with hard links",
+                    target.display()
+                )));
+            }
+            Err(e) => return Err(fault("cannot make", &target, &e)),
+        }
+    }
+    root.check_there()?;
+    Err(StoreError::Unreachable(format!("cannot make {}: its directory keeps vanishing", target.display())))
+}
+
+/// The directories above a key, from the root's child down; empty for a key in the root.
+fn parents(key: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let slashes: Vec<usize> = key.match_indices('/').map(|(at, _)| at).collect();
+    slashes.into_iter().map(move |at| &key[..at])
+}
+
+fn make_parents(root: &Root, key: &str) -> StoreResult<()> {
+    for dir in parents(key) {
+        match fs::create_dir(root.file(dir)) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            // The root is gone, or a parent went again: `place` comes back or finds out.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return root.check_there(),
+            Err(e) => return Err(fault("cannot make the directory", &root.file(dir), &e)),
+        }
+    }
+    Ok(())
+}
+
+fn sync_parents(root: &Root, key: &str) -> StoreResult<()> {
+    for dir in parents(key).rev() {
+        sync_dir(&root.file(dir))?;
+    }
+    sync_dir(&root.path)
+}
+
+fn sync_dir(path: &Path) -> StoreResult<()> {
+    let synced = File::open(path).and_then(|dir| dir.sync_all());
+    synced.map_err(|e| fault("cannot sync the directory", path, &e))
+}
+
+/// Deletes an object and the directories that it leaves empty: to the reader of a store there
+/// are no directories. A deleted object that a crash brings back is harmless, so nothing is synced.
+pub(super) fn delete(root: &Root, key: &str) -> StoreResult<()> {
+    let path = root.file(key);
+    match fs::remove_file(&path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return root.check_there(),
+        Err(e) => return Err(fault("cannot delete", &path, &e)),
+    }
+    for dir in parents(key).rev() {
+        if fs::remove_dir(root.file(dir)).is_err() {
+            break; // not empty
+        }
+    }
+    Ok(())
+}
+
+/// Makes the mark of a new root, durable by name.
+pub(super) fn make_mark(root: &Root) -> StoreResult<()> {
+    match fs::create_dir(root.temp_dir()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(fault("cannot make the directory", &root.temp_dir(), &e)),
+    }
+    sync_dir(&root.path)?;
+    match root.path.parent() {
+        // A mount point's parent is often not readable; then its name was there before.
+        Some(parent) => sync_dir(parent).or_else(|e| match e {
+            StoreError::Refused(_) => Ok(()),
+            other => Err(other),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Removes an empty root with its mark. A root with anything else in it keeps both.
+pub(super) fn remove_root(root: &Root) -> StoreResult<()> {
+    let entries = fs::read_dir(&root.path).map_err(|e| fault("cannot read", &root.path, &e))?;
+    for entry in entries {
+        let entry = entry.map_err(|e| fault("cannot read", &root.path, &e))?;
+        if entry.file_name() != TEMP_DIR {
+            return Err(StoreError::Refused(format!("{} is not empty", root.path.display())));
+        }
+    }
+    fs::remove_dir_all(root.temp_dir()).map_err(|e| fault("cannot remove", &root.temp_dir(), &e))?;
+    fs::remove_dir(&root.path).map_err(|e| fault("cannot remove", &root.path, &e))
+}
+
+/// Removes what crashed writers left in `.tmp`, once a day. Ages are differences between times of
+/// the file system, whose clock need not be ours. Best effort: the next sweep comes.
+fn sweep(root: &Root, temp: &Temp) {
+    {
+        let mut swept = root.swept.lock().expect("nothing panics while it holds the time");
+        let age = |then: SystemTime| temp.modified.duration_since(then).unwrap_or_default();
+        if swept.is_some_and(|then| age(then) < TEMP_AGE_MAX) {
+            return;
+        }
+        *swept = Some(temp.modified);
+    }
+    let Ok(entries) = fs::read_dir(root.temp_dir()) else { return };
+    for entry in entries.flatten().take(SWEEP_ENTRIES_MAX) {
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        let age = modified.ok().and_then(|then| temp.modified.duration_since(then).ok());
+        if age.is_some_and(|age| age > TEMP_AGE_MAX) && fs::remove_file(entry.path()).is_ok() {
+            tracing::debug!(path = %entry.path().display(), "removed a file that a crash left");
+        }
+    }
+}

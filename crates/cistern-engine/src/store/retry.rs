@@ -1,0 +1,105 @@
+//! Tries again what may succeed later: jittered exponential backoff up to a deadline.
+//!
+//! Only `Unreachable` is tried again. Every operation has one deadline that bounds all its tries
+//! together, a try that hangs included. A put that was tried again may find its own object: the
+//! answer `Exists` is passed on as it is, and the caller, who knows what it wrote, decides.
+
+use std::{fmt, future::Future, ops::Range, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult};
+use crate::env::Env;
+
+/// The wait before the first new try: about one round trip to a distant store.
+const WAIT_FIRST: Duration = Duration::from_millis(100);
+/// The longest wait: a store that comes back is noticed within this time.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Retries on top of another store.
+pub struct Retry {
+    inner: SharedStore,
+    env: Env,
+    deadline: Duration,
+}
+
+impl Retry {
+    /// `deadline` bounds each operation, from its first try on.
+    pub fn new(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
+        Retry { inner, env, deadline }
+    }
+
+    async fn persist<T, F>(&self, attempt: impl Fn() -> F) -> StoreResult<T>
+    where
+        F: Future<Output = StoreResult<T>>,
+    {
+        let end = self.env.now() + self.deadline;
+        let mut tries = 0u32;
+        loop {
+            let left = end.saturating_sub(self.env.now());
+            let why = match self.env.timeout(left, attempt()).await {
+                Some(Err(StoreError::Unreachable(why))) => why,
+                Some(done) => return done,
+                None => "no answer".to_owned(),
+            };
+            let wait = self.wait_after(tries);
+            tries += 1;
+            if self.env.now() + wait >= end {
+                return Err(self.gave_up(why, tries));
+            }
+            tracing::debug!(why, tries, wait_ms = wait.as_millis() as u64, "store: trying again");
+            self.env.sleep(wait).await;
+        }
+    }
+
+    /// Half of the exponential step plus a random part of the other half, so that many requests
+    /// which failed together do not return together.
+    fn wait_after(&self, tries: u32) -> Duration {
+        let step = WAIT_FIRST.saturating_mul(1 << tries.min(16)).min(WAIT_MAX);
+        let half_us = step.as_micros() as u64 / 2;
+        let jitter_us = u64::from_le_bytes(self.env.random_bytes()) % (half_us + 1);
+        Duration::from_micros(half_us + jitter_us)
+    }
+
+    fn gave_up(&self, why: String, tries: u32) -> StoreError {
+        match tries {
+            1 => StoreError::Unreachable(why),
+            _ => StoreError::Unreachable(format!("{why} ({tries} tries in {} s)", self.deadline.as_secs())),
+        }
+    }
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry").field("inner", &self.inner).field("deadline", &self.deadline).finish()
+    }
+}
+
+#[async_trait]
+impl Store for Retry {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.persist(|| self.inner.put(key, body.clone())).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.persist(|| self.inner.put_if_absent(key, body.clone())).await
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.persist(|| self.inner.get(key, bytes_max)).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.persist(|| self.inner.get_range(key, range.clone())).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.persist(|| self.inner.list_after(prefix, after, count_max)).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.persist(|| self.inner.list_dirs(prefix)).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.persist(|| self.inner.delete(key)).await
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}

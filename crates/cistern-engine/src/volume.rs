@@ -1,0 +1,282 @@
+//! The facade: a volume that is created, opened, read, written, flushed and closed.
+//!
+//! Owns the order point: one lock under which a write gets its place in the journal and in the
+//! dirty index ([`order`]). Never talks to the store but through `log`, `map` and the read path.
+
+mod close;
+mod dirty;
+mod frames;
+mod locks;
+mod open;
+mod order;
+mod pacing;
+mod read;
+mod runs;
+mod write;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    cache::ChunkCache,
+    codec::{Compression, KeySource},
+    disk::Disk,
+    env::Env,
+    map::Map,
+    store::SharedStore,
+    units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
+};
+
+pub mod admin;
+
+/// What a new volume is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Size in bytes, a multiple of 512, at most `VOLUME_BYTES_MAX`.
+    pub size_bytes: u64,
+    pub compression: Compression,
+    /// `KeySource::None` leaves the volume unencrypted.
+    pub key: KeySource,
+}
+
+/// How far FLUSH reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// FLUSH means: on the local disk.
+    Writeback,
+    /// FLUSH means: in the store, readable by another host.
+    Writethrough,
+}
+
+/// How to open a volume for writing.
+pub struct OpenOptions {
+    pub env: Env,
+    /// The store, rooted at the volume.
+    pub store: SharedStore,
+    /// The state directory of this volume (journal).
+    pub state: Arc<dyn Disk>,
+    /// The chunk cache, shared by all volumes of a daemon.
+    pub cache: Option<Arc<ChunkCache>>,
+    pub key: KeySource,
+    pub mode: Mode,
+    pub journal_bytes: u64,
+    /// Acknowledged data older than this is sealed and uploaded even if a segment is not full.
+    pub dirty_age_max: Duration,
+    /// Bytes that may be acknowledged and not yet committed; writes wait beyond.
+    pub dirty_bytes_max: u64,
+    /// Bound of the memory this volume may use for buffers and caches.
+    pub memory_bytes: u64,
+    /// The name of this host, shown to whoever finds the volume claimed.
+    pub host: String,
+    /// Take the volume from a writer that did not release it.
+    pub take_over: bool,
+}
+
+/// How to open a volume for reading only.
+pub struct ReadOnlyOptions {
+    pub env: Env,
+    pub store: SharedStore,
+    pub cache: Option<Arc<ChunkCache>>,
+    pub key: KeySource,
+    pub memory_bytes: u64,
+}
+
+/// One piece of a read, in ascending order and without gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Data(Bytes),
+    /// So many bytes of zeroes.
+    Zeroes(u64),
+}
+
+/// What a range of the volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RangeKind {
+    Data,
+    /// Unallocated, reads as zeroes.
+    Hole,
+    /// Allocated, reads as zeroes.
+    Zero,
+}
+
+/// The state of a volume at one instant. Byte positions are counted since the volume was opened
+/// by this writer; acknowledged >= durable, acknowledged >= uploaded >= committed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    pub volume: VolumeId,
+    pub size_bytes: u64,
+    pub read_only: bool,
+    pub mode: Mode,
+    pub epoch: u64,
+    /// The newest committed position of the log.
+    pub seq: u64,
+    /// The four frontiers as journal positions, in blocks of 4096 bytes.
+    pub acknowledged: u64,
+    pub durable: u64,
+    pub uploaded: u64,
+    pub committed: u64,
+    /// Acknowledged bytes that are not committed, and for how long the oldest has been so.
+    pub dirty_bytes: u64,
+    pub dirty_age_ms: u64,
+    pub journal_bytes: u64,
+    pub journal_used_bytes: u64,
+    pub uploads_in_flight: u64,
+    /// The last error the store gave, and how many milliseconds ago.
+    pub store_error: Option<String>,
+    pub store_error_age_ms: Option<u64>,
+    /// Why the volume has stopped, if it has.
+    pub latched: Option<String>,
+}
+
+/// What a clean close achieved.
+#[derive(Clone, Debug, Serialize)]
+pub struct CloseReport {
+    /// Everything acknowledged is committed and the volume is released in the log.
+    pub clean: bool,
+    /// Acknowledged bytes that stay in the journal.
+    pub journal_bytes_left: u64,
+    /// Why, when not clean.
+    pub reason: Option<String>,
+}
+
+/// An open volume. Dropping it without `close` is a crash: the journal keeps what it has.
+pub struct Volume {
+    id: VolumeId,
+    map: Arc<Map>,
+    frames: frames::FrameReader,
+    /// The committed state that a reader opened, or what a writer began with.
+    opened: Opened,
+    /// Absent when open read-only.
+    writer: Option<write::Writer>,
+}
+
+/// Facts of the moment of opening.
+struct Opened {
+    size_bytes: u64,
+    epoch: u64,
+    seq: u64,
+    mode: Mode,
+}
+
+impl Volume {
+    /// Creates a volume in an empty place of a store.
+    ///
+    /// # Errors
+    /// `Exists` if there is one, `Invalid` for a size that no volume can have.
+    pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
+        open::create(env, store, options).await
+    }
+
+    /// Opens a volume for writing: recovers the journal if there is one, claims the log.
+    pub async fn open(options: OpenOptions) -> Result<Arc<Volume>> {
+        open::open(options).await
+    }
+
+    /// Opens the newest committed state without a claim.
+    pub async fn open_read_only(options: ReadOnlyOptions) -> Result<Arc<Volume>> {
+        open::open_read_only(options).await
+    }
+
+    pub fn id(&self) -> VolumeId {
+        self.id
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(self.opened.size_bytes, write::Writer::size_bytes)
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.writer.is_none()
+    }
+
+    /// Reads `[offset, offset + len)`; any byte alignment, bounds checked.
+    pub async fn read(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
+        self.check_bounds(offset, len)?;
+        self.read_bytes(offset, len).await
+    }
+
+    /// Writes; any byte alignment. Returns when the write is acknowledged (`fua`: durable).
+    pub async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
+        self.check_bounds(offset, data.len() as u64)?;
+        self.write_bytes(offset, data, fua).await
+    }
+
+    /// Makes a range read as zeroes: a hole, or `allocated` zeroes.
+    pub async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
+        self.check_bounds(offset, len)?;
+        self.zero_bytes(offset, len, allocated, fua).await
+    }
+
+    /// Makes everything acknowledged before this call durable, as far as the mode says.
+    pub async fn flush(&self) -> Result<()> {
+        match &self.writer {
+            Some(writer) => writer.flush().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What `[offset, offset + len)` is, ascending, at most `count_max` ranges; may end early.
+    pub async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
+        self.check_bounds(offset, len)?;
+        self.ranges_of(offset, len, count_max).await
+    }
+
+    /// Brings a range into the chunk cache.
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_bounds(offset, len)?;
+        self.prefetch_bytes(offset, len).await
+    }
+
+    /// Sets the size. Shrinking below existing data needs `force`, and drops that data.
+    pub async fn resize(&self, size_bytes: u64, force: bool) -> Result<()> {
+        check_size(size_bytes)?;
+        self.resize_to(size_bytes, force).await
+    }
+
+    /// Returns when everything acknowledged before this call is committed.
+    pub async fn drain(&self) -> Result<()> {
+        match &self.writer {
+            Some(writer) => writer.drain().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stops: drains for at most `drain_limit`, writes a checkpoint, releases. Requests that
+    /// arrive after this call fail with `Closed`. Safe to call again.
+    pub async fn close(&self, drain_limit: Duration) -> CloseReport {
+        match &self.writer {
+            Some(writer) => writer.close(drain_limit).await,
+            None => CloseReport { clean: true, journal_bytes_left: 0, reason: None },
+        }
+    }
+
+    pub fn status(&self) -> VolumeStatus {
+        close::status(self)
+    }
+
+    fn check_bounds(&self, offset: u64, len: u64) -> Result<()> {
+        let size_bytes = self.size_bytes();
+        match offset.checked_add(len) {
+            Some(end) if end <= size_bytes => Ok(()),
+            _ => Err(Error::OutOfRange { size_bytes }),
+        }
+    }
+}
+
+/// A size that a volume can have.
+fn check_size(size_bytes: u64) -> Result<()> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
+        return Err(Error::Invalid(format!(
+            "a volume's size must be a positive multiple of {SECTOR_BYTES} bytes, not {size_bytes}"
+        )));
+    }
+    if size_bytes > VOLUME_BYTES_MAX {
+        return Err(Error::Invalid(format!("a volume is at most {VOLUME_BYTES_MAX} bytes (1 EiB)")));
+    }
+    Ok(())
+}

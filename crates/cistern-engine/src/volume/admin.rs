@@ -1,0 +1,297 @@
+//! What can be done to a volume that is not open here: look, check, change keys, remove.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::{
+    Error, Result,
+    codec::{Compression, KeySource},
+    disk::Disk,
+    env::Env,
+    gc,
+    journal::{self, Group, PlacedRecord, Record},
+    log::{
+        Committed, VolumeKeys,
+        identity::{FORMAT, Identity},
+        keys, read_committed, read_identity,
+    },
+    store::SharedStore,
+    units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, VolumeId},
+    volume::{ReadOnlyOptions, Volume},
+};
+
+/// What a store says of a volume. Sealed parts are `None` without the key.
+#[derive(Clone, Debug, Serialize)]
+pub struct VolumeInfo {
+    pub volume: VolumeId,
+    pub format: u32,
+    pub created_ms: u64,
+    pub encrypted: bool,
+    pub compression: Compression,
+    pub state: Option<StoredState>,
+}
+
+/// The committed state of a volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct StoredState {
+    pub size_bytes: u64,
+    pub epoch: u64,
+    pub seq: u64,
+    /// Who claimed the volume last, when, and whether it was released.
+    pub claim_host: Option<String>,
+    pub claim_ms: Option<u64>,
+    pub released: bool,
+    pub checkpoint_seq: u64,
+    pub runs: u64,
+    pub map_bytes: u64,
+    pub log_objects_since_checkpoint: u64,
+}
+
+/// Looks at a volume without changing anything. Without a key, what is sealed stays `None`.
+pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<VolumeInfo> {
+    let identity = read_identity(store.as_ref()).await?;
+    let state = if identity.key.is_some() && matches!(key, KeySource::None) {
+        None
+    } else {
+        let keys = VolumeKeys::unlock(env, &identity, key).await?;
+        Some(stored_state(&read_committed(store.as_ref(), &keys, identity.size_bytes).await?))
+    };
+    Ok(VolumeInfo {
+        volume: identity.volume,
+        format: FORMAT,
+        created_ms: identity.created_ms,
+        encrypted: identity.key.is_some(),
+        compression: identity.compression,
+        state,
+    })
+}
+
+fn stored_state(committed: &Committed) -> StoredState {
+    let walk = &committed.walk;
+    let runs = || committed.checkpoint.iter().flat_map(|c| c.levels.iter().flatten());
+    StoredState {
+        size_bytes: walk.size_bytes,
+        epoch: walk.epoch.0,
+        seq: walk.seq.0,
+        claim_host: walk.claim.as_ref().map(|c| c.host.clone()),
+        claim_ms: walk.claim.as_ref().map(|c| c.wall_ms),
+        released: !walk.is_held(),
+        checkpoint_seq: committed.checkpoint.as_ref().map_or(0, |c| c.covered.0),
+        runs: runs().count() as u64,
+        map_bytes: runs().map(|r| r.bytes).sum(),
+        log_objects_since_checkpoint: committed.log_objects,
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    pub objects: u64,
+    pub bytes_read: u64,
+    pub extents: u64,
+    /// One line per fault; empty when all is well.
+    pub faults: Vec<String>,
+}
+
+/// Progress of a long operation: units done, units in all.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
+
+/// Faults kept for the report; a broken store could have one for every extent.
+const FAULTS_MAX: usize = 1000;
+/// Mappings looked at in one step.
+const STEP_MAPPINGS: usize = 1024;
+/// Memory for map and frames while checking.
+const CHECK_MEMORY_BYTES: u64 = 256 << 20;
+
+/// Verifies checkpoint, log, map and (with `data`) every live frame of the committed state. Progress counts
+/// blocks.
+///
+/// # Errors
+/// Only what prevents checking at all; what is found broken is in the report.
+pub async fn check(
+    env: &Env,
+    store: &SharedStore,
+    key: &KeySource,
+    data: bool,
+    progress: Progress<'_>,
+) -> Result<CheckReport> {
+    let options = ReadOnlyOptions {
+        env: env.clone(),
+        store: store.clone(),
+        cache: None,
+        key: key.clone(),
+        memory_bytes: CHECK_MEMORY_BYTES,
+    };
+    let volume = Volume::open_read_only(options).await?;
+    let segments = list_segments(store).await?;
+    let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };
+    let blocks = volume.size_bytes().div_ceil(BLOCK_BYTES as u64);
+    let mut at = 0;
+    while at < blocks {
+        progress(at, blocks);
+        let step = Extent::between(at, blocks);
+        match volume.map.lookup_limited(step, STEP_MAPPINGS).await {
+            Ok(mappings) => {
+                at = mappings.last().map_or(blocks, |m| m.extent.end());
+                check_mappings(&volume, &segments, &mappings, data, &mut report).await?;
+            }
+            Err(e @ Error::Corrupt { .. }) => {
+                report.fault(format!("map behind block {at}: {e}"));
+                break; // what lies behind cannot be found without it
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    progress(blocks, blocks);
+    Ok(report)
+}
+
+async fn check_mappings(
+    volume: &Volume,
+    segments: &BTreeMap<Seq, u64>,
+    mappings: &[Mapping],
+    data: bool,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for mapping in mappings {
+        let Place::Frame(frame) = mapping.place else { continue };
+        report.extents += 1;
+        let end = u64::from(frame.offset) + u64::from(frame.stored);
+        match segments.get(&frame.seq) {
+            None => report.fault(format!("blocks {:?}: log object {} is missing", mapping.extent, frame.seq)),
+            Some(bytes) if *bytes < end => {
+                report.fault(format!("blocks {:?}: log object {} is truncated", mapping.extent, frame.seq));
+            }
+            Some(_) if data => match volume.frames.read(std::slice::from_ref(mapping)).await {
+                Ok(_) => report.bytes_read += u64::from(frame.stored),
+                Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
+                    report.fault(format!("blocks {:?}: {e}", mapping.extent));
+                }
+                Err(e) => return Err(e),
+            },
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+impl CheckReport {
+    fn fault(&mut self, text: String) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(text);
+        }
+    }
+}
+
+/// All log objects and their sizes.
+async fn list_segments(store: &SharedStore) -> Result<BTreeMap<Seq, u64>> {
+    let mut found = BTreeMap::new();
+    let mut after = String::new();
+    loop {
+        let page = store.list_after(keys::LOG_PREFIX, &after, LIST_MAX).await?;
+        let Some(last) = page.last() else { return Ok(found) };
+        after = last.key.clone();
+        found.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, l.bytes))));
+    }
+}
+
+const LIST_MAX: usize = 1000;
+
+/// Wraps the master key anew. The data is not rewritten.
+pub async fn change_key(env: &Env, store: &SharedStore, old: &KeySource, new: &KeySource) -> Result<()> {
+    let mut identity = read_identity(store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(env, &identity, old).await?;
+    let Some(master) = keys.key else {
+        return Err(Error::Key("the volume is not encrypted: there is no key to change".into()));
+    };
+    identity.key = Some(master.wrap(env, new)?);
+    store.put(keys::VOLUME, identity.encode()).await?;
+    Ok(())
+}
+
+/// Deletes a volume and everything it has in the store. Refuses while it is claimed, unless
+/// `force`; then it also finishes an interrupted removal.
+pub async fn remove(
+    env: &Env,
+    store: &SharedStore,
+    key: &KeySource,
+    force: bool,
+    progress: Progress<'_>,
+) -> Result<()> {
+    match read_identity(store.as_ref()).await {
+        Ok(identity) if !force => refuse_if_held(env, store, &identity, key).await?,
+        Ok(_) => {}
+        Err(e @ Error::NotFound(_)) => {
+            if store.list_after("", "", 1).await?.is_empty() {
+                return Err(e);
+            }
+            if !force {
+                return Err(Error::NotFound(format!(
+                    "{e}; what is there looks like an interrupted removal (finish it with --force): volume.json"
+                )));
+            }
+        }
+        Err(e) if !force => return Err(e),
+        Err(_) => {}
+    }
+    gc::remove_volume(store, progress).await
+}
+
+async fn refuse_if_held(env: &Env, store: &SharedStore, identity: &Identity, key: &KeySource) -> Result<()> {
+    let keys = VolumeKeys::unlock(env, identity, key).await?;
+    let walk = read_committed(store.as_ref(), &keys, identity.size_bytes).await?.walk;
+    match walk.claim {
+        Some(claim) if !claim.released => {
+            Err(Error::InUse { host: claim.host, since: crate::units::utc(claim.wall_ms) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads what a journal holds, in order, without changing it. A damaged journal gives its sound prefix, then
+/// the error that says what is damaged.
+pub async fn journal_export(
+    env: &Env,
+    state: &Arc<dyn Disk>,
+    volume: VolumeId,
+    visit: &mut (dyn FnMut(JournalItem) -> Result<()> + Send),
+) -> Result<()> {
+    let _lock = state.lock(journal::LOCK_NAME)?;
+    let scan = journal::read_only_scan(env, state, &mut |group: &Group| {
+        group.records().iter().try_for_each(|placed| visit(item(group, placed)))
+    })
+    .await?;
+    if scan.volume != volume {
+        return Err(Error::corrupt("journal", format!("it belongs to volume {}", scan.volume)));
+    }
+    scan.damage.map_or(Ok(()), Err)
+}
+
+fn item(group: &Group, placed: &PlacedRecord) -> JournalItem {
+    let block = BLOCK_BYTES as u64;
+    match placed.record {
+        Record::Write(extent) => {
+            let data = group.payload(placed.pos, extent.len).expect("the record lies in its group");
+            JournalItem::Write { offset: extent.start * block, data }
+        }
+        Record::Zero { extent, .. } => {
+            JournalItem::Zero { offset: extent.start * block, len: extent.len * block }
+        }
+        Record::Resize { size_bytes } => JournalItem::Resize { size_bytes },
+    }
+}
+
+/// One acknowledged write of a journal, for export.
+pub enum JournalItem {
+    Write { offset: u64, data: Bytes },
+    Zero { offset: u64, len: u64 },
+    Resize { size_bytes: u64 },
+}
+
+/// Removes a journal with everything it holds.
+pub async fn journal_discard(state: &Arc<dyn Disk>) -> Result<()> {
+    let _lock = state.lock(journal::LOCK_NAME)?;
+    state.remove(journal::FILE_NAME).await
+}

@@ -1,0 +1,103 @@
+//! The end of a volume's writing, and what it shows of itself.
+
+use std::time::Duration;
+
+use crate::{
+    Error, Result,
+    units::BLOCK_BYTES,
+    volume::{CloseReport, Volume, VolumeStatus, write::Writer},
+    writeback::Stopped,
+};
+
+/// How long the last checkpoint and the release may take beyond draining.
+const FINISH_LIMIT: Duration = Duration::from_secs(30);
+
+impl Writer {
+    pub async fn close(&self, drain_limit: Duration) -> CloseReport {
+        // Requests under way end with this or before it.
+        self.core.refuse(Error::Closed);
+        let mut write_back = self.write_back.lock().await;
+        let Some(running) = write_back.take() else {
+            return self.report(None); // closed before
+        };
+        let end = self.core.journal.appended();
+        let drained = match self.env.timeout(drain_limit, self.control.drain(end)).await {
+            Some(result) => result,
+            None => Err(Error::Unreachable(format!("not drained within {} s", drain_limit.as_secs_f32()))),
+        };
+        let stopped = running.stop().await;
+        let journal_closed = self.core.journal.close().await;
+        let finished = match (drained, journal_closed) {
+            (Ok(()), Ok(())) => match self.env.timeout(FINISH_LIMIT, self.finish(stopped)).await {
+                Some(result) => result,
+                None => Err(Error::Unreachable("the volume could not be released in time".into())),
+            },
+            (drained, journal_closed) => journal_closed.and(drained),
+        };
+        self.report(finished.err())
+    }
+
+    /// Everything is committed and the journal says so: the last checkpoint, then the release.
+    async fn finish(&self, stopped: Stopped) -> Result<()> {
+        stopped.checkpoint().await?;
+        self.log.release(self.size_bytes()).await
+    }
+
+    fn report(&self, failure: Option<Error>) -> CloseReport {
+        let left = self.core.journal.appended().0 - self.control.committed().0;
+        let reason = failure.map(|e| e.to_string());
+        CloseReport {
+            clean: reason.is_none() && left == 0,
+            journal_bytes_left: left * BLOCK_BYTES as u64,
+            reason,
+        }
+    }
+}
+
+pub fn status(volume: &Volume) -> VolumeStatus {
+    let opened = &volume.opened;
+    let mut status = VolumeStatus {
+        volume: volume.id,
+        size_bytes: volume.size_bytes(),
+        read_only: volume.is_read_only(),
+        mode: opened.mode,
+        epoch: opened.epoch,
+        seq: opened.seq,
+        acknowledged: 0,
+        durable: 0,
+        uploaded: 0,
+        committed: 0,
+        dirty_bytes: 0,
+        dirty_age_ms: 0,
+        journal_bytes: 0,
+        journal_used_bytes: 0,
+        uploads_in_flight: 0,
+        store_error: None,
+        store_error_age_ms: None,
+        latched: None,
+    };
+    if let Some(writer) = &volume.writer {
+        fill_in(&mut status, writer);
+    }
+    status
+}
+
+fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
+    let (journal, control, now) = (&writer.core.journal, &writer.control, writer.env.now());
+    let committed = control.committed();
+    let trouble = writer.log.trouble();
+    status.seq = control.committed_seq().map_or(status.seq, |seq| seq.0);
+    status.acknowledged = journal.appended().0;
+    status.durable = journal.durable().0;
+    status.uploaded = committed.0; // slots resolve in order, so the two frontiers move together
+    status.committed = committed.0;
+    status.dirty_bytes = (status.acknowledged - committed.0) * BLOCK_BYTES as u64;
+    status.dirty_age_ms =
+        control.oldest_dirty().map_or(0, |then| now.saturating_sub(then).as_millis() as u64);
+    status.journal_bytes = journal.capacity_blocks() * BLOCK_BYTES as u64;
+    status.journal_used_bytes = journal.used_blocks() * BLOCK_BYTES as u64;
+    status.uploads_in_flight = control.in_flight();
+    status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
+    status.store_error = trouble.map(|(text, _)| text);
+    status.latched = writer.core.refusal().filter(|e| !matches!(e, Error::Closed)).map(|e| e.to_string());
+}

@@ -1,0 +1,259 @@
+//! Creating and opening volumes: identity, journal, claim, map, in an order in which every crash point
+//! leads back to a state that opens.
+//!
+//! 1. The journal and its lock: one daemon of this host. It is made if there is none, before the claim that
+//!    names it: a crash in between leaves an empty journal, which any later claim may use.
+//! 2. The claim. From here on this host is the writer, and a crash recovers with the journal at hand.
+//! 3. What the journal holds behind the committed position becomes the dirty index again.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    Error, Result,
+    cache::{ChunkCache, ObjectReader},
+    codec::{KeySource, MasterKey},
+    env::Env,
+    journal::{self, Journal, JournalOptions, Record},
+    log::{
+        ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim, identity::Identity,
+        keys, read_committed, read_identity,
+    },
+    map::{Map, MapOptions},
+    store::{Put, SharedStore},
+    units::{JournalPos, VolumeId},
+    volume::{
+        CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume, check_size,
+        dirty::{Dirty, DirtyIndex},
+        frames::FrameReader,
+        order::Core,
+        pacing::Pacer,
+        runs::StoredRuns,
+        write::Writer,
+    },
+    writeback::{Parts, WriteBack, WriteBackOptions},
+};
+
+/// Shares of the memory bound. The rest is for segments being packed and uploaded.
+const JOURNAL_SHARE: u64 = 4;
+const FRAMES_SHARE: u64 = 8;
+const MAP_SHARE: u64 = 8;
+
+pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
+    check_size(options.size_bytes)?;
+    let key = match &options.key {
+        KeySource::None => None,
+        secret => Some(MasterKey::generate(env).wrap(env, secret)?),
+    };
+    let identity = Identity {
+        volume: VolumeId(env.uuid()),
+        created_ms: env.wall_ms(),
+        size_bytes: options.size_bytes,
+        compression: options.compression,
+        key,
+    };
+    // One put makes the volume; a race is decided by the store.
+    match store.put_if_absent(keys::VOLUME, identity.encode()).await? {
+        Put::Created => Ok(identity.volume),
+        Put::Exists => match read_identity(store.as_ref()).await {
+            Ok(found) if found.volume == identity.volume => Ok(identity.volume), // ours, the reply was lost
+            _ => Err(Error::Exists(format!("volume {}", store.url()))),
+        },
+    }
+}
+
+pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
+    let identity = read_identity(o.store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
+    let committed = read_committed(o.store.as_ref(), &keys, identity.size_bytes).await?;
+    let parts = ReadParts { env: &o.env, store: &o.store, cache: o.cache, memory_bytes: o.memory_bytes };
+    let (map, frames) = parts.build(&keys, &committed);
+    let opened = Opened {
+        size_bytes: committed.walk.size_bytes,
+        epoch: committed.walk.epoch.0,
+        seq: committed.walk.seq.0,
+        mode: Mode::Writeback,
+    };
+    Ok(Arc::new(Volume { id: identity.volume, map, frames, opened, writer: None }))
+}
+
+pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
+    let identity = read_identity(o.store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
+    let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
+    let Claimed { writer: log, committed } = claimed;
+    let start = committed.walk.journal_pos;
+
+    let parts =
+        ReadParts { env: &o.env, store: &o.store, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
+    let (map, frames) = parts.build(&keys, &committed);
+    let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes);
+    journal.free(start);
+    let pacer = Pacer::new(o.env.clone());
+    let core = Arc::new(Core::new(journal.clone(), map.clone(), pacer, dirty, size_bytes));
+
+    let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
+    let write_back = start_write_back(&o, &identity, committed, &core, &log);
+    let control = write_back.control().clone();
+    control.note_append(start, journal.appended(), o.env.now());
+    tracing::info!(
+        volume = %identity.volume,
+        epoch = log.epoch().0,
+        replayed_blocks = journal.appended().0 - start.0,
+        "open for writing"
+    );
+    let writer = Writer {
+        env: o.env.clone(),
+        core,
+        control,
+        log,
+        mode: o.mode,
+        dirty_bytes_max: o.dirty_bytes_max,
+        resizing: tokio::sync::Mutex::new(()),
+        write_back: tokio::sync::Mutex::new(Some(write_back)),
+    };
+    Ok(Arc::new(Volume { id: identity.volume, map, frames, opened, writer: Some(writer) }))
+}
+
+fn start_write_back(
+    o: &OpenOptions,
+    identity: &Identity,
+    committed: Committed,
+    core: &Arc<Core>,
+    log: &crate::log::LogWriter,
+) -> WriteBack {
+    let Committed { checkpoint, walk, applied, .. } = committed;
+    let parts = Parts {
+        env: o.env.clone(),
+        store: o.store.clone(),
+        journal: core.journal.clone(),
+        map: core.map.clone(),
+        log: log.clone(),
+        walk,
+        checkpoint: checkpoint.as_ref().map(|c| (c.epoch, c.covered)),
+        usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
+        applied: applied.iter().map(|a| (a.seq, a.data_bytes())).collect::<BTreeMap<_, _>>(),
+    };
+    let options = WriteBackOptions { compression: identity.compression, dirty_age_max: o.dirty_age_max };
+    WriteBack::start(parts, options, core.clone())
+}
+
+/// Opens or makes the journal and claims the volume with it.
+async fn take(
+    o: &OpenOptions,
+    identity: &Identity,
+    keys: &VolumeKeys,
+) -> Result<(Arc<Journal>, Recovered, Claimed)> {
+    let mut found = open_journal(o, identity).await?;
+    loop {
+        let (fresh, (journal, recovered)) = match found.take() {
+            Some(found) => (false, found),
+            None => (true, (create_journal(o, identity).await?, Recovered::default())),
+        };
+        let local = LocalJournal { id: journal.id(), tail: journal.tail(), appended: journal.appended() };
+        let request = ClaimRequest {
+            host: o.host.clone(),
+            take_over: o.take_over,
+            local,
+            size_at_creation: identity.size_bytes,
+        };
+        match claim(&o.env, &o.store, keys, &request).await {
+            Ok(ClaimOutcome::Taken(claimed)) => return Ok((journal, recovered, *claimed)),
+            Ok(ClaimOutcome::JournalObsolete) => {
+                tracing::warn!(
+                    "the journal is an older copy and the store has all it holds: starting a new one"
+                );
+                discard(o, &journal).await?;
+            }
+            Err(e) => {
+                // A lost reply may have claimed with this journal: it has to stay then.
+                if fresh && matches!(e, Error::InUse { .. }) {
+                    discard(o, &journal).await?;
+                } else {
+                    let _ = journal.close().await; // the first error says more
+                }
+                return Err(e);
+            }
+        }
+    }
+}
+
+async fn discard(o: &OpenOptions, journal: &Arc<Journal>) -> Result<()> {
+    journal.close().await?;
+    o.state.remove(journal::FILE_NAME).await
+}
+
+fn journal_options(o: &OpenOptions) -> JournalOptions {
+    JournalOptions { bytes: o.journal_bytes, memory_bytes: o.memory_bytes / JOURNAL_SHARE }
+}
+
+async fn create_journal(o: &OpenOptions, identity: &Identity) -> Result<Arc<Journal>> {
+    Journal::create(&o.env, &o.state, identity.volume, JournalPos(0), journal_options(o)).await
+}
+
+async fn open_journal(o: &OpenOptions, identity: &Identity) -> Result<Option<(Arc<Journal>, Recovered)>> {
+    let mut recovered = Recovered::default();
+    let mut visit =
+        |record: &Record, payload: JournalPos, group: JournalPos| recovered.visit(record, payload, group);
+    let opened = Journal::open(&o.env, &o.state, identity.volume, journal_options(o), &mut visit).await;
+    match opened {
+        Ok(journal) => Ok(Some((journal, recovered))),
+        Err(Error::NotFound(_)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// What a journal holds, before it is known how much of it is committed.
+#[derive(Default)]
+struct Recovered {
+    records: Vec<(Record, JournalPos, JournalPos)>,
+}
+
+impl Recovered {
+    fn visit(&mut self, record: &Record, payload: JournalPos, group: JournalPos) {
+        self.records.push((record.clone(), payload, group));
+    }
+
+    /// The dirty index and the size after everything in groups from `start` on.
+    fn behind(self, start: JournalPos, size_bytes: u64) -> (DirtyIndex, u64) {
+        let mut dirty = DirtyIndex::default();
+        let mut size = size_bytes;
+        for (record, payload, group) in self.records.into_iter().filter(|(_, _, group)| *group >= start) {
+            match record {
+                Record::Write(extent) => dirty.insert(extent, Dirty::Data(payload)),
+                Record::Zero { extent, allocated } => {
+                    dirty.insert(extent, Dirty::Zero { at: group, allocated })
+                }
+                Record::Resize { size_bytes } => size = size_bytes,
+            }
+        }
+        (dirty, size)
+    }
+}
+
+/// What the read path is built from.
+struct ReadParts<'a> {
+    env: &'a Env,
+    store: &'a SharedStore,
+    cache: Option<Arc<ChunkCache>>,
+    memory_bytes: u64,
+}
+
+impl ReadParts<'_> {
+    /// Builds map and frame reader over a committed state.
+    fn build(self, keys: &VolumeKeys, committed: &Committed) -> (Arc<Map>, FrameReader) {
+        let reader = Arc::new(ObjectReader::new(self.store.clone(), self.cache));
+        let (levels, covered) = match &committed.checkpoint {
+            Some(c) => (c.levels.clone(), c.covered),
+            None => Default::default(),
+        };
+        let runs = Arc::new(StoredRuns::new(reader.clone(), self.store.clone()));
+        let options = MapOptions { memory_bytes: self.memory_bytes / MAP_SHARE, ..MapOptions::default() };
+        let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
+        for segment in &committed.applied {
+            map.insert(&segment.mappings);
+        }
+        let epochs = committed.walk.epochs.clone().into();
+        let frames = FrameReader::new(reader, keys.clone(), epochs, self.memory_bytes / FRAMES_SHARE);
+        (map, frames)
+    }
+}

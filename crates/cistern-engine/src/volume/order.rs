@@ -1,0 +1,180 @@
+//! The order point: the lock under which writes get their place, and reads their view.
+//!
+//! Under one lock lie the dirty index, the size, the held extents and whether the volume still
+//! accepts writes. A commit moves blocks from the dirty index to the map under the same lock, so a
+//! reader finds the newest acknowledged version of a block in exactly one of the two.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::{
+    Error, Result,
+    journal::{AppendError, Journal, Record},
+    map::{Lookup, Map},
+    units::{BLOCK_BYTES, Extent, JournalPos},
+    volume::{
+        dirty::{Dirty, DirtyIndex},
+        locks::{Held, HeldExtents},
+        pacing::Pacer,
+    },
+    writeback::{Commit, CommittedSegment},
+};
+
+/// Mappings moved from the dirty index to the map under one hold of the lock (some 100 us).
+const COMMIT_BATCH: usize = 128;
+
+/// Journal, map and what ties them.
+pub struct Core {
+    pub journal: Arc<Journal>,
+    pub map: Arc<Map>,
+    pub pacer: Pacer,
+    order: Mutex<Order>,
+}
+
+struct Order {
+    dirty: DirtyIndex,
+    held: HeldExtents,
+    size_bytes: u64,
+    /// Why no request is served any more.
+    refusal: Option<Error>,
+}
+
+/// Where a reader finds some blocks.
+pub enum Source {
+    Dirty(Dirty),
+    Map(Lookup),
+}
+
+/// What became of asking for a place.
+pub enum Submitted {
+    /// Appended between two journal positions.
+    Done { from: JournalPos, to: JournalPos },
+    /// Somebody holds a part of the extent.
+    Held(Arc<Held>),
+    /// The journal has no room.
+    NoRoom,
+}
+
+impl Core {
+    pub fn new(
+        journal: Arc<Journal>,
+        map: Arc<Map>,
+        pacer: Pacer,
+        dirty: DirtyIndex,
+        size_bytes: u64,
+    ) -> Core {
+        let order = Mutex::new(Order { dirty, held: HeldExtents::default(), size_bytes, refusal: None });
+        Core { journal, map, pacer, order }
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().expect("no panic under this lock")
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.order().size_bytes
+    }
+
+    /// From now on every request fails with `cause`; the first cause stays.
+    pub fn refuse(&self, cause: Error) {
+        let mut order = self.order();
+        if order.refusal.is_none() {
+            order.refusal = Some(cause);
+        }
+    }
+
+    /// Why requests are refused, if they are.
+    pub fn refusal(&self) -> Option<Error> {
+        self.order().refusal.clone()
+    }
+
+    /// Gives a record its place in the history. `own` is the caller's held extent.
+    pub fn submit(&self, record: &Record, payload: &[u8], own: Option<&Arc<Held>>) -> Result<Submitted> {
+        let mut order = self.order();
+        let order = &mut *order;
+        if let Some(e) = &order.refusal {
+            return Err(e.clone());
+        }
+        if let Record::Write(extent) | Record::Zero { extent, .. } = record
+            && let Some(held) = order.held.blocker(*extent, own)
+        {
+            return Ok(Submitted::Held(held));
+        }
+        // The volume may have shrunk since the request was checked. Zeroes behind the end are harmless, and
+        // growing puts them there.
+        if let Record::Write(extent) = record
+            && extent.end() > order.size_bytes.div_ceil(BLOCK_BYTES as u64)
+        {
+            return Err(Error::OutOfRange { size_bytes: order.size_bytes });
+        }
+        let from = self.journal.appended();
+        let dirty = &mut order.dirty;
+        let placed = &mut |part: Extent, at: JournalPos| {
+            let value = match record {
+                Record::Zero { allocated, .. } => Dirty::Zero { at, allocated: *allocated },
+                _ => Dirty::Data(at),
+            };
+            dirty.insert(part, value);
+        };
+        match self.journal.append(record, payload, placed) {
+            Ok(to) => {
+                if let Record::Resize { size_bytes } = record {
+                    order.size_bytes = *size_bytes;
+                }
+                Ok(Submitted::Done { from, to })
+            }
+            Err(AppendError::Full) => Ok(Submitted::NoRoom),
+            Err(AppendError::Failed(e)) => {
+                order.refusal.get_or_insert(e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    /// Holds an extent for a read-modify-write, or gives whom to wait for.
+    pub fn hold(&self, extent: Extent) -> std::result::Result<Arc<Held>, Arc<Held>> {
+        let mut order = self.order();
+        match order.held.blocker(extent, None) {
+            Some(blocker) => Err(blocker),
+            None => Ok(order.held.hold(extent)),
+        }
+    }
+
+    pub fn release(&self, held: &Arc<Held>) {
+        self.order().held.release(held);
+    }
+
+    /// Where the newest acknowledged version of every block of `extent` is, at this instant.
+    /// Each part that the map answers is captured up to `mappings_max` mappings.
+    pub fn view(&self, extent: Extent, mappings_max: usize) -> Result<Vec<(Extent, Source)>> {
+        let order = self.order();
+        if let Some(e) = &order.refusal {
+            return Err(e.clone());
+        }
+        let pieces = order.dirty.cover(extent);
+        Ok(pieces
+            .into_iter()
+            .map(|(part, dirty)| match dirty {
+                Some(dirty) => (part, Source::Dirty(dirty)),
+                None => (part, Source::Map(self.map.begin_limited(part, mappings_max))),
+            })
+            .collect())
+    }
+}
+
+impl Commit for Core {
+    fn commit(&self, segment: CommittedSegment<'_>) {
+        for batch in segment.mappings.chunks(COMMIT_BATCH) {
+            let mut order = self.order();
+            self.map.insert(batch);
+            for mapping in batch {
+                order.dirty.forget(mapping.extent, segment.to);
+            }
+        }
+        self.pacer.note_commit((segment.to.0 - segment.from.0) * BLOCK_BYTES as u64);
+    }
+
+    fn latch(&self, cause: Error) {
+        tracing::error!(error = %cause, "the volume has stopped");
+        self.refuse(cause);
+    }
+}

@@ -1,0 +1,252 @@
+//! The write path: bounds, read-modify-write of partial blocks, pacing, the order point, durability.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::{
+    Error, Result,
+    env::Env,
+    journal::Record,
+    log::LogWriter,
+    units::{BLOCK_BYTES, Extent, JournalPos},
+    volume::{
+        Mode, Piece, RangeKind, Volume,
+        locks::Held,
+        order::{Core, Submitted},
+    },
+    writeback::{Control, WriteBack},
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// What a volume that is open for writing has besides its read path.
+pub struct Writer {
+    pub env: Env,
+    pub core: Arc<Core>,
+    pub control: Arc<Control>,
+    pub log: LogWriter,
+    pub mode: Mode,
+    pub dirty_bytes_max: u64,
+    pub resizing: tokio::sync::Mutex<()>,
+    /// Taken by the first `close`.
+    pub write_back: tokio::sync::Mutex<Option<WriteBack>>,
+}
+
+impl Writer {
+    pub fn size_bytes(&self) -> u64 {
+        self.core.size_bytes()
+    }
+
+    /// Appends a record as soon as it may go; returns the position to make durable.
+    async fn submit(&self, record: &Record, payload: &[u8], own: Option<&Arc<Held>>) -> Result<JournalPos> {
+        let blocks = (payload.len() / BLOCK_BYTES) as u64 + 1;
+        self.core.pacer.admit(blocks * BLOCK, self.fill()).await;
+        loop {
+            self.wait_below_dirty_max(blocks).await?;
+            match self.core.submit(record, payload, own)? {
+                Submitted::Done { from, to } => {
+                    self.control.note_append(from, to, self.env.now());
+                    return Ok(to);
+                }
+                Submitted::Held(held) => held.wait().await,
+                Submitted::NoRoom => self.core.journal.room(blocks).await?,
+            }
+        }
+    }
+
+    /// The share of the room for dirty data in use: of the journal, or of the bound the user set.
+    fn fill(&self) -> f64 {
+        let journal = &self.core.journal;
+        let dirty = journal.appended().0.saturating_sub(self.control.committed().0) * BLOCK;
+        let of_journal = journal.used_blocks() as f64 / journal.capacity_blocks() as f64;
+        of_journal.max(dirty as f64 / self.dirty_bytes_max as f64)
+    }
+
+    async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
+        loop {
+            let committed = self.control.committed();
+            let dirty = self.core.journal.appended().0.saturating_sub(committed.0);
+            if dirty == 0 || (dirty + blocks) * BLOCK <= self.dirty_bytes_max {
+                return Ok(());
+            }
+            self.control.drain(JournalPos(committed.0 + 1)).await?;
+        }
+    }
+
+    /// Makes everything before `to` as durable as the mode says.
+    async fn make_durable(&self, to: JournalPos) -> Result<()> {
+        let synced = self.core.journal.sync(to).await;
+        if let Err(e) = &synced {
+            self.core.refuse(e.clone());
+        }
+        synced?;
+        match self.mode {
+            Mode::Writeback => Ok(()),
+            Mode::Writethrough => self.control.drain(to).await,
+        }
+    }
+
+    pub async fn flush(&self) -> Result<()> {
+        if let Some(e) = self.core.refusal() {
+            return Err(e);
+        }
+        self.make_durable(self.core.journal.appended()).await
+    }
+
+    pub async fn drain(&self) -> Result<()> {
+        if let Some(e) = self.core.refusal() {
+            return Err(e);
+        }
+        self.control.drain(self.core.journal.appended()).await
+    }
+
+    async fn hold(&self, extent: Extent) -> Holding<'_> {
+        loop {
+            match self.core.hold(extent) {
+                Ok(held) => return Holding { core: &self.core, held },
+                Err(blocker) => blocker.wait().await,
+            }
+        }
+    }
+}
+
+/// A held extent, released when dropped.
+struct Holding<'a> {
+    core: &'a Core,
+    held: Arc<Held>,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.core.release(&self.held);
+    }
+}
+
+/// The blocks that `[offset, offset + len)` touches, and those it covers wholly.
+fn blocks_of(offset: u64, len: u64) -> (Extent, Extent) {
+    let touched = Extent::between(offset / BLOCK, (offset + len).div_ceil(BLOCK));
+    let first = offset.div_ceil(BLOCK);
+    let whole = Extent::between(first, ((offset + len) / BLOCK).max(first));
+    (touched, whole)
+}
+
+impl Volume {
+    fn writer(&self) -> Result<&Writer> {
+        self.writer.as_ref().ok_or(Error::ReadOnly)
+    }
+
+    pub(super) async fn write_bytes(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
+        let writer = self.writer()?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (touched, whole) = blocks_of(offset, data.len() as u64);
+        let to = if touched == whole {
+            writer.submit(&Record::Write(touched), &data, None).await?
+        } else {
+            self.write_partial(writer, offset, &data, touched).await?
+        };
+        if fua { writer.make_durable(to).await } else { Ok(()) }
+    }
+
+    /// A write that begins or ends inside a block: the rest of that block is read while its extent is
+    /// held, so that two such writes into one block both survive.
+    async fn write_partial(
+        &self,
+        writer: &Writer,
+        offset: u64,
+        data: &[u8],
+        touched: Extent,
+    ) -> Result<JournalPos> {
+        let holding = writer.hold(touched).await;
+        let mut blocks = BytesMut::with_capacity((touched.len * BLOCK) as usize);
+        let (start, end) = (touched.start * BLOCK, touched.end() * BLOCK);
+        let data_end = offset + data.len() as u64;
+        if offset > start {
+            let block = self.read_block(touched.start).await?;
+            blocks.extend_from_slice(&block[..(offset - start) as usize]);
+        }
+        blocks.extend_from_slice(data);
+        if data_end < end {
+            let block = self.read_block(touched.end() - 1).await?;
+            blocks.extend_from_slice(&block[BLOCK_BYTES - (end - data_end) as usize..]);
+        }
+        writer.submit(&Record::Write(touched), &blocks, Some(&holding.held)).await
+    }
+
+    async fn read_block(&self, block: u64) -> Result<Bytes> {
+        let pieces = self.read_blocks(Extent::new(block, 1)).await?;
+        Ok(match pieces.as_slice() {
+            [Piece::Data(data)] => data.clone(),
+            _ => Bytes::from_static(&[0; BLOCK_BYTES]),
+        })
+    }
+
+    pub(super) async fn zero_bytes(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
+        let writer = self.writer()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let size = writer.size_bytes();
+        // The part of the last block behind the end of the volume is zero already.
+        let end = if offset + len == size { size.next_multiple_of(BLOCK) } else { offset + len };
+        let (touched, whole) = blocks_of(offset, end - offset);
+        let mut to = JournalPos(0);
+        let mut edges = Vec::new();
+        if whole.is_empty() {
+            edges.push((offset, end));
+        } else {
+            edges.push((offset, whole.start * BLOCK));
+            edges.push((whole.end() * BLOCK, end));
+            to = writer.submit(&Record::Zero { extent: whole, allocated }, &[], None).await?;
+        }
+        for (from, until) in edges.into_iter().filter(|(from, until)| from < until) {
+            let zeroes = vec![0; (until - from) as usize];
+            let (edge, _) = blocks_of(from, until - from);
+            debug_assert!(edge.len <= 2 && edge.intersect(touched) == Some(edge));
+            to = to.max(self.write_partial(writer, from, &zeroes, edge).await?);
+        }
+        if fua { writer.make_durable(to).await } else { Ok(()) }
+    }
+
+    /// What lies behind the end is never seen: growing zeroes it first, so a crash in between leaves the old
+    /// size. Shrinking gives the space back after the fact.
+    pub(super) async fn resize_to(&self, size_bytes: u64, force: bool) -> Result<()> {
+        let writer = self.writer()?;
+        let _one_at_a_time = writer.resizing.lock().await;
+        let old = writer.size_bytes();
+        let resize = Record::Resize { size_bytes };
+        let to = if size_bytes >= old {
+            self.zero_bytes(old, size_bytes.next_multiple_of(BLOCK) - old, false, false).await?;
+            writer.submit(&resize, &[], None).await?
+        } else {
+            if !force && self.has_data(size_bytes, old).await? {
+                return Err(Error::Invalid(format!(
+                    "there is data behind byte {size_bytes}: shrinking would drop it. Shrink the filesystem first, \
+                     or use --force to drop that data"
+                )));
+            }
+            let to = writer.submit(&resize, &[], None).await?;
+            let extent = Extent::between(size_bytes.div_ceil(BLOCK), old.div_ceil(BLOCK));
+            if extent.is_empty() {
+                to
+            } else {
+                writer.submit(&Record::Zero { extent, allocated: false }, &[], None).await?
+            }
+        };
+        writer.make_durable(to).await
+    }
+
+    async fn has_data(&self, from: u64, to: u64) -> Result<bool> {
+        let mut at = from;
+        while at < to {
+            let ranges = self.ranges_of(at, to - at, 1024).await?;
+            if ranges.iter().any(|(_, kind)| *kind == RangeKind::Data) {
+                return Ok(true);
+            }
+            at += ranges.iter().map(|(len, _)| len).sum::<u64>();
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,168 @@
+//! What the rest of the volume may ask of a running write-back, and what it shows.
+
+use std::{
+    future::Future,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    Error, Result,
+    units::{JournalPos, Seq},
+    writeback::age::Stamps,
+};
+
+/// The shared face of a write-back.
+pub struct Control {
+    state: Mutex<State>,
+    /// Wakes the flow: new work, or a new wish.
+    wake: Notify,
+    committed: watch::Sender<JournalPos>,
+    stopped: watch::Sender<bool>,
+    in_flight: AtomicU64,
+    /// The newest committed seq of this writer; 0 before the first.
+    committed_seq: AtomicU64,
+}
+
+struct State {
+    stamps: Stamps,
+    /// Up to here somebody waits for a commit.
+    wanted: JournalPos,
+    /// Up to here the flow has packed.
+    packed: JournalPos,
+    latched: Option<Error>,
+}
+
+impl Control {
+    pub(super) fn new(committed: JournalPos) -> Control {
+        let state = State { stamps: Stamps::default(), wanted: committed, packed: committed, latched: None };
+        Control {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            committed: watch::Sender::new(committed),
+            stopped: watch::Sender::new(false),
+            in_flight: AtomicU64::new(0),
+            committed_seq: AtomicU64::new(0),
+        }
+    }
+
+    /// A write was appended between two positions at `now`. Cheap: called for every write.
+    pub fn note_append(&self, from: JournalPos, to: JournalPos, now: Duration) {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        state.stamps.note(from, now);
+        let unpacked_before = from.0.saturating_sub(state.packed.0);
+        let unpacked = to.0.saturating_sub(state.packed.0);
+        drop(state);
+        // The flow needs to know of the first write and of every full segment, not of each write.
+        let segment = (crate::units::SEGMENT_DATA_BYTES_MAX / crate::units::BLOCK_BYTES) as u64;
+        if unpacked_before == 0 || unpacked_before / segment != unpacked / segment {
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn committed(&self) -> JournalPos {
+        *self.committed.borrow()
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// The newest seq this writer committed.
+    pub fn committed_seq(&self) -> Option<Seq> {
+        Some(Seq(self.committed_seq.load(Ordering::Relaxed))).filter(|seq| *seq > Seq(0))
+    }
+
+    /// When the oldest write that is not committed was made.
+    pub fn oldest_dirty(&self) -> Option<Duration> {
+        let committed = self.committed();
+        self.state.lock().expect("no panic under this lock").stamps.oldest_from(committed)
+    }
+
+    /// Returns when everything before `to` is committed.
+    ///
+    /// # Errors
+    /// What latched the write-back, or `Closed` when it was stopped.
+    pub async fn drain(&self, to: JournalPos) -> Result<()> {
+        {
+            let mut state = self.state.lock().expect("no panic under this lock");
+            state.wanted = state.wanted.max(to);
+        }
+        self.wake.notify_one();
+        let mut committed = self.committed.subscribe();
+        loop {
+            if *committed.borrow_and_update() >= to {
+                return Ok(());
+            }
+            if let Some(e) = self.latched() {
+                return Err(e);
+            }
+            self.unless_stopped(async { committed.changed().await.is_ok() }).await.ok_or(Error::Closed)?;
+        }
+    }
+
+    /// Waits for the next commit after the caller looked at `seen`.
+    pub async fn committed_beyond(&self, seen: JournalPos) -> Result<()> {
+        let mut committed = self.committed.subscribe();
+        while *committed.borrow_and_update() <= seen {
+            if let Some(e) = self.latched() {
+                return Err(e);
+            }
+            self.unless_stopped(async { committed.changed().await.is_ok() }).await.ok_or(Error::Closed)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `future` unless and until the write-back is stopped: then `None`, and it is dropped.
+    pub async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut stopped = self.stopped.subscribe();
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => None,
+            out = future => Some(out),
+        }
+    }
+
+    /// Stops everything at its next await point.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+
+    pub(super) fn latch(&self, e: &Error) {
+        self.state.lock().expect("no panic under this lock").latched.get_or_insert(e.clone());
+        self.committed.send_modify(|_| {}); // wakes those who wait; they see the latch
+    }
+
+    fn latched(&self) -> Option<Error> {
+        self.state.lock().expect("no panic under this lock").latched.clone()
+    }
+
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    pub(super) fn set_packed(&self, packed: JournalPos) {
+        self.state.lock().expect("no panic under this lock").packed = packed;
+    }
+
+    pub(super) fn set_committed(&self, seq: Seq, to: JournalPos, appended: JournalPos) {
+        self.committed_seq.store(seq.0, Ordering::Relaxed);
+        self.state.lock().expect("no panic under this lock").stamps.committed(to, appended);
+        self.committed.send_replace(to);
+    }
+
+    pub(super) fn set_in_flight(&self, n: usize) {
+        self.in_flight.store(n as u64, Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits for something behind `packed`, and since when the oldest write there is.
+    pub(super) fn wishes(&self, packed: JournalPos) -> (bool, Option<Duration>) {
+        let state = self.state.lock().expect("no panic under this lock");
+        (state.wanted > packed, state.stamps.oldest_from(packed))
+    }
+}

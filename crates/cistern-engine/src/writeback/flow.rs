@@ -1,0 +1,228 @@
+//! The one task that packs journal ranges, keeps the window of uploads full and commits in order.
+//!
+//! Invariants: `packed` is where the next range begins; ranges in flight are consecutive and end
+//! there; only the front of the window is ever committed. When a fenced writer's late object took a
+//! slot, everything in flight is resolved and packed again at later slots.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{
+    Error, Result,
+    env::Task,
+    journal::Record,
+    log::Appended,
+    segment::{self, JournalRange, SealedSegment},
+    units::{JournalPos, Mapping, SEGMENT_DATA_BYTES_MAX, Seq},
+    writeback::{
+        Commit, CommittedSegment, Control, Parts, WriteBackOptions,
+        maintain::{self, Point},
+        pack::{Load, pack, payload_bytes},
+        policy::{Decision, Situation, decide},
+    },
+};
+
+/// Segments sealed or on their way at once. Each holds its groups or its body: 16 MiB or a little more.
+const WINDOW: usize = 6;
+/// Segments after which the memory table becomes a run and a checkpoint is written, so that an
+/// opening after a crash reads at most about this many footers.
+const SEGMENTS_PER_CHECKPOINT: u64 = 48;
+/// Records of one segment: each makes at most two mappings more than its own, far below what a footer holds.
+const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
+/// Mappings in the memory table at which it becomes a run earlier.
+const TABLE_MAPPINGS_MAX: usize = 400_000;
+
+pub struct Flow {
+    parts: Parts,
+    options: WriteBackOptions,
+    control: Arc<Control>,
+    commit: Arc<dyn Commit>,
+    points: maintain::Points,
+    packed: JournalPos,
+    /// Size of the volume as of `packed`.
+    size_bytes: u64,
+    window: VecDeque<InFlight>,
+    since_checkpoint: u64,
+}
+
+struct InFlight {
+    seq: Seq,
+    range: JournalRange,
+    size_before: u64,
+    size_after: u64,
+    task: Task<Result<(Appended, Outcome)>>,
+}
+
+struct Outcome {
+    mappings: Vec<Mapping>,
+    data_bytes: u64,
+}
+
+impl Flow {
+    pub fn new(
+        parts: Parts,
+        options: WriteBackOptions,
+        control: Arc<Control>,
+        commit: Arc<dyn Commit>,
+        points: maintain::Points,
+    ) -> Flow {
+        let (packed, size_bytes) = (parts.walk.journal_pos, parts.walk.size_bytes);
+        let since_checkpoint = parts.applied.len() as u64;
+        let window = VecDeque::new();
+        Flow { parts, options, control, commit, points, packed, size_bytes, window, since_checkpoint }
+    }
+
+    /// Runs until something latches; being dropped is the ordinary end.
+    pub async fn run(mut self) {
+        loop {
+            if let Err(e) = self.turn().await {
+                self.control.latch(&e);
+                self.commit.latch(e);
+                return;
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Result<()> {
+        let appended = self.parts.journal.appended();
+        let (wanted, oldest) = self.control.wishes(self.packed);
+        let now = self.parts.env.now();
+        let decision = decide(&Situation {
+            unpacked_blocks: appended.0 - self.packed.0,
+            unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
+            wanted,
+            window_open: self.window.len() < WINDOW,
+            dirty_age_max: self.options.dirty_age_max,
+        });
+        if decision == Decision::Seal {
+            return self.seal(appended).await;
+        }
+        let pause = async {
+            match decision {
+                Decision::WaitFor(time) => self.parts.env.sleep(time).await,
+                _ => std::future::pending().await,
+            }
+        };
+        let front = async {
+            match self.window.front_mut() {
+                Some(front) => (&mut front.task).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = front => self.resolve(outcome.ok_or(Error::Closed)?).await,
+            () = self.control.woken() => Ok(()),
+            () = pause => Ok(()),
+        }
+    }
+
+    /// Packs the next range, up to a segment's worth, and sends it on its way.
+    async fn seal(&mut self, appended: JournalPos) -> Result<()> {
+        self.parts.journal.sync(appended).await?;
+        let load = self.load().await?;
+        let slot = self.parts.log.next_slot();
+        let (range, size_after) = (load.range, load.size_bytes);
+        let (env, log, compression) =
+            (self.parts.env.clone(), self.parts.log.clone(), self.options.compression);
+        let control = self.control.clone();
+        let work = async move {
+            let keys = log.keys().clone();
+            let sealed = env.compute(move || pack(&load, &slot, &keys, compression)).await;
+            let SealedSegment { body, mappings, data_bytes } = sealed;
+            let appended = log.append(&slot, body).await?;
+            Ok((appended, Outcome { mappings, data_bytes }))
+        };
+        let task = self.parts.env.spawn("segment", async move {
+            control.unless_stopped(work).await.unwrap_or(Err(Error::Closed))
+        });
+        let (seq, size_before) = (slot.seq, self.size_bytes);
+        self.window.push_back(InFlight { seq, range, size_before, size_after, task });
+        self.size_bytes = size_after;
+        self.set_packed(range.to);
+        Ok(())
+    }
+
+    /// Reads the groups from `packed` on, until a segment is full or nothing durable is left.
+    async fn load(&self) -> Result<Load> {
+        let journal = &self.parts.journal;
+        let (from, durable) = (self.packed, journal.durable());
+        let (mut to, mut data_bytes, mut records) = (from, 0, 0);
+        let mut size_bytes = self.size_bytes;
+        let mut groups = Vec::new();
+        while to < durable {
+            let group = journal.group(to).await?;
+            let payload_bytes = payload_bytes(&group);
+            let full = data_bytes + payload_bytes > SEGMENT_DATA_BYTES_MAX
+                || records + group.records().len() > RECORDS_MAX;
+            if !groups.is_empty() && full {
+                break;
+            }
+            data_bytes += payload_bytes;
+            records += group.records().len();
+            for placed in group.records() {
+                if let Record::Resize { size_bytes: new } = placed.record {
+                    size_bytes = new;
+                }
+            }
+            to = group.next();
+            groups.push(group);
+        }
+        assert!(to > from, "sealing was decided because something is unpacked, and it was synced");
+        let range = JournalRange { journal: journal.id(), from, to };
+        Ok(Load { range, groups, size_bytes })
+    }
+
+    /// The front of the window has its answer.
+    async fn resolve(&mut self, outcome: Result<(Appended, Outcome)>) -> Result<()> {
+        let front = self.window.pop_front().expect("its task just answered");
+        self.control.set_in_flight(self.window.len());
+        let (appended, outcome) = outcome?;
+        match appended {
+            Appended::Taken => self.pack_again(front).await,
+            Appended::Ours => self.commit(front, outcome).await,
+        }
+    }
+
+    async fn commit(&mut self, front: InFlight, outcome: Outcome) -> Result<()> {
+        let to = front.range.to;
+        let Outcome { mappings, data_bytes } = outcome;
+        let from = front.range.from;
+        self.commit.commit(CommittedSegment { seq: front.seq, mappings: &mappings, from, to });
+        self.parts.journal.free(to);
+        self.control.set_committed(front.seq, to, self.parts.journal.appended());
+        tracing::debug!(seq = front.seq.0, data_bytes, "committed");
+        self.since_checkpoint += 1;
+        let point = Point { covered: front.seq, journal_pos: to, size_bytes: front.size_after };
+        self.points.note(point, data_bytes);
+        if self.since_checkpoint >= SEGMENTS_PER_CHECKPOINT
+            || self.parts.map.table_len() >= TABLE_MAPPINGS_MAX
+        {
+            self.since_checkpoint = 0;
+            self.parts.map.freeze(front.seq);
+            self.points.push(point).await; // waits when maintenance is far behind
+        }
+        Ok(())
+    }
+
+    /// The front's slot was taken. Every later slot has to hold something before the log can go on
+    /// behind them, so all are resolved; then packing starts over where the front began.
+    async fn pack_again(&mut self, front: InFlight) -> Result<()> {
+        tracing::warn!(
+            seq = front.seq.0,
+            "a fenced writer's late object took this seq: packing again behind it"
+        );
+        for later in self.window.drain(..) {
+            later.task.await.ok_or(Error::Closed)??;
+        }
+        self.control.set_in_flight(0);
+        self.size_bytes = front.size_before;
+        self.set_packed(front.range.from);
+        Ok(())
+    }
+
+    fn set_packed(&mut self, packed: JournalPos) {
+        self.packed = packed;
+        self.control.set_packed(packed);
+        self.control.set_in_flight(self.window.len());
+    }
+}

@@ -1,0 +1,417 @@
+//! The log objects: they read back, and nothing that is damaged, swapped, forged or cut does.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use cistern_engine::{
+    Error, Result,
+    codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, fields::put_varint},
+    segment::{
+        Claim, Entry, EntryHead, EntryKind, Footer, MAPPINGS_MAX, Release, SealedSegment, SegmentBuilder,
+        Slot, TAIL_BYTES, Tail, encode_claim, encode_release, open_frame, read_head, read_tail,
+    },
+    units::{BLOCK_BYTES, Epoch, Extent, FrameRef, JournalPos, Place, Seq},
+};
+use golden::{corrupt, journal, key, noise, range, salt, slot, volume, whole};
+use proptest::prelude::*;
+
+mod golden;
+
+/// Bytes of the trailer, by the format.
+const TRAILER: usize = 72;
+const SIZE: u64 = 0x1_2345_6000;
+static KEY: LazyLock<MasterKey> = LazyLock::new(|| key(1));
+
+fn builder(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> SegmentBuilder {
+    SegmentBuilder::new(key, slot, compression)
+}
+
+/// The fixed segment of the golden files: two frames, a hole, allocated zeroes.
+fn sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> SealedSegment {
+    let mut builder = builder(key, compression, slot);
+    builder.data(0x1_2233, &[0xd7; BLOCK_BYTES]);
+    builder.zero(Extent::new(0x1_2234, 100), false);
+    builder.zero(Extent::new(0x2_0000, 7), true);
+    builder.data(0x3_0000, &[[0x11; BLOCK_BYTES], [0x22; BLOCK_BYTES]].concat());
+    builder.finish(range(), SIZE)
+}
+
+fn claim() -> Claim {
+    Claim {
+        host: "db-7.example.org".to_owned(),
+        wall_ms: 1_700_000_000_123,
+        journal: journal(),
+        start: JournalPos(77),
+        size_bytes: SIZE,
+    }
+}
+
+fn release() -> Release {
+    Release { wall_ms: 1_700_000_009_999, size_bytes: SIZE }
+}
+
+/// Everything there is to verify in a log object: the entry and all frames.
+fn verify(key: Option<&MasterKey>, slot: &Slot, object: &[u8]) -> Result<(Entry, Vec<Bytes>)> {
+    let (head, entry) = whole(key, slot, object)?;
+    let mut frames = Vec::new();
+    if let Entry::Segment(footer) = &entry {
+        let sealer = Sealer::new(key, slot.volume, ObjectKind::Segment, head.salt, slot.seq.0);
+        for mapping in &footer.mappings {
+            if let Place::Frame(frame) = mapping.place {
+                let stored = &object[frame.offset as usize..][..frame.stored as usize];
+                frames.push(open_frame(&sealer, &frame, stored)?);
+            }
+        }
+    }
+    Ok((entry, frames))
+}
+
+/// One small object of each kind, with and without encryption.
+fn all_kinds() -> Vec<(Option<&'static MasterKey>, Bytes)> {
+    let mut all = Vec::new();
+    for key in [None, Some(&*KEY)] {
+        all.push((key, sample(key, Compression::Lz4, slot(1, 5)).body));
+        all.push((key, encode_claim(key, &slot(1, 5), &claim())));
+        all.push((key, encode_release(key, &slot(1, 5), &release())));
+    }
+    all
+}
+
+/// A segment gives back its range, its size and every block, at the mappings that were promised
+/// when it was built.
+#[test]
+fn a_segment_reads_back() {
+    for key in [None, Some(&*KEY)] {
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let built = sample(key, compression, slot(1, 5));
+            let (head, entry) = whole(key, &slot(1, 5), &built.body).unwrap();
+            assert_eq!(
+                head,
+                EntryHead {
+                    kind: EntryKind::Segment,
+                    volume: volume(1),
+                    epoch: Epoch(3),
+                    seq: Seq(5),
+                    salt: salt(0x5a)
+                }
+            );
+            let footer = Footer { range: range(), size_bytes: SIZE, mappings: built.mappings.clone() };
+            assert_eq!(entry, Entry::Segment(footer));
+            assert_eq!(built.data_bytes, 3 * BLOCK_BYTES as u64);
+            let extents: Vec<_> = built.mappings.iter().map(|m| (m.extent.start, m.extent.len)).collect();
+            assert_eq!(extents, [(0x1_2233, 1), (0x1_2234, 100), (0x2_0000, 7), (0x3_0000, 2)]);
+            let (_, frames) = verify(key, &slot(1, 5), &built.body).unwrap();
+            assert_eq!(frames[0][..], [0xd7; BLOCK_BYTES]);
+            assert_eq!(frames[1][..], [[0x11; BLOCK_BYTES], [0x22; BLOCK_BYTES]].concat());
+        }
+    }
+}
+
+/// Claims and releases read back; a host name is kept within bounds and printable.
+#[test]
+fn claims_and_releases_read_back() {
+    for key in [None, Some(&*KEY)] {
+        let object = encode_claim(key, &slot(1, 9), &claim());
+        let (head, entry) = whole(key, &slot(1, 9), &object).unwrap();
+        assert_eq!((head.kind, entry), (EntryKind::Claim, Entry::Claim(claim())));
+        let object = encode_release(key, &slot(1, 9), &release());
+        let (head, entry) = whole(key, &slot(1, 9), &object).unwrap();
+        assert_eq!((head.kind, entry), (EntryKind::Release, Entry::Release(release())));
+        let odd = Claim { host: format!("a\x1b[31m\n{}", "ü".repeat(200)), ..claim() };
+        let object = encode_claim(key, &slot(1, 9), &odd);
+        let (_, Entry::Claim(read)) = whole(key, &slot(1, 9), &object).unwrap() else { panic!() };
+        assert_eq!(read.host, format!("a[31m{}", "ü".repeat(125)));
+    }
+}
+
+/// The bytes are what version 1 wrote, and what version 1 wrote still reads: these files stand
+/// for objects in users' stores.
+#[test]
+fn golden_log_objects() {
+    for (suffix, key) in [("plain", None), ("sealed", Some(&*KEY))] {
+        for (name, compression) in
+            [("raw", Compression::None), ("lz4", Compression::Lz4), ("zstd", Compression::Zstd)]
+        {
+            let fresh = sample(key, compression, slot(1, 5));
+            let stored = golden::stored(&format!("segment-1-{name}-{suffix}.bin"), &fresh.body);
+            let expected = verify(key, &slot(1, 5), &fresh.body).unwrap();
+            let (Entry::Segment(footer), frames) = verify(key, &slot(1, 5), &stored).unwrap() else {
+                panic!()
+            };
+            assert_eq!(frames, expected.1);
+            assert_eq!((footer.range, footer.size_bytes), (range(), SIZE));
+            if compression == Compression::None {
+                assert_eq!(stored, fresh.body); // a compressor may improve, the format may not
+            }
+        }
+        let fresh = encode_claim(key, &slot(1, 5), &claim());
+        assert_eq!(golden::stored(&format!("claim-1-{suffix}.bin"), &fresh), fresh);
+        let fresh = encode_release(key, &slot(1, 5), &release());
+        assert_eq!(golden::stored(&format!("release-1-{suffix}.bin"), &fresh), fresh);
+    }
+}
+
+/// Every single flipped bit of an object is detected, wherever it is.
+#[test]
+fn every_flipped_bit_is_detected() {
+    for (key, object) in all_kinds() {
+        verify(key, &slot(1, 5), &object).unwrap();
+        let mut damaged = object.to_vec();
+        for bit in 0..damaged.len() * 8 {
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let result = verify(key, &slot(1, 5), &damaged);
+            assert!(
+                matches!(result, Err(Error::Corrupt { .. } | Error::Version { .. })),
+                "bit {bit} of {}: {result:?}",
+                damaged.len()
+            );
+            damaged[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
+
+/// An object that was cut at any length, at either end, is refused.
+#[test]
+fn every_truncation_is_detected() {
+    for (key, object) in all_kinds() {
+        for len in 0..object.len() {
+            corrupt(verify(key, &slot(1, 5), &object[..len]));
+            corrupt(verify(key, &slot(1, 5), &object[object.len() - len..]));
+        }
+    }
+}
+
+/// An object of another volume or seq says so, and one that claims our identity with another's
+/// bytes does not open.
+#[test]
+fn swapped_objects_are_detected() {
+    for key in [None, Some(&*KEY)] {
+        let object = sample(key, Compression::Lz4, slot(2, 6)).body;
+        let text = corrupt(whole(key, &slot(1, 6), &object));
+        assert!(text.contains("log/0000000000000006") && text.contains(&volume(2).to_string()), "{text}");
+        let text = corrupt(whole(key, &slot(2, 5), &object));
+        assert!(text.contains("log/0000000000000005") && text.contains("log/0000000000000006"), "{text}");
+        assert_eq!(read_head(Seq(6), &object).unwrap().volume, volume(2));
+        // The trailer of one on the body of the other, lengths being equal.
+        for other in [
+            slot(1, 6),
+            slot(2, 7),
+            Slot { salt: salt(1), ..slot(2, 6) },
+            Slot { epoch: Epoch(4), ..slot(2, 6) },
+        ] {
+            let mut mixed = object[..object.len() - TRAILER].to_vec();
+            let twin = sample(key, Compression::Lz4, other).body;
+            mixed.extend_from_slice(&twin[twin.len() - TRAILER..]);
+            corrupt(whole(key, &other, &mixed));
+        }
+    }
+}
+
+/// A frame opens in its own segment and at its own offset only.
+#[test]
+fn swapped_frames_are_detected() {
+    for key in [None, Some(&*KEY)] {
+        let mut builder = builder(key, Compression::None, slot(1, 5));
+        builder.data(1, &[1; BLOCK_BYTES]);
+        builder.data(3, &[3; BLOCK_BYTES]);
+        let built = builder.finish(range(), SIZE);
+        let [Place::Frame(one), Place::Frame(two)] = [built.mappings[0].place, built.mappings[1].place]
+        else {
+            panic!()
+        };
+        assert_eq!(one.stored, two.stored);
+        let stored = |f: &FrameRef| &built.body[f.offset as usize..][..f.stored as usize];
+        let open = |seq: u64, f: &FrameRef, stored: &[u8]| {
+            let sealer = Sealer::new(key, volume(1), ObjectKind::Segment, salt(0x5a), seq);
+            open_frame(&sealer, f, stored)
+        };
+        assert_eq!(open(5, &one, stored(&one)).unwrap()[..], [1; BLOCK_BYTES]);
+        assert_eq!(open(5, &two, stored(&two)).unwrap()[..], [3; BLOCK_BYTES]);
+        assert!(corrupt(open(5, &one, stored(&two))).contains("frame at 8 of"));
+        corrupt(open(6, &one, stored(&one)));
+        corrupt(open(5, &FrameRef { index: 1, ..one }, stored(&one)));
+        corrupt(open(5, &one, &stored(&one)[1..]));
+    }
+}
+
+/// With encryption nothing but identities, kinds and lengths can be read from an object.
+#[test]
+fn encrypted_objects_tell_nothing() {
+    let mut size_varint = Vec::new();
+    put_varint(&mut size_varint, 0x1_2233);
+    let journal = journal();
+    let secrets: [&[u8]; 9] = [
+        b"db-7",
+        b"example",
+        &[0xd7; 4],
+        &[0x22; 4],
+        &SIZE.to_le_bytes(),
+        &0x1_2233_u64.to_le_bytes()[..4],
+        &size_varint,
+        journal.0.as_bytes(),
+        &1_700_000_000_123_u64.to_le_bytes(),
+    ];
+    let show = |key| {
+        let mut all = sample(key, Compression::None, slot(1, 5)).body.to_vec();
+        all.extend_from_slice(&encode_claim(key, &slot(1, 6), &claim()));
+        all.extend_from_slice(&encode_release(key, &slot(1, 7), &release()));
+        all
+    };
+    let (sealed, plain) = (show(Some(&*KEY)), show(None));
+    for secret in secrets {
+        assert!(!golden::contains(&sealed, secret), "{secret:02x?}");
+    }
+    // The search would have found them.
+    assert!(secrets.iter().filter(|secret| golden::contains(&plain, secret)).count() >= 8);
+}
+
+/// Opening with a wrong key, or without the key, is an error and not a panic.
+#[test]
+fn the_wrong_key_opens_nothing() {
+    let object = sample(Some(&KEY), Compression::Lz4, slot(1, 5)).body;
+    for wrong in [None, Some(&key(2))] {
+        assert!(corrupt(whole(wrong, &slot(1, 5), &object)).contains("seal does not fit"));
+    }
+    let object = sample(None, Compression::Lz4, slot(1, 5)).body;
+    corrupt(whole(Some(&KEY), &slot(1, 5), &object));
+}
+
+/// 4 KiB random incompressible writes cost at most 2 % more bytes than they have, and the footer
+/// of a full segment of them fits in the first read of the tail, on a volume of 100 TiB.
+#[test]
+fn random_blocks_cost_little() {
+    let mut state = 1;
+    let mut blocks: Vec<u64> = (0..4096)
+        .map(|_| u64::from_le_bytes(noise(&mut state, 8).try_into().unwrap()) % (100 << 40 >> 12))
+        .collect();
+    blocks.sort();
+    blocks.dedup();
+    let mut builder = builder(Some(&KEY), Compression::Lz4, slot(1, 5));
+    builder.reserve(blocks.len() * BLOCK_BYTES);
+    for &block in &blocks {
+        builder.data(block, &noise(&mut state, BLOCK_BYTES));
+    }
+    assert_eq!(builder.mappings(), blocks.len());
+    let built = builder.finish(range(), 100 << 40);
+    let Place::Frame(last) = built.mappings.last().unwrap().place else { panic!() };
+    let footer = built.body.len() - (last.offset + last.stored) as usize - TRAILER;
+    let ratio = built.body.len() as f64 / built.data_bytes as f64;
+    println!("footer {footer} bytes, {ratio:.4} bytes per byte");
+    assert!(footer < 24 << 10 && ratio <= 1.01, "{footer} {ratio}");
+    let tail = &built.body[built.body.len() - TAIL_BYTES as usize..];
+    let read = read_tail(Some(&KEY), volume(1), Seq(5), built.body.len() as u64, tail).unwrap();
+    assert!(matches!(read, Tail::Whole(_, Entry::Segment(footer)) if footer.mappings == built.mappings));
+}
+
+/// A footer longer than the tail asks for exactly what is missing, once; so does a tail too short
+/// for the trailer.
+#[test]
+fn a_long_footer_asks_for_more() {
+    let mut builder = builder(None, Compression::Lz4, slot(1, 5));
+    builder.data(0, &[7; BLOCK_BYTES]);
+    for i in 0..MAPPINGS_MAX as u64 - 1 {
+        builder.zero(Extent::new(1000 + i * 1_000_000, 300_000), i % 2 == 0);
+    }
+    let built = builder.finish(range(), SIZE);
+    let bytes = built.body.len() as u64;
+    let read = |from: u64| read_tail(None, volume(1), Seq(5), bytes, &built.body[from as usize..]).unwrap();
+    assert_eq!(read(bytes - 10), Tail::NeedMore { from: bytes - TAIL_BYTES });
+    let Tail::NeedMore { from } = read(bytes - TAIL_BYTES) else { panic!() };
+    assert!(from < bytes - TAIL_BYTES);
+    assert!(
+        matches!(read(from), Tail::Whole(_, Entry::Segment(footer)) if footer.mappings == built.mappings)
+    );
+}
+
+/// Consecutive blocks share frames whichever way they were handed in, cut at multiples of 16 blocks; a gap or
+/// an extent of zeroes begins a new frame.
+#[test]
+fn consecutive_blocks_share_frames() {
+    let data = noise(&mut 1, 40 * BLOCK_BYTES);
+    for pieces in [vec![40], vec![1; 40], vec![3, 16, 21], vec![17, 23], vec![32, 8]] {
+        let mut builder = builder(None, Compression::None, slot(1, 5));
+        let mut block = 0;
+        for piece in pieces {
+            builder.data(10 + block as u64, &data[block * BLOCK_BYTES..][..piece * BLOCK_BYTES]);
+            block += piece;
+        }
+        builder.data(60, &data[..BLOCK_BYTES]);
+        let built = builder.finish(range(), SIZE);
+        let extents: Vec<_> = built.mappings.iter().map(|m| (m.extent.start, m.extent.len)).collect();
+        assert_eq!(extents, [(10, 6), (16, 16), (32, 16), (48, 2), (60, 1)]);
+        let (_, frames) = verify(None, &slot(1, 5), &built.body).unwrap();
+        assert_eq!(frames[..4].concat(), data);
+    }
+}
+
+/// A newer version is told from damage, and a foreign object from both.
+#[test]
+fn newer_and_foreign_objects_are_named() {
+    let mut object = encode_release(None, &slot(1, 5), &release()).to_vec();
+    *object.last_mut().unwrap() = 2;
+    let result = whole(None, &slot(1, 5), &object);
+    assert!(matches!(result, Err(Error::Version { found: 2, known: 1, .. })), "{result:?}");
+    let foreign = corrupt(whole(None, &slot(1, 5), &[b'x'; 500]));
+    assert!(foreign.contains("not a cistern object"), "{foreign}");
+}
+
+proptest! {
+    #![proptest_config(golden::cases(48))]
+
+    /// Any sequence of data and zeroes reads back as the blocks that were put in.
+    #[test]
+    fn any_segment_reads_back(
+        steps in proptest::collection::vec((0..20_u64, 1..40_usize, 0..4_u8, any::<u64>()), 0..20),
+        encrypt: bool,
+        compression in prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)],
+    ) {
+        let key = encrypt.then_some(&*KEY);
+        let mut builder = builder(key, compression, slot(1, 5));
+        let (mut block, mut expected) = (0, Vec::new());
+        for (gap, len, what, mut seed) in steps {
+            block += gap;
+            let extent = Extent::new(block, len as u64);
+            match what {
+                0 => builder.zero(extent, false),
+                1 => builder.zero(extent, true),
+                _ => {
+                    let mut data = noise(&mut seed, len * BLOCK_BYTES);
+                    if what == 2 { data.chunks_mut(BLOCK_BYTES).for_each(|b| b[100..].fill(9)) }
+                    builder.data(block, &data);
+                    expected.extend(data.chunks(BLOCK_BYTES).enumerate().map(|(i, b)| (block + i as u64, b.to_vec())));
+                }
+            }
+            block = extent.end();
+        }
+        let built = builder.finish(range(), SIZE);
+        let (entry, frames) = verify(key, &slot(1, 5), &built.body).unwrap();
+        let Entry::Segment(footer) = entry else { panic!() };
+        prop_assert_eq!(&footer.mappings, &built.mappings);
+        prop_assert!(footer.mappings.windows(2).all(|w| w[0].extent.end() <= w[1].extent.start));
+        let placed = footer.mappings.iter().filter(|m| matches!(m.place, Place::Frame(_)));
+        let mut read = Vec::new();
+        for (mapping, frame) in placed.zip(frames) {
+            prop_assert_eq!(frame.len() as u64, mapping.extent.len * BLOCK_BYTES as u64);
+            read.extend(frame.chunks(BLOCK_BYTES).enumerate().map(|(i, b)| (mapping.extent.start + i as u64, b.to_vec())));
+        }
+        prop_assert_eq!(read.len(), expected.len());
+        prop_assert!(read == expected);
+    }
+
+    /// Arbitrary bytes as an object never panic, nor do arbitrary frames.
+    #[test]
+    fn arbitrary_objects_are_harmless(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        magic: bool,
+        more in 0..1000_u64,
+    ) {
+        if magic { bytes.extend([&MAGIC[..], &[1]].concat()) }
+        let _ = read_tail(None, volume(1), Seq(5), bytes.len() as u64 + more, &bytes);
+        let _ = read_head(Seq(5), &bytes);
+        let sealer = Sealer::new(None, volume(1), ObjectKind::Segment, salt(0x5a), 5);
+        let mut stored = Vec::new();
+        sealer.seal(8, &bytes, &mut stored);
+        let frame = FrameRef { seq: Seq(5), offset: 8, stored: stored.len() as u32, index: 0 };
+        let _ = open_frame(&sealer, &frame, &stored);
+    }
+}

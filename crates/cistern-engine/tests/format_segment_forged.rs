@@ -1,0 +1,164 @@
+//! Log objects as the format is written down, sealed rightly, with wrong content. They stand for
+//! whoever can write to an unencrypted store, and for our own bugs.
+
+use cistern_engine::{
+    codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
+    segment::{Entry, MAPPINGS_MAX, open_frame},
+    units::{BLOCK_BYTES, Extent, FrameRef, JournalPos, Mapping, Place, Seq, VOLUME_BYTES_MAX},
+};
+use golden::{corrupt, journal, salt, slot, volume, whole};
+use proptest::prelude::*;
+
+mod golden;
+
+fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
+    let mut object = [&MAGIC[..], &[1], frames].concat();
+    let offset = object.len();
+    let sealed_as = [ObjectKind::Segment, ObjectKind::Claim, ObjectKind::Release];
+    let sealed_as = sealed_as.into_iter().find(|k| *k as u8 == kind).unwrap_or(ObjectKind::Run);
+    let plain = [&3_u64.to_le_bytes()[..], footer].concat();
+    Sealer::new(None, volume(1), sealed_as, salt(0x5a), 5).seal(offset as u64, &plain, &mut object);
+    let trailer = object.len();
+    object.extend_from_slice(volume(1).0.as_bytes());
+    object.extend_from_slice(&3_u64.to_le_bytes());
+    object.extend_from_slice(&5_u64.to_le_bytes());
+    object.extend_from_slice(&salt(0x5a).0);
+    object.extend_from_slice(&(offset as u32).to_le_bytes());
+    object.extend_from_slice(&((trailer - offset) as u32).to_le_bytes());
+    object.extend_from_slice(&[kind, 0, 0, 0]);
+    object.extend_from_slice(&crc32c(&object[trailer..]).to_le_bytes());
+    object.extend_from_slice(&MAGIC);
+    object.push(1);
+    assert_eq!(object.len() - trailer, 72);
+    object
+}
+
+fn footer(from: u64, to: u64, size: u64, count: u32, mappings: &[u8]) -> Vec<u8> {
+    let mut out = journal().0.as_bytes().to_vec();
+    out.extend_from_slice(&from.to_le_bytes());
+    out.extend_from_slice(&to.to_le_bytes());
+    out.extend_from_slice(&size.to_le_bytes());
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(mappings);
+    out
+}
+
+fn varint(value: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, value);
+    out
+}
+
+/// The format as written down gives the object that the code reads.
+#[test]
+fn a_segment_made_by_the_book_reads() {
+    // Block 9: a frame of 2 blocks in 100 bytes; 11: one in 100 as well; 20: hole of 5; 25: zeroes.
+    let mappings = [
+        &[0x12][..],
+        &varint(9),
+        &varint(100),
+        &[0x0e],
+        &[0x00],
+        &varint(8),
+        &varint(5),
+        &[0x05],
+        &varint(3),
+    ];
+    let object = forge(1, &[0; 200], &footer(1, 2, 512, 4, &mappings.concat()));
+    let (_, Entry::Segment(read)) = whole(None, &slot(1, 5), &object).unwrap() else { panic!() };
+    let frame = |offset| Place::Frame(FrameRef { seq: Seq(5), offset, stored: 100, index: 0 });
+    let mapping = |start, len, place| Mapping { extent: Extent::new(start, len), birth: Seq(5), place };
+    let expected = [
+        mapping(9, 2, frame(8)),
+        mapping(11, 1, frame(108)),
+        mapping(20, 5, Place::Hole),
+        mapping(25, 3, Place::Zero),
+    ];
+    assert_eq!(read.mappings, expected);
+    assert_eq!((read.range.from, read.range.to, read.size_bytes), (JournalPos(1), JournalPos(2), 512));
+}
+
+/// Content out of bounds is refused even under a right seal.
+#[test]
+fn forged_footers_are_refused() {
+    let blocks_max = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
+    let hole = |gap: u64, len: u64| [vec![0x00], varint(gap), varint(len)].concat();
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("backwards", footer(2, 1, 512, 0, &[])),
+        ("size", footer(1, 2, 513, 0, &[])),
+        ("size", footer(1, 2, VOLUME_BYTES_MAX + 512, 0, &[])),
+        ("too many", footer(1, 2, 512, MAPPINGS_MAX as u32 + 1, &[])),
+        ("too many", footer(1, 2, 512, u32::MAX, &[])),
+        ("cut short", footer(1, 2, 512, 1, &[])),
+        ("cut short", footer(1, 2, 512, 0, &[])[..30].to_vec()),
+        ("too long", footer(1, 2, 512, 0, &[0])),
+        ("out of bounds", footer(1, 2, 512, 1, &hole(0, blocks_max + 1))),
+        ("out of bounds", footer(1, 2, 512, 1, &hole(blocks_max, 1))),
+        ("out of bounds", footer(1, 2, 512, 1, &hole(1, 0))),
+        ("out of bounds", footer(1, 2, 512, 1, &hole(u64::MAX, 2))),
+        ("out of bounds", footer(1, 2, 512, 2, &[hole(1, 1), hole(u64::MAX, u64::MAX)].concat())),
+        ("no known kind", footer(1, 2, 512, 1, &[0x03, 1, 1])),
+        ("no known kind", footer(1, 2, 512, 1, &[0x10, 1, 1])),
+        ("no length", footer(1, 2, 512, 1, &[0x0a, 1])),
+        ("no length", footer(1, 2, 512, 1, &[0x02, 1, 0])),
+        ("do not fill", footer(1, 2, 512, 1, &[0x02, 1, 99])),
+        ("do not fill", footer(1, 2, 512, 1, &[0x02, 1, 101])),
+        ("no length", footer(1, 2, 512, 1, &[vec![0x02, 1], varint(1 << 32)].concat())),
+        ("a frame is out", footer(1, 2, 512, 1, &[vec![0x02, 1], varint(u32::MAX.into())].concat())),
+    ];
+    for (expected, footer) in cases {
+        let frames = vec![0; if expected == "do not fill" { 100 } else { 0 }];
+        let text = corrupt(whole(None, &slot(1, 5), &forge(1, &frames, &footer)));
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    for kind in [0, 4, 255] {
+        corrupt(whole(None, &slot(1, 5), &forge(kind, &[], &[])));
+    }
+    for kind in [2, 3] {
+        let good = [7_u64.to_le_bytes(), 512_u64.to_le_bytes()].concat();
+        let text = corrupt(whole(None, &slot(1, 5), &forge(kind, &[1], &good)));
+        assert!(text.contains("only segments"), "{text}");
+    }
+    let release = [7_u64.to_le_bytes(), 513_u64.to_le_bytes()].concat();
+    assert!(corrupt(whole(None, &slot(1, 5), &forge(3, &[], &release))).contains("size"));
+    assert!(
+        corrupt(whole(None, &slot(1, 5), &forge(3, &[], &[&release[..], &[0]].concat())))
+            .contains("malformed")
+    );
+}
+
+/// A frame under a right seal that says it has no blocks, too many, or that decodes to another
+/// length, is refused.
+#[test]
+fn forged_frames_are_refused() {
+    let sealer = Sealer::new(None, volume(1), ObjectKind::Segment, salt(0x5a), 5);
+    let bomb = {
+        let mut payload = vec![1];
+        compress(Compression::Zstd, &[0; 1 << 20], &mut payload);
+        payload
+    };
+    let raw = |blocks: u8, bytes: usize| [vec![blocks, 0], vec![0; bytes]].concat();
+    for plain in
+        [vec![], vec![1], raw(0, 0), raw(17, 17 * 4096), raw(1, 4095), raw(1, 4097), raw(2, 4096), bomb]
+    {
+        let mut stored = Vec::new();
+        sealer.seal(8, &plain, &mut stored);
+        let frame = FrameRef { seq: Seq(5), offset: 8, stored: stored.len() as u32, index: 0 };
+        corrupt(open_frame(&sealer, &frame, &stored));
+    }
+}
+
+proptest! {
+    #![proptest_config(golden::cases(48))]
+
+    /// Arbitrary bytes under a right seal never panic, whatever kind they claim to be.
+    #[test]
+    fn arbitrary_footers_are_harmless(
+        kind in 0..5_u8,
+        fixed: bool,
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let footer = if fixed { footer(1, 2, 512, 20, &bytes) } else { bytes };
+        let _ = whole(None, &slot(1, 5), &forge(kind, &[], &footer));
+    }
+}

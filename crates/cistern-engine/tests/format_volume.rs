@@ -1,0 +1,130 @@
+//! `volume.json`: it reads back, tells newer from foreign, and opens with the right secret only.
+
+use cistern_engine::{
+    Error,
+    codec::{Compression, KeySource, MasterKey, ObjectKind, Sealer},
+    log::identity::{IDENTITY_BYTES_MAX, Identity},
+};
+use golden::{env, key, salt, volume};
+use proptest::prelude::*;
+use serde_json::Value;
+
+mod golden;
+
+fn identity(source: &KeySource) -> Identity {
+    let key = match source {
+        KeySource::None => None,
+        source => Some(key(1).wrap(&env(2), source).unwrap()),
+    };
+    Identity {
+        volume: volume(1),
+        created_ms: 1_700_000_000_123,
+        size_bytes: 10 << 40,
+        compression: Compression::Lz4,
+        key,
+    }
+}
+
+fn passphrase() -> KeySource {
+    KeySource::Passphrase("correct horse".to_owned())
+}
+
+fn key_file() -> KeySource {
+    KeySource::KeyFile((0..64).collect())
+}
+
+/// Whether `found` opens what was sealed under `key(1)`.
+fn is_the_key(found: &MasterKey) -> bool {
+    let sealer = |key| Sealer::new(Some(key), volume(1), ObjectKind::Run, salt(1), 1);
+    let mut sealed = Vec::new();
+    let key = key(1);
+    sealer(&key).seal(0, b"probe", &mut sealed);
+    sealer(found).open(0, &sealed).is_ok()
+}
+
+/// The files that version 1 wrote read, and unlock with their passphrase and key file: they stand
+/// for volumes of users.
+#[test]
+fn golden_identities() {
+    for (name, source) in [("plain", KeySource::None), ("passphrase", passphrase()), ("key-file", key_file())]
+    {
+        let fresh = identity(&source);
+        let stored = golden::stored(&format!("volume-1-{name}.json"), &fresh.encode());
+        assert_eq!(stored, fresh.encode());
+        let read = Identity::decode(&stored).unwrap();
+        assert_eq!(read, fresh);
+        match read.unlock(&source).unwrap() {
+            Some(found) => assert!(is_the_key(&found)),
+            None => assert_eq!(name, "plain"),
+        }
+    }
+}
+
+/// Each way of not having the right secret has its own text.
+#[test]
+fn a_missing_or_needless_secret_is_named() {
+    let text = |identity: &Identity, source: &KeySource| match identity.unlock(source) {
+        Err(Error::Key(text)) => text,
+        other => panic!("not a key error: {other:?}"),
+    };
+    assert!(text(&identity(&KeySource::None), &passphrase()).contains("is not encrypted"));
+    assert!(text(&identity(&key_file()), &KeySource::None).contains("is encrypted"));
+    assert!(text(&identity(&key_file()), &passphrase()).contains("by a key file, not by a passphrase"));
+}
+
+fn edited(field: &str, value: Value) -> Result<Identity, Error> {
+    let mut json: Value = serde_json::from_slice(&identity(&KeySource::None).encode()).unwrap();
+    json[field] = value;
+    Identity::decode(&serde_json::to_vec(&json).unwrap())
+}
+
+/// A newer format is told from a foreign file, even when it has fields that are not known here.
+#[test]
+fn newer_and_foreign_files_are_named() {
+    assert!(matches!(edited("format", 2.into()), Err(Error::Version { found: 2, known: 1, .. })));
+    let newer = br#"{"cistern": "volume", "format": 7, "shape": "new"}"#;
+    assert!(matches!(Identity::decode(newer), Err(Error::Version { found: 7, .. })));
+    let foreign: [&[u8]; 6] =
+        [b"", b"{}", b"[1]", b"\xff\xfe", br#"{"cistern": "tank", "format": 1}"#, br#"{"version": 3}"#];
+    for bytes in foreign {
+        let error = Identity::decode(bytes).unwrap_err();
+        assert!(error.to_string().contains("not a cistern volume"), "{error}");
+    }
+    assert!(matches!(
+        Identity::decode(&vec![b' '; IDENTITY_BYTES_MAX as usize + 1]),
+        Err(Error::Corrupt { .. })
+    ));
+}
+
+/// A field that is unknown, missing or of another meaning is refused, not guessed: above all a
+/// missing key never reads as "not encrypted".
+#[test]
+fn nothing_is_guessed() {
+    for (field, value) in [
+        ("format", 0.into()),
+        ("block_bytes", 8192.into()),
+        ("compression", "brotli".into()),
+        ("volume", "1".into()),
+        ("extra", 1.into()),
+        ("key", Value::Bool(false)),
+    ] {
+        assert!(matches!(edited(field, value), Err(Error::Corrupt { .. })), "{field}");
+    }
+    let mut json: Value = serde_json::from_slice(&identity(&passphrase()).encode()).unwrap();
+    json.as_object_mut().unwrap().remove("key");
+    assert!(matches!(Identity::decode(&serde_json::to_vec(&json).unwrap()), Err(Error::Corrupt { .. })));
+}
+
+proptest! {
+    #![proptest_config(golden::cases(64))]
+
+    /// Damage anywhere in the file is an error or another file, never a panic.
+    #[test]
+    fn damaged_files_are_harmless(at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+        let mut bytes = identity(&key_file()).encode().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        let _ = Identity::decode(&bytes);
+        let _ = Identity::decode(&bytes[..cut.index(bytes.len())]);
+    }
+}

@@ -1,0 +1,619 @@
+//! What the journal promises to its callers besides surviving crashes: order, room, memory,
+//! laps, damage, and stopping for good.
+
+use std::sync::{Arc, Mutex};
+
+use cistern_engine::{
+    Error,
+    disk::Disk,
+    env::Env,
+    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, read_only_scan},
+    units::{Extent, JournalPos, VolumeId},
+};
+
+mod journal_world;
+use journal_world::{Dice, FaultyDisk, World, payload};
+
+const VOLUME: VolumeId = VolumeId(uuid::Uuid::from_u128(7));
+/// Bytes of the superblock area.
+const AREA_BYTES: usize = 16 * 4096;
+
+fn options(memory_bytes: u64) -> JournalOptions {
+    JournalOptions { bytes: JOURNAL_BYTES_MIN, memory_bytes }
+}
+
+async fn create(env: &Env, disk: &Arc<dyn Disk>, memory_bytes: u64) -> Arc<Journal> {
+    Journal::create(env, disk, VOLUME, JournalPos(0), options(memory_bytes)).await.expect("create")
+}
+
+async fn open(env: &Env, disk: &Arc<dyn Disk>) -> Result<(Arc<Journal>, Vec<Record>), Error> {
+    let mut seen = Vec::new();
+    let journal =
+        Journal::open(env, disk, VOLUME, options(1 << 20), &mut |record, _, _| seen.push(record.clone()))
+            .await?;
+    Ok((journal, seen))
+}
+
+/// Appends a write of `blocks` blocks whose payload belongs to `id`; gives (position, end).
+fn write(journal: &Journal, id: u64, blocks: u64) -> Result<(JournalPos, JournalPos), AppendError> {
+    let mut first = None;
+    let record = Record::Write(Extent::new(id * 1024, blocks));
+    let end = journal.append(&record, &payload(id, blocks), &mut |_, pos| {
+        first.get_or_insert(pos);
+    })?;
+    Ok((first.expect("a write has a place"), end))
+}
+
+/// Runs a story to its end in a fresh world with a fresh disk.
+fn story<T, F>(seed: u64, tell: impl FnOnce(Env, FaultyDisk) -> F) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let world = World::new(seed);
+    let disk = FaultyDisk::new(&world);
+    world.run(None, tell(world.env(), disk)).expect("the story ends")
+}
+
+/// Everything comes back after a clean close: kinds, order, extents; a long write in parts.
+#[test]
+fn a_closed_journal_comes_back_whole() {
+    story(1, async |env, disk| {
+        let disk = disk.shared();
+        let journal = create(&env, &disk, 8 << 20).await;
+        let records = [
+            Record::Zero { extent: Extent::new(0, 1 << 40), allocated: false },
+            Record::Zero { extent: Extent::new(5, 1), allocated: true },
+            Record::Resize { size_bytes: 512 },
+            Record::Write(Extent::new(9, 3)),
+        ];
+        for record in &records {
+            journal.append(record, &payload(0, record.payload_blocks()), &mut |_, _| {}).expect("append");
+        }
+        write(&journal, 1, 600).expect("append");
+        journal.close().await.expect("close");
+        journal.close().await.expect("closing again is fine");
+        assert!(matches!(write(&journal, 1, 1), Err(AppendError::Failed(Error::Closed))));
+        drop(journal);
+        let (journal, seen) = open(&env, &disk).await.expect("open");
+        assert_eq!(seen[..4], records);
+        let parts: u64 = seen[4..].iter().map(Record::payload_blocks).sum();
+        assert_eq!(parts, 600);
+        assert_eq!(seen.len(), 7, "three groups hold 600 blocks");
+        journal.close().await.expect("close");
+    });
+}
+
+/// Requests that make no sense, or can never fit, are refused without a trace.
+#[test]
+fn impossible_records_are_refused() {
+    story(2, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 1 << 20).await;
+        let mut nowhere = |_, _| panic!("nothing is placed");
+        let block = vec![0; 4096];
+        for (record, data) in [
+            (Record::Write(Extent::new(0, 0)), &[][..]),
+            (Record::Write(Extent::new(0, 2)), &block[..]),
+            (Record::Write(Extent::new(u64::MAX, 1)), &block[..]),
+            (Record::Zero { extent: Extent::new(u64::MAX, 2), allocated: true }, &[][..]),
+            (Record::Zero { extent: Extent::new(0, 1), allocated: true }, &block[..]),
+            (Record::Resize { size_bytes: u64::MAX }, &[][..]),
+        ] {
+            let refused = journal.append(&record, data, &mut nowhere);
+            assert!(matches!(refused, Err(AppendError::Failed(Error::Invalid(_)))), "{record:?}");
+        }
+        assert!(matches!(write(&journal, 1, 5000), Err(AppendError::Failed(Error::Invalid(_)))));
+        assert!(matches!(journal.room(u64::MAX).await, Err(Error::Invalid(_))));
+        assert!(matches!(journal.sync(JournalPos(1)).await, Err(Error::Invalid(_))));
+        assert!(matches!(journal.read(JournalPos(0), 1).await, Err(Error::Invalid(_))));
+        assert!(matches!(journal.group(JournalPos(0)).await, Err(Error::Invalid(_))));
+        assert_eq!(journal.appended(), JournalPos(0));
+        let (pos, _) = write(&journal, 1, 2).expect("append");
+        assert!(matches!(journal.read(pos, 3).await, Err(Error::Invalid(_))), "behind the group");
+        assert!(matches!(journal.read(JournalPos(pos.0 - 1), 1).await, Err(Error::Invalid(_))), "a header");
+        journal.close().await.expect("close");
+    });
+}
+
+/// A journal that is too small, exists already, is missing, foreign or locked is refused by name.
+#[test]
+fn wrong_journals_are_refused() {
+    story(3, async |env, disk| {
+        let disk = disk.shared();
+        assert!(matches!(open(&env, &disk).await, Err(Error::NotFound(_))));
+        let small = JournalOptions { bytes: JOURNAL_BYTES_MIN - 1, memory_bytes: 0 };
+        let refused = Journal::create(&env, &disk, VOLUME, JournalPos(0), small).await;
+        assert!(matches!(refused, Err(Error::Invalid(_))));
+        let journal = create(&env, &disk, 1 << 20).await;
+        assert!(matches!(open(&env, &disk).await, Err(Error::Locked(_))));
+        journal.close().await.expect("close");
+        let again = Journal::create(&env, &disk, VOLUME, JournalPos(0), options(0)).await;
+        assert!(matches!(again, Err(Error::Exists(_))));
+        let other = VolumeId(uuid::Uuid::from_u128(8));
+        let foreign = Journal::open(&env, &disk, other, options(0), &mut |_, _, _| {}).await;
+        assert!(matches!(foreign, Err(Error::Corrupt { .. })));
+        open(&env, &disk).await.expect("all that changed nothing");
+    });
+}
+
+/// Many laps: reads from memory and from the disk give what was written, freed positions give
+/// nothing, and positions keep growing.
+#[test]
+fn many_laps() {
+    for (seed, memory_bytes) in [(4, 0), (5, 300 << 10), (6, 64 << 20)] {
+        story(seed, async move |env, disk| {
+            let journal = create(&env, &disk.shared(), memory_bytes).await;
+            let mut dice = Dice::new(seed);
+            let mut live: Vec<(u64, JournalPos, u64)> = Vec::new();
+            let ring = journal.capacity_blocks();
+            let mut id = 0;
+            while journal.appended().0 < 6 * ring {
+                id += 1;
+                let blocks = 1 + dice.below(200);
+                match write(&journal, id, blocks) {
+                    Ok((pos, _)) => live.push((id, pos, blocks)),
+                    Err(AppendError::Failed(e)) => panic!("{e}"),
+                    Err(AppendError::Full) => {
+                        journal.sync(journal.appended()).await.expect("sync");
+                        check_live(&journal, &live).await;
+                        let mut to = journal.tail();
+                        while to < journal.durable() && dice.below(50) > 0 {
+                            to = journal.group(to).await.expect("group").next();
+                        }
+                        journal.free(to);
+                        let freed = live.partition_point(|&(_, pos, _)| pos < to);
+                        for (_, pos, blocks) in live.drain(..freed) {
+                            assert!(journal.read(pos, blocks).await.expect("read").is_none());
+                        }
+                        journal.room(blocks).await.expect("room");
+                    }
+                }
+            }
+            assert!(journal.used_blocks() <= ring);
+            journal.close().await.expect("close");
+        });
+    }
+}
+
+async fn check_live(journal: &Journal, live: &[(u64, JournalPos, u64)]) {
+    for &(id, pos, blocks) in live {
+        let data = journal.read(pos, blocks).await.expect("read").expect("not freed");
+        assert!(data[..] == payload(id, blocks)[..]);
+    }
+}
+
+/// Room is given in the order in which it was asked for, and appends that do not wait cannot
+/// take what others wait for.
+#[test]
+fn room_is_fair() {
+    story(7, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 64 << 20).await;
+        let mut id = 0;
+        while write(&journal, id, 100).is_ok() {
+            id += 1;
+        }
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for (n, blocks) in [500, 1, 300].into_iter().enumerate() {
+            // Asked for in this order, whoever is polled first.
+            let (journal, order) = (journal.clone(), order.clone());
+            let mut asked = Box::pin(async move {
+                journal.room(blocks).await.expect("room");
+                order.lock().unwrap().push(n);
+                write(&journal, 9000 + n as u64, blocks).expect("what was granted fits");
+            });
+            assert!(futures_util::poll!(&mut asked).is_pending());
+            waiting.push(env.spawn("client", asked));
+        }
+        assert!(matches!(write(&journal, 1, 1), Err(AppendError::Full)), "others were first");
+        journal.sync(journal.appended()).await.expect("sync");
+        assert!(order.lock().unwrap().is_empty());
+        while order.lock().unwrap().len() < 3 {
+            let next = journal.group(journal.tail()).await.expect("group").next();
+            journal.free(next);
+            env.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        for task in waiting {
+            task.await.expect("it ends");
+        }
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+        journal.close().await.expect("close");
+    });
+}
+
+/// Somebody who gives up waiting for room, before or after it was granted, stops nobody else.
+#[test]
+fn giving_up_on_room_blocks_nobody() {
+    story(8, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 64 << 20).await;
+        let mut id = 0;
+        while write(&journal, id, 250).is_ok() {
+            id += 1;
+        }
+        let mut before = Box::pin(journal.room(900));
+        let mut after = Box::pin(journal.room(700));
+        assert!(futures_util::poll!(&mut before).is_pending());
+        assert!(futures_util::poll!(&mut after).is_pending());
+        drop(before);
+        journal.sync(journal.appended()).await.expect("sync");
+        journal.free(journal.durable());
+        let mut third = Box::pin(journal.room(600));
+        let _ = futures_util::poll!(&mut third);
+        env.sleep(std::time::Duration::from_millis(1)).await;
+        drop(after); // granted by now, never used
+        third.await.expect("room");
+        write(&journal, 1, 600).expect("append");
+        journal.room(300).await.expect("room");
+        write(&journal, 2, 300).expect("append");
+        journal.close().await.expect("close");
+    });
+}
+
+/// The queue is bounded by memory even when the ring has room, but one record always goes.
+#[test]
+fn queued_memory_is_bounded() {
+    story(9, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 1 << 20).await;
+        write(&journal, 0, 600).expect("a single record may be larger than the bound");
+        assert!(matches!(write(&journal, 1, 1), Err(AppendError::Full)));
+        journal.room(1).await.expect("room comes by writing alone");
+        let mut blocks = 0;
+        while write(&journal, 2, 10).is_ok() {
+            blocks += 10;
+        }
+        assert!((200..=256).contains(&blocks), "{blocks}");
+        journal.close().await.expect("close");
+    });
+}
+
+/// Many flushes of one instant share one sync of the disk.
+#[test]
+fn flushes_share_syncs() {
+    story(10, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 1 << 20).await;
+        let before = disk.syncs();
+        let tasks: Vec<_> = (0..100)
+            .map(|n| {
+                let (_, end) = write(&journal, n, 1).expect("append");
+                let journal = journal.clone();
+                env.spawn("flush", async move { journal.sync(end).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("it ends").expect("sync");
+        }
+        assert!(disk.syncs() - before <= 20, "{} syncs", disk.syncs() - before);
+        journal.close().await.expect("close");
+    });
+}
+
+/// Without any flush, no more than 64 MiB (and what is queued) is ever at stake: recovery relies
+/// on it to tell a torn end from damage.
+#[test]
+fn unsynced_data_is_bounded() {
+    story(16, async |env, disk| {
+        let options = JournalOptions { bytes: 80 << 20, memory_bytes: 2 << 20 };
+        let journal =
+            Journal::create(&env, &disk.shared(), VOLUME, JournalPos(0), options).await.expect("create");
+        let data = payload(1, 256);
+        for n in 0..72 {
+            while journal.append(&Record::Write(Extent::new(n, 256)), &data, &mut |_, _| {}).is_err() {
+                journal.room(256).await.expect("room");
+            }
+            let at_stake = journal.appended().0 - journal.durable().0;
+            assert!(at_stake <= (64 + 4) * 257, "{at_stake} blocks");
+        }
+        assert!(journal.durable().0 > 0);
+        journal.close().await.expect("close");
+    });
+}
+
+/// Filling the ring ahead ends, and then nothing happens any more: no task, no alarm, no write.
+#[test]
+fn an_idle_journal_comes_to_rest() {
+    let world = World::new(11);
+    let disk = FaultyDisk::new(&world);
+    let (env, shared, inner) = (world.env(), disk.shared(), world.clone());
+    let told = world.run(None, async move {
+        let journal = create(&env, &shared, 1 << 20).await;
+        let (_, end) = write(&journal, 1, 5).expect("append");
+        journal.sync(end).await.expect("sync");
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        let writes = disk.writes();
+        assert!(writes > 4, "it was filled");
+        assert!(inner.is_still());
+        // What was freed reaches the superblock, and then it rests again.
+        journal.free(end);
+        env.sleep(std::time::Duration::from_secs(10)).await;
+        assert_eq!(disk.writes(), writes + 1);
+        assert!(inner.is_still());
+        journal.close().await.expect("close");
+    });
+    told.expect("the story ends");
+}
+
+/// A failed sync or write stops the journal for good: every flush and append says so, also those
+/// that wait, and the disk is not touched again (the simulated disk checks that).
+#[test]
+fn a_failing_disk_stops_the_journal() {
+    for seed in 0..20 {
+        story(seed, async move |env, disk| {
+            let journal = create(&env, &disk.shared(), 1 << 20).await;
+            let (pos, end) = write(&journal, 1, 5).expect("append");
+            journal.sync(end).await.expect("sync");
+            if seed % 2 == 0 {
+                disk.fail_sync(1 + seed / 4)
+            } else {
+                disk.fail_write(1 + seed / 4)
+            }
+            let failed = loop {
+                let (_, end) = match write(&journal, 2, 1) {
+                    Ok(placed) => placed,
+                    Err(AppendError::Failed(e)) => break e,
+                    Err(AppendError::Full) => panic!("there is room"),
+                };
+                if let Err(e) = journal.sync(end).await {
+                    break e;
+                }
+            };
+            assert!(matches!(failed, Error::Latched(_)), "{failed}");
+            assert!(matches!(write(&journal, 3, 1), Err(AppendError::Failed(Error::Latched(_)))));
+            assert!(matches!(journal.sync(journal.appended()).await, Err(Error::Latched(_))));
+            assert!(matches!(journal.room(1).await, Err(Error::Latched(_))));
+            assert!(journal.latched().is_some());
+            journal.sync(end).await.expect("what was durable stays so");
+            assert!(journal.read(pos, 5).await.expect("reads go on").is_some());
+            assert!(matches!(journal.close().await, Err(Error::Latched(_))));
+        });
+    }
+}
+
+/// Any flipped bit in what a sync confirmed, with something synced behind it, is found: the
+/// journal is refused, and the scan still gives the records before the damage.
+#[test]
+fn damage_in_the_synced_part_is_refused() {
+    let mut dice = Dice::new(12);
+    for seed in 0..40 {
+        let world = World::new(seed);
+        let disk = FaultyDisk::new(&world);
+        let (env, shared) = (world.env(), disk.shared());
+        world.run(None, async move {
+            let journal = create(&env, &shared, 1 << 20).await;
+            for id in 0..6 {
+                let (_, end) = write(&journal, id, 3).expect("append");
+                journal.sync(end).await.expect("sync");
+            }
+            // A crash, not a close: only the groups vouch for each other.
+        });
+        let damaged = dice.below(5);
+        let byte = AREA_BYTES + (damaged * 4 * 4096 + dice.below(4 * 4096)) as usize;
+        disk.flip("journal", byte, dice.below(8) as u32);
+        let world = World::new(seed);
+        let (env, disk) = (world.env(), disk.moved_to(&world).shared());
+        world.run(None, async move {
+            let refused = open(&env, &disk).await.map(|(_, seen)| seen);
+            assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+            let mut salvaged = Vec::new();
+            let scan = read_only_scan(&env, &disk, &mut |group| {
+                for placed in group.records() {
+                    salvaged
+                        .push((placed.record.clone(), group.payload(placed.pos, 3).expect("its payload")));
+                }
+                Ok(())
+            })
+            .await
+            .expect("scan");
+            assert!(matches!(scan.damage, Some(Error::Corrupt { .. })));
+            assert_eq!(salvaged.len() as u64, damaged);
+            for (id, (record, data)) in salvaged.iter().enumerate() {
+                assert_eq!(*record, Record::Write(Extent::new(id as u64 * 1024, 3)));
+                assert!(data[..] == payload(id as u64, 3)[..]);
+            }
+        });
+    }
+}
+
+/// After a clean close, or a second of rest, even damage to the last group is found.
+#[test]
+fn damage_to_the_last_group_is_found_after_rest() {
+    for closes in [true, false] {
+        let world = World::new(13);
+        let disk = FaultyDisk::new(&world);
+        let (env, shared) = (world.env(), disk.shared());
+        world.run(None, async move {
+            let journal = create(&env, &shared, 1 << 20).await;
+            let (_, end) = write(&journal, 1, 3).expect("append");
+            journal.sync(end).await.expect("sync");
+            if closes {
+                journal.close().await.expect("close");
+            } else {
+                env.sleep(std::time::Duration::from_secs(10)).await;
+            }
+        });
+        disk.flip("journal", AREA_BYTES + 2 * 4096 + 77, 3);
+        let world = World::new(13);
+        let (env, disk) = (world.env(), disk.moved_to(&world).shared());
+        world.run(None, async move {
+            assert!(matches!(open(&env, &disk).await, Err(Error::Corrupt { .. })));
+        });
+    }
+}
+
+/// A superblock that rots is found or replaced by its twin; never is anything lost in silence,
+/// also not after laps, when the twin names a tail that was written over.
+#[test]
+fn a_damaged_superblock_loses_nothing_in_silence() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let mut dice = Dice::new(seed);
+        let world = World::new(seed);
+        let disk = FaultyDisk::new(&world);
+        let (env, shared) = (world.env(), disk.shared());
+        let rounds = 1 + dice.below(60);
+        let last = world.run(None, async move {
+            let journal = create(&env, &shared, 1 << 20).await;
+            for id in 0..rounds {
+                let blocks = 1 + dice.below(250);
+                let end = loop {
+                    if let Ok((_, end)) = write(&journal, id, blocks) {
+                        break end;
+                    }
+                    // The ring stays as full as it can be.
+                    let next = journal.group(journal.tail()).await.expect("group").next();
+                    journal.free(next);
+                    let _ = env.timeout(std::time::Duration::from_millis(1), journal.room(blocks)).await;
+                };
+                journal.sync(end).await.expect("sync");
+            }
+            (rounds - 1) * 1024
+        });
+        let last = last.expect("the story ends");
+        let slot = if seed % 2 == 0 { 0 } else { 8 * 4096 };
+        disk.flip("journal", slot + 80, 1);
+        let world = World::new(seed);
+        let (env, moved) = (world.env(), disk.moved_to(&world).shared());
+        let opened = world.run(None, async move { open(&env, &moved).await.map(|(_, seen)| seen) });
+        match opened.expect("the story ends") {
+            Ok(seen) => assert!(
+                matches!(seen.last(), Some(Record::Write(e)) if e.start >= last),
+                "seed {seed}: the newest record is missing"
+            ),
+            Err(Error::Corrupt { .. }) => refused += 1,
+            Err(e) => panic!("{e}"),
+        }
+        disk.flip("journal", 80, 0);
+        disk.flip("journal", 8 * 4096 + 80, 0);
+        let world = World::new(seed);
+        let (env, moved) = (world.env(), disk.moved_to(&world).shared());
+        world.run(None, async move {
+            assert!(matches!(open(&env, &moved).await, Err(Error::Corrupt { .. })), "both slots are damaged");
+        });
+    }
+    assert!(refused > 0, "some seeds write over the tail that the twin names");
+}
+
+/// A valid group of an earlier life lies exactly where a later life ended, with and without
+/// groups left before it: it does not come back.
+#[test]
+fn a_stale_group_at_the_end_stays_dead() {
+    for frees in [false, true] {
+        let world = World::new(17);
+        let disk = FaultyDisk::new(&world);
+        let (env, shared) = (world.env(), disk.shared());
+        world.run(None, async move {
+            let journal = create(&env, &shared, 1 << 20).await;
+            env.sleep(std::time::Duration::from_secs(20)).await; // until the ring is filled ahead
+            journal.close().await.expect("close");
+        });
+        let live = |seed: u64, ids: &'static [u64], syncs: bool| {
+            let world = World::new(seed);
+            let (env, shared) = (world.env(), disk.moved_to(&world).shared());
+            let told = world.run(None, async move {
+                let (journal, seen) = open(&env, &shared).await.expect("open");
+                for &id in ids {
+                    let (_, end) = write(&journal, id, 1).expect("append");
+                    if syncs {
+                        journal.sync(end).await.expect("sync");
+                    }
+                    env.sleep(std::time::Duration::from_micros(100)).await; // it is written
+                }
+                if syncs && frees {
+                    journal.free(journal.durable());
+                    env.sleep(std::time::Duration::from_secs(5)).await; // the medium knows
+                }
+                seen
+            });
+            told.expect("the story ends")
+        };
+        // Groups 1 and 2, a header and a block each; of the unsynced writes only group 2 survives.
+        assert_eq!(live(18, &[1, 2], false), []);
+        disk.cut_power_keeping(|n| n >= 2);
+        assert_eq!(live(19, &[3], true), [], "group 1 is lost, so group 2 does not count");
+        disk.cut_power_keeping(|_| false);
+        let kept = if frees { vec![] } else { vec![Record::Write(Extent::new(3 * 1024, 1))] };
+        assert_eq!(live(20, &[], false), kept, "group 2 begins where group 3 ended");
+    }
+}
+
+/// A payload that rots while the journal is open is never returned: reads of the disk say so.
+#[test]
+fn reads_never_return_wrong_bytes() {
+    let mut dice = Dice::new(14);
+    for seed in 0..30 {
+        let (byte, bit) = (dice.below(21 * 4096) as usize, dice.below(8) as u32);
+        story(seed, async move |env, disk| {
+            let journal = create(&env, &disk.shared(), 0).await; // keeps nothing in memory
+            let (pos, end) = write(&journal, 1, 20).expect("append");
+            journal.sync(end).await.expect("sync");
+            disk.flip("journal", AREA_BYTES + byte, bit);
+            let damaged = byte / 4096; // block of the group, 0 is its header
+            for n in 0..20 {
+                let read = journal.read(JournalPos(pos.0 + n), 1).await;
+                if damaged == 0 || damaged as u64 == n + 1 {
+                    assert!(matches!(read, Err(Error::Corrupt { .. })));
+                } else {
+                    let whole = payload(1, 20);
+                    let at = n as usize * 4096;
+                    assert!(read.expect("read").expect("not freed")[..] == whole[at..at + 4096]);
+                }
+            }
+            assert!(matches!(journal.group(JournalPos(0)).await, Err(Error::Corrupt { .. })));
+            journal.close().await.expect("close");
+        });
+    }
+}
+
+/// A read of the disk that races with freeing and overwriting gives the right bytes or nothing.
+#[test]
+fn reads_race_with_the_next_lap() {
+    for seed in 100..120 {
+        story(seed, async move |env, disk| {
+            let journal = create(&env, &disk.shared(), 0).await;
+            let ring = journal.capacity_blocks();
+            let mut id = 0;
+            let mut readers = Vec::new();
+            while journal.appended().0 < 3 * ring {
+                id += 1;
+                journal.room(100).await.expect("room");
+                let Ok((pos, end)) = write(&journal, id, 100) else { continue };
+                journal.sync(end).await.expect("sync");
+                let reader = journal.clone();
+                readers.push(env.spawn("reader", async move {
+                    if let Some(data) = reader.read(pos, 100).await.expect("never damage") {
+                        assert!(data[..] == payload(id, 100)[..]);
+                    }
+                }));
+                journal.free(end);
+            }
+            for reader in readers {
+                reader.await.expect("it ends");
+            }
+            journal.close().await.expect("close");
+        });
+    }
+}
+
+/// The same seed gives the same bytes on the disk.
+#[test]
+fn a_seed_gives_one_history() {
+    let run = || {
+        let world = World::new(15);
+        let disk = FaultyDisk::new(&world);
+        let (env, shared) = (world.env(), disk.shared());
+        world.run(Some(3000), async move {
+            let journal = create(&env, &shared, 1 << 20).await;
+            for id in 0.. {
+                let Ok((_, end)) = write(&journal, id % 100, 1 + id % 9) else {
+                    journal.free(journal.durable());
+                    journal.room(10).await.expect("room");
+                    continue;
+                };
+                if id % 3 == 0 {
+                    journal.sync(end).await.expect("sync");
+                }
+            }
+        });
+        disk.contents("journal")
+    };
+    assert!(run() == run());
+}

@@ -1,0 +1,153 @@
+//! The journal's bytes: they are what the specification says, and no bytes break the decoder.
+
+use cistern_engine::{
+    journal::{
+        Record,
+        format::{GroupHeader, Stamp, Superblock, crc32c, fits_header},
+    },
+    units::{Extent, JournalId, VolumeId},
+};
+use proptest::prelude::*;
+
+const JOURNAL: JournalId = JournalId(uuid::Uuid::from_u128(0x00112233_4455_6677_8899_aabbccddeeff));
+const VOLUME: VolumeId = VolumeId(uuid::Uuid::from_u128(0xffeeddcc_bbaa_9988_7766_554433221100));
+
+fn superblock() -> Superblock {
+    Superblock {
+        journal: JOURNAL,
+        volume: VOLUME,
+        generation: 3,
+        ring_blocks: 1000,
+        start: 100,
+        tail: 2000,
+        durable: 2500,
+        incarnation: 9,
+        prewritten: 1100,
+        opened: 1900,
+    }
+}
+
+fn header() -> GroupHeader {
+    GroupHeader {
+        journal: JOURNAL,
+        incarnation: 9,
+        pos: 2600,
+        durable: 2500,
+        records: vec![
+            Record::Write(Extent::new(0x0001_0203_0405, 2)),
+            Record::Zero { extent: Extent::new(7, 1 << 40), allocated: false },
+            Record::Zero { extent: Extent::new(8, 1), allocated: true },
+            Record::Resize { size_bytes: 1 << 40 },
+            Record::Write(Extent::new(0, 1)),
+        ],
+        crcs: vec![0xAABB_CCDD, 1, 2],
+    }
+}
+
+fn encoded(header: &GroupHeader) -> Vec<u8> {
+    let stamp = Stamp {
+        journal: header.journal,
+        incarnation: header.incarnation,
+        pos: header.pos,
+        durable: header.durable,
+    };
+    let mut block = vec![0xFF; 4096];
+    GroupHeader::encode(stamp, header.records.iter().cloned(), &header.crcs, &mut block);
+    block
+}
+
+fn encoded_superblock(superblock: &Superblock) -> Vec<u8> {
+    let mut block = vec![0xFF; 4096];
+    superblock.encode(&mut block);
+    block
+}
+
+/// Puts the right checksum on arbitrary bytes, so that the fields behind it are reached.
+fn sealed(mut block: Vec<u8>) -> Vec<u8> {
+    let crc = crc32c(&block[..4092]);
+    block[4092..].copy_from_slice(&crc.to_le_bytes());
+    block
+}
+
+/// Version 1 as it was written once and for all: these files never change.
+#[test]
+fn version_1_is_what_it_was() {
+    assert!(encoded_superblock(&superblock()) == include_bytes!("golden/journal_v1_superblock.bin"));
+    assert!(encoded(&header()) == include_bytes!("golden/journal_v1_group.bin"));
+}
+
+/// What is encoded is decoded.
+#[test]
+fn round_trip() {
+    assert_eq!(GroupHeader::decode(&encoded(&header())), Some(header()));
+    assert_eq!(Superblock::decode(&encoded_superblock(&superblock())).expect("known"), Some(superblock()));
+    assert_eq!(crc32c(b"123456789"), 0xE306_9283, "the check value of CRC-32C");
+}
+
+/// A superblock of a newer format says so instead of looking damaged.
+#[test]
+fn a_newer_version_is_named() {
+    let mut block = encoded_superblock(&superblock());
+    block[8] = 2;
+    let refused = Superblock::decode(&sealed(block));
+    assert!(matches!(refused, Err(cistern_engine::Error::Version { found: 2, known: 1, .. })));
+}
+
+/// One write of a whole group fits, one block more does not; many small records have their limit.
+#[test]
+fn header_limits() {
+    assert!(fits_header(1, 256));
+    assert!(!fits_header(1, 257));
+    assert!(fits_header(201, 201));
+    assert!(!fits_header(202, 202));
+    assert!(fits_header(251, 0));
+    assert!(!fits_header(252, 0));
+}
+
+/// Every single flipped bit of a header is noticed.
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let (group, superblock) = (encoded(&header()), encoded_superblock(&superblock()));
+    for bit in 0..4096 * 8 {
+        let (mut group, mut superblock) = (group.clone(), superblock.clone());
+        group[bit / 8] ^= 1 << (bit % 8);
+        superblock[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(GroupHeader::decode(&group), None);
+        assert_eq!(Superblock::decode(&superblock).expect("damage is not a version"), None);
+    }
+}
+
+proptest! {
+    /// Arbitrary bytes never panic and are never taken for a header.
+    #[test]
+    fn arbitrary_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+        prop_assert_eq!(GroupHeader::decode(&bytes), None);
+        prop_assert!(matches!(Superblock::decode(&bytes), Ok(None)));
+    }
+
+    /// Headers with arbitrary fields under a right checksum never panic, and whatever is accepted
+    /// can be encoded again to the same meaning.
+    #[test]
+    fn arbitrary_fields_are_checked(
+        changes in prop::collection::vec((0usize..200, any::<u8>()), 1..20),
+        records in 0u8..8, blocks in 0u8..8,
+    ) {
+        let mut block = encoded(&header());
+        block[12] = records;
+        block[56] = blocks;
+        for &(at, value) in &changes {
+            block[8 + at] = value;
+        }
+        if let Some(decoded) = GroupHeader::decode(&sealed(block)) {
+            let again = GroupHeader::decode(&encoded(&decoded));
+            prop_assert_eq!(again, Some(decoded));
+        }
+        let mut block = encoded_superblock(&superblock());
+        for &(at, value) in &changes {
+            block[12 + at] = value;
+        }
+        if let Ok(Some(decoded)) = Superblock::decode(&sealed(block)) {
+            prop_assert_eq!(Superblock::decode(&encoded_superblock(&decoded)).expect("known"), Some(decoded));
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! A small deterministic world for the journal's tests: an executor in which a seed picks the next
+//! task, a virtual clock, and a disk that at a power cut keeps what was synced and any subset of
+//! the sectors that were not.
+//!
+//! One seed gives one history. A crash is: stop polling, drop all tasks, cut the power.
+#![allow(dead_code)] // every test file uses its own part
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::{Future, poll_fn},
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use cistern_engine::{
+    Error, Result,
+    disk::{Disk, DiskFile},
+    env::{BoxFuture, Env, Environment},
+};
+
+const SECTOR: usize = 512;
+
+/// A small random generator (splitmix64).
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+struct TaskWaker {
+    id: u64,
+    ready: Arc<Mutex<BTreeSet<u64>>>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.ready.lock().unwrap().insert(self.id);
+    }
+}
+
+/// The executor and the clock.
+pub struct World {
+    dice: Mutex<Dice>,
+    tasks: Mutex<BTreeMap<u64, BoxFuture<()>>>,
+    ready: Arc<Mutex<BTreeSet<u64>>>,
+    timers: Mutex<BTreeMap<(Duration, u64), Waker>>,
+    now: Mutex<Duration>,
+    ids: Mutex<u64>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Arc<World> {
+        Arc::new(World {
+            dice: Mutex::new(Dice::new(seed)),
+            tasks: Mutex::default(),
+            ready: Arc::default(),
+            timers: Mutex::default(),
+            now: Mutex::default(),
+            ids: Mutex::default(),
+        })
+    }
+
+    pub fn env(self: &Arc<World>) -> Env {
+        Env::new(Arc::new(WorldEnv(self.clone())))
+    }
+
+    pub fn below(&self, n: u64) -> u64 {
+        self.dice.lock().unwrap().below(n)
+    }
+
+    fn id(&self) -> u64 {
+        let mut ids = self.ids.lock().unwrap();
+        *ids += 1;
+        *ids
+    }
+
+    fn start(&self, task: BoxFuture<()>) {
+        let id = self.id();
+        self.tasks.lock().unwrap().insert(id, task);
+        self.ready.lock().unwrap().insert(id);
+    }
+
+    /// Runs until `main` ends, or crashes after `steps`: `None`, and every task is gone.
+    pub fn run<T: Send + 'static>(
+        self: &Arc<World>,
+        steps: Option<u64>,
+        main: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let out = Arc::new(Mutex::new(None));
+        let slot = out.clone();
+        self.start(Box::pin(async move {
+            let value = main.await;
+            *slot.lock().unwrap() = Some(value);
+        }));
+        let mut left = steps.unwrap_or(u64::MAX);
+        while out.lock().unwrap().is_none() && left > 0 {
+            left -= 1;
+            self.step();
+        }
+        // Dropped outside the lock: what is dropped may wake others.
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap());
+        drop(tasks);
+        self.ready.lock().unwrap().clear();
+        self.timers.lock().unwrap().clear();
+        out.lock().unwrap().take()
+    }
+
+    fn step(&self) {
+        let chosen = {
+            let mut ready = self.ready.lock().unwrap();
+            let n = if ready.is_empty() { 0 } else { self.below(ready.len() as u64) as usize };
+            let id = ready.iter().nth(n).copied();
+            id.inspect(|id| {
+                ready.remove(id);
+            })
+        };
+        let Some(id) = chosen else { return self.advance() };
+        let Some(mut task) = self.tasks.lock().unwrap().remove(&id) else { return };
+        let waker = Waker::from(Arc::new(TaskWaker { id, ready: self.ready.clone() }));
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.tasks.lock().unwrap().insert(id, task);
+        }
+    }
+
+    fn advance(&self) {
+        let first = self.timers.lock().unwrap().pop_first();
+        let ((at, _), waker) = first.expect("everybody waits and nothing will ever happen");
+        let mut now = self.now.lock().unwrap();
+        *now = at.max(*now);
+        drop(now);
+        waker.wake();
+    }
+
+    /// Whether nothing would happen any more: no task is ready and no alarm is set.
+    pub fn is_still(&self) -> bool {
+        self.ready.lock().unwrap().is_empty() && self.timers.lock().unwrap().is_empty()
+    }
+
+    /// Lets others go first, some random number of times.
+    pub async fn pause(&self) {
+        for _ in 0..self.below(3) {
+            let mut polled = false;
+            poll_fn(|cx| {
+                if std::mem::replace(&mut polled, true) {
+                    return Poll::Ready(());
+                }
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+}
+
+struct WorldEnv(Arc<World>);
+
+/// An alarm that takes its timer with it when it is dropped.
+struct Alarm {
+    world: Arc<World>,
+    key: (Duration, u64),
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.world.timers.lock().unwrap().remove(&self.key);
+    }
+}
+
+impl Environment for WorldEnv {
+    fn now(&self) -> Duration {
+        *self.0.now.lock().unwrap()
+    }
+    fn wall_ms(&self) -> u64 {
+        self.now().as_millis() as u64
+    }
+    fn random(&self, out: &mut [u8]) {
+        out.fill_with(|| self.0.below(256) as u8);
+    }
+    fn sleep(&self, time: Duration) -> BoxFuture<()> {
+        let alarm = Alarm { world: self.0.clone(), key: (self.now() + time, self.0.id()) };
+        Box::pin(poll_fn(move |cx| {
+            if *alarm.world.now.lock().unwrap() >= alarm.key.0 {
+                return Poll::Ready(());
+            }
+            alarm.world.timers.lock().unwrap().insert(alarm.key, cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+    fn spawn(&self, _name: &'static str, task: BoxFuture<()>) {
+        self.0.start(task);
+    }
+    fn dedicated(&self, _name: &'static str, task: BoxFuture<()>) {
+        self.0.start(task);
+    }
+    fn blocking(&self, task: BoxFuture<()>) {
+        self.0.start(task);
+    }
+    fn compute(&self, work: Box<dyn FnOnce() + Send + 'static>) {
+        work();
+    }
+}
+
+#[derive(Clone, Default)]
+struct FileState {
+    durable: Vec<u8>,
+    current: Vec<u8>,
+    /// In the order in which they were issued.
+    unsynced: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Default)]
+struct DiskState {
+    files: BTreeMap<String, FileState>,
+    locks: BTreeSet<String>,
+    syncs: u64,
+    writes: u64,
+    /// The sync with this number fails.
+    failing_sync: Option<u64>,
+    /// The write with this number finds no space.
+    failing_write: Option<u64>,
+}
+
+/// A directory whose power can be cut.
+#[derive(Clone)]
+pub struct FaultyDisk {
+    world: Arc<World>,
+    state: Arc<Mutex<DiskState>>,
+}
+
+impl FaultyDisk {
+    pub fn new(world: &Arc<World>) -> FaultyDisk {
+        FaultyDisk { world: world.clone(), state: Arc::default() }
+    }
+
+    /// The same platters in another world.
+    pub fn moved_to(&self, world: &Arc<World>) -> FaultyDisk {
+        FaultyDisk { world: world.clone(), state: self.state.clone() }
+    }
+
+    pub fn shared(&self) -> Arc<dyn Disk> {
+        Arc::new(self.clone())
+    }
+
+    /// Keeps what was synced and, of the rest, sector by sector whatever the dice say.
+    pub fn cut_power(&self, dice: &mut Dice) {
+        let mut state = self.state.lock().unwrap();
+        assert!(state.locks.is_empty(), "the tasks are gone and with them their locks");
+        for file in state.files.values_mut() {
+            for (offset, data) in std::mem::take(&mut file.unsynced) {
+                // Often all or nothing of a write survives, sometimes any part of it.
+                let mode = dice.below(3);
+                for (n, sector) in data.chunks(SECTOR).enumerate() {
+                    if mode == 0 || (mode == 2 && dice.one_in(2)) {
+                        let at = offset + n * SECTOR;
+                        file.durable[at..at + sector.len()].copy_from_slice(sector);
+                    }
+                }
+            }
+            file.current.copy_from_slice(&file.durable);
+        }
+    }
+
+    /// Keeps what was synced and the unsynced writes whose number `keeps` accepts.
+    pub fn cut_power_keeping(&self, keeps: impl Fn(usize) -> bool) {
+        let mut state = self.state.lock().unwrap();
+        for file in state.files.values_mut() {
+            for (n, (at, data)) in std::mem::take(&mut file.unsynced).into_iter().enumerate() {
+                if keeps(n) {
+                    file.durable[at..at + data.len()].copy_from_slice(&data);
+                }
+            }
+            file.current.copy_from_slice(&file.durable);
+        }
+    }
+
+    /// A killed process: everything written stays, synced or not.
+    pub fn kill(&self) {
+        assert!(self.state.lock().unwrap().locks.is_empty());
+    }
+
+    /// Changes one bit of a file for good.
+    pub fn flip(&self, name: &str, byte: usize, bit: u32) {
+        let mut state = self.state.lock().unwrap();
+        let file = state.files.get_mut(name).expect("the file exists");
+        file.durable[byte] ^= 1 << bit;
+        file.current[byte] ^= 1 << bit;
+    }
+
+    pub fn contents(&self, name: &str) -> Vec<u8> {
+        self.state.lock().unwrap().files[name].current.clone()
+    }
+
+    pub fn fail_sync(&self, after: u64) {
+        let mut state = self.state.lock().unwrap();
+        state.failing_sync = Some(state.syncs + after);
+    }
+
+    pub fn fail_write(&self, after: u64) {
+        let mut state = self.state.lock().unwrap();
+        state.failing_write = Some(state.writes + after);
+    }
+
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().unwrap().syncs
+    }
+
+    pub fn writes(&self) -> u64 {
+        self.state.lock().unwrap().writes
+    }
+
+    fn file(&self, name: &str, len: usize) -> Arc<dyn DiskFile> {
+        Arc::new(FaultyFile { disk: self.clone(), name: name.into(), len, failed: Mutex::new(false) })
+    }
+}
+
+struct LockGuard(FaultyDisk, String);
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        self.0.state.lock().unwrap().locks.remove(&self.1);
+    }
+}
+
+#[async_trait]
+impl Disk for FaultyDisk {
+    async fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        let len = self.state.lock().unwrap().files.get(name).map(|f| f.current.len());
+        len.map(|len| self.file(name, len)).ok_or_else(|| Error::NotFound(name.into()))
+    }
+    async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>> {
+        let zeroes = vec![0; bytes as usize];
+        let new = FileState { durable: zeroes.clone(), current: zeroes, unsynced: Vec::new() };
+        let old = self.state.lock().unwrap().files.insert(name.into(), new);
+        assert!(old.is_none(), "created twice");
+        Ok(self.file(name, bytes as usize))
+    }
+    async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        let file = state.files.remove(from).ok_or_else(|| Error::NotFound(from.into()))?;
+        state.files.insert(to.into(), file);
+        Ok(())
+    }
+    async fn remove(&self, name: &str) -> Result<()> {
+        self.state.lock().unwrap().files.remove(name);
+        Ok(())
+    }
+    fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {
+        if !self.state.lock().unwrap().locks.insert(name.into()) {
+            return Err(Error::Locked(name.into()));
+        }
+        Ok(Box::new(LockGuard(self.clone(), name.into())))
+    }
+    fn describe(&self) -> String {
+        "faulty".into()
+    }
+}
+
+struct FaultyFile {
+    disk: FaultyDisk,
+    name: String,
+    len: usize,
+    failed: Mutex<bool>,
+}
+
+impl FaultyFile {
+    fn with<T>(&self, change: impl FnOnce(&mut FileState) -> T) -> T {
+        let mut state = self.disk.state.lock().unwrap();
+        change(state.files.get_mut(&self.name).expect("an open file exists"))
+    }
+
+    fn broken(&self, cause: &str) -> Error {
+        *self.failed.lock().unwrap() = true;
+        Error::Io { what: self.name.clone(), cause: cause.into() }
+    }
+}
+
+#[async_trait]
+impl DiskFile for FaultyFile {
+    async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        assert!(!*self.failed.lock().unwrap(), "nothing is written after a failure");
+        assert!(offset.is_multiple_of(4096) && data.len().is_multiple_of(4096));
+        let full = {
+            let mut state = self.disk.state.lock().unwrap();
+            state.writes += 1;
+            state.failing_write == Some(state.writes)
+        };
+        if full {
+            *self.failed.lock().unwrap() = true;
+            return Err(Error::Full(self.name.clone()));
+        }
+        let at = offset as usize;
+        self.with(|file| {
+            file.unsynced.push((at, data.to_vec()));
+            file.current[at..at + data.len()].copy_from_slice(data);
+        });
+        self.disk.world.pause().await;
+        Ok(())
+    }
+
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        assert!(offset.is_multiple_of(4096) && out.len().is_multiple_of(4096));
+        self.disk.world.pause().await;
+        let at = offset as usize;
+        self.with(|file| out.copy_from_slice(&file.current[at..at + out.len()]));
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<()> {
+        assert!(!*self.failed.lock().unwrap(), "nothing is synced after a failure");
+        let covered = self.with(|file| file.unsynced.len());
+        self.disk.world.pause().await;
+        let fails = {
+            let mut state = self.disk.state.lock().unwrap();
+            state.syncs += 1;
+            state.failing_sync == Some(state.syncs)
+        };
+        if fails {
+            return Err(self.broken("medium error"));
+        }
+        self.with(|file| {
+            let rest = file.unsynced.split_off(covered.min(file.unsynced.len()));
+            for (at, data) in std::mem::replace(&mut file.unsynced, rest) {
+                file.durable[at..at + data.len()].copy_from_slice(&data);
+            }
+        });
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+}
+
+/// The payload of `blocks` blocks that nothing else in a history has.
+pub fn payload(id: u64, blocks: u64) -> Vec<u8> {
+    payload_part(id, 0, blocks)
+}
+
+/// A part of that payload.
+pub fn payload_part(id: u64, skip: u64, blocks: u64) -> Vec<u8> {
+    let mut out = vec![0; blocks as usize * 4096];
+    let mut value = (id << 32 | skip).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    for block in out.chunks_exact_mut(4096) {
+        for word in block.chunks_exact_mut(8) {
+            word.copy_from_slice(&value.to_le_bytes());
+            value = value.rotate_left(1);
+        }
+        value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    }
+    out
+}

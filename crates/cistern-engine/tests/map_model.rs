@@ -1,0 +1,287 @@
+//! The map against plain memory: whatever is inserted, frozen, flushed, merged and reopened, every
+//! block is what was last written to it, and every block of every segment is accounted for.
+
+mod map_support;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cistern_engine::{
+    codec::MasterKey,
+    env::Env,
+    map::{Levels, Map, MapOptions, check_levels},
+    units::{Extent, FrameRef, Mapping, Place, Seq},
+};
+use map_support::*;
+use proptest::prelude::*;
+
+/// Blocks of the modelled device. Small, so that everything overlaps.
+const BLOCKS: u64 = 1000;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// One segment: its mappings as (start, blocks, kind).
+    Insert(Vec<(u64, u64, Kind)>),
+    TrimAll,
+    Freeze,
+    Flush,
+    Merge,
+    Lookup(u64, u64),
+    LookupLimited(u64, usize),
+    /// Take the state and go on, as a checkpoint does.
+    Checkpoint,
+    /// Lose the memory and open from the last checkpoint.
+    Reopen,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Frame { index: u8 },
+    Hole,
+    Zero,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let kind = prop_oneof![
+        6 => (0u8..16).prop_map(|index| Kind::Frame { index }),
+        1 => Just(Kind::Hole),
+        1 => Just(Kind::Zero),
+    ];
+    let write = (0..BLOCKS, prop_oneof![Just(1u64), 1u64..40], kind);
+    let op = prop_oneof![
+        8 => prop::collection::vec(write, 1..30).prop_map(Op::Insert),
+        1 => Just(Op::TrimAll),
+        4 => Just(Op::Freeze),
+        4 => Just(Op::Flush),
+        6 => Just(Op::Merge),
+        3 => (0..BLOCKS, 1..BLOCKS).prop_map(|(start, len)| Op::Lookup(start, len)),
+        2 => (0..BLOCKS, 1usize..20).prop_map(|(start, count)| Op::LookupLimited(start, count)),
+        2 => Just(Op::Checkpoint),
+        1 => Just(Op::Reopen),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+/// The device as an array, and what a checkpoint has to remember.
+struct Model {
+    blocks: Vec<(Seq, Place)>,
+    seq: u64,
+    /// Every segment's mappings: the log.
+    log: BTreeMap<u64, Vec<Mapping>>,
+    checkpoint: (Levels, Seq),
+    /// Dead blocks per segment as of the checkpoint.
+    dead: BTreeMap<Seq, u64>,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model {
+            blocks: vec![(Seq(0), Place::Hole); BLOCKS as usize],
+            seq: 0,
+            log: BTreeMap::new(),
+            checkpoint: (Levels::new(), Seq(0)),
+            dead: BTreeMap::new(),
+        }
+    }
+
+    fn segment(&mut self, writes: &[(u64, u64, Kind)]) -> Vec<Mapping> {
+        self.seq += 1;
+        let seq = Seq(self.seq);
+        let mut out = Vec::new();
+        for (n, &(start, len, kind)) in writes.iter().enumerate() {
+            let (len, place) = match kind {
+                Kind::Hole => (len, Place::Hole),
+                Kind::Zero => (len, Place::Zero),
+                Kind::Frame { index } => {
+                    let f = FrameRef { seq, offset: 100 + n as u32 * 70_000, stored: 30 + n as u32, index };
+                    (len.min(16 - u64::from(index)), Place::Frame(f))
+                }
+            };
+            let extent = Extent::between(start, (start + len).min(BLOCKS));
+            out.push(Mapping { extent, birth: seq, place });
+        }
+        for m in &out {
+            let at = m.extent.start as usize;
+            for (i, value) in by_block(&[*m]).into_iter().enumerate() {
+                self.blocks[at + i] = value;
+            }
+        }
+        self.log.insert(self.seq, out.clone());
+        out
+    }
+
+    fn written(&self, covered: Seq) -> BTreeMap<Seq, u64> {
+        let mut out = BTreeMap::new();
+        for m in self.log.range(..=covered.0).flat_map(|(_, batch)| batch) {
+            if let Place::Frame(f) = m.place {
+                *out.entry(f.seq).or_default() += m.extent.len;
+            }
+        }
+        out
+    }
+}
+
+/// Frame blocks in each level by itself, per segment: what is not dead.
+async fn alive(
+    env: &Env,
+    io: &Arc<MemoryRuns>,
+    key: Option<Arc<MasterKey>>,
+    levels: &Levels,
+) -> BTreeMap<Seq, u64> {
+    let mut out = BTreeMap::new();
+    for level in levels {
+        let map = open_map(env, io, key.clone(), MapOptions::default(), vec![level.clone()], Seq(0));
+        for m in map.lookup(Extent::new(0, BLOCKS)).await.unwrap() {
+            if let Place::Frame(f) = m.place {
+                *out.entry(f.seq).or_default() += m.extent.len;
+            }
+        }
+    }
+    out
+}
+
+async fn check(model: &Model, map: &Map, extent: Extent) -> Result<(), TestCaseError> {
+    let found = map.lookup(extent).await.unwrap();
+    prop_assert_eq!(found.first().map(|m| m.extent.start), Some(extent.start));
+    for pair in found.windows(2) {
+        prop_assert_eq!(pair[0].extent.end(), pair[1].extent.start);
+    }
+    let expected = &model.blocks[extent.start as usize..extent.end() as usize];
+    prop_assert_eq!(&by_block(&found)[..], expected);
+    Ok(())
+}
+
+async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), TestCaseError> {
+    let env = plain_env();
+    let key = encrypted.then(|| Arc::new(MasterKey::generate(&env)));
+    let io = Arc::new(MemoryRuns::default());
+    let mut model = Model::new();
+    let mut map = open_map(&env, &io, key.clone(), options.clone(), Levels::new(), Seq(0));
+    for op in ops {
+        match op {
+            Op::Insert(writes) => map.insert(&model.segment(&writes)),
+            Op::TrimAll => map.insert(&model.segment(&[(0, BLOCKS, Kind::Hole)])),
+            Op::Freeze => map.freeze(Seq(model.seq)),
+            Op::Flush => {
+                map.flush().await.unwrap();
+            }
+            Op::Merge => {
+                map.merge_step().await.unwrap();
+            }
+            Op::Lookup(start, len) => {
+                check(&model, &map, Extent::between(start, (start + len).min(BLOCKS))).await?;
+            }
+            Op::LookupLimited(start, count) => {
+                let found = map.lookup_limited(Extent::between(start, BLOCKS), count).await.unwrap();
+                prop_assert!(!found.is_empty() && found.len() <= count);
+                let seen = by_block(&found);
+                prop_assert_eq!(&seen[..], &model.blocks[start as usize..start as usize + seen.len()]);
+            }
+            Op::Checkpoint => {
+                let state = map.take_state();
+                check_levels(&state.levels).unwrap();
+                prop_assert!(state.dead.pinned.is_empty());
+                for (seq, blocks) in state.dead.free {
+                    *model.dead.entry(seq).or_default() += blocks;
+                }
+                let mut accounted = alive(&env, &io, key.clone(), &state.levels).await;
+                for (&seq, &blocks) in &model.dead {
+                    *accounted.entry(seq).or_default() += blocks;
+                }
+                prop_assert_eq!(accounted, model.written(state.covered));
+                model.checkpoint = (state.levels, state.covered);
+            }
+            Op::Reopen => {
+                let (levels, covered) = model.checkpoint.clone();
+                map = open_map(&env, &io, key.clone(), options.clone(), levels, covered);
+                for batch in model.log.range(covered.0 + 1..).map(|(_, batch)| batch) {
+                    map.insert(batch);
+                }
+            }
+        }
+    }
+    check(&model, &map, Extent::new(0, BLOCKS)).await?;
+    map.freeze(Seq(model.seq));
+    settle(&map).await;
+    check(&model, &map, Extent::new(0, BLOCKS)).await
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+proptest! {
+    /// Any history reads as in an array, through crashes as well, and at every checkpoint
+    /// `written = alive + dead` holds for every segment.
+    #[test]
+    fn agrees_with_an_array(ops in ops(), encrypted in any::<bool>(), cached in any::<bool>(), tiny in any::<bool>()) {
+        let mut options = if tiny { tiny_runs() } else { MapOptions::default() };
+        if !cached {
+            options.memory_bytes = 0;
+        }
+        block_on(run(ops, encrypted, options))?;
+    }
+}
+
+/// A view that was captured stays what it was while the map goes on below and above it.
+#[tokio::test]
+async fn a_view_does_not_change() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = new_map(&io);
+    map.insert(&[frame(0, 4, 1, 0), frame(10, 4, 1, 5000)]);
+    map.freeze(Seq(1));
+    map.insert(&[frame(2, 4, 2, 0)]);
+    let extent = Extent::new(0, 20);
+    let expected = map.lookup(extent).await.unwrap();
+    let view = map.begin(extent);
+    map.insert(&[hole(0, 100, 3)]);
+    map.freeze(Seq(3));
+    settle(&map).await;
+    assert_eq!(view.finish().await.unwrap(), expected);
+    assert_eq!(by_block(&map.lookup(extent).await.unwrap()), vec![(Seq(0), Place::Hole); 20]);
+}
+
+/// A flush that goes on while a merge runs keeps its level in front of the merged ones.
+#[tokio::test]
+async fn flushes_and_merges_do_not_disturb_each_other() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = new_map(&io);
+    let mut seq = 0;
+    for round in 0..50u64 {
+        for _ in 0..3 {
+            seq += 1;
+            let batch: Vec<_> =
+                (0..200).map(|i| frame((i * 7 + round) % 300 * 16, 16, seq, i as u32)).collect();
+            map.insert(&batch);
+            map.freeze(Seq(seq));
+        }
+        let (a, b, c) = tokio::join!(map.merge_step(), map.flush(), map.merge_step());
+        a.and(b).and(c).unwrap();
+    }
+    let before = by_block(&map.lookup(Extent::new(0, 6000)).await.unwrap());
+    settle(&map).await;
+    assert_eq!(by_block(&map.lookup(Extent::new(0, 6000)).await.unwrap()), before);
+    assert!(map.take_state().covered == Seq(seq));
+}
+
+/// What a snapshot still sees is reported as pinned by it, and its holes are kept.
+#[tokio::test]
+async fn a_snapshot_pins_what_it_sees() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = new_map(&io);
+    map.insert(&[frame(0, 8, 1, 0)]);
+    map.freeze(Seq(1));
+    map.flush().await.unwrap();
+    map.set_snapshots(vec![Seq(1)]);
+    map.insert(&[hole(0, 4, 2), frame(4, 2, 2, 0)]);
+    map.insert(&[frame(4, 1, 3, 0)]);
+    map.freeze(Seq(3));
+    settle(&map).await;
+    map.insert(&[frame(100, 16, 4, 0)]);
+    map.freeze(Seq(4));
+    settle(&map).await;
+    let state = map.take_state();
+    assert_eq!(state.dead.pinned, BTreeMap::from([(Seq(1), BTreeMap::from([(Seq(1), 6)]))]));
+    assert_eq!(state.dead.free, BTreeMap::from([(Seq(2), 1)]));
+    let found = map.lookup(Extent::new(0, 4)).await.unwrap();
+    assert_eq!(found, vec![hole(0, 4, 2)]);
+}

@@ -1,0 +1,241 @@
+//! One suite of promises, kept by every kind of store: in memory, in a directory, on a real S3
+//! server.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use cistern_engine::{
+    env::Env,
+    store::{
+        CloudStore, DirectoryStore, MemoryStore, Meter, ProbeReport, Put, Retry, SharedStore, Store,
+        StoreError, StoreUrl, Verdict, probe,
+    },
+};
+use futures_util::{StreamExt, future::join_all};
+
+mod store_support;
+
+use store_support::{minio::Minio, real_env};
+
+/// Names whose order differs between "by bytes" and "directory by directory".
+const KEYS: [&str; 11] =
+    ["a-1", "a.x", "a/b", "a/c-1", "a/c.2", "a/c/d", "a/c/e/f", "a/c0", "a0", "b/0000", "volume.json"];
+
+async fn suite(env: &Env, store: &SharedStore) {
+    objects_are_read_as_written(store).await;
+    absent_means_absent(store).await;
+    ranges_end_with_the_object(store).await;
+    odd_names_are_refused(store).await;
+    listings_are_flat_sorted_and_bounded(store).await;
+    one_of_many_creates(store).await;
+    large_objects_travel(env, store).await;
+    assert_eq!(keys(store, "", "", 100).await, Vec::<String>::new(), "the suite cleans up");
+}
+
+async fn keys(store: &SharedStore, prefix: &str, after: &str, count: usize) -> Vec<String> {
+    store.list_after(prefix, after, count).await.expect("a listing").into_iter().map(|l| l.key).collect()
+}
+
+async fn objects_are_read_as_written(store: &SharedStore) {
+    for body in ["one", "", "three"] {
+        store.put("dir/object", Bytes::from(body)).await.expect("a put");
+        assert_eq!(store.get("dir/object", 10).await.expect("a get"), body);
+    }
+    assert!(matches!(store.get("dir/object", 4).await, Err(StoreError::Refused(_))), "longer than expected");
+    assert!(matches!(store.get("dir/other", 10).await, Err(StoreError::NotFound(_))));
+    assert!(matches!(store.get("dir", 10).await, Err(StoreError::NotFound(_))), "a directory is no object");
+    assert!(matches!(store.get_range("nowhere/x", 0..1).await, Err(StoreError::NotFound(_))));
+    store.delete("dir/object").await.expect("a delete");
+    store.delete("dir/object").await.expect("deleting nothing is fine");
+    assert!(matches!(store.get("dir/object", 10).await, Err(StoreError::NotFound(_))));
+}
+
+async fn absent_means_absent(store: &SharedStore) {
+    let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
+    assert_eq!(store.put_if_absent("log/1", first.clone()).await.expect("a put"), Put::Created);
+    assert_eq!(store.put_if_absent("log/1", second.clone()).await.expect("a put"), Put::Exists);
+    assert_eq!(store.get("log/1", 10).await.expect("a get"), first);
+    store.delete("log/1").await.expect("a delete");
+    assert_eq!(store.put_if_absent("log/1", second.clone()).await.expect("a put"), Put::Created);
+    assert_eq!(store.get("log/1", 10).await.expect("a get"), second);
+    store.delete("log/1").await.expect("a delete");
+}
+
+async fn ranges_end_with_the_object(store: &SharedStore) {
+    let body: Bytes = (0..10_000u32).map(|i| (i % 251) as u8).collect::<Vec<u8>>().into();
+    store.put("map/run", body.clone()).await.expect("a put");
+    for range in
+        [0..1u64, 0..10_000, 4096..8192, 9_999..10_000, 9_000..20_000, 10_000..10_001, 50_000..60_000, 7..7]
+    {
+        let expected = body.slice(range.start.min(10_000) as usize..range.end.min(10_000) as usize);
+        assert_eq!(store.get_range("map/run", range.clone()).await.expect("a range"), expected, "{range:?}");
+    }
+    store.delete("map/run").await.expect("a delete");
+}
+
+async fn odd_names_are_refused(store: &SharedStore) {
+    for key in ["", "/x", "x/", "../x", "a/../b", ".tmp/x", "a b", "a//b"] {
+        let refused =
+            |r: Result<(), StoreError>| assert!(matches!(r, Err(StoreError::Refused(_))), "{key:?}");
+        refused(store.put(key, Bytes::new()).await);
+        refused(store.put_if_absent(key, Bytes::new()).await.map(|_| ()));
+        refused(store.get(key, 1).await.map(|_| ()));
+        refused(store.get_range(key, 0..1).await.map(|_| ()));
+        refused(store.delete(key).await);
+    }
+    assert!(matches!(store.list_after("../", "", 1).await, Err(StoreError::Refused(_))));
+    assert!(matches!(store.list_dirs("a").await, Err(StoreError::Refused(_))));
+}
+
+async fn listings_are_flat_sorted_and_bounded(store: &SharedStore) {
+    let mut model = BTreeMap::new();
+    for (i, key) in KEYS.iter().rev().enumerate() {
+        store.put(key, Bytes::from(vec![b'x'; i])).await.expect("a put");
+        model.insert(*key, i as u64);
+    }
+    for prefix in ["", "a", "a/", "a/c", "a/c/", "a/c/e/", "b/", "nothing/", "volume"] {
+        for after in KEYS.iter().copied().chain(["", "a", "a/", "a/c/", "a/c/zz", "zzz"]) {
+            for count in [0, 1, 2, 100] {
+                let wanted = model.iter().filter(|(key, _)| key.starts_with(prefix) && **key > after);
+                let wanted: Vec<(String, u64)> =
+                    wanted.take(count).map(|(k, len)| (k.to_string(), *len)).collect();
+                let listed = store.list_after(prefix, after, count).await.expect("a listing");
+                let listed: Vec<(String, u64)> = listed.into_iter().map(|l| (l.key, l.bytes)).collect();
+                assert_eq!(listed, wanted, "prefix {prefix:?} after {after:?} count {count}");
+            }
+        }
+    }
+    for (prefix, wanted) in [("", vec!["a", "b"]), ("a/", vec!["c"]), ("a/c/", vec!["e"]), ("b/", vec![])] {
+        assert_eq!(store.list_dirs(prefix).await.expect("a listing"), wanted, "{prefix:?}");
+    }
+    for key in KEYS {
+        store.delete(key).await.expect("a delete");
+    }
+    assert!(store.list_dirs("").await.expect("a listing").is_empty(), "nothing is left of directories");
+}
+
+async fn one_of_many_creates(store: &SharedStore) {
+    for round in 0..5 {
+        let key = format!("log/{round}");
+        let bodies: Vec<Bytes> = (0..16u8).map(|w| Bytes::from(vec![w; 5000])).collect();
+        let answers = join_all(bodies.iter().map(|body| store.put_if_absent(&key, body.clone()))).await;
+        let winners: Vec<usize> = (0..16).filter(|&w| matches!(answers[w], Ok(Put::Created))).collect();
+        assert_eq!(winners.len(), 1, "{answers:?}");
+        assert!(answers.iter().all(|a| a.is_ok()), "{answers:?}");
+        assert_eq!(store.get(&key, 5000).await.expect("a get"), bodies[winners[0]]);
+        store.delete(&key).await.expect("a delete");
+    }
+}
+
+async fn large_objects_travel(env: &Env, store: &SharedStore) {
+    let block = env.random_bytes::<65_536>();
+    let body: Bytes = block.repeat(256).into(); // 16 MiB
+    let both = [("log/a", body.clone()), ("log/b", body.slice(1..))];
+    for put in join_all(both.iter().map(|(key, body)| store.put_if_absent(key, body.clone()))).await {
+        assert_eq!(put.expect("a put"), Put::Created);
+    }
+    for (key, body) in both {
+        assert!(store.get(key, 16 << 20).await.expect("a get") == body);
+        assert!(
+            store.get_range(key, 1_000_000..9_000_001).await.expect("a range")
+                == body.slice(1_000_000..9_000_001)
+        );
+        store.delete(key).await.expect("a delete");
+    }
+}
+
+/// More objects than one page of a listing are listed completely and in order.
+async fn listings_span_pages(store: &SharedStore) {
+    let wanted: Vec<String> = (0..1203).map(|i| format!("log/{i:06}")).collect();
+    let puts = wanted.iter().map(|key| store.put(key, Bytes::from_static(b"x")));
+    let done: Vec<_> = futures_util::stream::iter(puts).buffer_unordered(16).collect().await;
+    assert!(done.iter().all(Result::is_ok));
+    assert_eq!(keys(store, "log/", "", 5000).await, wanted);
+    assert_eq!(keys(store, "", &wanted[100], 1050).await, wanted[101..1151]);
+    let deletes = wanted.iter().map(|key| store.delete(key));
+    let done: Vec<_> = futures_util::stream::iter(deletes).buffer_unordered(16).collect().await;
+    assert!(done.iter().all(Result::is_ok));
+}
+
+fn assert_fit(report: &ProbeReport) {
+    assert_eq!(report.verdict, Verdict::Ok, "{report:?}");
+    assert_eq!(report.checks.len(), 6);
+    assert!(report.checks.iter().all(|c| c.kept), "{report:?}");
+    assert!(report.left_behind.is_empty());
+    assert!(report.up_bytes_per_s.is_some_and(|rate| rate > 0) && report.put_us.is_some());
+}
+
+/// The store in memory keeps every promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory() {
+    let env = real_env();
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    suite(&env, &store).await;
+    listings_span_pages(&store).await;
+    assert_fit(&probe(&env, &store).await.expect("a probe"));
+    assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
+}
+
+/// A directory keeps every promise, and so do the wrappers around it.
+#[tokio::test(flavor = "multi_thread")]
+async fn directory() {
+    let env = real_env();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let root = dir.path().join("tank");
+    let directory = DirectoryStore::create(&env, &root).await.expect("a new root");
+    let meter = Arc::new(Meter::new(Arc::new(directory), env.clone()));
+    let store: SharedStore =
+        Arc::new(Retry::new(meter.clone(), env.clone(), std::time::Duration::from_secs(60)));
+    suite(&env, &store).await;
+    assert_fit(&probe(&env, &store).await.expect("a probe"));
+    assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
+    let stats = meter.snapshot();
+    let puts = &stats.kinds[0];
+    assert_eq!((puts.kind, puts.errors > 0), ("put", true), "odd names were refused");
+    assert_eq!(puts.latency.iter().map(|b| b.requests).sum::<u64>(), puts.requests);
+    assert!(stats.last_error.is_some_and(|e| e.text.contains("must end in")));
+    DirectoryStore::remove(&env, &root).await.expect("an empty root can go");
+    assert!(!root.exists());
+}
+
+/// A real S3 server keeps every promise, below a prefix, whose neighbours stay unseen.
+#[tokio::test(flavor = "multi_thread")]
+async fn s3() {
+    let env = real_env();
+    let minio = Minio::start(&env).await;
+    let open = |text: &str| {
+        let url = StoreUrl::parse(text).expect("a URL");
+        CloudStore::open(&url, &minio.variables(), &env).expect("a store")
+    };
+    let neighbour = open("s3://bucket/prefix/tank2");
+    neighbour.put("volume.json", Bytes::from_static(b"{}")).await.expect("a put");
+    let store: SharedStore = Arc::new(open("s3://bucket/prefix/tank"));
+    suite(&env, &store).await;
+    listings_span_pages(&store).await;
+    assert_fit(&probe(&env, &store).await.expect("a probe"));
+    assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
+    assert_eq!(open("s3://bucket/prefix").list_dirs("").await.expect("a listing"), ["tank2"]);
+    assert_eq!(open("s3://bucket").list_dirs("").await.expect("a listing"), ["prefix"]);
+    assert_eq!(store.url(), "s3://bucket/prefix/tank");
+}
+
+/// A bucket that is not there and wrong credentials are refused with a text that says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_refusals() {
+    let env = real_env();
+    let minio = Minio::start(&env).await;
+    let url = StoreUrl::parse("s3://no-such-bucket/tank").expect("a URL");
+    let store = CloudStore::open(&url, &minio.variables(), &env).expect("a store");
+    for error in [
+        store.get("volume.json", 10).await.expect_err("no bucket"),
+        store.list_after("", "", 1).await.expect_err("no bucket"),
+        store.put("volume.json", Bytes::new()).await.expect_err("no bucket"),
+    ] {
+        assert!(matches!(&error, StoreError::Refused(why) if why.contains("bucket")), "{error:?}");
+    }
+    let url = StoreUrl::parse("s3://bucket/tank").expect("a URL");
+    let variables = minio.variables().with("AWS_SECRET_ACCESS_KEY", "wrong");
+    let store = CloudStore::open(&url, &variables, &env).expect("a store");
+    let error = store.get("volume.json", 10).await.expect_err("wrong credentials");
+    assert!(matches!(&error, StoreError::Refused(why) if why.contains("credentials")), "{error:?}");
+}

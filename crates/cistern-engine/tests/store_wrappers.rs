@@ -1,0 +1,253 @@
+//! Retries, meters and the probe, over stores that misbehave on purpose.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    Error,
+    store::{
+        Listed, MemoryStore, Meter, Put, Retry, SharedStore, Store, StoreError, StoreResult, Verdict, probe,
+    },
+};
+
+mod store_support;
+
+use store_support::{jumping_env, real_env};
+
+/// How a store misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// The first so many requests fail.
+    Away(usize),
+    Refuses,
+    /// Never answers.
+    Hangs,
+    /// The first conditional put is done, its reply is lost.
+    LosesReply,
+    IgnoresCondition,
+    /// Conditions hold one after the other, but several at once win.
+    Races,
+    IgnoresRange,
+    ListsLate,
+    KeepsDeleted,
+    ReadsStale,
+}
+
+#[derive(Debug)]
+struct Faulty {
+    inner: MemoryStore,
+    fault: Fault,
+    requests: AtomicUsize,
+}
+
+impl Faulty {
+    fn new(fault: Fault) -> Arc<Faulty> {
+        Arc::new(Faulty { inner: MemoryStore::new(), fault, requests: AtomicUsize::new(0) })
+    }
+
+    async fn before(&self) -> StoreResult<()> {
+        let request = self.requests.fetch_add(1, Relaxed);
+        match self.fault {
+            Fault::Away(times) if request < times => Err(StoreError::Unreachable("away".to_owned())),
+            Fault::Refuses => Err(StoreError::Refused("forbidden".to_owned())),
+            Fault::Hangs => std::future::pending().await,
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Faulty {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.before().await?;
+        match self.fault {
+            Fault::ReadsStale => self.inner.put_if_absent(key, body).await.map(|_| ()),
+            _ => self.inner.put(key, body).await,
+        }
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.before().await?;
+        match self.fault {
+            Fault::IgnoresCondition => self.inner.put(key, body).await.map(|()| Put::Created),
+            Fault::Races if self.inner.get(key, 1 << 20).await.is_err() => {
+                tokio::task::yield_now().await;
+                self.inner.put(key, body).await.map(|()| Put::Created)
+            }
+            Fault::LosesReply if self.requests.load(Relaxed) == 1 => {
+                self.inner.put_if_absent(key, body).await?;
+                Err(StoreError::Unreachable("the reply was lost".to_owned()))
+            }
+            _ => self.inner.put_if_absent(key, body).await,
+        }
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.before().await?;
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.before().await?;
+        match self.fault {
+            Fault::IgnoresRange => self.inner.get(key, 1 << 30).await,
+            _ => self.inner.get_range(key, range).await,
+        }
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.before().await?;
+        let mut listed = self.inner.list_after(prefix, after, count_max).await?;
+        if self.fault == Fault::ListsLate {
+            listed.pop();
+        }
+        Ok(listed)
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.before().await?;
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.before().await?;
+        match self.fault {
+            Fault::KeepsDeleted => Ok(()),
+            _ => self.inner.delete(key).await,
+        }
+    }
+    fn url(&self) -> String {
+        "faulty:".to_owned()
+    }
+}
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A store that comes back within the deadline was never away, as far as the caller can tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_bridge_an_outage() {
+    let env = jumping_env();
+    let faulty = Faulty::new(Fault::Away(5));
+    let store = Retry::new(faulty.clone(), env.clone(), DEADLINE);
+    let begin = env.now();
+    store.put("log/1", Bytes::from_static(b"x")).await.expect("it came back");
+    assert_eq!(faulty.requests.load(Relaxed), 6);
+    let waited = env.now() - begin;
+    // Five waits of 50..100, 100..200, .. 800..1600 ms.
+    assert!((Duration::from_millis(1550)..=Duration::from_millis(3100)).contains(&waited), "{waited:?}");
+}
+
+/// A store that stays away is given up at the deadline, with its own last words.
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_end_at_the_deadline() {
+    for fault in [Fault::Away(usize::MAX), Fault::Hangs] {
+        let env = jumping_env();
+        let faulty = Faulty::new(fault);
+        let store = Retry::new(faulty.clone(), env.clone(), DEADLINE);
+        let begin = env.now();
+        let error = store.get("log/1", 10).await.expect_err("away");
+        assert!(matches!(&error, StoreError::Unreachable(_)), "{error:?}");
+        assert!(env.now() - begin <= DEADLINE, "{:?}", env.now() - begin);
+        match fault {
+            Fault::Hangs => assert!(error.to_string().contains("no answer"), "{error}"),
+            _ => {
+                assert!(error.to_string().contains("away (") && faulty.requests.load(Relaxed) > 8, "{error}")
+            }
+        }
+    }
+}
+
+/// Nothing but absence is tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_and_answers_are_final() {
+    let env = jumping_env();
+    let faulty = Faulty::new(Fault::Refuses);
+    let store = Retry::new(faulty.clone(), env.clone(), DEADLINE);
+    assert!(matches!(store.get("log/1", 10).await, Err(StoreError::Refused(_))));
+    assert_eq!(faulty.requests.load(Relaxed), 1);
+    let faulty = Faulty::new(Fault::None);
+    let store = Retry::new(faulty.clone(), env.clone(), DEADLINE);
+    assert!(matches!(store.get("log/1", 10).await, Err(StoreError::NotFound(_))));
+    assert_eq!(faulty.requests.load(Relaxed), 1);
+}
+
+/// After a lost reply the retry finds our own object; that is told as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_shows_as_exists() {
+    let faulty = Faulty::new(Fault::LosesReply);
+    let store = Retry::new(faulty, jumping_env(), DEADLINE);
+    let put = store.put_if_absent("log/1", Bytes::from_static(b"ours")).await;
+    assert_eq!(put.expect("an answer"), Put::Exists);
+    assert_eq!(store.get("log/1", 10).await.expect("a get"), "ours");
+}
+
+/// The meter counts requests, bytes and errors by kind, and keeps the last error with its age.
+#[tokio::test(flavor = "multi_thread")]
+async fn meters_count() {
+    let env = jumping_env();
+    let meter = Meter::new(Faulty::new(Fault::Away(1)), env.clone());
+    assert!(meter.get("log/1", 10).await.is_err());
+    env.sleep(Duration::from_millis(1500)).await;
+    meter.put("log/1", Bytes::from_static(b"12345")).await.expect("a put");
+    assert_eq!(meter.get_range("log/1", 1..3).await.expect("a get"), "23");
+    assert!(matches!(meter.get("log/2", 10).await, Err(StoreError::NotFound(_))));
+    assert_eq!(meter.put_if_absent("log/1", Bytes::from_static(b"x")).await.expect("an answer"), Put::Exists);
+    let stats = meter.snapshot();
+    let of = |kind: &str| stats.kinds.iter().find(|k| k.kind == kind).expect("a kind");
+    assert_eq!((of("put").requests, of("put").errors, of("put").bytes), (1, 0, 5));
+    assert_eq!((of("get").requests, of("get").errors, of("get").bytes), (2, 1, 0));
+    assert_eq!((of("get_range").requests, of("get_range").bytes), (1, 2));
+    assert_eq!((of("put_if_absent").requests, of("put_if_absent").bytes), (1, 0));
+    let last = stats.last_error.as_ref().expect("an error happened");
+    assert_eq!((last.text.as_str(), last.age_ms), ("away", 1500));
+    let json = serde_json::to_value(&stats).expect("it is plain data");
+    assert_eq!(json["kinds"][0]["kind"], "put");
+}
+
+/// Every broken rule is found, refused with its name, and what was written is deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_find_broken_rules() {
+    let env = real_env();
+    for (fault, rule) in [
+        (Fault::IgnoresCondition, "put-if-absent:"),
+        (Fault::Races, "put-if-absent, raced:"),
+        (Fault::ReadsStale, "read-after-write:"),
+        (Fault::IgnoresRange, "range reads:"),
+        (Fault::ListsLate, "list-after-write:"),
+        (Fault::KeepsDeleted, "delete:"),
+    ] {
+        let faulty = Faulty::new(fault);
+        let store: SharedStore = faulty.clone();
+        let report = probe(&env, &store).await.expect("the store answers");
+        let Verdict::Refused { reason, advice } = &report.verdict else { panic!("{fault:?}: {report:?}") };
+        assert!(reason.starts_with(rule) && !advice.is_empty(), "{fault:?}: {reason}");
+        assert!(report.put_us.is_none(), "a refused store is not measured");
+        if fault != Fault::KeepsDeleted {
+            assert!(faulty.inner.list_after("", "", 1).await.expect("a listing").is_empty(), "{fault:?}");
+        }
+    }
+}
+
+/// Of a store that is away, or refuses access, a probe says nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_do_not_judge_what_does_not_answer() {
+    let env = real_env();
+    let away: SharedStore = Faulty::new(Fault::Away(usize::MAX));
+    assert!(matches!(probe(&env, &away).await, Err(Error::Unreachable(_))));
+    let refuses: SharedStore = Faulty::new(Fault::Refuses);
+    assert!(matches!(probe(&env, &refuses).await, Err(Error::Refused(_))));
+}
+
+/// A report reads as plain JSON: the verdict is a word, with reason and advice beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_are_plain_data() {
+    let env = real_env();
+    let store: SharedStore = Faulty::new(Fault::IgnoresCondition);
+    let report = serde_json::to_value(probe(&env, &store).await.expect("a report")).expect("plain data");
+    assert_eq!(report["verdict"], "refused");
+    assert!(report["reason"].is_string() && report["advice"].is_string());
+    assert_eq!(report["checks"][0]["kept"], false);
+}

@@ -1,0 +1,158 @@
+//! Every decoder of bytes from outside, as a function that must not panic on any input.
+//!
+//! Where a checksum or a seal stands before a decoder, it is made right here first: a fuzzer cannot
+//! guess it, and whoever can write to an unencrypted store can compute it. The raw bytes are tried as
+//! well. The targets under `fuzz/` and the replay of their corpora are this list. Never ships.
+
+use cistern_engine::{
+    codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
+    journal::format::{GroupHeader, Superblock},
+    log::{checkpoint::Checkpoint, identity::Identity, keys, usage::decode_usage},
+    map,
+    segment::{EntryKind, open_frame, read_head, read_tail},
+    store::StoreUrl,
+    units::{BLOCK_BYTES, Epoch, FrameRef, RunId, Salt, Seq, VolumeId},
+};
+use uuid::Uuid;
+
+/// Name and function of a target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("nbd_options", cistern_nbd::fuzz::options),
+    ("nbd_request", cistern_nbd::fuzz::request),
+    ("journal_superblock", journal_superblock),
+    ("journal_group", journal_group),
+    ("log_entry", log_entry),
+    ("frame", frame),
+    ("map_block", map::fuzz::block),
+    ("map_index", map::fuzz::index),
+    ("checkpoint", checkpoint),
+    ("usage", usage),
+    ("identity", identity),
+    ("names", names),
+];
+
+/// Runs the target `name`, which must be one of [`TARGETS`].
+pub fn run(name: &str, data: &[u8]) {
+    let (_, target) = TARGETS.iter().find(|(listed, _)| *listed == name).expect("the target is listed");
+    target(data);
+}
+
+const VOLUME: VolumeId = VolumeId(Uuid::from_bytes([1; 16]));
+const SALT: Salt = Salt([2; 16]);
+const EPOCH: Epoch = Epoch(3);
+const SEQ: Seq = Seq(5);
+/// Version byte of every format; each has its own constant, and all are at 1.
+const FORMAT: u8 = 1;
+
+/// A block of the journal that begins with `magic` and ends with the right checksum.
+fn journal_block(magic: &[u8; 8], data: &[u8]) -> Vec<u8> {
+    let mut block = [magic, data].concat();
+    block.resize(BLOCK_BYTES - 4, 0);
+    block.extend(crc32c(&block).to_le_bytes());
+    block
+}
+
+/// The journal's superblock: as it is, and made intact.
+pub fn journal_superblock(data: &[u8]) {
+    let _ = Superblock::decode(data);
+    let _ = Superblock::decode(&journal_block(b"CSTNJRNL", data));
+}
+
+/// The header of a journal's group: as it is, and made intact.
+pub fn journal_group(data: &[u8]) {
+    let _ = GroupHeader::decode(data);
+    let _ = GroupHeader::decode(&journal_block(b"CSTNGRUP", data));
+}
+
+/// Objects of the log: the bytes as they are; and as the content of a claim, a release, or a segment
+/// whose frames take as many bytes as the first two say, rightly sealed.
+pub fn log_entry(data: &[u8]) {
+    let _ = read_head(SEQ, data);
+    let _ = read_tail(None, VOLUME, SEQ, data.len() as u64, data);
+    let Some((frames, footer)) = data.split_first_chunk::<2>() else { return };
+    let frames = usize::from(u16::from_le_bytes(*frames));
+    for (kind, frames) in [(EntryKind::Segment, frames), (EntryKind::Claim, 0), (EntryKind::Release, 0)] {
+        let object = sealed_entry(kind, frames, footer);
+        let _ = read_tail(None, VOLUME, SEQ, object.len() as u64, &object);
+        let half = &object[object.len() / 2..];
+        let _ = read_tail(None, VOLUME, SEQ, object.len() as u64, half);
+    }
+}
+
+/// A log object by the book (`docs/format/segment.md`), with any footer.
+fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
+    let mut object = [&MAGIC[..], &[FORMAT], &vec![0; frames]].concat();
+    let offset = object.len();
+    let plain = [&EPOCH.0.to_le_bytes()[..], footer].concat();
+    Sealer::new(None, VOLUME, kind.sealed_as(), SALT, SEQ.0).seal(offset as u64, &plain, &mut object);
+    let trailer = object.len();
+    object.extend(VOLUME.0.as_bytes());
+    object.extend(EPOCH.0.to_le_bytes());
+    object.extend(SEQ.0.to_le_bytes());
+    object.extend(SALT.0);
+    object.extend((offset as u32).to_le_bytes());
+    object.extend(((trailer - offset) as u32).to_le_bytes());
+    object.extend([kind.sealed_as() as u8, 0, 0, 0]);
+    object.extend(crc32c(&object[trailer..]).to_le_bytes());
+    object.extend(MAGIC);
+    object.push(FORMAT);
+    object
+}
+
+/// A frame: the bytes as stored, and as the content under a right seal.
+pub fn frame(data: &[u8]) {
+    let sealer = Sealer::new(None, VOLUME, ObjectKind::Segment, SALT, SEQ.0);
+    let place = |stored: &[u8]| FrameRef { seq: SEQ, offset: 8, stored: stored.len() as u32, index: 0 };
+    let _ = open_frame(&sealer, &place(data), data);
+    let mut sealed = Vec::new();
+    sealer.seal(8, data, &mut sealed);
+    if let Ok(blocks) = open_frame(&sealer, &place(&sealed), &sealed) {
+        assert!(blocks.len().is_multiple_of(BLOCK_BYTES) && !blocks.is_empty());
+    }
+}
+
+/// A checkpoint: the bytes as they are, and as its plain content.
+pub fn checkpoint(data: &[u8]) {
+    let _ = Checkpoint::decode(None, VOLUME, (EPOCH, SEQ), data);
+    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    object.extend(VOLUME.0.as_bytes());
+    object.extend(EPOCH.0.to_le_bytes());
+    object.extend(SEQ.0.to_le_bytes());
+    object.extend(SALT.0);
+    let from = object.len();
+    compress(Compression::Zstd, data, &mut object);
+    Sealer::new(None, VOLUME, ObjectKind::Checkpoint, SALT, SEQ.0).seal_tail(0, &mut object, from);
+    let _ = Checkpoint::decode(None, VOLUME, (EPOCH, SEQ), &object);
+}
+
+/// The usage of segments: the bytes as they are, and as its plain content.
+pub fn usage(data: &[u8]) {
+    let id = RunId(Uuid::from_bytes([4; 16]));
+    let _ = decode_usage(None, VOLUME, id, data);
+    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    object.extend(VOLUME.0.as_bytes());
+    object.extend(id.0.as_bytes());
+    let salt = Salt(id.0.into_bytes());
+    Sealer::new(None, VOLUME, ObjectKind::Usage, salt, 0).seal(0, data, &mut object);
+    let _ = decode_usage(None, VOLUME, id, &object);
+}
+
+/// `volume.json`.
+pub fn identity(data: &[u8]) {
+    let _ = Identity::decode(data);
+}
+
+/// Names of objects and addresses of stores.
+pub fn names(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let _ = keys::parse_entry(text);
+    let _ = keys::parse_run(text);
+    let _ = keys::parse_checkpoint(text);
+    if let Ok(url) = StoreUrl::parse(text) {
+        let _ = url.volume_name();
+        let _ = url.parent();
+    }
+}

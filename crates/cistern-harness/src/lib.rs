@@ -1,0 +1,24 @@
+//! What the tests and benchmarks share: real servers, real clients, real filesystems, and their end.
+//!
+//! Everything started here is ended here: each process, mount, loop device and directory belongs to a
+//! guard whose drop removes it, also when a test fails half-way. Nothing here knows the engine: the
+//! product is used as its users use it, through its binary. Never shipped.
+//!
+//! Nothing here sleeps to wait for a state: servers announce that they are ready, processes are
+//! waited for, and everything has a time limit after which it fails with the log of what hung.
+
+pub mod filesystem;
+pub mod fio;
+pub mod fixture;
+pub mod fsyncs;
+pub mod history;
+pub mod minio;
+pub mod mount;
+pub mod nbd;
+pub mod pidfile;
+pub mod process;
+pub mod proxy;
+pub mod scratch;
+pub mod serve;
+pub mod tool;
+pub mod tree;

@@ -1,0 +1,115 @@
+//! A real S3 server on loopback, with an empty directory.
+
+use std::{net::TcpListener, path::PathBuf, process::Command, time::Duration};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process::Guard, scratch::Scratch, tool};
+
+/// The module and version that `cargo xtask setup` builds.
+pub const MODULE: &str = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c";
+/// The bucket that every server here has.
+pub const BUCKET: &str = "tank";
+
+const USER: &str = "cistern";
+const SECRET: &str = "cistern-secret";
+/// A first start lays out the directory.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// A running server.
+pub struct Minio {
+    process: Guard,
+    port: u16,
+}
+
+/// Where the program is installed for tests.
+pub fn binary() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").context("HOME is not set")?;
+    Ok(PathBuf::from(home).join(".cache/cistern-test/bin/minio"))
+}
+
+impl Minio {
+    /// Starts a server on a free port over a new directory of `scratch`.
+    pub fn start(scratch: &Scratch) -> Result<Minio> {
+        let binary = binary()?;
+        if !binary.is_file() {
+            bail!("{} is missing: run cargo xtask setup", binary.display());
+        }
+        let data = scratch.dir("minio")?;
+        scratch.dir(&format!("minio/{BUCKET}"))?;
+        let log = std::fs::File::create(scratch.file("minio.log"))?;
+        let port = free_port()?;
+        let mut command = Command::new(binary);
+        command
+            .args(["server", "--quiet", "--address", &format!("127.0.0.1:{port}")])
+            .arg(data)
+            .env("MINIO_ROOT_USER", USER)
+            .env("MINIO_ROOT_PASSWORD", SECRET)
+            .env("MINIO_BROWSER", "off")
+            .env("MINIO_UPDATE", "off")
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let server = Minio { process: Guard::spawn(command)?, port };
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    fn await_ready(&self) -> Result<()> {
+        let seconds = READY_LIMIT.as_secs().to_string();
+        let url = format!("http://127.0.0.1:{}/minio/health/ready", self.port);
+        tool::run(
+            "curl",
+            [
+                "--silent",
+                "--fail",
+                "--retry-all-errors",
+                "--retry",
+                "600",
+                "--retry-delay",
+                "1",
+                "--retry-max-time",
+                &seconds,
+                &url,
+            ],
+        )
+        .map(drop)
+        .context("MinIO does not become ready")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Stops answering without closing connections, as a network that drops packets does.
+    pub fn freeze(&self) {
+        self.process.signal(libc::SIGSTOP);
+    }
+
+    /// Answers again.
+    pub fn thaw(&self) {
+        self.process.signal(libc::SIGCONT);
+    }
+
+    /// The variables by which a client finds the server at `port` (its own, or a proxy's).
+    pub fn environment(port: u16) -> Vec<(String, String)> {
+        [
+            ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}").as_str()),
+            ("AWS_ENDPOINT", &format!("http://127.0.0.1:{port}")),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", USER),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+    }
+}
+
+/// A port nobody listens on at this moment.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

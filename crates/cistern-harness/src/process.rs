@@ -1,0 +1,156 @@
+//! A child process that cannot outlive its owner.
+//!
+//! A [`Guard`] kills and reaps its process on drop, and the kernel kills the process when the
+//! thread that started it ends without a drop. Waiting is on a pidfd, with a limit.
+
+use std::{
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// A running process of ours.
+pub struct Guard {
+    child: Child,
+    pidfd: OwnedFd,
+    ended: Option<ExitStatus>,
+}
+
+impl Guard {
+    /// Starts a process that dies with the calling thread.
+    pub fn spawn(mut command: Command) -> Result<Guard> {
+        // SAFETY: prctl is async-signal-safe and touches no memory of the parent.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        // SAFETY: a system call without pointers; the descriptor it gives is ours alone.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as libc::pid_t, 0) };
+        if fd < 0 {
+            bail!("pidfd_open: {}", std::io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just opened and nobody else owns it.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        Ok(Guard { child, pidfd, ended: None })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A descriptor that becomes readable when the process ends.
+    pub fn ended_fd(&self) -> i32 {
+        self.pidfd.as_raw_fd()
+    }
+
+    /// Sends a signal; fine if the process has ended.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the pidfd names our child, even when it has ended already.
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.pidfd.as_raw_fd(),
+                signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+    }
+
+    /// Waits for the end of the process; after `limit` it is killed and the wait fails.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        if let Some(status) = self.ended {
+            return Ok(status);
+        }
+        if !readable(&[self.ended_fd()], limit)?[0] {
+            self.kill();
+            bail!("did not end within {} s and was killed", limit.as_secs());
+        }
+        let status = self.child.wait()?;
+        self.ended = Some(status);
+        Ok(status)
+    }
+
+    /// Whether the process has ended by now.
+    pub fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(&mut self) {
+        if self.ended.is_none() {
+            self.signal(libc::SIGKILL);
+            self.ended = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until one of the descriptors is readable or `limit` is over; tells which are.
+pub fn readable(fds: &[i32], limit: Duration) -> Result<Vec<bool>> {
+    let end = Instant::now() + limit;
+    let mut polls: Vec<libc::pollfd> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    loop {
+        let left = end.saturating_duration_since(Instant::now()).as_millis().min(i32::MAX as u128) as i32;
+        // SAFETY: `polls` is a valid array of its own length for the duration of the call.
+        let rc = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, left) };
+        if rc >= 0 {
+            return Ok(polls.iter().map(|p| p.revents != 0).collect());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).context("poll");
+        }
+    }
+}
+
+/// What the kernel says of a process: peak resident bytes and CPU time used so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub peak_resident_bytes: u64,
+    pub cpu: Duration,
+}
+
+/// Reads [`Usage`] of a running process.
+pub fn usage(pid: u32) -> Result<Usage> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak_kib: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .context("no VmHWM in /proc status")?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit_once(')').context("no name in /proc stat")?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    // Counted from after the name: utime and stime are fields 14 and 15 of proc(5).
+    let ticks: u64 =
+        fields.get(11..13).context("short /proc stat")?.iter().flat_map(|f| f.parse::<u64>()).sum();
+    // SAFETY: sysconf has no memory effects.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Ok(Usage {
+        peak_resident_bytes: peak_kib * 1024,
+        cpu: Duration::from_millis(ticks * 1000 / per_second.max(1)),
+    })
+}
+
+/// Makes the kernel forget the peak of a process, so that the next load has its own.
+pub fn reset_peak(pid: u32) -> Result<()> {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("clear_refs")
+}

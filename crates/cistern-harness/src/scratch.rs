@@ -1,0 +1,64 @@
+//! Directories of one test, on a real disk, gone afterwards.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+/// A directory under `target/scratch` for data, and a short one for sockets.
+pub struct Scratch {
+    data: TempDir,
+    /// Socket paths may have 107 bytes, and a checkout may lie deep: hence the system's own directory.
+    sockets: TempDir,
+}
+
+impl Scratch {
+    /// Makes both; `name` tells people whose it was if the machine loses power.
+    pub fn new(name: &str) -> Result<Scratch> {
+        let parent = root()?;
+        let data = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(parent)?;
+        let sockets = tempfile::Builder::new().prefix("cistern-").tempdir()?;
+        Ok(Scratch { data, sockets })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// A path in the data directory; nothing is made there.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.data.path().join(name)
+    }
+
+    /// A new directory in the data directory.
+    pub fn dir(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.file(name);
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// A path for a socket.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.sockets.path().join(name)
+    }
+}
+
+/// Where scratch directories are: `CISTERN_SCRATCH`, or `scratch` beside the built programs.
+fn root() -> Result<PathBuf> {
+    let root = match std::env::var_os("CISTERN_SCRATCH") {
+        Some(dir) => PathBuf::from(dir),
+        None => target_dir()?.join("scratch"),
+    };
+    std::fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
+    Ok(root)
+}
+
+/// Cargo's target directory: tests are in `target/PROFILE/deps`, programs in `target/PROFILE`.
+pub fn target_dir() -> Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    let profile = exe.ancestors().find(|dir| dir.parent().is_some_and(|p| p.join("CACHEDIR.TAG").exists()));
+    Ok(profile
+        .and_then(Path::parent)
+        .context("this program does not lie in cargo's target directory")?
+        .to_owned())
+}

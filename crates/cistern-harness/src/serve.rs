@@ -1,0 +1,273 @@
+//! `cistern serve` as its users run it: started until it says that it is ready, stopped, or killed.
+//!
+//! Readiness is the service manager's protocol (`READY=1` on `NOTIFY_SOCKET`), so nothing polls and
+//! nothing depends on a text. The server's log is a file that a failure shows.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    os::{fd::AsRawFd, unix::net::UnixDatagram},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    process::{self, Guard, Usage},
+    scratch::Scratch,
+    tool::{self, Output},
+};
+
+/// Opening may replay a full journal and walk a log.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// A clean stop uploads what is dirty.
+const STOP_LIMIT: Duration = Duration::from_secs(180);
+/// Bytes of the log that a failure shows.
+const LOG_TAIL_BYTES: usize = 4000;
+
+/// The program under test and the directories it works with.
+#[derive(Clone)]
+pub struct Cistern {
+    binary: PathBuf,
+    environment: Vec<(String, String)>,
+}
+
+impl Cistern {
+    pub fn new(binary: impl Into<PathBuf>) -> Cistern {
+        Cistern { binary: binary.into(), environment: Vec::new() }
+    }
+
+    /// The program that cargo built for the tests, or the one that `CISTERN_TEST_BINARY` names (a
+    /// package that is to be proven before it ships).
+    pub fn under_test(built: &str) -> Cistern {
+        Cistern::new(std::env::var("CISTERN_TEST_BINARY").unwrap_or_else(|_| built.to_owned()))
+    }
+
+    /// Adds variables to everything that is run from here, such as the credentials of a store.
+    pub fn with_environment(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Cistern {
+        self.environment.extend(variables);
+        self
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.envs(self.environment.iter().cloned()).env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    /// Runs one command of the program to its end; it must end well.
+    pub fn run(&self, args: &[&str]) -> Result<Output> {
+        let mut command = self.command();
+        command.args(args);
+        tool::run_command(command, tool::RUN_LIMIT)
+    }
+
+    /// Runs one command that must fail, and gives its messages and exit code.
+    pub fn run_failing(&self, args: &[&str]) -> Result<(Output, i32)> {
+        let mut command = self.command();
+        let out = command.args(args).stdin(Stdio::null()).output().context("cannot run the program")?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let output = Output { stdout: text(&out.stdout), stderr: text(&out.stderr) };
+        match out.status.code() {
+            Some(0) => bail!("{args:?} should have failed\n{}{}", output.stdout, output.stderr),
+            Some(code) => Ok((output, code)),
+            None => bail!("{args:?} died: {}\n{}", out.status, output.stderr),
+        }
+    }
+
+    /// Prepares a server of `url` whose directories and socket lie in `scratch`.
+    pub fn serve(&self, scratch: &Scratch, url: impl Into<String>) -> Serve {
+        Serve {
+            cistern: self.clone(),
+            url: url.into(),
+            state: scratch.file("state"),
+            cache: scratch.file("cache"),
+            socket: scratch.socket("nbd"),
+            notify: scratch.socket("notify"),
+            log: scratch.file("serve.log"),
+            args: Vec::new(),
+        }
+    }
+}
+
+/// A server that is yet to be started; the same one can be started again and again.
+#[derive(Clone)]
+pub struct Serve {
+    cistern: Cistern,
+    url: String,
+    state: PathBuf,
+    cache: PathBuf,
+    socket: PathBuf,
+    notify: PathBuf,
+    log: PathBuf,
+    args: Vec<OsString>,
+}
+
+impl Serve {
+    pub fn state_dir(mut self, dir: PathBuf) -> Serve {
+        self.state = dir;
+        self
+    }
+
+    pub fn cache_dir(mut self, dir: PathBuf) -> Serve {
+        self.cache = dir;
+        self
+    }
+
+    pub fn socket(mut self, socket: PathBuf) -> Serve {
+        self.socket = socket;
+        self
+    }
+
+    /// Adds arguments of `serve`.
+    pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Serve {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    fn command(&self) -> Result<Command> {
+        let mut command = self.cistern.command();
+        let mut listen = OsString::from("unix:");
+        listen.push(&self.socket);
+        command.arg("serve").arg(&self.url).arg("--listen").arg(listen);
+        command.arg("--state-dir").arg(&self.state).arg("--cache-dir").arg(&self.cache).args(&self.args);
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Ok(command)
+    }
+
+    /// Starts the server and returns when it is ready for clients.
+    pub fn start(&self) -> Result<Server> {
+        let _ = std::fs::remove_file(&self.notify); // left by the server before, if any
+        let notify = UnixDatagram::bind(&self.notify)?;
+        let mut command = self.command()?;
+        command.env("NOTIFY_SOCKET", &self.notify);
+        let process = Guard::spawn(command)?;
+        let mut server = Server { process, serve: self.clone() };
+        server.await_ready(&notify)?;
+        Ok(server)
+    }
+
+    /// Starts the server, which must end by itself with an error, and gives its log.
+    pub fn start_failing(&self) -> Result<String> {
+        let from = std::fs::metadata(&self.log).map_or(0, |m| m.len() as usize);
+        let mut process = Guard::spawn(self.command()?)?;
+        let status = process.wait(START_LIMIT)?;
+        let log = std::fs::read(&self.log)?;
+        let log = String::from_utf8_lossy(&log[from.min(log.len())..]).into_owned();
+        if status.success() {
+            bail!("the server should have refused to start\n{log}");
+        }
+        Ok(log)
+    }
+}
+
+/// A running server; dropped, it is killed.
+pub struct Server {
+    process: Guard,
+    serve: Serve,
+}
+
+impl Server {
+    fn await_ready(&mut self, notify: &UnixDatagram) -> Result<()> {
+        let end = Instant::now() + START_LIMIT;
+        let mut message = [0; 4096];
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let ready = process::readable(&[notify.as_raw_fd(), self.process.ended_fd()], left)?;
+            if ready[0] {
+                let n = notify.recv(&mut message)?;
+                if String::from_utf8_lossy(&message[..n]).lines().any(|line| line == "READY=1") {
+                    return Ok(());
+                }
+            } else if ready[1] {
+                bail!("the server ended while it started\n{}", self.log_tail());
+            } else {
+                bail!("the server was not ready after {} s\n{}", START_LIMIT.as_secs(), self.log_tail());
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The address of the only volume for NBD clients.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.serve.socket.display())
+    }
+
+    /// The address of a named volume.
+    pub fn uri_of(&self, name: &str) -> String {
+        format!("nbd+unix:///{name}?socket={}", self.serve.socket.display())
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.serve.socket
+    }
+
+    pub fn usage(&self) -> Result<Usage> {
+        process::usage(self.pid())
+    }
+
+    /// Runs a command that finds this server by its state directory, such as `status`.
+    pub fn ask(&self, args: &[&str]) -> Result<Output> {
+        let mut command = self.serve.cistern.command();
+        command.args(args).arg("--state-dir").arg(&self.serve.state);
+        tool::run_command(command, tool::RUN_LIMIT)
+    }
+
+    /// `status --json`.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        let out = self.ask(&["status", "--json"])?.stdout;
+        serde_json::from_str(&out).with_context(|| format!("status printed no JSON:\n{out}"))
+    }
+
+    /// Returns when everything acknowledged is in the store.
+    pub fn wait_clean(&self) -> Result<()> {
+        self.ask(&["status", "--wait-clean"]).map(drop)
+    }
+
+    /// SIGTERM, and waits for the end, which must be a clean one.
+    pub fn stop(mut self) -> Result<()> {
+        self.process.signal(libc::SIGTERM);
+        let status = self.process.wait(STOP_LIMIT).with_context(|| self.log_tail())?;
+        if !status.success() {
+            bail!("the server did not stop cleanly: {status}\n{}", self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// SIGTERM without an opinion about how it ends.
+    pub fn terminate(mut self) -> Result<ExitStatus> {
+        self.process.signal(libc::SIGTERM);
+        self.process.wait(STOP_LIMIT).with_context(|| self.log_tail())
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// Everything the servers of this `Serve` wrote.
+    pub fn log(&self) -> String {
+        std::fs::read(&self.serve.log)
+            .map_or_else(|e| format!("(no log: {e})"), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let from = (log.len().saturating_sub(LOG_TAIL_BYTES)..log.len()).find(|&i| log.is_char_boundary(i));
+        format!("log of the server:\n{}", &log[from.unwrap_or(0)..])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log_tail());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The socket under a connection: Unix or TCP, plain or inside TLS, as one type.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::server::TlsStream;
+
+/// A client host that lost power answers no probe: after this time of silence, and probes at the
+/// interval below, its connection ends instead of holding a place for ever.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// An accepted socket.
+pub(crate) enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// An accepted TCP socket, set for small replies and for clients that vanish.
+    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        Ok(Socket::Tcp(stream))
+    }
+}
+
+/// A connection in either of its two states.
+pub(crate) enum Conn {
+    Plain(Socket),
+    Tls(Box<TlsStream<Socket>>),
+}
+
+macro_rules! forward {
+    ($self:ident, $inner:ident => $call:expr, $($variant:path),*) => {
+        match $self.get_mut() {
+            $($variant($inner) => {
+                let $inner = Pin::new($inner);
+                $call
+            })*
+        }
+    };
+}
+
+macro_rules! delegate {
+    ($type:ty, $($variant:path),*) => {
+        impl AsyncRead for $type {
+            fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+                forward!(self, inner => inner.poll_read(cx, buf), $($variant),*)
+            }
+        }
+
+        impl AsyncWrite for $type {
+            fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+                forward!(self, inner => inner.poll_write(cx, buf), $($variant),*)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                forward!(self, inner => inner.poll_write_vectored(cx, bufs), $($variant),*)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                forward!(self, inner => inner.poll_flush(cx), $($variant),*)
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                forward!(self, inner => inner.poll_shutdown(cx), $($variant),*)
+            }
+        }
+    };
+}
+
+delegate!(Socket, Socket::Unix, Socket::Tcp);
+delegate!(Conn, Conn::Plain, Conn::Tls);

@@ -1,0 +1,58 @@
+//! Entries for fuzzing: every decoder of bytes that a client controls, panic-free on any input.
+
+use crate::{
+    gate::{self, Moment, Request, Terms, Verdict},
+    option,
+    wire::{Header, OptionHeader},
+};
+
+/// Parses `data` as the header of an option and as the payload of every kind of option.
+pub fn options(data: &[u8]) {
+    if let Some(head) = data.first_chunk() {
+        let _ = OptionHeader::decode(head);
+    }
+    let _ = option::info(data);
+    let _ = option::meta(data);
+    let _ = option::export_name(data);
+}
+
+/// Decodes `data` as compact and as extended request headers, and judges them: the first byte
+/// selects what was negotiated, the rest is the header and, for a block status, its filter.
+pub fn request(data: &[u8]) {
+    let Some((&bits, data)) = data.split_first() else { return };
+    let bit = |n: u8| bits & 1 << n != 0;
+    let moment = Moment { size_bytes: 1 << 40, stopping: bit(0) };
+    for extended in [false, true] {
+        let terms = Terms {
+            extended,
+            structured: extended || bit(1),
+            status: bit(2),
+            read_only: bit(3),
+            fast_zero: bit(4),
+        };
+        let decoded = match extended {
+            true => data.split_first_chunk().map(|(head, rest)| (Header::extended(head), rest)),
+            false => data.split_first_chunk().map(|(head, rest)| (Header::compact(head), rest)),
+        };
+        let Some((Ok(header), rest)) = decoded else { continue };
+        let verdict = gate::judge(&header, &terms, &moment);
+        if let Verdict::Run { request: Request::FilteredStatus { offset, one_range }, .. } = verdict {
+            let _ = gate::filter(offset, one_range, rest, &moment);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// No bytes make an entry panic, with or without a right magic in front.
+        #[test]
+        fn never_panics(bits: u8, magic in 0..3usize, data in prop::collection::vec(any::<u8>(), 0..100)) {
+            super::options(&data);
+            let magic: &[u8] = [&[][..], &[0x25, 0x60, 0x95, 0x13], &[0x21, 0xe4, 0x1c, 0x71]][magic];
+            super::request(&[&[bits][..], magic, &data].concat());
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! The transmission phase of one connection: requests in, replies out, in one task.
+//!
+//! A request's future is polled once where it is found. If it is ready, its reply goes straight
+//! into the output; else it joins the running ones. Replies leave together when the input has
+//! been worked off. Invariants: what is received, runs and waits to be sent stays within the
+//! budget (beyond it nothing is read until replies have left); a request that was begun is polled
+//! to its end even if the client has gone.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::watch,
+    time::timeout,
+};
+
+use crate::{
+    conn::Conn,
+    export::{self, Export, RangeKind, ReadPiece},
+    gate::{self, Moment, Refusal, Request, Terms, Verdict},
+    input::Input,
+    output::Output,
+    reply::{self, Style, Ticket},
+    wire::{BadMagic, COMPACT_HEADER_BYTES, EXTENDED_HEADER_BYTES, Header},
+};
+
+/// Bytes a request counts in the budget beside its data: its future and its place in the queue.
+const REQUEST_COST_BYTES: u64 = 4 << 10;
+/// Ranges of one reply to a block status; the client asks again for the rest.
+const RANGES_MAX: usize = 16 << 10;
+/// Bytes a block status counts: its ranges as the export returns them and as they are encoded.
+const STATUS_COST_BYTES: u64 = 2 * 16 * RANGES_MAX as u64;
+/// Bytes of replies after which they are sent although more requests are at hand.
+const SEND_BYTES: usize = 256 << 10;
+/// Turns of the loop after which other tasks get a chance; a turn is at most one batch.
+const TURNS_MAX: usize = 16;
+/// How long a client that said goodbye may take to fetch the replies it is owed.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(10);
+/// How long a client may take to hang up after the server did, before its last replies are put
+/// at risk (closing with unread input makes the kernel drop what is still on its way out).
+const LINGER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Why no further request is taken.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The client said goodbye.
+    Disconnect,
+    /// The client hung up without a word.
+    Vanished,
+    /// The server is stopping, and everything begun is answered.
+    Stopped,
+    /// What the client sends makes no sense any more.
+    Violation(&'static str),
+    /// The socket failed.
+    Broken(io::Error),
+}
+
+/// What the session waits for in its input.
+enum Expect {
+    Header,
+    /// The payload of a request that is already counted in the budget.
+    Payload {
+        ticket: Ticket,
+        request: Request,
+        len: usize,
+    },
+    /// The rest of a refused request's payload.
+    Skip {
+        ticket: Ticket,
+        refusal: Refusal,
+        left: u64,
+    },
+}
+
+/// What is missing for the next step of the input.
+#[derive(Clone, Copy)]
+enum Need {
+    /// More bytes from the client.
+    Bytes,
+    /// Room in the budget, which comes when requests end and replies leave.
+    Room,
+    /// Replies have gathered; they should leave first.
+    Send,
+}
+
+/// One connection in its transmission phase.
+pub(crate) struct Session<'a> {
+    export: &'a dyn Export,
+    terms: Terms,
+    style: Style,
+    budget: u64,
+    conn: Conn,
+    input: Input,
+    expect: Expect,
+    output: Output,
+    running: FuturesUnordered<Running<'a>>,
+    /// The cost of everything admitted and not yet answered, in bytes.
+    admitted: u64,
+    /// The socket took no more when it was last offered replies.
+    send_blocked: bool,
+    stopping: bool,
+}
+
+/// Serves requests until the connection ends, and says why it ended.
+pub(crate) async fn run(
+    conn: Conn,
+    input: Input,
+    export: &dyn Export,
+    terms: Terms,
+    budget: u64,
+    mut stop: watch::Receiver<bool>,
+) -> End {
+    let style = match (terms.extended, terms.structured) {
+        (true, _) => Style::Extended,
+        (false, true) => Style::Structured,
+        (false, false) => Style::Simple,
+    };
+    let mut session = Session {
+        export,
+        terms,
+        style,
+        budget,
+        conn,
+        input,
+        expect: Expect::Header,
+        output: Output::default(),
+        running: FuturesUnordered::new(),
+        admitted: 0,
+        send_blocked: false,
+        stopping: false,
+    };
+    let mut stopped = pin!(stop.wait_for(|stop| *stop));
+    let end = poll_fn(|cx| {
+        if !session.stopping && stopped.as_mut().poll(cx).is_ready() {
+            session.stopping = true;
+        }
+        session.poll_serve(cx)
+    })
+    .await;
+    session.finish(&end).await;
+    end
+}
+
+impl<'a> Session<'a> {
+    /// Works until no further request is to be taken.
+    fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..TURNS_MAX {
+            let collected = self.collect(cx);
+            let need = match self.take_requests(cx) {
+                Ok(need) => need,
+                Err(end) => return Poll::Ready(end),
+            };
+            let waiting = self.output.queued();
+            self.send_blocked = match self.output.poll_send(cx, &mut self.conn) {
+                Poll::Ready(Err(error)) => return Poll::Ready(End::Broken(error)),
+                Poll::Ready(Ok(())) => false,
+                Poll::Pending => true,
+            };
+            let sent = self.output.queued() < waiting;
+            let progress = match need {
+                Need::Bytes => match self.input.poll_fill(cx, &mut self.conn) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(End::Vanished),
+                    Poll::Ready(Ok(_)) => true,
+                    Poll::Ready(Err(error)) => return Poll::Ready(End::Broken(error)),
+                    Poll::Pending if self.is_stopped() => return Poll::Ready(End::Stopped),
+                    Poll::Pending => false,
+                },
+                // Either some was sent, or the socket is full and requests go on without it.
+                Need::Send => true,
+                Need::Room => {
+                    debug_assert!(self.held() > 0, "room is missing only while something takes it");
+                    sent || collected
+                }
+            };
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Bytes that count against the budget now.
+    fn held(&self) -> u64 {
+        self.admitted + self.output.queued() as u64
+    }
+
+    /// Nothing begun is unfinished. Requests that have not been read yet are not begun.
+    fn is_stopped(&self) -> bool {
+        let idle = matches!(self.expect, Expect::Header);
+        self.stopping && idle && self.running.is_empty() && self.output.queued() == 0
+    }
+
+    /// Answers what is ready among the running requests.
+    fn collect(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while !self.running.is_empty() {
+            let Poll::Ready(Some((ticket, cost, outcome))) = self.running.poll_next_unpin(cx) else { break };
+            self.answer(&ticket, cost, outcome);
+            any = true;
+        }
+        any
+    }
+
+    /// Takes requests until something is missing, and says what.
+    fn take_requests(&mut self, cx: &mut Context<'_>) -> Result<Need, End> {
+        loop {
+            if self.output.queued() >= SEND_BYTES && !self.send_blocked {
+                return Ok(Need::Send);
+            }
+            if let Some(need) = self.take_request(cx)? {
+                return Ok(need);
+            }
+        }
+    }
+
+    /// One step of the input; `None` if it went well.
+    fn take_request(&mut self, cx: &mut Context<'_>) -> Result<Option<Need>, End> {
+        match self.expect {
+            Expect::Header => return self.take_header(cx),
+            Expect::Payload { ticket, request, len } => {
+                let Some(payload) = self.input.payload(len) else { return Ok(Some(Need::Bytes)) };
+                self.expect = Expect::Header;
+                self.start(cx, ticket, request, payload);
+            }
+            Expect::Skip { ticket, refusal, left } => {
+                let left = self.input.skip(left);
+                if left > 0 {
+                    self.expect = Expect::Skip { ticket, refusal, left };
+                    return Ok(Some(Need::Bytes));
+                }
+                self.expect = Expect::Header;
+                reply::error(&mut self.output, self.style, &ticket, refusal.errno, refusal.message);
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_header(&mut self, cx: &mut Context<'_>) -> Result<Option<Need>, End> {
+        let (decoded, header_bytes) = match self.terms.extended {
+            true => (self.input.peek().map(Header::extended), EXTENDED_HEADER_BYTES),
+            false => (self.input.peek().map(Header::compact), COMPACT_HEADER_BYTES),
+        };
+        let header = match decoded {
+            None => return Ok(Some(Need::Bytes)),
+            Some(Err(BadMagic)) => return Err(End::Violation("a request without its magic")),
+            Some(Ok(header)) => header,
+        };
+        let ticket = Ticket { cookie: header.cookie, offset: header.offset, len: header.length, one: false };
+        match gate::judge(&header, &self.terms, &self.moment()) {
+            Verdict::Disconnect => return Err(End::Disconnect),
+            Verdict::HangUp(reason) => return Err(End::Violation(reason)),
+            // Even a refusal costs a reply that the client may never fetch.
+            _ if self.held() >= self.budget => return Ok(Some(Need::Room)),
+            Verdict::Refuse { refusal, payload } => {
+                self.input.consume(header_bytes);
+                self.expect = Expect::Skip { ticket, refusal, left: payload };
+            }
+            Verdict::Run { request, payload } => {
+                let cost = cost(&request);
+                // A single request always fits, so that a small budget slows but never stops.
+                if self.held() > 0 && self.held() + cost > self.budget {
+                    return Ok(Some(Need::Room));
+                }
+                self.admitted += cost;
+                self.input.consume(header_bytes);
+                let ticket = Ticket { one: wants_one(&request), ..ticket };
+                if payload == 0 {
+                    self.start(cx, ticket, request, Bytes::new());
+                } else {
+                    self.expect = Expect::Payload { ticket, request, len: payload as usize };
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { size_bytes: self.export.size_bytes(), stopping: self.stopping }
+    }
+
+    /// Begins a request whose payload is here, and answers it if it is done at once.
+    fn start(&mut self, cx: &mut Context<'_>, mut ticket: Ticket, mut request: Request, payload: Bytes) {
+        let cost = cost(&request);
+        if let Request::FilteredStatus { offset, one_range } = request {
+            match gate::filter(offset, one_range, &payload, &self.moment()) {
+                Ok(Some(wanted)) => request = wanted,
+                Ok(None) => {
+                    self.admitted -= cost;
+                    return reply::status_of_nothing(&mut self.output, self.style, &ticket);
+                }
+                Err(refusal) => {
+                    self.admitted -= cost;
+                    return reply::error(
+                        &mut self.output,
+                        self.style,
+                        &ticket,
+                        refusal.errno,
+                        refusal.message,
+                    );
+                }
+            }
+        }
+        if let Request::BlockStatus { len, .. } = request {
+            ticket.len = len;
+        }
+        let mut running = Running { ticket, cost, work: work(self.export, request, payload) };
+        match Pin::new(&mut running).poll(cx) {
+            Poll::Ready((ticket, cost, outcome)) => self.answer(&ticket, cost, outcome),
+            // That poll has registered this task's waker; once woken, `collect` polls it again.
+            Poll::Pending => self.running.push(running),
+        }
+    }
+
+    fn answer(&mut self, ticket: &Ticket, cost: u64, outcome: export::Result<Outcome>) {
+        debug_assert!(self.admitted >= cost);
+        self.admitted -= cost;
+        match outcome {
+            Ok(Outcome::Done) => reply::done(&mut self.output, self.style, ticket),
+            Ok(Outcome::Read(pieces)) => reply::read(&mut self.output, self.style, ticket, &pieces),
+            Ok(Outcome::Status(ranges)) => reply::status(&mut self.output, self.style, ticket, &ranges),
+            Err(error) => reply::error(&mut self.output, self.style, ticket, error.errno, &error.message),
+        }
+    }
+
+    /// Brings what was begun to its end, gives the client its replies if it takes them, closes.
+    async fn finish(mut self, end: &End) {
+        let broken = matches!(end, End::Broken(_));
+        if broken || timeout(FAREWELL_LIMIT, poll_fn(|cx| self.poll_farewell(cx))).await.is_err() {
+            self.output.abandon();
+        }
+        while let Some(_reply_for_nobody) = self.running.next().await {}
+        if broken {
+            return;
+        }
+        let closing = async {
+            self.conn.shutdown().await?;
+            if matches!(end, End::Stopped) {
+                let mut rest = [0; 4096];
+                while self.conn.read(&mut rest).await? > 0 {}
+            }
+            io::Result::Ok(())
+        };
+        // An error or the limit only means that the client was quicker, or is not polite.
+        let _ = timeout(LINGER_LIMIT, closing).await;
+    }
+
+    /// Finishes the running requests and sends all replies; gives up when they cannot be sent.
+    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.collect(cx);
+        match self.output.poll_send(cx, &mut self.conn) {
+            Poll::Ready(Err(_)) => {
+                self.output.abandon();
+                if self.running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            }
+            Poll::Ready(Ok(())) if self.running.is_empty() => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// What a request counts in the budget, in bytes.
+fn cost(request: &Request) -> u64 {
+    REQUEST_COST_BYTES
+        + match request {
+            Request::Read { len, .. } | Request::Write { len, .. } => *len,
+            Request::BlockStatus { one_range: false, .. }
+            | Request::FilteredStatus { one_range: false, .. } => STATUS_COST_BYTES,
+            _ => 0,
+        }
+}
+
+fn wants_one(request: &Request) -> bool {
+    match request {
+        Request::Read { one_chunk, .. } => *one_chunk,
+        Request::BlockStatus { one_range, .. } | Request::FilteredStatus { one_range, .. } => *one_range,
+        _ => false,
+    }
+}
+
+/// What a request has brought.
+enum Outcome {
+    Done,
+    Read(Vec<ReadPiece>),
+    Status(Vec<(u64, RangeKind)>),
+}
+
+/// The export's future, by what it returns.
+enum Work<'a> {
+    Done(BoxFuture<'a, export::Result<()>>),
+    Read(BoxFuture<'a, export::Result<Vec<ReadPiece>>>),
+    Status(BoxFuture<'a, export::Result<Vec<(u64, RangeKind)>>>),
+}
+
+fn work(export: &dyn Export, request: Request, payload: Bytes) -> Work<'_> {
+    match request {
+        Request::Read { offset, len, .. } => Work::Read(export.read(offset, len)),
+        Request::Write { offset, fua, .. } => Work::Done(export.write(offset, payload, fua)),
+        Request::Flush => Work::Done(export.flush()),
+        Request::Trim { offset, len, fua } => Work::Done(export.trim(offset, len, fua)),
+        Request::WriteZeroes { offset, len, no_hole, fast, fua } => {
+            Work::Done(export.write_zeroes(offset, len, no_hole, fast, fua))
+        }
+        Request::Cache { offset, len } => Work::Done(export.cache(offset, len)),
+        Request::BlockStatus { offset, len, one_range } => {
+            Work::Status(export.block_status(offset, len, if one_range { 1 } else { RANGES_MAX }))
+        }
+        Request::FilteredStatus { .. } => unreachable!("filters become plain block status before they run"),
+    }
+}
+
+/// A request that has begun.
+struct Running<'a> {
+    ticket: Ticket,
+    cost: u64,
+    work: Work<'a>,
+}
+
+impl Future for Running<'_> {
+    type Output = (Ticket, u64, export::Result<Outcome>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = match &mut self.work {
+            Work::Done(future) => future.as_mut().poll(cx).map_ok(|()| Outcome::Done),
+            Work::Read(future) => future.as_mut().poll(cx).map_ok(Outcome::Read),
+            Work::Status(future) => future.as_mut().poll(cx).map_ok(Outcome::Status),
+        };
+        outcome.map(|outcome| (self.ticket, self.cost, outcome))
+    }
+}

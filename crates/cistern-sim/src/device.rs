@@ -1,0 +1,88 @@
+//! The engine as the simulator drives it: what a client can do to a device, and how one is opened.
+//!
+//! [`RealEngine`] is the engine under test. The traits exist because the checker itself is tested
+//! with devices that lie (`tests/lies.rs`) and with a small engine that can be broken (`toy`).
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    Error, Result,
+    codec::{Compression, KeySource},
+    disk::Disk,
+    env::Env,
+    store::SharedStore,
+    volume::{CloseReport, Mode, RangeKind, VolumeStatus},
+};
+
+mod real;
+
+pub use real::RealEngine;
+
+/// Where an engine runs: one incarnation of one host.
+#[derive(Clone)]
+pub struct Site {
+    pub env: Env,
+    pub store: SharedStore,
+    pub state: Arc<dyn Disk>,
+    pub cache: Arc<dyn Disk>,
+    pub host: String,
+}
+
+/// What a volume of this run is like, and how it is opened.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub size_bytes: u64,
+    pub compression: Compression,
+    pub key: KeySource,
+    pub mode: Mode,
+    pub journal_bytes: u64,
+    pub dirty_age_max: Duration,
+    pub dirty_bytes_max: u64,
+    pub memory_bytes: u64,
+    /// Bytes of the chunk cache; 0 for none.
+    pub cache_bytes: u64,
+}
+
+/// One acknowledged change that a journal holds, in sectors.
+#[derive(Clone, Debug)]
+pub enum Exported {
+    Write { offset: u64, data: Bytes },
+    Zero { offset: u64, len: u64 },
+    Resize { size_bytes: u64 },
+}
+
+/// Makes and opens volumes.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    async fn create(&self, site: &Site, settings: &Settings) -> Result<()>;
+    async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>>;
+    async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>>;
+    /// Faults found in the committed state, one line each.
+    async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>>;
+    /// What the journal of this host holds, in order.
+    async fn export(&self, site: &Site, settings: &Settings) -> Result<Vec<Exported>>;
+    /// Removes the journal of this host.
+    async fn discard(&self, site: &Site) -> Result<()>;
+}
+
+/// An open volume.
+#[async_trait]
+pub trait Device: Send + Sync + 'static {
+    fn size_bytes(&self) -> u64;
+    async fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>>;
+    async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()>;
+    async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()>;
+    async fn flush(&self) -> Result<()>;
+    async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>>;
+    async fn resize(&self, size_bytes: u64) -> Result<()>;
+    async fn drain(&self) -> Result<()>;
+    async fn close(&self, drain_limit: Duration) -> CloseReport;
+    fn status(&self) -> VolumeStatus;
+}
+
+/// Whether the same call may succeed later.
+pub fn may_pass(error: &Error) -> bool {
+    matches!(error, Error::Unreachable(_))
+}

@@ -1,0 +1,153 @@
+//! The engine under test behind the simulator's traits: no logic, only shapes.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    Error, Result,
+    cache::ChunkCache,
+    store::{Retry, SharedStore},
+    volume::{
+        CloseReport, CreateOptions, OpenOptions, Piece, RangeKind, ReadOnlyOptions, Volume, VolumeStatus,
+        admin::{self, JournalItem},
+    },
+};
+
+use super::{Device, Engine, Exported, Settings, Site};
+
+/// The engine that ships.
+pub struct RealEngine;
+
+/// How long an operation of the store is tried again, as in production.
+const RETRY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The store with the decorators of production.
+fn store(site: &Site) -> SharedStore {
+    Arc::new(Retry::new(site.store.clone(), site.env.clone(), RETRY_DEADLINE))
+}
+
+async fn cache(site: &Site, settings: &Settings) -> Result<Option<Arc<ChunkCache>>> {
+    if settings.cache_bytes == 0 {
+        return Ok(None);
+    }
+    ChunkCache::open(site.env.clone(), site.cache.clone(), settings.cache_bytes).await.map(Some)
+}
+
+#[async_trait]
+impl Engine for RealEngine {
+    async fn create(&self, site: &Site, settings: &Settings) -> Result<()> {
+        let options = CreateOptions {
+            size_bytes: settings.size_bytes,
+            compression: settings.compression,
+            key: settings.key.clone(),
+        };
+        Volume::create(&site.env, &store(site), options).await.map(|_| ())
+    }
+
+    async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>> {
+        let options = OpenOptions {
+            env: site.env.clone(),
+            store: store(site),
+            state: site.state.clone(),
+            cache: cache(site, settings).await?,
+            key: settings.key.clone(),
+            mode: settings.mode,
+            journal_bytes: settings.journal_bytes,
+            dirty_age_max: settings.dirty_age_max,
+            dirty_bytes_max: settings.dirty_bytes_max,
+            memory_bytes: settings.memory_bytes,
+            host: site.host.clone(),
+            take_over,
+        };
+        Ok(Arc::new(RealDevice(Volume::open(options).await?)))
+    }
+
+    async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>> {
+        let options = ReadOnlyOptions {
+            env: site.env.clone(),
+            store: store(site),
+            cache: None,
+            key: settings.key.clone(),
+            memory_bytes: settings.memory_bytes,
+        };
+        Ok(Arc::new(RealDevice(Volume::open_read_only(options).await?)))
+    }
+
+    async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>> {
+        let report = admin::check(&site.env, &store(site), &settings.key, true, &|_, _| ()).await?;
+        Ok(report.faults)
+    }
+
+    async fn export(&self, site: &Site, settings: &Settings) -> Result<Vec<Exported>> {
+        let mut items = Vec::new();
+        let mut visit = |item: JournalItem| -> Result<(), Error> {
+            items.push(match item {
+                JournalItem::Write { offset, data } => Exported::Write { offset, data },
+                JournalItem::Zero { offset, len } => Exported::Zero { offset, len },
+                JournalItem::Resize { size_bytes } => Exported::Resize { size_bytes },
+            });
+            Ok(())
+        };
+        let volume = admin::info(&site.env, &store(site), &settings.key).await?.volume;
+        admin::journal_export(&site.env, &site.state, volume, &mut visit).await?;
+        Ok(items)
+    }
+
+    async fn discard(&self, site: &Site) -> Result<()> {
+        admin::journal_discard(&site.state).await
+    }
+}
+
+struct RealDevice(Arc<Volume>);
+
+#[async_trait]
+impl Device for RealDevice {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    async fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(len as usize);
+        for piece in self.0.read(offset, len).await? {
+            match piece {
+                Piece::Data(data) => out.extend_from_slice(&data),
+                Piece::Zeroes(count) => out.resize(out.len() + count as usize, 0),
+            }
+        }
+        assert_eq!(out.len() as u64, len, "the pieces of a read cover it exactly");
+        Ok(out)
+    }
+
+    async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
+        self.0.write(offset, data, fua).await
+    }
+
+    async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
+        self.0.zero(offset, len, allocated, fua).await
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.0.flush().await
+    }
+
+    async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
+        self.0.ranges(offset, len, count_max).await
+    }
+
+    async fn resize(&self, size_bytes: u64) -> Result<()> {
+        self.0.resize(size_bytes, true).await
+    }
+
+    async fn drain(&self) -> Result<()> {
+        self.0.drain().await
+    }
+
+    async fn close(&self, drain_limit: Duration) -> CloseReport {
+        self.0.close(drain_limit).await
+    }
+
+    fn status(&self) -> VolumeStatus {
+        self.0.status()
+    }
+}

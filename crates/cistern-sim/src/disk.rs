@@ -1,0 +1,346 @@
+//! The local disk of a simulated host: it survives the host's crashes, and fails as told.
+//!
+//! A [`SimDisk`] belongs to a host; [`SimDisk::mount`] gives the view of one incarnation. Operations
+//! take effect at a moment of their own between call and return. What a dead incarnation had in
+//! flight may have taken place in part; after its death it changes nothing any more.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use cistern_engine::{
+    Error, Result,
+    disk::{Disk, DiskFile},
+    units::BLOCK_BYTES,
+};
+
+use crate::runtime::{Incarnation, Sim};
+
+mod media;
+
+pub use media::{Death, Media};
+
+/// What is wrong with a disk. All off by default.
+#[derive(Clone, Debug, Default)]
+pub struct DiskFaults {
+    /// The next sync fails and drops what it should have made durable.
+    pub fail_next_sync: bool,
+    /// The next write fails.
+    pub fail_next_write: bool,
+    /// There is no space for new files.
+    pub full: bool,
+    /// Chance that a read takes seconds.
+    pub slow: f64,
+}
+
+struct State {
+    name: String,
+    files: BTreeMap<String, Arc<Mutex<Media>>>,
+    locks: BTreeMap<String, Incarnation>,
+    faults: DiskFaults,
+    /// When the last sync failed, in ticks.
+    failed_sync: Option<u64>,
+}
+
+/// The disk of one host.
+#[derive(Clone)]
+pub struct SimDisk {
+    sim: Sim,
+    state: Arc<Mutex<State>>,
+}
+
+impl SimDisk {
+    pub fn new(sim: &Sim, name: impl Into<String>) -> SimDisk {
+        let state = State {
+            name: name.into(),
+            files: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            faults: DiskFaults::default(),
+            failed_sync: None,
+        };
+        SimDisk { sim: sim.clone(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().expect("no panic under this lock"))
+    }
+
+    /// The disk as an incarnation of its host sees it.
+    pub fn mount(&self, inc: Incarnation) -> Arc<dyn Disk> {
+        Arc::new(Mounted { disk: self.clone(), inc })
+    }
+
+    /// Changes what is wrong with the disk.
+    pub fn faults(&self, change: impl FnOnce(&mut DiskFaults)) {
+        self.with(|s| change(&mut s.faults));
+    }
+
+    /// When the last sync failed, in ticks of the world; `None` if none has since the last death.
+    pub fn failed_sync(&self) -> Option<u64> {
+        self.with(|s| s.failed_sync)
+    }
+
+    /// The host dies; called while its operations in flight are still there.
+    pub fn die(&self, inc: Incarnation, death: Death) {
+        let files: Vec<_> = self.with(|s| {
+            s.locks.retain(|_, holder| *holder != inc);
+            s.failed_sync = None;
+            s.faults.fail_next_sync = false;
+            s.faults.fail_next_write = false;
+            s.files.values().cloned().collect()
+        });
+        for file in files {
+            self.sim.draw(|rng| file.lock().expect("no panic under this lock").die(death, rng));
+        }
+    }
+
+    /// The disk is lost with everything on it.
+    pub fn wipe(&self) {
+        self.with(|s| s.files.clear());
+    }
+
+    /// Whether there is a file of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.with(|s| s.files.contains_key(name))
+    }
+
+    /// Flips one bit somewhere in some file; false when there is nothing to flip.
+    pub fn flip_somewhere(&self) -> bool {
+        let files: Vec<_> = self.with(|s| s.files.iter().map(|(n, f)| (n.clone(), f.clone())).collect());
+        if files.is_empty() {
+            return false;
+        }
+        let (name, file) = &files[self.sim.range(0, files.len() as u64) as usize];
+        let mut media = file.lock().expect("no panic under this lock");
+        if media.bytes() == 0 {
+            return false;
+        }
+        let (at, bit) = (self.sim.range(0, media.bytes() as u64), self.sim.range(0, 8));
+        media.flip(at as usize, bit as u8);
+        self.sim.note(format_args!(
+            "disk {}: bit {bit} of byte {at} of {name} flips",
+            self.with(|s| s.name.clone())
+        ));
+        true
+    }
+}
+
+struct Mounted {
+    disk: SimDisk,
+    inc: Incarnation,
+}
+
+impl Mounted {
+    /// A moment passes; then the caller may take effect, if it still lives.
+    async fn moment(&self, what: &str, name: &str) {
+        self.disk.sim.dawdle().await;
+        debug_assert!(self.disk.sim.is_alive(self.inc), "tasks of the dead are not polled");
+        self.disk.sim.note(format_args!("disk {}: {what} {name}", self.describe()));
+    }
+
+    fn handle(&self, name: &str, media: Arc<Mutex<Media>>) -> Arc<dyn DiskFile> {
+        let len = media.lock().expect("no panic under this lock").bytes() as u64;
+        Arc::new(SimFile {
+            disk: self.disk.clone(),
+            name: name.to_owned(),
+            media,
+            len,
+            latched: AtomicBool::new(false),
+        })
+    }
+}
+
+fn io_error(name: &str, cause: &str) -> Error {
+    Error::Io { what: name.to_owned(), cause: cause.to_owned() }
+}
+
+#[async_trait]
+impl Disk for Mounted {
+    async fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        self.moment("open", name).await;
+        let media = self.disk.with(|s| s.files.get(name).cloned());
+        media.map(|m| self.handle(name, m)).ok_or_else(|| Error::NotFound(name.to_owned()))
+    }
+
+    async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>> {
+        self.moment("create", name).await;
+        let media = self.disk.with(|s| {
+            if s.faults.full {
+                return Err(Error::Full(format!("{name}: no space left on device")));
+            }
+            if s.files.contains_key(name) {
+                return Err(Error::Exists(name.to_owned()));
+            }
+            let media = Arc::new(Mutex::new(Media::zeroed(bytes as usize)));
+            s.files.insert(name.to_owned(), media.clone());
+            Ok(media)
+        })?;
+        self.disk.sim.dawdle().await; // may die between the effect and the reply
+        Ok(self.handle(name, media))
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.moment("rename", from).await;
+        self.disk.with(|s| {
+            let media = s.files.remove(from).ok_or_else(|| Error::NotFound(from.to_owned()))?;
+            s.files.insert(to.to_owned(), media);
+            Ok::<_, Error>(())
+        })?;
+        self.disk.sim.dawdle().await;
+        Ok(())
+    }
+
+    async fn remove(&self, name: &str) -> Result<()> {
+        self.moment("remove", name).await;
+        self.disk.with(|s| s.files.remove(name));
+        self.disk.sim.dawdle().await;
+        Ok(())
+    }
+
+    fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {
+        self.disk.with(|s| match s.locks.get(name) {
+            Some(_) => Err(Error::Locked(name.to_owned())),
+            None => {
+                s.locks.insert(name.to_owned(), self.inc);
+                Ok::<_, Error>(())
+            }
+        })?;
+        Ok(Box::new(LockGuard { disk: self.disk.clone(), name: name.to_owned(), inc: self.inc }))
+    }
+
+    fn describe(&self) -> String {
+        self.disk.with(|s| s.name.clone())
+    }
+}
+
+struct LockGuard {
+    disk: SimDisk,
+    name: String,
+    inc: Incarnation,
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        self.disk.with(|s| {
+            if s.locks.get(&self.name) == Some(&self.inc) {
+                s.locks.remove(&self.name);
+            }
+        });
+    }
+}
+
+struct SimFile {
+    disk: SimDisk,
+    name: String,
+    media: Arc<Mutex<Media>>,
+    len: u64,
+    latched: AtomicBool,
+}
+
+impl SimFile {
+    fn media<T>(&self, f: impl FnOnce(&mut Media) -> T) -> T {
+        f(&mut self.media.lock().expect("no panic under this lock"))
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<()> {
+        assert!(offset.is_multiple_of(BLOCK_BYTES as u64), "{}: unaligned offset {offset}", self.name);
+        assert!(len.is_multiple_of(BLOCK_BYTES), "{}: unaligned length {len}", self.name);
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Err(io_error(&self.name, "beyond the end of the file"));
+        }
+        Ok(())
+    }
+
+    async fn wait(&self) {
+        let slow = self.disk.with(|s| s.faults.slow);
+        if self.disk.sim.chance(slow) {
+            let time = std::time::Duration::from_secs(self.disk.sim.range(1, 8));
+            self.disk.sim.sleep(time).await;
+        }
+        self.disk.sim.dawdle().await;
+    }
+
+    fn take_fault(&self, pick: impl FnOnce(&mut DiskFaults) -> &mut bool) -> bool {
+        self.disk.with(|s| std::mem::take(pick(&mut s.faults)))
+    }
+}
+
+/// Ends a write whose caller goes away before it completes.
+struct InFlight<'a> {
+    file: &'a SimFile,
+    number: u64,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        // A completed write, or one of a dead host, is not in flight any more: no effect.
+        self.file.disk.sim.draw(|rng| self.file.media(|m| m.abandon(self.number, rng)));
+    }
+}
+
+#[async_trait]
+impl DiskFile for SimFile {
+    async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check(offset, data.len())?;
+        if self.latched.load(Ordering::Relaxed) {
+            return Err(io_error(&self.name, "an earlier sync failed"));
+        }
+        let number = self.media(|m| m.begin(offset as usize, data));
+        let in_flight = InFlight { file: self, number };
+        self.wait().await;
+        if self.take_fault(|f| &mut f.fail_next_write) {
+            self.disk.sim.note(format_args!("disk file {}: write at {offset} fails", self.name));
+            drop(in_flight);
+            return Err(io_error(&self.name, "input/output error"));
+        }
+        self.media(|m| m.complete(number));
+        self.disk.sim.note(format_args!("disk file {}: wrote {} at {offset}", self.name, data.len()));
+        self.disk.sim.dawdle().await;
+        Ok(())
+    }
+
+    /// One transfer, so that how the caller's memory is cut changes nothing.
+    async fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.write_at(offset, &parts.concat()).await
+    }
+
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check(offset, out.len())?;
+        self.wait().await;
+        self.media(|m| m.read(offset as usize, out));
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<()> {
+        if self.latched.load(Ordering::Relaxed) {
+            return Err(io_error(&self.name, "an earlier sync failed"));
+        }
+        let point = self.media(|m| m.sync_point());
+        self.wait().await;
+        if self.take_fault(|f| &mut f.fail_next_sync) {
+            self.latched.store(true, Ordering::Relaxed);
+            self.disk.sim.draw(|rng| self.media(|m| m.fail_sync(point, rng)));
+            let tick = self.disk.sim.tick();
+            self.disk.with(|s| s.failed_sync = Some(tick));
+            self.disk.sim.note(format_args!("disk file {}: sync fails", self.name));
+            return Err(io_error(&self.name, "input/output error"));
+        }
+        self.media(|m| m.settle(point));
+        self.disk.sim.note(format_args!("disk file {}: synced", self.name));
+        self.disk.sim.dawdle().await;
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,192 @@
+//! What a seed makes of a run: the volume, the weather, the length, the ways in which rounds end.
+//!
+//! Decided once, before anything runs, and printed with every failure.
+
+use std::time::Duration;
+
+use cistern_engine::{
+    codec::{Compression, KeySource},
+    volume::Mode,
+};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use crate::{device::Settings, runtime::Sim, store::StoreFaults};
+
+const MIB: u64 = 1 << 20;
+
+/// What kind of trouble a run is about. Small faults of other kinds are mixed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    /// Crashes of one host that keeps its disk.
+    Crashes,
+    /// Hosts are lost or fenced; volumes move.
+    TakeOvers,
+    /// The store is away for long.
+    Outages,
+    /// The local disk fails.
+    BadDisk,
+    /// Bytes change, in the store and on the disk.
+    Damage,
+    /// Nothing goes wrong.
+    Calm,
+}
+
+impl Theme {
+    pub const ALL: [Theme; 6] =
+        [Theme::Crashes, Theme::TakeOvers, Theme::Outages, Theme::BadDisk, Theme::Damage, Theme::Calm];
+
+    /// The name on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Theme::Crashes => "crashes",
+            Theme::TakeOvers => "take-overs",
+            Theme::Outages => "outages",
+            Theme::BadDisk => "bad-disk",
+            Theme::Damage => "damage",
+            Theme::Calm => "calm",
+        }
+    }
+}
+
+/// How a round ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    PowerCut,
+    Kill,
+    /// The host and its disk are gone; another one takes over.
+    LoseHost,
+    /// Another host takes over while the old writer goes on.
+    Usurp(Zombie),
+    /// Close; opened from an empty disk elsewhere when that was clean.
+    Close,
+    /// Close with too little time; opened again on the same host.
+    HastyClose,
+    /// Drain, look around, go on with the same writer.
+    GoOn,
+    /// The store goes away; clients go on as far as the journal takes them.
+    Outage,
+    /// A sync or a write of the local disk fails.
+    DiskFails,
+}
+
+/// What the old writer does while it is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zombie {
+    /// It writes on.
+    Busy,
+    /// It is suspended, and wakes up later.
+    Suspended,
+    /// It does not reach the store.
+    CutOff,
+}
+
+/// A run's parameters.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub theme: Theme,
+    pub settings: Settings,
+    pub size_max_bytes: u64,
+    pub hosts: usize,
+    pub rounds: u64,
+    pub clients: u64,
+    pub ops: u64,
+    /// Mean pause of a client between two ops.
+    pub pause: Duration,
+    pub write_bytes_max: u64,
+    /// Trims of the whole volume and resizes happen.
+    pub sweeping: bool,
+    pub faults: StoreFaults,
+    /// Chance that bytes of a store's reply are damaged.
+    pub damage: f64,
+}
+
+impl Plan {
+    /// Draws a plan. `theme` forces the kind of trouble.
+    pub fn draw(sim: &Sim, theme: Option<Theme>) -> Plan {
+        sim.draw(|rng| Plan::from(rng, theme))
+    }
+
+    fn from(rng: &mut ChaCha8Rng, theme: Option<Theme>) -> Plan {
+        let drawn = match rng.random_range(0..20) {
+            0..7 => Theme::Crashes,
+            7..13 => Theme::TakeOvers,
+            13..15 => Theme::Outages,
+            15..17 => Theme::BadDisk,
+            17..19 => Theme::Damage,
+            _ => Theme::Calm,
+        };
+        let theme = theme.unwrap_or(drawn);
+        let settings = draw_settings(rng);
+        let size = settings.size_bytes;
+        Plan {
+            theme,
+            size_max_bytes: size + size / 2,
+            hosts: 3,
+            rounds: rng.random_range(2..7),
+            clients: rng.random_range(1..5),
+            ops: *pick(rng, &[15, 40, 100]),
+            pause: *pick(rng, &[Duration::ZERO, Duration::from_millis(5), Duration::from_millis(300)]),
+            write_bytes_max: *pick(rng, &[4096, 64 << 10, 256 << 10]),
+            sweeping: rng.random_bool(0.5),
+            faults: draw_faults(rng, theme),
+            damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
+            settings,
+        }
+    }
+
+    /// Draws how the next round ends.
+    pub fn ending(&self, sim: &Sim) -> Ending {
+        use Ending::{Close, DiskFails, GoOn, HastyClose, Kill, LoseHost, Outage, PowerCut, Usurp};
+        let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
+        let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
+        let choices: &[Ending] = match self.theme {
+            Theme::Crashes => &[PowerCut, PowerCut, PowerCut, Kill, Kill, GoOn, Close, HastyClose, LoseHost],
+            Theme::TakeOvers => &[LoseHost, LoseHost, zombie, zombie, Close, PowerCut, GoOn],
+            Theme::Outages => &[Outage, Outage, PowerCut, LoseHost, HastyClose],
+            Theme::BadDisk => &[DiskFails, DiskFails, PowerCut, GoOn, LoseHost],
+            Theme::Damage => &[GoOn, Close, LoseHost],
+            Theme::Calm => &[GoOn, Close],
+        };
+        choices[sim.range(0, choices.len() as u64) as usize]
+    }
+}
+
+fn pick<'a, T>(rng: &mut ChaCha8Rng, choices: &'a [T]) -> &'a T {
+    &choices[rng.random_range(0..choices.len())]
+}
+
+fn draw_settings(rng: &mut ChaCha8Rng) -> Settings {
+    let size_bytes = *pick(rng, &[MIB, 4 * MIB, 4 * MIB + 512 * 3, 16 * MIB]);
+    let journal_bytes = *pick(rng, &[8 * MIB, 8 * MIB, 24 * MIB]);
+    Settings {
+        size_bytes,
+        compression: *pick(rng, &[Compression::None, Compression::Lz4, Compression::Zstd]),
+        key: if rng.random_bool(0.3) { KeySource::KeyFile(vec![7; 32]) } else { KeySource::None },
+        mode: if rng.random_bool(0.3) { Mode::Writethrough } else { Mode::Writeback },
+        journal_bytes,
+        dirty_age_max: *pick(
+            rng,
+            &[Duration::from_millis(200), Duration::from_secs(2), Duration::from_secs(30)],
+        ),
+        dirty_bytes_max: *pick(rng, &[journal_bytes / 8, journal_bytes / 2, journal_bytes]),
+        memory_bytes: *pick(rng, &[16 * MIB, 64 * MIB]),
+        cache_bytes: *pick(rng, &[0, 2 * MIB, 16 * MIB]),
+    }
+}
+
+fn draw_faults(rng: &mut ChaCha8Rng, theme: Theme) -> StoreFaults {
+    if theme == Theme::Calm || rng.random_bool(0.3) {
+        return StoreFaults::default();
+    }
+    let mut chance = |high: f64| if rng.random_bool(0.5) { rng.random_range(0.0..high) } else { 0.0 };
+    StoreFaults {
+        refuse: chance(0.2),
+        lose_request: chance(0.1),
+        lose_reply: chance(0.2),
+        late: chance(0.1),
+        twice: chance(0.2),
+        slow: chance(0.2),
+        damage: 0.0,
+    }
+}

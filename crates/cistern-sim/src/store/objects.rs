@@ -1,0 +1,168 @@
+//! The objects themselves, and what each request does to them. Pure.
+
+use std::{collections::BTreeMap, fmt, ops::Range};
+
+use bytes::Bytes;
+use cistern_engine::store::{Listed, Put, StoreError, StoreResult};
+use rand::{Rng, RngExt};
+
+/// All objects by key.
+#[derive(Default)]
+pub struct Objects {
+    map: BTreeMap<String, Bytes>,
+}
+
+/// What a client may ask.
+pub enum Request {
+    Put { key: String, body: Bytes, if_absent: bool },
+    Get { key: String, range: Range<u64> },
+    List { prefix: String, after: String, count_max: usize },
+    Dirs { prefix: String },
+    Delete { key: String },
+}
+
+/// What a store answers.
+pub enum Reply {
+    Put(Put),
+    Body(Bytes),
+    Missing,
+    Listing(Vec<Listed>),
+    Dirs(Vec<String>),
+    Deleted,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Request::Put { key, body, if_absent } => {
+                write!(f, "put{} {key} {} bytes", if *if_absent { "-if-absent" } else { "" }, body.len())
+            }
+            Request::Get { key, range } if range.end == u64::MAX => write!(f, "get {key}"),
+            Request::Get { key, range } => write!(f, "get {key} {range:?}"),
+            Request::List { prefix, after, count_max } => {
+                write!(f, "list {prefix} after {after:?} {count_max}")
+            }
+            Request::Dirs { prefix } => write!(f, "dirs {prefix}"),
+            Request::Delete { key } => write!(f, "delete {key}"),
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reply::Put(put) => write!(f, "{put:?}"),
+            Reply::Body(body) => write!(f, "{} bytes", body.len()),
+            Reply::Missing => write!(f, "missing"),
+            Reply::Listing(listing) => write!(f, "{} objects", listing.len()),
+            Reply::Dirs(dirs) => write!(f, "{} directories", dirs.len()),
+            Reply::Deleted => write!(f, "deleted"),
+        }
+    }
+}
+
+impl Reply {
+    /// The reply as the client sees it.
+    pub fn into_result(self, request: &Request) -> StoreResult<Reply> {
+        match (&self, request) {
+            (Reply::Missing, Request::Get { key, .. }) => Err(StoreError::NotFound(key.clone())),
+            _ => Ok(self),
+        }
+    }
+
+    /// The body of a reply to a get.
+    pub fn body(self) -> Bytes {
+        match self {
+            Reply::Body(body) => body,
+            other => unreachable!("a get is answered by a body, not by {other:?}"),
+        }
+    }
+}
+
+impl Objects {
+    /// Lets a request take effect.
+    pub fn apply(&mut self, request: &Request) -> Reply {
+        match request {
+            Request::Put { key, body, if_absent } => {
+                if *if_absent && self.map.contains_key(key) {
+                    return Reply::Put(Put::Exists);
+                }
+                self.map.insert(key.clone(), body.clone());
+                Reply::Put(Put::Created)
+            }
+            Request::Get { key, range } => match self.map.get(key) {
+                Some(body) => {
+                    let end = range.end.min(body.len() as u64) as usize;
+                    let start = (range.start as usize).min(end);
+                    Reply::Body(body.slice(start..end))
+                }
+                None => Reply::Missing,
+            },
+            Request::List { prefix, after, count_max } => {
+                Reply::Listing(self.list(prefix, after, *count_max))
+            }
+            Request::Dirs { prefix } => Reply::Dirs(self.dirs(prefix)),
+            Request::Delete { key } => {
+                self.map.remove(key);
+                Reply::Deleted
+            }
+        }
+    }
+
+    fn list(&self, prefix: &str, after: &str, count_max: usize) -> Vec<Listed> {
+        let from = prefix.max(after).to_owned();
+        self.map
+            .range(from..)
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .filter(|(key, _)| key.as_str() > after)
+            .take(count_max)
+            .map(|(key, body)| Listed { key: key.clone(), bytes: body.len() as u64 })
+            .collect()
+    }
+
+    fn dirs(&self, prefix: &str) -> Vec<String> {
+        let mut dirs: Vec<String> = self
+            .map
+            .keys()
+            .filter_map(|key| key.strip_prefix(prefix)?.split_once('/'))
+            .map(|(dir, _)| dir.to_owned())
+            .collect();
+        dirs.dedup();
+        dirs
+    }
+
+    /// All keys, ascending.
+    pub fn keys(&self) -> Vec<String> {
+        self.map.keys().cloned().collect()
+    }
+
+    /// Damages an object at rest: a flipped bit, a lost tail, or another object's content. Says what
+    /// it did, `None` when there is nothing to damage.
+    pub fn damage(&mut self, prefix: &str, rng: &mut impl Rng) -> Option<String> {
+        let keys: Vec<String> = self.map.keys().filter(|k| k.starts_with(prefix)).cloned().collect();
+        if keys.is_empty() {
+            return None;
+        }
+        let key = &keys[rng.random_range(0..keys.len())];
+        let body = self.map.get(key).filter(|b| !b.is_empty())?;
+        let at = rng.random_range(0..body.len());
+        let mut bytes = body.to_vec();
+        let what = match rng.random_range(0..4) {
+            0 => {
+                bytes.truncate(at);
+                format!("{key} cut to {at} bytes")
+            }
+            1 if keys.len() > 1 => {
+                let other = &keys[rng.random_range(0..keys.len())];
+                bytes = self.map[other].to_vec();
+                format!("{key} replaced by {other}")
+            }
+            _ => {
+                bytes[at] ^= 1 << rng.random_range(0..8);
+                format!("{key} bit flipped in byte {at}")
+            }
+        };
+        self.map.insert(key.clone(), bytes.into());
+        Some(what)
+    }
+}

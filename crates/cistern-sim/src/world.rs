@@ -1,0 +1,385 @@
+//! The script of a run: hosts, one volume, and what happens to them.
+//!
+//! Owns the truth about who should be writing. At any time there is at most one **writer** by the
+//! script's book; **zombies** are writers that were taken over and do not know it yet. After each
+//! opening the whole volume is read and held against the branch of the writer before.
+
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicU32},
+    time::Duration,
+};
+
+use cistern_engine::{Error, disk::Disk, store::SharedStore};
+
+use crate::{
+    client::{self, Excuses, Line},
+    device::{Device, Engine, Site, may_pass},
+    disk::{Death, SimDisk},
+    env::SimEnv,
+    model::{Branch, Observed, Scope},
+    plan::{Plan, Theme},
+    runtime::{Incarnation, Outcome, Sim, WORLD},
+    store::{SimStore, StoreFaults},
+};
+
+mod checks;
+mod rounds;
+
+/// Virtual time within which anything must be done when nothing is in its way.
+const PATIENCE: Duration = Duration::from_secs(4 * 3600);
+/// Openings that may fail for reasons that pass before the weather is made fine.
+const STORMY_OPENINGS_MAX: u32 = 4;
+
+/// A layer around a disk, a store or a device.
+pub type Layer<T> = Arc<dyn Fn(T) -> T + Send + Sync>;
+
+/// Layers that lie, for the proof that the checker notices; none in honest runs.
+#[derive(Clone, Default)]
+pub struct Lies {
+    pub disk: Option<Layer<Arc<dyn Disk>>>,
+    pub store: Option<Layer<SharedStore>>,
+    pub device: Option<Layer<Arc<dyn Device>>>,
+}
+
+/// One run to be.
+#[derive(Clone)]
+pub struct Run {
+    pub seed: u64,
+    pub engine: Arc<dyn Engine>,
+    /// Forces the kind of trouble.
+    pub theme: Option<Theme>,
+    pub lies: Lies,
+    /// Prints events as they happen.
+    pub live: bool,
+}
+
+impl Run {
+    /// An honest run of a seed.
+    pub fn of(seed: u64, engine: Arc<dyn Engine>) -> Run {
+        Run { seed, engine, theme: None, lies: Lies::default(), live: false }
+    }
+
+    /// Runs the seed to its end or to the first broken promise.
+    pub fn go(&self) -> Outcome {
+        let sim = Sim::new(self.seed, self.live);
+        let plan = Plan::draw(&sim, self.theme);
+        sim.note(format_args!("seed {} {plan:?}", self.seed));
+        let world = World::new(&sim, plan, self.engine.clone(), self.lies.clone());
+        sim.run(world.play())
+    }
+}
+
+struct Host {
+    state: SimDisk,
+    cache: SimDisk,
+    busy: bool,
+}
+
+/// An open volume on a host.
+struct Session {
+    host: usize,
+    inc: Incarnation,
+    line: Arc<Line>,
+    /// Taken when the incarnation dies, so that nothing outlives it.
+    device: Arc<Mutex<Option<Arc<dyn Device>>>>,
+}
+
+impl Session {
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.lock().expect("no panic under this lock").clone()
+    }
+}
+
+/// What the next opening has to go by.
+struct Past {
+    branch: Branch,
+    /// The host whose journal is at hand; `None`: only the store is.
+    journal_on: Option<usize>,
+    /// The last writer released the volume.
+    released: bool,
+    /// Ticks before which everything acknowledged must be in the store by its age.
+    promised: u64,
+}
+
+/// Why a run ends early without a broken promise.
+struct Damaged;
+
+struct World {
+    sim: Sim,
+    plan: Plan,
+    engine: Arc<dyn Engine>,
+    lies: Lies,
+    store: SimStore,
+    hosts: Vec<Host>,
+    ops: Arc<AtomicU32>,
+    writer: Option<Session>,
+    zombies: Vec<Session>,
+    damaged: bool,
+}
+
+impl World {
+    fn new(sim: &Sim, plan: Plan, engine: Arc<dyn Engine>, lies: Lies) -> World {
+        let host = |n: usize| Host {
+            state: SimDisk::new(sim, format!("host{n}/state")),
+            cache: SimDisk::new(sim, format!("host{n}/cache")),
+            busy: false,
+        };
+        World {
+            sim: sim.clone(),
+            store: SimStore::new(sim),
+            hosts: (0..plan.hosts).map(host).collect(),
+            plan,
+            engine,
+            lies,
+            ops: Arc::new(AtomicU32::new(1)),
+            writer: None,
+            zombies: Vec::new(),
+            damaged: false,
+        }
+    }
+
+    async fn play(mut self) {
+        self.create().await;
+        let sectors = self.plan.settings.size_bytes / 512;
+        let branch = Branch::new(sectors, self.plan.size_max_bytes / 512);
+        let past = Past { branch, journal_on: None, released: true, promised: 0 };
+        let mut on = self.open(0, past).await;
+        for round in 0..self.plan.rounds {
+            if on.is_err() {
+                break;
+            }
+            self.sim.note(format_args!("round {round}"));
+            on = self.round().await;
+        }
+        if on.is_ok() {
+            on = self.finale().await;
+        }
+        if on.is_err() {
+            self.sim.note(format_args!("the damage is found; nothing more to see"));
+        }
+    }
+
+    /// Fine weather: no faults on the way to the store.
+    fn calm(&self) {
+        self.store.set_faults(StoreFaults { damage: self.plan.damage, ..StoreFaults::default() });
+    }
+
+    fn storm(&self) {
+        self.store.set_faults(StoreFaults { damage: self.plan.damage, ..self.plan.faults.clone() });
+    }
+
+    fn site(&self, host: usize, inc: Incarnation) -> Site {
+        let lie_disk =
+            |disk| self.lies.disk.as_ref().map_or_else(|| Arc::clone(&disk), |lie| lie(Arc::clone(&disk)));
+        let store = self.store.from_host(host);
+        Site {
+            env: SimEnv::of(&self.sim, inc),
+            store: self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone())),
+            state: lie_disk(self.hosts[host].state.mount(inc)),
+            cache: lie_disk(self.hosts[host].cache.mount(inc)),
+            host: format!("host{host}"),
+        }
+    }
+
+    async fn create(&self) {
+        let inc = self.sim.incarnate();
+        let (site, engine, settings) = (self.site(0, inc), self.engine.clone(), self.plan.settings.clone());
+        let create = async move { engine.create(&site, &settings).await };
+        let done = self.sim.limit(PATIENCE, self.sim.on(inc, "create", create)).await;
+        self.sim.note(format_args!("created: {done:?}"));
+        if !matches!(done, Some(Some(Ok(())))) {
+            self.sim.fail(format!("a volume cannot be created: {done:?}"));
+        }
+        self.sim.kill(inc, || ());
+    }
+
+    /// Opens the volume on a host and checks what it finds against the past.
+    async fn open(&mut self, host: usize, past: Past) -> Result<(), Damaged> {
+        assert!(!self.hosts[host].busy, "one life at a time");
+        self.hosts[host].busy = true;
+        let take_over = past.journal_on != Some(host) && !past.released;
+        let scope = if past.journal_on == Some(host) { Scope::Journal } else { Scope::Store };
+        let mut branch = past.branch;
+        branch.end_life(self.sim.tick());
+        let (inc, device, found) = self.open_for_good(host, take_over).await?;
+        let tick = self.sim.tick();
+        self.accept(&mut branch, &found, scope, past.promised, tick)?;
+        self.seat(host, inc, device, branch);
+        Ok(())
+    }
+
+    fn accept(
+        &self,
+        branch: &mut Branch,
+        found: &Observed,
+        scope: Scope,
+        promised: u64,
+        tick: u64,
+    ) -> Result<(), Damaged> {
+        match branch.explain(found, scope, promised) {
+            Ok(cut) => {
+                self.sim.note(format_args!("found a prefix up to tick {cut} ({scope:?})"));
+                branch.adopt(found, scope, cut, tick);
+                Ok(())
+            }
+            Err(why) => {
+                self.sim.fail(why);
+                Err(Damaged)
+            }
+        }
+    }
+
+    /// Makes an opened volume the writer.
+    fn seat(&mut self, host: usize, inc: Incarnation, device: Arc<dyn Device>, branch: Branch) {
+        assert!(self.writer.is_none(), "one writer at a time");
+        let line = Line {
+            sim: self.sim.clone(),
+            plan: self.plan.clone(),
+            branch: Mutex::new(branch),
+            ops: self.ops.clone(),
+            disk: self.hosts[host].state.clone(),
+            successor: Mutex::new(None),
+            excuses: Mutex::new(Excuses { damaged: self.damaged, ..Excuses::default() }),
+        };
+        let device = Arc::new(Mutex::new(Some(device)));
+        self.writer = Some(Session { host, inc, line: Arc::new(line), device });
+    }
+
+    /// Opens, through crashes and bad weather, until it succeeds, and reads everything.
+    async fn open_for_good(
+        &mut self,
+        host: usize,
+        take_over: bool,
+    ) -> Result<(Incarnation, Arc<dyn Device>, Observed), Damaged> {
+        let mut crashes = if self.sim.chance(0.4) { self.sim.range(1, 4) } else { 0 };
+        for attempt in 0.. {
+            if attempt == STORMY_OPENINGS_MAX || self.sim.chance(0.4) {
+                self.calm();
+            }
+            let inc = self.sim.incarnate();
+            if crashes > 0 {
+                crashes -= 1;
+                self.crash_after_polls(host, inc, self.draw_polls(600));
+            }
+            self.sim.note(format_args!("host {host}: opens, take_over={take_over}"));
+            let opened = self.try_open(host, inc, take_over).await;
+            match opened {
+                Some(Ok((device, found))) if self.sim.is_alive(inc) => {
+                    self.sim.unburn(inc);
+                    return Ok((inc, device, found));
+                }
+                Some(Err(error)) if self.sim.is_alive(inc) => {
+                    self.sim.note(format_args!("host {host}: cannot open: {error}"));
+                    self.crash(host, inc, Death::Kill);
+                    if self.damaged && !may_pass(&error) {
+                        return Err(Damaged);
+                    }
+                    if !may_pass(&error) || attempt > 2 * STORMY_OPENINGS_MAX {
+                        self.sim.fail(format!("host {host} cannot open the volume: {error:?}"));
+                        return Err(Damaged);
+                    }
+                    self.sim.sleep(Duration::from_secs(self.sim.range(1, 120))).await;
+                }
+                _ => {} // it crashed
+            }
+        }
+        unreachable!("the loop returns")
+    }
+
+    async fn try_open(
+        &self,
+        host: usize,
+        inc: Incarnation,
+        take_over: bool,
+    ) -> Option<Result<(Arc<dyn Device>, Observed), Error>> {
+        let (site, engine, settings) =
+            (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
+        let (sim, damaged, lies) = (self.sim.clone(), self.damaged, self.lies.clone());
+        let open = async move {
+            let device = engine.open(&site, &settings, take_over).await?;
+            let device = lies.device.map_or_else(|| device.clone(), |lie| lie(device.clone()));
+            let found = client::observe(&sim, &*device, damaged).await?;
+            Ok((device, found))
+        };
+        match self.sim.limit(PATIENCE, self.sim.on(inc, "open", open)).await {
+            Some(opened) => opened,
+            None => {
+                self.sim.fail(format!("hang: host {host} has not opened the volume within {PATIENCE:?}"));
+                None
+            }
+        }
+    }
+
+    /// A number of polls, small ones as likely as large ones.
+    fn draw_polls(&self, scale: u64) -> u64 {
+        let high = 1 << self.sim.range(0, 6);
+        self.sim.range(0, scale * high / 32 + 2)
+    }
+
+    fn crash_after_polls(&self, host: usize, inc: Incarnation, polls: u64) {
+        let death = if self.sim.chance(0.6) { Death::PowerCut } else { Death::Kill };
+        let (sim, disks) = (self.sim.clone(), self.disks(host));
+        self.sim.burn_after(inc, polls, move || crash_now(&sim, &disks, host, inc, death));
+    }
+
+    fn disks(&self, host: usize) -> [SimDisk; 2] {
+        [self.hosts[host].state.clone(), self.hosts[host].cache.clone()]
+    }
+
+    fn crash(&self, host: usize, inc: Incarnation, death: Death) {
+        crash_now(&self.sim, &self.disks(host), host, inc, death);
+    }
+
+    /// Ends a session's life and forgets its device.
+    fn end(&mut self, session: &Session, death: Death) {
+        self.crash(session.host, session.inc, death);
+        session.device.lock().expect("no panic under this lock").take();
+        session.line.branch(|b| b.end_life(self.sim.tick()));
+        self.hosts[session.host].busy = false;
+    }
+
+    fn writer(&self) -> &Session {
+        self.writer.as_ref().expect("there is a writer between rounds")
+    }
+
+    /// A host without a life, other than `not`.
+    fn free_host(&self, not: usize) -> Option<usize> {
+        let free: Vec<usize> = (0..self.hosts.len()).filter(|&h| !self.hosts[h].busy && h != not).collect();
+        (!free.is_empty()).then(|| free[self.sim.range(0, free.len() as u64) as usize])
+    }
+
+    /// Runs something on the writer's device. `None` when its host dies first.
+    async fn on_device<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        session: &Session,
+        name: &'static str,
+        act: impl FnOnce(Arc<dyn Device>, Arc<Line>) -> F,
+    ) -> Option<T> {
+        let device = session.device().filter(|_| self.sim.is_alive(session.inc))?;
+        let act = self.sim.on(session.inc, name, act(device, session.line.clone()));
+        match self.sim.limit(PATIENCE, act).await {
+            Some(out) => out,
+            None => {
+                self.sim.fail(format!("hang: {name} is not done within {PATIENCE:?}"));
+                None
+            }
+        }
+    }
+
+    /// Does something later, whatever happens meanwhile.
+    fn later(&self, time: Duration, act: impl FnOnce() + Send + 'static) {
+        let sleep = self.sim.sleep(time);
+        let act = async move {
+            sleep.await;
+            act();
+        };
+        self.sim.spawn(WORLD, "later", Box::pin(act));
+    }
+}
+
+fn crash_now(sim: &Sim, disks: &[SimDisk], host: usize, inc: Incarnation, death: Death) {
+    if sim.is_alive(inc) {
+        sim.note(format_args!("host {host}: {death:?} after {} polls", sim.polls_of(inc)));
+        sim.kill(inc, || disks.iter().for_each(|d| d.die(inc, death)));
+    }
+}

@@ -1,0 +1,295 @@
+//! The rounds of a run: clients work, then something happens, then somebody opens the volume again.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{Damaged, PATIENCE, Past, Session, World};
+use crate::{
+    client,
+    disk::Death,
+    plan::{Ending, Theme, Zombie},
+    runtime::Sim,
+};
+
+/// Clients at work; each is done when its receiver resolves.
+type Clients = Vec<oneshot::Receiver<()>>;
+
+impl World {
+    /// One round. Afterwards there is a writer again.
+    pub(super) async fn round(&mut self) -> Result<(), Damaged> {
+        let ending = self.plan.ending(&self.sim);
+        self.sim.note(format_args!("this round ends with {ending:?}"));
+        if self.sim.chance(0.7) {
+            self.storm()
+        } else {
+            self.calm()
+        }
+        if self.plan.theme == Theme::Damage {
+            self.damage();
+        }
+        let session = self.writer.take().expect("there is a writer between rounds");
+        let clients = self.start_clients(&session);
+        match ending {
+            Ending::PowerCut => self.crashing(session, clients, Death::PowerCut).await,
+            Ending::Kill => self.crashing(session, clients, Death::Kill).await,
+            Ending::LoseHost => self.losing(session, clients).await,
+            Ending::Usurp(zombie) => self.usurping(session, clients, zombie).await,
+            Ending::Close => self.closing(session, clients, PATIENCE).await,
+            Ending::HastyClose => {
+                self.closing(session, clients, Duration::from_millis(self.sim.range(0, 400))).await
+            }
+            Ending::GoOn => self.going_on(session, clients).await,
+            Ending::Outage => self.outage(session, clients).await,
+            Ending::DiskFails => self.disk_fails(session, clients).await,
+        }
+    }
+
+    fn start_clients(&self, session: &Session) -> Clients {
+        let device = session.device().expect("the writer is open");
+        let client = |_| {
+            let work = client::run(session.line.clone(), device.clone(), self.plan.ops);
+            self.sim.start(session.inc, "client", work)
+        };
+        (0..self.plan.clients).map(client).collect()
+    }
+
+    /// Waits until all clients are done or dead; in the end with fine weather, which must suffice.
+    async fn wait(&self, clients: Clients) {
+        let mut all = std::pin::pin!(futures_util::future::join_all(clients));
+        if self.sim.limit(PATIENCE, &mut all).await.is_some() {
+            return;
+        }
+        self.calm();
+        if self.sim.limit(PATIENCE, &mut all).await.is_none() {
+            self.sim.fail("hang: clients get no reply in fine weather");
+        }
+    }
+
+    /// Lets clients work until some moment, which may come long after they are done.
+    async fn some_time(&self, clients: Clients) {
+        let work = futures_util::future::join_all(clients);
+        let limit = match self.sim.range(0, 3) {
+            0 => Duration::from_millis(self.sim.range(1, 2000)),
+            1 => Duration::from_secs(self.sim.range(1, 60)),
+            _ => PATIENCE,
+        };
+        self.sim.limit(limit, work).await;
+        if self.sim.chance(0.5) {
+            // So old that the age bound must have worked.
+            self.sim.sleep(Duration::from_secs(self.sim.range(1, 900))).await;
+        }
+    }
+
+    /// The ticks before which everything acknowledged must be in the store if its host is lost now.
+    fn promised_by_age(&self, session: &Session) -> u64 {
+        let (age, now) = (self.plan.settings.dirty_age_max, self.sim.now());
+        let margin = 2 * age + Duration::from_secs(60);
+        let healthy = self.store.troubled_at() + 2 * margin < now && !self.damaged;
+        if healthy { session.line.branch(|b| b.acknowledged_until(now - margin)) } else { 0 }
+    }
+
+    async fn crashing(&mut self, session: Session, clients: Clients, death: Death) -> Result<(), Damaged> {
+        self.crash_after_polls(session.host, session.inc, self.draw_polls(30_000));
+        self.some_time(clients).await;
+        self.end(&session, death);
+        let host = session.host;
+        let branch = session.line.branch(|b| b.clone());
+        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+    }
+
+    async fn losing(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
+        if self.sim.chance(0.5) {
+            self.crash_after_polls(session.host, session.inc, self.draw_polls(30_000));
+        }
+        self.some_time(clients).await;
+        // A host that died earlier has had no time to write back.
+        let promised = if self.sim.is_alive(session.inc) { self.promised_by_age(&session) } else { 0 };
+        self.end(&session, Death::PowerCut);
+        self.disks(session.host).iter().for_each(|d| d.wipe());
+        let host = self.free_host(usize::MAX).expect("the lost host is free at least");
+        let branch = session.line.branch(|b| b.clone());
+        self.open(host, Past { branch, journal_on: None, released: false, promised }).await
+    }
+
+    async fn usurping(&mut self, session: Session, clients: Clients, zombie: Zombie) -> Result<(), Damaged> {
+        if self.sim.chance(0.5) {
+            self.sim.sleep(Duration::from_millis(self.sim.range(1, 20_000))).await;
+        }
+        while self.free_host(session.host).is_none() {
+            let oldest = self.zombies.remove(0);
+            self.lay_to_rest(oldest).await;
+        }
+        let host = self.free_host(session.host).expect("made free just above");
+        let promised = if zombie == Zombie::Busy { self.promised_by_age(&session) } else { 0 };
+        session.line.excuse(|e| e.fenced = true);
+        self.haunt(&session, zombie);
+        self.take_over_from(&session, host, promised).await?;
+        drop(clients); // they go on; nobody waits for them
+        self.zombies.push(session);
+        Ok(())
+    }
+
+    /// Makes a writer a zombie, and sees to it that it comes back some day.
+    fn haunt(&self, session: &Session, zombie: Zombie) {
+        let (sim, store) = (self.sim.clone(), self.store.clone());
+        let (inc, host) = (session.inc, session.host);
+        let back = Duration::from_secs(self.sim.range(1, 20) * self.sim.range(1, 5000));
+        match zombie {
+            Zombie::Busy => {}
+            Zombie::Suspended => {
+                sim.note(format_args!("host {host}: suspended for {back:?}"));
+                sim.suspend(inc, true);
+                self.later(back, move || resume(&sim, inc, host));
+            }
+            Zombie::CutOff => {
+                store.set_cut_off(host, true);
+                self.later(back, move || store.set_cut_off(host, false));
+            }
+        }
+    }
+
+    async fn take_over_from(&mut self, old: &Session, host: usize, promised: u64) -> Result<(), Damaged> {
+        self.hosts[host].busy = true;
+        let (inc, device, found) = self.open_for_good(host, true).await?;
+        let mut branch = old.line.branch(|b| b.clone());
+        let tick = self.sim.tick();
+        branch.end_life(tick);
+        self.accept(&mut branch, &found, crate::model::Scope::Store, promised, tick)?;
+        old.line.succeeded_by(found);
+        self.seat(host, inc, device, branch);
+        Ok(())
+    }
+
+    async fn closing(&mut self, session: Session, clients: Clients, limit: Duration) -> Result<(), Damaged> {
+        if self.sim.chance(0.5) {
+            self.wait(clients).await;
+        } else {
+            self.sim.sleep(Duration::from_millis(self.sim.range(0, 3000))).await;
+        }
+        session.line.excuse(|e| e.closing = true);
+        let unhurried = limit == PATIENCE && self.sim.chance(0.7);
+        if unhurried {
+            self.calm();
+        }
+        if self.sim.chance(0.2) {
+            self.crash_after_polls(session.host, session.inc, self.draw_polls(2000));
+        }
+        let close =
+            |device: std::sync::Arc<dyn crate::device::Device>, _| async move { device.close(limit).await };
+        let report = self.on_device(&session, "close", close).await;
+        self.sim.note(format_args!("closed: {report:?}"));
+        let clean = report.as_ref().is_some_and(|r| r.clean);
+        if unhurried && report.as_ref().is_some_and(|r| !r.clean) && !self.damaged {
+            self.sim.fail(format!("a close with plenty of time was not clean: {report:?}"));
+        }
+        if clean {
+            session.line.committed(self.sim.tick());
+        }
+        self.end(&session, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
+        self.reopen_after_close(session, clean).await
+    }
+
+    async fn reopen_after_close(&mut self, session: Session, clean: bool) -> Result<(), Damaged> {
+        let branch = session.line.branch(|b| b.clone());
+        let elsewhere = self.free_host(session.host).filter(|_| self.sim.chance(0.5));
+        match elsewhere {
+            Some(host) if clean => {
+                self.disks(host).iter().for_each(|d| d.wipe());
+                self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await
+            }
+            _ => {
+                let journal_on = Some(session.host);
+                self.open(session.host, Past { branch, journal_on, released: false, promised: 0 }).await
+            }
+        }
+    }
+
+    async fn going_on(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
+        let reader = if self.sim.chance(0.5) { self.read_elsewhere(&session).await } else { Ok(()) };
+        self.wait(clients).await;
+        reader?;
+        self.drained(&session).await;
+        self.read_elsewhere(&session).await?;
+        self.refused(&session).await;
+        if self.plan.sweeping {
+            self.resized(&session).await;
+        }
+        self.writer = Some(session);
+        Ok(())
+    }
+
+    async fn outage(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
+        self.sim.sleep(Duration::from_millis(self.sim.range(0, 2000))).await;
+        self.store.set_away(true);
+        self.write_while_away(&session).await;
+        let hours = Duration::from_secs(self.sim.range(1, 7200));
+        let work = futures_util::future::join_all(clients);
+        let mut work = std::pin::pin!(work);
+        self.sim.limit(hours, &mut work).await;
+        let crash = self.sim.chance(0.4);
+        if crash {
+            self.end(&session, Death::PowerCut);
+        }
+        self.store.set_away(false);
+        if crash {
+            let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
+            return self
+                .open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 })
+                .await;
+        }
+        self.calm();
+        if self.sim.limit(PATIENCE, &mut work).await.is_none() {
+            self.sim.fail("P9: clients get no reply after the store is back");
+        }
+        self.drained(&session).await;
+        self.writer = Some(session);
+        Ok(())
+    }
+
+    async fn disk_fails(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
+        self.sim.sleep(Duration::from_millis(self.sim.range(0, 500))).await;
+        session.line.excuse(|e| e.disk_failed = true);
+        let sync = self.sim.chance(0.6);
+        self.hosts[session.host].state.faults(|f| {
+            f.fail_next_sync = sync;
+            f.fail_next_write = !sync;
+        });
+        self.wait(clients).await;
+        // The next thing that needs the disk meets the fault, if nothing has yet.
+        self.on_device(&session, "flush", |device, line| async move {
+            let invoked = line.sim.tick();
+            if device.flush().await.is_ok() {
+                line.flushed(invoked);
+            }
+        })
+        .await;
+        let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
+        self.end(&session, death);
+        let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
+        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+    }
+
+    /// Changes bytes somewhere; from now on reads may fail, but not lie.
+    fn damage(&mut self) {
+        self.damaged = true;
+        self.writer().line.excuse(|e| e.damaged = true);
+        let host = self.writer().host;
+        for _ in 0..self.sim.range(0, 4) {
+            match self.sim.range(0, 4) {
+                0 => drop(self.hosts[host].cache.flip_somewhere()),
+                1 => drop(self.hosts[host].state.flip_somewhere()),
+                _ => {
+                    let prefix = ["log/", "map/", "checkpoint/", "log/"][self.sim.range(0, 4) as usize];
+                    let what = self.sim.draw(|rng| self.store.objects(|o| o.damage(prefix, rng)));
+                    self.sim.note(format_args!("store: damage: {what:?}"));
+                }
+            }
+        }
+    }
+}
+
+fn resume(sim: &Sim, inc: crate::runtime::Incarnation, host: usize) {
+    sim.note(format_args!("host {host}: resumed"));
+    sim.suspend(inc, false);
+}

@@ -1,0 +1,92 @@
+//! The command line: the verbs, one file each, and what all of them share.
+
+use std::path::PathBuf;
+
+use cistern_engine::env::{Env, real::RealEnv};
+use clap::{Parser, Subcommand};
+
+use crate::{
+    config::{self, Settings},
+    failure::Outcome,
+};
+
+mod check;
+pub mod create;
+mod info;
+mod journal;
+mod key;
+mod ls;
+mod probe;
+mod reference;
+mod resize;
+mod rm;
+mod serve;
+mod status;
+
+const FIRST_STEPS: &str = "\
+First steps:
+  cistern serve ./tank --create 10G               a volume in a directory, to try it out
+  cistern create s3://bucket/tank --size 90T      a volume in a bucket
+  cistern serve s3://bucket/tank                  serve it over NBD, until Ctrl-C
+  cistern status                                  is everything uploaded?
+
+Stores: s3://bucket/name, gs://bucket/name, az://container/name, /directory/name, ./name.
+Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...).";
+
+/// Network block devices (NBD) on object storage: at the latency of the local disk, with the data
+/// in S3, Google Cloud Storage, Azure or a directory.
+#[derive(Parser)]
+#[command(name = "cistern", version, after_help = FIRST_STEPS, max_term_width = 100)]
+pub struct Cli {
+    /// File with settings, in TOML; a flag wins over it
+    #[arg(long, global = true, value_name = "FILE", env = "CISTERN_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Serve(serve::Serve),
+    Create(create::Create),
+    Status(status::Status),
+    Ls(ls::Ls),
+    Info(info::Info),
+    Check(check::Check),
+    Probe(probe::Probe),
+    Resize(resize::Resize),
+    Rm(rm::Rm),
+    Key(key::Key),
+    Journal(journal::Journal),
+    #[command(hide = true)]
+    Reference(reference::Reference),
+}
+
+/// What every verb gets.
+pub struct Context {
+    pub env: Env,
+    /// The settings file's content.
+    pub file: Settings,
+}
+
+impl Cli {
+    /// Does what the arguments say. Inside a tokio runtime.
+    pub async fn run(self) -> Outcome {
+        let context = Context { env: RealEnv::start(), file: config::read_file(self.config.as_deref())? };
+        match self.verb {
+            Verb::Serve(verb) => verb.run(context).await,
+            Verb::Create(verb) => verb.run(&context).await,
+            Verb::Status(verb) => verb.run(&context).await,
+            Verb::Ls(verb) => verb.run(&context).await,
+            Verb::Info(verb) => verb.run(&context).await,
+            Verb::Check(verb) => verb.run(&context).await,
+            Verb::Probe(verb) => verb.run(&context).await,
+            Verb::Resize(verb) => verb.run(&context).await,
+            Verb::Rm(verb) => verb.run(&context).await,
+            Verb::Key(verb) => verb.run(&context).await,
+            Verb::Journal(verb) => verb.run(&context).await,
+            Verb::Reference(verb) => verb.run(),
+        }
+    }
+}

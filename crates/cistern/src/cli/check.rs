@@ -1,0 +1,67 @@
+//! `cistern check`: verify what lies in the store.
+
+use cistern_engine::volume::admin;
+use clap::Args;
+
+use crate::{
+    cli::Context,
+    config::KeySettings,
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
+    quantity::ByteSize,
+    secret, terminal,
+};
+
+/// Verify a volume in the store: its map, its log, and with --data every byte
+///
+/// Only reads, and can be done while the volume is being served: it looks at the committed state.
+/// Exit code 5 if anything is damaged.
+#[derive(Args)]
+pub struct Check {
+    /// URL of the volume
+    #[arg(value_name = "URL", value_parser = volume_url)]
+    volume: VolumeUrl,
+
+    /// Read and verify all data as well: as much traffic as the volume has data
+    #[arg(long)]
+    data: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    key: KeySettings,
+}
+
+impl Check {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
+        let progress = terminal::Progress::counting("blocks");
+        let show = |done, of| progress.set(done, of);
+        let key = self.key.clone().or(&context.file);
+        let checked = secret::unlocking(&key, &self.volume.name, |key| {
+            let (env, store, show) = (&context.env, &open.store, &show);
+            async move { admin::check(env, store, &key, self.data, show).await }
+        });
+        let checked = checked.await.map_err(|failure| failure.context(&self.volume.url));
+        drop(progress);
+        let (report, _) = checked?;
+        if self.json {
+            terminal::say_json(&report)?;
+        } else {
+            report.faults.iter().try_for_each(terminal::say)?;
+            let read =
+                if self.data { format!(", {} read", ByteSize(report.bytes_read)) } else { String::new() };
+            terminal::remark(format!("{} log objects, {} extents{read}", report.objects, report.extents));
+        }
+        match report.faults.len() {
+            0 if !self.json => terminal::say(format!("{}: no fault found", self.volume.name)),
+            0 => Ok(()),
+            n => {
+                let failure = Failure::new(Kind::Corrupt, format!("{}: {n} faults found", self.volume.url));
+                Err(failure.hint("what is not listed can be read; copy it with nbdcopy before anything else"))
+            }
+        }
+    }
+}

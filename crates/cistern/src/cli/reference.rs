@@ -1,0 +1,28 @@
+//! `cistern reference`, hidden: writes the generated pages of the documentation.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{
+    failure::{Failure, Outcome},
+    reference,
+};
+
+/// Write the generated reference pages of the documentation
+#[derive(Args)]
+pub struct Reference {
+    /// Directory for the pages
+    directory: PathBuf,
+}
+
+impl Reference {
+    pub fn run(self) -> Outcome {
+        for (name, content) in reference::pages() {
+            let path = self.directory.join(name);
+            std::fs::write(&path, content)
+                .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))?;
+        }
+        Ok(())
+    }
+}

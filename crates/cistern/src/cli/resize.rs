@@ -1,0 +1,89 @@
+//! `cistern resize`: set the size of a volume, served or not.
+
+use clap::Args;
+
+use crate::{
+    cli::Context,
+    config::{KeySettings, Resolved, Settings, StateSettings},
+    control::{self, Request, Resized},
+    daemon,
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
+    quantity::ByteSize,
+    terminal,
+};
+
+/// Set the size of a volume, also while it is served by a daemon of this host
+///
+/// Most clients see a new size only when they connect again (the kernel: nbd-client again; QEMU:
+/// block_resize).
+#[derive(Args)]
+pub struct Resize {
+    /// URL of the volume
+    #[arg(value_name = "URL", value_parser = volume_url)]
+    volume: VolumeUrl,
+
+    /// The new size, like 200G
+    #[arg(value_name = "SIZE")]
+    size: ByteSize,
+
+    /// Make the volume smaller, and give up the data behind its new end
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+
+    #[command(flatten)]
+    key: KeySettings,
+}
+
+impl Resize {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let flags = Settings { state: self.state.clone(), key: self.key.clone(), ..Settings::default() };
+        let settings = flags.resolve(context.file.clone())?;
+        let url = self.volume.url.to_string();
+        let resized = match control::serving(&settings.state_dir, &url).await? {
+            Some((daemon, served)) => {
+                self.refuse_shrinking(served.status.size_bytes)?;
+                let request = Request::Resize { volume: url, size_bytes: self.size.0, force: self.force };
+                daemon.ask::<Resized>(&request, None).await?
+            }
+            None => self.resize_offline(context, &settings).await?,
+        };
+        let (old, new) = (ByteSize(resized.old_bytes), ByteSize(resized.size_bytes));
+        terminal::say(format!("{}: {old} -> {new}", self.volume.name))
+    }
+
+    /// Opens the volume as a daemon would, and closes it again.
+    async fn resize_offline(&self, context: &Context, settings: &Resolved) -> Outcome<Resized> {
+        let volume = daemon::open_once(&context.env, settings, &self.volume).await?;
+        let old_bytes = volume.size_bytes();
+        let resized = match self.refuse_shrinking(old_bytes) {
+            Ok(()) => volume.resize(self.size.0, self.force).await.map_err(|e| self.volume.explain(e)),
+            Err(refused) => Err(refused),
+        };
+        let closed = volume.close(COMMAND_PATIENCE).await;
+        resized?;
+        if !closed.clean {
+            let why = closed.reason.unwrap_or_else(|| "unknown".to_owned());
+            let failure =
+                Failure::new(Kind::NotClean, format!("resized here, but not in the store yet: {why}"));
+            return Err(
+                failure.hint("the journal holds it; the next `cistern serve` on this host brings it there")
+            );
+        }
+        Ok(Resized { old_bytes, size_bytes: self.size.0 })
+    }
+
+    fn refuse_shrinking(&self, old_bytes: u64) -> Outcome {
+        if self.size.0 >= old_bytes || self.force {
+            return Ok(());
+        }
+        let (old, new) = (ByteSize(old_bytes), self.size);
+        let failure = Failure::usage(format!("{} has {old}: {new} would cut off its end", self.volume.name));
+        Err(failure.hint(
+            "shrink the filesystem on it first; then --force cuts off what lies behind the new end, for good",
+        ))
+    }
+}

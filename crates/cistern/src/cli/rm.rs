@@ -1,0 +1,108 @@
+//! `cistern rm`: delete a volume from its store.
+
+use std::path::Path;
+
+use cistern_engine::{Error, codec::KeySource, store::remove_store, units::VolumeId, volume::admin};
+use clap::Args;
+
+use crate::{
+    cli::Context,
+    config::{KeySettings, StateSettings},
+    control,
+    daemon::volume_disk,
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, volume_url},
+    secret, terminal,
+};
+
+/// Delete a volume and everything it has in the store, for good
+///
+/// Asks for the volume's name on a terminal. Refuses while the volume is served or claimed.
+#[derive(Args)]
+pub struct Rm {
+    /// URL of the volume
+    #[arg(value_name = "URL", value_parser = volume_url)]
+    volume: VolumeUrl,
+
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+
+    /// Delete even though the volume is claimed or damaged; finishes an interrupted removal
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+
+    #[command(flatten)]
+    key: KeySettings,
+}
+
+impl Rm {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let state_dir = self.state.clone().resolve(&context.file)?;
+        let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
+        let id = match admin::info(&context.env, &open.store, &KeySource::None).await {
+            Ok(info) => Some(info.volume),
+            Err(_) if self.force => None, // damaged, or half removed
+            Err(e) => return Err(self.volume.explain(e)),
+        };
+        self.refuse_if_served(&state_dir, id).await?;
+        let warning = format!("This deletes {} and all its data, for good.", self.volume.url);
+        terminal::confirm(&warning, &self.volume.name, self.yes)?;
+        self.remove(context, &open).await?;
+        if let Some(id) = id {
+            forget_journal(&state_dir, id).await;
+        }
+        terminal::say(format!("removed {}", self.volume.url))
+    }
+
+    async fn refuse_if_served(&self, state_dir: &Path, id: Option<VolumeId>) -> Outcome {
+        let wanted = id.map_or_else(|| self.volume.url.to_string(), |id| id.to_string());
+        match control::serving(state_dir, &wanted).await? {
+            None => Ok(()),
+            Some(_) => {
+                let failure = Failure::new(Kind::InUse, format!("{} is being served", self.volume.url));
+                Err(failure.hint("stop its daemon first; `cistern status` shows which one it is"))
+            }
+        }
+    }
+
+    async fn remove(&self, context: &Context, open: &OpenStore) -> Outcome {
+        let progress = terminal::Progress::counting("objects");
+        let show = |done, of| progress.set(done, of);
+        let key = self.key.clone().or(&context.file);
+        let removed = secret::unlocking(&key, &self.volume.name, |key| {
+            let (env, store, show) = (&context.env, &open.store, &show);
+            async move {
+                match admin::remove(env, store, &key, self.force, show).await {
+                    Err(Error::NotFound(_)) if self.force => Ok(()), // all gone already
+                    other => other,
+                }
+            }
+        });
+        removed.await.map_err(|failure| match failure.kind {
+            Kind::InUse => {
+                failure.hint("--force deletes it even so; whoever writes to it then stops with errors")
+            }
+            _ => failure.context(&self.volume.url),
+        })?;
+        remove_store(&self.volume.url, &context.env).await.map_err(|e| self.volume.explain(e))
+    }
+}
+
+/// The journal of a volume that is gone is of no use; one that cannot be removed does no harm.
+async fn forget_journal(state_dir: &Path, id: VolumeId) {
+    let directory = state_dir.join(id.to_string());
+    if !directory.exists() {
+        return;
+    }
+    let Ok(disk) = volume_disk(state_dir, id) else { return };
+    match admin::journal_discard(&disk).await {
+        Ok(()) => {
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        Err(e) => terminal::remark(format!("the journal in {} stays: {e}", directory.display())),
+    }
+}

@@ -1,0 +1,184 @@
+//! `cistern status`: what the daemons of this host are doing.
+
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::future::try_join_all;
+use serde::Serialize;
+
+use crate::{
+    cli::Context,
+    config::StateSettings,
+    control::{self, Daemon, DaemonStatus, Drained, Request, ServedStatus},
+    failure::{Failure, Kind, Outcome},
+    quantity::{ByteSize, Span},
+    terminal,
+};
+
+/// Extra time for a daemon to answer after a wait: it measures the time itself.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// Show the volumes being served on this host, and how much of them is still to be uploaded
+///
+/// The four frontiers are positions in a volume's journal, counted in blocks of 4096 bytes:
+/// acknowledged (clients got a reply), durable (on the local disk), uploaded, and committed
+/// (another host can read it). When all are equal, the volume is clean.
+#[derive(Args)]
+pub struct Status {
+    /// Only this volume: its name, URL or id
+    #[arg(value_name = "VOLUME")]
+    volume: Option<String>,
+
+    /// Wait until everything acknowledged before this moment is in the store
+    ///
+    /// Exit code 0 means that it is; 8 that it is not within --timeout.
+    #[arg(long)]
+    wait_clean: bool,
+
+    /// How long --wait-clean waits; without it as long as it takes
+    #[arg(long, value_name = "TIME", requires = "wait_clean")]
+    timeout: Option<Span>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    daemons: Vec<DaemonStatus>,
+}
+
+impl Status {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let state_dir = self.state.clone().resolve(&context.file)?;
+        let chosen = match &self.volume {
+            Some(volume) => {
+                control::serving(&state_dir, volume).await?.map(|(daemon, _)| daemon).into_iter().collect()
+            }
+            None => control::daemons(&state_dir).await?,
+        };
+        if chosen.is_empty() {
+            let text = match &self.volume {
+                Some(volume) => format!("no daemon with state in {} serves {volume}", state_dir.display()),
+                None => format!("no daemon with state in {} is running", state_dir.display()),
+            };
+            let hint = "start one with `cistern serve URL`, or give the --state-dir of the one you mean";
+            return Err(Failure::new(Kind::NotFound, text).hint(hint));
+        }
+        match self.wait_clean {
+            true => self.wait(&chosen).await,
+            false => self.show(&chosen).await,
+        }
+    }
+
+    async fn show(&self, daemons: &[Daemon]) -> Outcome {
+        let mut shown = Shown { daemons: try_join_all(daemons.iter().map(Daemon::status)).await? };
+        if let Some(volume) = &self.volume {
+            shown.daemons.iter_mut().for_each(|daemon| daemon.volumes.retain(|served| served.is(volume)));
+        }
+        if self.json {
+            return terminal::say_json(&shown);
+        }
+        let blocks =
+            shown.daemons.iter().flat_map(|daemon| daemon.volumes.iter().map(|v| describe(daemon, v)));
+        terminal::say(blocks.collect::<Vec<_>>().join("\n"))
+    }
+
+    async fn wait(&self, daemons: &[Daemon]) -> Outcome {
+        let _progress = terminal::Progress::spinning("waiting until everything is in the store");
+        let request = Request::Drain {
+            volume: self.volume.clone(),
+            limit_ms: self.timeout.map(|span| span.0.as_millis() as u64),
+        };
+        let limit = self.timeout.map(|span| span.0 + ANSWER_GRACE);
+        let asked = daemons.iter().map(|daemon| daemon.ask::<Drained>(&request, limit));
+        let drained = try_join_all(asked).await?;
+        let clean = drained.iter().all(|drained| drained.clean);
+        if self.json {
+            terminal::say_json(&drained)?;
+        }
+        if clean {
+            return if self.json {
+                Ok(())
+            } else {
+                terminal::say("clean: everything acknowledged is in the store")
+            };
+        }
+        let dirty = ByteSize(drained.iter().map(|drained| drained.dirty_bytes).sum());
+        Err(Failure::new(Kind::NotClean, format!("not clean: {dirty} are not in the store yet"))
+            .hint("`cistern status` shows whether the store answers and how fast it goes"))
+    }
+}
+
+fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
+    let status = &served.status;
+    let position = |blocks: u64| blocks.to_string();
+    let mut rows = vec![
+        ("url", served.url.clone()),
+        ("id", status.volume.to_string()),
+        ("served", format!("at {} by process {}", served.uris.join(" "), daemon.pid)),
+        ("size", ByteSize(status.size_bytes).to_string()),
+        ("epoch", format!("{}, log position {}", status.epoch, status.seq)),
+    ];
+    if !status.read_only {
+        rows.extend([
+            (
+                "mode",
+                if status.mode == cistern_engine::volume::Mode::Writeback {
+                    "writeback"
+                } else {
+                    "writethrough"
+                }
+                .to_owned(),
+            ),
+            ("acknowledged", position(status.acknowledged)),
+            ("durable", position(status.durable)),
+            ("uploaded", position(status.uploaded)),
+            ("committed", position(status.committed)),
+            ("dirty", dirty(served)),
+            ("journal", journal(served)),
+            ("uploads", format!("{} in flight", status.uploads_in_flight)),
+        ]);
+    }
+    if let Some(error) = &status.store_error {
+        let age = Span(Duration::from_millis(status.store_error_age_ms.unwrap_or(0)));
+        rows.push(("store error", format!("{age} ago: {error}")));
+    }
+    if let Some(why) = &status.latched {
+        rows.push(("stopped", why.clone()));
+    }
+    let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![format!("  {name}"), value]).collect();
+    format!("{}: {}\n{}", served.name, verdict(daemon, served), terminal::table(&rows))
+}
+
+fn verdict(daemon: &DaemonStatus, served: &ServedStatus) -> &'static str {
+    let status = &served.status;
+    match status {
+        _ if status.latched.is_some() => "stopped, see below",
+        _ if status.read_only => "read-only",
+        _ if daemon.stopping => "stopping",
+        _ if status.dirty_bytes == 0 => "clean",
+        _ => "uploading",
+    }
+}
+
+fn dirty(served: &ServedStatus) -> String {
+    let status = &served.status;
+    match status.dirty_bytes {
+        0 => "nothing".to_owned(),
+        bytes => {
+            let age = Span(Duration::from_millis(status.dirty_age_ms));
+            format!("{} not in the store, the oldest for {age}", ByteSize(bytes))
+        }
+    }
+}
+
+fn journal(served: &ServedStatus) -> String {
+    let status = &served.status;
+    let percent = (status.journal_used_bytes * 100).checked_div(status.journal_bytes).unwrap_or(0);
+    format!("{percent} % of {} used", ByteSize(status.journal_bytes))
+}

@@ -1,0 +1,320 @@
+//! Settings: flags of the command line over one TOML file over the defaults.
+//!
+//! A setting is one field here: its flag, its key in the file, its help and its place in the
+//! reference come from it. Unknown keys of the file are errors. Nothing here opens a store or
+//! touches the disk, but for reading the file.
+
+use std::{path::Path, path::PathBuf, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, ValueEnum};
+use serde::{Deserialize, Deserializer};
+
+use crate::{
+    failure::{Failure, Kind, Outcome},
+    quantity::{ByteSize, Span},
+};
+
+pub mod paths;
+
+/// Bytes of a journal unless the user or a small disk says otherwise: minutes of a fast link.
+pub const JOURNAL_BYTES_DEFAULT: u64 = 4 << 30;
+/// Bytes of the smallest journal: a few segments, so that uploading can overlap with writing.
+pub const JOURNAL_BYTES_MIN: u64 = 128 << 20;
+/// Bytes of the chunk cache unless the user or a small disk says otherwise.
+pub const CACHE_BYTES_DEFAULT: u64 = 10 << 30;
+/// Share of the free space that a journal or a cache of default size may take.
+const FREE_SHARE: u64 = 4;
+/// Age at which a partly filled segment is uploaded: the loss window on an idle volume.
+const DIRTY_AGE_DEFAULT: Duration = Duration::from_secs(30);
+/// Bytes of buffers and caches of a daemon.
+const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
+/// Bytes below which uploads could not overlap.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// Stays below the 90 s that systemd waits before it kills.
+const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+
+/// Where the daemon and the commands that talk to it meet.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct StateSettings {
+    /// Directory of the journals and of the daemon's control socket
+    ///
+    /// A journal holds data that was acknowledged and is not in the store yet: keep this
+    /// directory on a disk you trust, and never delete it. Every volume has its own
+    /// subdirectory, named by its id.
+    /// [default: /var/lib/cistern for root, else $XDG_STATE_HOME/cistern]
+    #[arg(long, value_name = "DIR", help_heading = "Settings")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// Where the secret of an encrypted volume comes from.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct KeySettings {
+    /// File whose bytes are the key of the encrypted volume
+    ///
+    /// Without it the passphrase is taken from CISTERN_PASSPHRASE, or asked for on the terminal.
+    /// The file should hold at least 16 random bytes, like `head -c 32 /dev/urandom` makes them.
+    #[arg(long, value_name = "FILE", help_heading = "Settings")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// How far a flush reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModeSetting {
+    /// A flush waits for the local disk; uploading follows
+    #[default]
+    Writeback,
+    /// A flush waits for the store: slow, but the loss of this host loses nothing
+    Writethrough,
+}
+
+/// Everything that can be set about a daemon.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Settings {
+    /// Address to listen on: unix:PATH or HOST:PORT; may be given several times
+    ///
+    /// Beyond the local host TLS is required, see --tls-dir. The port of NBD is 10809.
+    /// [default: a unix socket named after the first volume, in /run/cistern for root, else in
+    /// $XDG_RUNTIME_DIR/cistern]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Settings")]
+    #[serde(deserialize_with = "one_or_many")]
+    pub listen: Vec<String>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub state: StateSettings,
+
+    /// Directory of the chunk cache; may be deleted at any time
+    ///
+    /// Holds copies of what was read from the store, compressed and sealed as there.
+    /// [default: /var/cache/cistern for root, else $XDG_CACHE_HOME/cistern]
+    #[arg(long, value_name = "DIR", help_heading = "Settings")]
+    pub cache_dir: Option<PathBuf>,
+
+    /// Size of a volume's journal: how much may be written faster than it is uploaded
+    ///
+    /// The space is reserved on the disk of the state directory. When the journal is full, writes
+    /// go at the speed of the upload. An existing journal keeps its size.
+    /// [default: 4G, but at most a quarter of the free space]
+    #[arg(long, value_name = "SIZE", help_heading = "Settings")]
+    pub journal_size: Option<ByteSize>,
+
+    /// Size of the chunk cache, shared by all volumes of the daemon; 0 for none
+    ///
+    /// Give it the size of what is read again and again: metadata, and the hot part of the data.
+    /// [default: 10G, but at most a quarter of the free space]
+    #[arg(long, value_name = "SIZE", help_heading = "Settings")]
+    pub cache_size: Option<ByteSize>,
+
+    /// How far a flush reaches: `writeback` waits for the local disk, `writethrough` for the store
+    ///
+    /// [default: writeback]
+    #[arg(long, value_name = "MODE", value_enum, help_heading = "Settings")]
+    pub mode: Option<ModeSetting>,
+
+    /// Longest time that written data waits for the upload to begin
+    ///
+    /// This bounds what is missing if this host and its disk are lost. Shorter costs more
+    /// requests: at most one per interval while something is being written.
+    /// [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Settings")]
+    pub max_dirty_age: Option<Span>,
+
+    /// Most bytes that may be acknowledged and not yet in the store; writes slow down before it
+    ///
+    /// The other bound of what is missing if this host and its disk are lost.
+    /// [default: three quarters of the journal]
+    #[arg(long, value_name = "SIZE", help_heading = "Settings")]
+    pub max_dirty_bytes: Option<ByteSize>,
+
+    /// Memory for buffers and caches, shared by all volumes of the daemon
+    ///
+    /// [default: 256M]
+    #[arg(long, value_name = "SIZE", help_heading = "Settings")]
+    pub memory: Option<ByteSize>,
+
+    /// Longest time that a stop waits for uploads; what remains stays in the journal
+    ///
+    /// Nothing is lost either way: the next start on this host uploads it. A second Ctrl-C ends
+    /// the wait at once.
+    /// [default: 60s]
+    #[arg(long, value_name = "TIME", help_heading = "Settings")]
+    pub drain_timeout: Option<Span>,
+
+    /// Directory with certificates: TLS on every address but unix sockets
+    ///
+    /// It holds server-cert.pem, server-key.pem, and ca-cert.pem: the authority that must have
+    /// signed the certificate that each client shows. The names are those of libnbd, nbdkit and
+    /// qemu.
+    #[arg(long, value_name = "DIR", help_heading = "Settings")]
+    pub tls_dir: Option<PathBuf>,
+
+    /// Listen beyond the local host without TLS
+    ///
+    /// Whoever reaches the port can then read and overwrite the volumes. Only for networks where
+    /// something else (WireGuard, a VPC) protects the traffic.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        help_heading = "Settings")]
+    pub insecure_listen: Option<bool>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub key: KeySettings,
+}
+
+/// The settings of a daemon with defaults filled in; what depends on the disk is still open.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    pub listen: Vec<String>,
+    pub state_dir: PathBuf,
+    pub cache_dir: PathBuf,
+    /// `None`: [`JOURNAL_BYTES_DEFAULT`] if the disk has room.
+    pub journal_bytes: Option<u64>,
+    /// `None`: [`CACHE_BYTES_DEFAULT`] if the disk has room.
+    pub cache_bytes: Option<u64>,
+    pub mode: ModeSetting,
+    pub dirty_age_max: Duration,
+    /// `None`: three quarters of the journal.
+    pub dirty_bytes_max: Option<u64>,
+    pub memory_bytes: u64,
+    pub drain_timeout: Duration,
+    pub tls_dir: Option<PathBuf>,
+    pub insecure_listen: bool,
+    pub key: KeySettings,
+}
+
+impl Settings {
+    /// These settings, and those of `file` where these say nothing.
+    fn or(self, file: Settings) -> Settings {
+        Settings {
+            listen: if self.listen.is_empty() { file.listen } else { self.listen },
+            state: StateSettings { state_dir: self.state.state_dir.or(file.state.state_dir) },
+            cache_dir: self.cache_dir.or(file.cache_dir),
+            journal_size: self.journal_size.or(file.journal_size),
+            cache_size: self.cache_size.or(file.cache_size),
+            mode: self.mode.or(file.mode),
+            max_dirty_age: self.max_dirty_age.or(file.max_dirty_age),
+            max_dirty_bytes: self.max_dirty_bytes.or(file.max_dirty_bytes),
+            memory: self.memory.or(file.memory),
+            drain_timeout: self.drain_timeout.or(file.drain_timeout),
+            tls_dir: self.tls_dir.or(file.tls_dir),
+            insecure_listen: self.insecure_listen.or(file.insecure_listen),
+            key: KeySettings { key_file: self.key.key_file.or(file.key.key_file) },
+        }
+    }
+
+    /// Fills in the defaults and checks the values.
+    pub fn resolve(self, file: Settings) -> Outcome<Resolved> {
+        let settings = self.or(file);
+        let too_small = |name: &str, least: u64| {
+            Failure::usage(format!("{name} is too small")).hint(format!("the least is {}", ByteSize(least)))
+        };
+        if settings.journal_size.is_some_and(|size| size.0 < JOURNAL_BYTES_MIN) {
+            return Err(too_small("journal-size", JOURNAL_BYTES_MIN));
+        }
+        let memory_bytes = settings.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0);
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(too_small("memory", MEMORY_BYTES_MIN));
+        }
+        let here = paths::Surroundings::of_this_process();
+        Ok(Resolved {
+            listen: settings.listen,
+            state_dir: here.state_dir(settings.state.state_dir)?,
+            cache_dir: here.cache_dir(settings.cache_dir)?,
+            journal_bytes: settings.journal_size.map(|size| size.0),
+            cache_bytes: settings.cache_size.map(|size| size.0),
+            mode: settings.mode.unwrap_or_default(),
+            dirty_age_max: settings.max_dirty_age.map_or(DIRTY_AGE_DEFAULT, |span| span.0),
+            dirty_bytes_max: settings.max_dirty_bytes.map(|size| size.0),
+            memory_bytes,
+            drain_timeout: settings.drain_timeout.map_or(DRAIN_TIMEOUT_DEFAULT, |span| span.0),
+            tls_dir: settings.tls_dir,
+            insecure_listen: settings.insecure_listen.unwrap_or(false),
+            key: settings.key,
+        })
+    }
+}
+
+impl StateSettings {
+    /// The state directory for a command that talks to a daemon or to a journal.
+    pub fn resolve(self, file: &Settings) -> Outcome<PathBuf> {
+        let chosen = self.state_dir.or_else(|| file.state.state_dir.clone());
+        paths::Surroundings::of_this_process().state_dir(chosen)
+    }
+}
+
+impl KeySettings {
+    /// The flag, or the file's value.
+    pub fn or(self, file: &Settings) -> KeySettings {
+        KeySettings { key_file: self.key_file.or_else(|| file.key.key_file.clone()) }
+    }
+}
+
+/// Bytes to take of a disk: `wanted`, but at most a quarter of the free space.
+pub fn fitting_bytes(wanted: u64, free_bytes: u64) -> u64 {
+    wanted.min(free_bytes / FREE_SHARE)
+}
+
+/// Only gives the settings a command of their own, so that their names can be enumerated.
+#[derive(Parser)]
+#[command(name = "settings", disable_help_flag = true)]
+struct SettingsOnly {
+    #[command(flatten)]
+    _settings: Settings,
+}
+
+/// The definitions of all settings, in the order of the reference.
+pub fn definitions() -> Vec<clap::Arg> {
+    SettingsOnly::command().get_arguments().cloned().collect()
+}
+
+/// Reads the settings file; without one, nothing is set.
+pub fn read_file(path: Option<&Path>) -> Outcome<Settings> {
+    let Some(path) = path else { return Ok(Settings::default()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Failure::io(format!("the settings file {} cannot be read", path.display()), &e))?;
+    parse(&text).map_err(|failure| failure.context(format!("settings file {}", path.display())))
+}
+
+fn parse(text: &str) -> Outcome<Settings> {
+    let wrong = |e: toml::de::Error| Failure::usage(e.to_string().trim_end().to_owned());
+    let table: toml::Table = toml::from_str(text).map_err(wrong)?;
+    let known: Vec<String> =
+        definitions().iter().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
+    for key in table.keys() {
+        if !known.contains(key) {
+            let failure = Failure::new(Kind::Usage, format!("there is no setting '{key}'"));
+            return Err(failure.hint(suggestion(key, &known)));
+        }
+    }
+    toml::from_str(text).map_err(wrong)
+}
+
+fn suggestion(key: &str, known: &[String]) -> String {
+    /// Similarity above which a name is taken for a misspelling.
+    const SIMILAR_ENOUGH: f64 = 0.75;
+    let scored = known.iter().map(|name| (strsim::jaro_winkler(key, name), name));
+    match scored.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((score, name)) if score >= SIMILAR_ENOUGH => format!("did you mean '{name}'?"),
+        _ => format!("the settings are {}", known.join(", ")),
+    }
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match OneOrMany::deserialize(input)? {
+        OneOrMany::One(one) => vec![one],
+        OneOrMany::Many(many) => many,
+    })
+}
+
+#[cfg(test)]
+mod tests;

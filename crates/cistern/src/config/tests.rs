@@ -1,0 +1,120 @@
+//! What settings promise: one set of names, flags over file over defaults, mistakes are named.
+
+use super::*;
+
+/// A file that sets everything, in the order of the reference.
+const EVERYTHING: &str = r#"
+listen = ["unix:/run/tank.sock", "127.0.0.1:10809"]
+state-dir = "/s"
+cache-dir = "/c"
+journal-size = "1G"
+cache-size = 0
+mode = "writethrough"
+max-dirty-age = "5s"
+max-dirty-bytes = "512M"
+memory = "128M"
+drain-timeout = "2m"
+tls-dir = "/t"
+insecure-listen = true
+key-file = "/k"
+"#;
+
+/// Flags and keys are the same words, every one can be set in a file, and there are few.
+#[test]
+fn one_set_of_names() {
+    let flags: Vec<String> =
+        definitions().iter().map(|arg| arg.get_long().expect("long").to_owned()).collect();
+    let table: toml::Table = toml::from_str(EVERYTHING).expect("valid TOML");
+    let mut keys: Vec<&String> = table.keys().collect();
+    let mut names: Vec<&String> = flags.iter().collect();
+    keys.sort();
+    names.sort();
+    assert_eq!(keys, names);
+    assert!(flags.len() < 15, "{} settings", flags.len());
+}
+
+/// Each value of the file arrives where it belongs.
+#[test]
+fn a_file_sets_everything() {
+    let file = parse(EVERYTHING).expect("valid settings");
+    let got = Settings::default().resolve(file).expect("valid values");
+    assert_eq!(got.listen, ["unix:/run/tank.sock", "127.0.0.1:10809"]);
+    assert_eq!((got.state_dir, got.cache_dir), (PathBuf::from("/s"), PathBuf::from("/c")));
+    assert_eq!((got.journal_bytes, got.cache_bytes), (Some(1 << 30), Some(0)));
+    assert_eq!(got.mode, ModeSetting::Writethrough);
+    assert_eq!((got.dirty_age_max, got.dirty_bytes_max), (Duration::from_secs(5), Some(512 << 20)));
+    assert_eq!((got.memory_bytes, got.drain_timeout), (128 << 20, Duration::from_secs(120)));
+    assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
+    assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
+}
+
+/// A flag wins over the file, field by field, and the file over the default.
+#[test]
+fn flags_win_over_the_file() {
+    let flags = Settings {
+        listen: vec!["localhost:1".into()],
+        max_dirty_age: Some(Span(Duration::from_secs(1))),
+        insecure_listen: Some(false),
+        ..Settings::default()
+    };
+    let got = flags.resolve(parse(EVERYTHING).expect("valid settings")).expect("valid values");
+    assert_eq!(got.listen, ["localhost:1"]);
+    assert_eq!(got.dirty_age_max, Duration::from_secs(1));
+    assert!(!got.insecure_listen);
+    assert_eq!(got.drain_timeout, Duration::from_secs(120));
+}
+
+/// Without any setting the documented defaults hold: the texts in the help are the truth.
+#[test]
+fn the_documented_defaults_hold() {
+    let got = Settings::default().resolve(Settings::default()).expect("defaults are valid");
+    let documented = |name: &str| {
+        let arg = definitions().into_iter().find(|arg| arg.get_long() == Some(name)).expect("a setting");
+        let help = arg.get_long_help().or(arg.get_help()).expect("has help").to_string();
+        let (_, default) = help.split_once("[default: ").expect("names its default");
+        default.trim_end_matches(']').split(',').next().expect("split gives one").to_owned()
+    };
+    let size = |name: &str| documented(name).parse::<ByteSize>().expect("a size").0;
+    let span = |name: &str| documented(name).parse::<Span>().expect("a duration").0;
+    assert_eq!(size("journal-size"), JOURNAL_BYTES_DEFAULT);
+    assert_eq!(size("cache-size"), CACHE_BYTES_DEFAULT);
+    assert_eq!(size("memory"), got.memory_bytes);
+    assert_eq!(span("max-dirty-age"), got.dirty_age_max);
+    assert_eq!(span("drain-timeout"), got.drain_timeout);
+    assert_eq!(documented("mode"), "writeback");
+    assert_eq!(got.mode, ModeSetting::Writeback);
+    assert!(!got.insecure_listen);
+}
+
+/// A misspelt key is an error that names the right one; a foreign one lists what there is.
+#[test]
+fn unknown_keys_are_errors_with_a_suggestion() {
+    let hint = |text: &str| {
+        let failure = parse(text).expect_err("must be refused");
+        assert_eq!(failure.kind, Kind::Usage);
+        failure.hint.expect("has a hint")
+    };
+    assert_eq!(hint("journal_size = '4G'"), "did you mean 'journal-size'?");
+    assert_eq!(hint("listne = 'x'"), "did you mean 'listen'?");
+    assert!(hint("zzz = 1").contains("max-dirty-age"));
+    assert!(parse("memory = '12 parsecs'").expect_err("not a size").text.contains("not a size"));
+    assert!(parse("listen = 5").is_err() && parse("[listen]").is_err() && parse("=").is_err());
+}
+
+/// A journal or a memory in which nothing could work is refused with the least that does.
+#[test]
+fn too_small_is_refused() {
+    let tiny = Settings { journal_size: Some(ByteSize(4096)), ..Settings::default() };
+    assert!(
+        tiny.resolve(Settings::default()).expect_err("too small").hint.expect("hint").contains("128 MiB")
+    );
+    let tiny = Settings { memory: Some(ByteSize(1)), ..Settings::default() };
+    assert!(tiny.resolve(Settings::default()).is_err());
+}
+
+/// Default sizes shrink on a small disk.
+#[test]
+fn defaults_fit_the_disk() {
+    assert_eq!(fitting_bytes(4 << 30, 100 << 30), 4 << 30);
+    assert_eq!(fitting_bytes(4 << 30, 4 << 30), 1 << 30);
+}

@@ -1,0 +1,209 @@
+//! How commands talk to a running daemon: one request per connection line, JSON, over a unix
+//! socket in the state directory.
+//!
+//! Every daemon has its own socket `<state dir>/control/<pid>.sock`, so several daemons share a
+//! state directory; commands ask them all. The directory is only for its owner (0700), and so is
+//! the socket (0600). Requests and replies are bounded. This file is the protocol and its client;
+//! `daemon::control` is the server.
+
+use std::{
+    fs::File,
+    io::ErrorKind,
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cistern_engine::volume::VolumeStatus;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::UnixStream,
+};
+
+use crate::failure::{Failure, Kind, Outcome};
+
+/// Name of the directory of sockets in the state directory.
+pub const DIRECTORY: &str = "control";
+/// Bytes of the longest request, its line end included.
+pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
+/// Bytes of the longest reply: room for the status of some thousand volumes.
+pub const REPLY_BYTES_MAX: u64 = 8 << 20;
+/// Time for a daemon to answer a request that does not wait for anything.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a command can ask. `volume` is a volume's name, URL or id.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The state of every volume: [`DaemonStatus`].
+    Status,
+    /// Replies when everything acknowledged before the request is committed, or when the time is
+    /// over: [`Drained`]. All volumes, or one.
+    Drain { volume: Option<String>, limit_ms: Option<u64> },
+    /// Sets the size of a volume: [`Resized`].
+    Resize { volume: String, size_bytes: u64, force: bool },
+}
+
+/// What a daemon answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply<T> {
+    Done(T),
+    Failed(Failure),
+}
+
+/// The state of a daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    pub pid: u32,
+    pub version: String,
+    /// Set once the daemon has been told to stop.
+    pub stopping: bool,
+    /// Counters of the chunk cache, null without one.
+    pub cache: serde_json::Value,
+    pub volumes: Vec<ServedStatus>,
+}
+
+/// The state of one served volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServedStatus {
+    pub name: String,
+    pub url: String,
+    /// NBD URIs under which clients find it.
+    pub uris: Vec<String>,
+    /// Requests to the store since the start, by kind.
+    pub store: serde_json::Value,
+    #[serde(flatten)]
+    pub status: VolumeStatus,
+}
+
+/// What a drain achieved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Drained {
+    /// Names of the volumes that were asked.
+    pub volumes: Vec<String>,
+    /// Everything acknowledged before the request is committed.
+    pub clean: bool,
+    /// Acknowledged bytes that are not committed.
+    pub dirty_bytes: u64,
+}
+
+/// The sizes around a resize.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Resized {
+    pub old_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// A daemon that can be asked.
+#[derive(Clone, Debug)]
+pub struct Daemon {
+    directory: PathBuf,
+    socket: String,
+}
+
+/// A directory under a name short enough for a socket's address, which is limited to 108 bytes.
+/// The name is valid as long as the file is open.
+pub fn short_name(directory: &Path) -> std::io::Result<(File, PathBuf)> {
+    let file = File::open(directory)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    Ok((file, path))
+}
+
+/// All daemons that live in a state directory. Sockets that nobody listens on are skipped.
+pub async fn daemons(state_dir: &Path) -> Outcome<Vec<Daemon>> {
+    let directory = state_dir.join(DIRECTORY);
+    let failed =
+        |e: &std::io::Error| Failure::io(format!("cannot look for daemons in {}", directory.display()), e);
+    let entries = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed(&e).hint("ask as the user who runs the daemon, or as root")),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|e| failed(&e))?.file_name();
+        let Some(socket) = name.to_str().filter(|name| name.ends_with(".sock")) else { continue };
+        let daemon = Daemon { directory: directory.clone(), socket: socket.to_owned() };
+        match daemon.connect().await {
+            Ok(_) => found.push(daemon),
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
+            Err(e) => return Err(failed(&e)),
+        }
+    }
+    found.sort_by(|a, b| a.socket.cmp(&b.socket));
+    Ok(found)
+}
+
+/// The daemon that serves a volume (by name, URL or id) and the volume's state, if there is one.
+pub async fn serving(state_dir: &Path, volume: &str) -> Outcome<Option<(Daemon, ServedStatus)>> {
+    for daemon in daemons(state_dir).await? {
+        let status: DaemonStatus = match daemon.ask(&Request::Status, Some(ANSWER_LIMIT)).await {
+            Ok(status) => status,
+            Err(gone) if gone.kind == Kind::NotFound => continue,
+            Err(failure) => return Err(failure),
+        };
+        if let Some(served) = status.volumes.into_iter().find(|served| served.is(volume)) {
+            return Ok(Some((daemon, served)));
+        }
+    }
+    Ok(None)
+}
+
+impl ServedStatus {
+    /// Whether this is the volume that somebody means.
+    pub fn is(&self, volume: &str) -> bool {
+        self.name == volume || self.url == volume || self.status.volume.to_string() == volume
+    }
+}
+
+impl Daemon {
+    /// The state of the daemon's volumes.
+    pub async fn status(&self) -> Outcome<DaemonStatus> {
+        self.ask(&Request::Status, Some(ANSWER_LIMIT)).await
+    }
+
+    /// Asks, and waits for the answer for at most `limit`. A daemon that ended meanwhile is
+    /// `NotFound`.
+    pub async fn ask<T: DeserializeOwned>(&self, request: &Request, limit: Option<Duration>) -> Outcome<T> {
+        let answer = self.exchange(request);
+        let line = match limit {
+            None => answer.await?,
+            Some(limit) => tokio::time::timeout(limit, answer).await.map_err(|_| {
+                Failure::new(Kind::Other, format!("the daemon behind {} does not answer", self.socket))
+            })??,
+        };
+        let reply: Reply<T> = serde_json::from_slice(&line).map_err(|e| {
+            let failure = Failure::new(Kind::Other, format!("the daemon's answer cannot be read: {e}"));
+            failure.hint("is the daemon of another version? Restart it")
+        })?;
+        match reply {
+            Reply::Done(done) => Ok(done),
+            Reply::Failed(failure) => Err(failure),
+        }
+    }
+
+    async fn connect(&self) -> std::io::Result<UnixStream> {
+        let (_held, directory) = short_name(&self.directory)?;
+        UnixStream::connect(directory.join(&self.socket)).await
+    }
+
+    async fn exchange(&self, request: &Request) -> Outcome<Vec<u8>> {
+        let gone = |e: std::io::Error| {
+            Failure::new(Kind::NotFound, format!("the daemon behind {} has ended: {e}", self.socket))
+        };
+        let mut stream = self.connect().await.map_err(gone)?;
+        let mut line = serde_json::to_vec(request).expect("requests have string keys");
+        line.push(b'\n');
+        debug_assert!(line.len() as u64 <= REQUEST_BYTES_MAX);
+        stream.write_all(&line).await.map_err(gone)?;
+        let mut reply = Vec::new();
+        let mut input = BufReader::new(stream.take(REPLY_BYTES_MAX));
+        input.read_until(b'\n', &mut reply).await.map_err(gone)?;
+        if reply.is_empty() {
+            return Err(gone(ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(reply)
+    }
+}

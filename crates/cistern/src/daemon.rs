@@ -1,0 +1,216 @@
+//! The serving process: the volumes it holds open, what can be asked of it, and its end.
+//!
+//! Order of a start: addresses are bound (so that a taken one fails before any volume is claimed),
+//! volumes opened, the control socket made, readiness told. Order of a stop: no new requests, then
+//! uploads until the time is over, then the journals are closed. Whatever happens, what was
+//! acknowledged is in the store or in a journal, or the exit code says that it is not.
+
+mod control;
+mod host;
+mod listen;
+mod open;
+mod panic;
+mod signals;
+mod stop;
+mod watch;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+pub use open::{open_once, volume_disk};
+
+use cistern_engine::{cache::ChunkCache, env::Env, volume::Volume};
+use cistern_nbd::Server;
+use serde::Serialize;
+
+use crate::{
+    config::Resolved,
+    control::{DaemonStatus, Drained, Resized, ServedStatus},
+    export::{ExportSet, VolumeExport},
+    failure::{Failure, Kind, Outcome},
+    place::{OpenStore, VolumeUrl},
+    quantity::ByteSize,
+    terminal,
+};
+
+/// What a daemon is to do.
+pub struct Plan {
+    pub settings: Resolved,
+    pub volumes: Vec<VolumeUrl>,
+    /// Create what is missing, with this size.
+    pub create_bytes: Option<u64>,
+    pub read_only: bool,
+    pub take_over: bool,
+}
+
+/// One volume being served.
+pub struct Served {
+    pub name: String,
+    pub url: String,
+    pub uris: Vec<String>,
+    pub store: OpenStore,
+    pub volume: Arc<Volume>,
+}
+
+/// The running daemon, as its control socket sees it.
+pub struct Daemon {
+    served: Vec<Served>,
+    cache: Option<Arc<ChunkCache>>,
+    stopping: AtomicBool,
+}
+
+/// Serves until told to stop.
+pub async fn run(env: &Env, plan: Plan) -> Outcome {
+    host::start_logging();
+    panic::stop_on_panic();
+    host::raise_descriptor_limit();
+    check_names(&plan.volumes)?;
+    let doors = listen::bind(&plan.settings, &plan.volumes[0].name).await?;
+    // Until here a signal ends the process by itself: at a passphrase prompt that is what people
+    // expect, and for a volume half open it is a crash like any other.
+    let (served, cache) = open::open_all(env, &plan, &doors).await?;
+    let mut signals = signals::Signals::listen()?;
+    let daemon = Arc::new(Daemon { served, cache, stopping: AtomicBool::new(false) });
+    // Commands are answered until the very end: they may ask how far the stop is.
+    let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
+        let daemon = daemon.clone();
+        tokio::spawn(async move { socket.serve(daemon).await })
+    });
+    let control = match control {
+        Ok(control) => {
+            serve(&daemon, doors, &mut signals).await;
+            Ok(control)
+        }
+        Err(failure) => Err(failure), // the volumes are open, and closed in an orderly way
+    };
+    let stopped = stop::stop(&daemon, plan.settings.drain_timeout, &mut signals).await;
+    if let Some(cache) = &daemon.cache {
+        cache.close().await;
+    }
+    let control = control?;
+    control.abort();
+    let _ = control.await; // only ever cancelled
+    stopped
+}
+
+/// Answers clients until the first signal.
+async fn serve(daemon: &Arc<Daemon>, doors: listen::Doors, signals: &mut signals::Signals) {
+    announce(daemon);
+    host::notify_ready();
+    let exports = daemon.served.iter().map(Served::export).collect();
+    let server = Server::new(Arc::new(ExportSet::new(exports)), listen::server_settings());
+    let stop_asked = async {
+        signals.next().await;
+        daemon.stopping.store(true, Ordering::Relaxed);
+        host::notify_stopping();
+        tracing::info!("stopping: no new requests");
+    };
+    tokio::select! {
+        biased;
+        _ = server.serve(doors.listeners, stop_asked) => {}
+        () = watch::watch(daemon) => unreachable!("watches until dropped"),
+    }
+}
+
+impl Served {
+    fn export(&self) -> Arc<VolumeExport> {
+        let description = format!("cistern volume {}", self.url);
+        Arc::new(VolumeExport::new(self.name.clone(), description, self.volume.clone()))
+    }
+}
+
+/// Exports are found by name, so two volumes of one daemon cannot share theirs.
+fn check_names(volumes: &[VolumeUrl]) -> Outcome {
+    for (i, volume) in volumes.iter().enumerate() {
+        if volumes[..i].iter().any(|other| other.name == volume.name) {
+            let failure = Failure::usage(format!("two of the volumes are named {}", volume.name));
+            return Err(failure.hint("serve them by two daemons, each with its own --listen address"));
+        }
+    }
+    Ok(())
+}
+
+/// Tells the user where the volumes are and what to try next. The first word of each line is for
+/// scripts that wait for readiness.
+fn announce(daemon: &Daemon) {
+    for served in &daemon.served {
+        let size = ByteSize(served.volume.size_bytes());
+        let access = if served.volume.is_read_only() { ", read-only" } else { "" };
+        for uri in &served.uris {
+            terminal::tell(format!("serving {} ({size}{access}) at {uri}", served.name));
+        }
+    }
+    if let Some(uri) = daemon.served.first().and_then(|served| served.uris.first()) {
+        terminal::tell(format!("try:     nbdinfo '{uri}'"));
+        terminal::tell(format!("         nbdcopy --progress IMAGE '{uri}'"));
+        terminal::tell(format!("         qemu-img info '{uri}'"));
+        terminal::tell(format!("         mkdir -p mnt && nbdfuse mnt '{uri}'     (a file mnt/nbd)"));
+        terminal::tell("stop:    Ctrl-C; `cistern status` shows how much is still to be uploaded");
+    }
+}
+
+/// Counters as the control protocol carries them.
+fn json(counters: impl Serialize) -> serde_json::Value {
+    serde_json::to_value(counters).expect("counters have string keys")
+}
+
+impl Daemon {
+    /// The state of all volumes.
+    pub fn status(&self) -> DaemonStatus {
+        let served = |served: &Served| ServedStatus {
+            name: served.name.clone(),
+            url: served.url.clone(),
+            uris: served.uris.clone(),
+            store: json(served.store.meter.snapshot()),
+            status: served.volume.status(),
+        };
+        DaemonStatus {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            stopping: self.stopping.load(Ordering::Relaxed),
+            cache: json(self.cache.as_ref().map(|cache| cache.stats())),
+            volumes: self.served.iter().map(served).collect(),
+        }
+    }
+
+    /// Waits until everything acknowledged before is committed.
+    pub async fn drain(&self, volume: Option<&str>, limit: Option<Duration>) -> Outcome<Drained> {
+        let chosen = match volume {
+            Some(name) => vec![self.find(name)?],
+            None => self.served.iter().collect(),
+        };
+        let all = futures_util::future::try_join_all(chosen.iter().map(|served| served.volume.drain()));
+        let clean = match limit {
+            None => all.await.map(|_| true)?,
+            Some(limit) => match tokio::time::timeout(limit, all).await {
+                Ok(done) => done.map(|_| true)?,
+                Err(_) => false,
+            },
+        };
+        let dirty_bytes = chosen.iter().map(|served| served.volume.status().dirty_bytes).sum();
+        Ok(Drained { volumes: chosen.iter().map(|served| served.name.clone()).collect(), clean, dirty_bytes })
+    }
+
+    /// Sets the size of a volume; clients see it with their next request, or when they reconnect.
+    pub async fn resize(&self, volume: &str, size_bytes: u64, force: bool) -> Outcome<Resized> {
+        let volume = &self.find(volume)?.volume;
+        let old_bytes = volume.size_bytes();
+        volume.resize(size_bytes, force).await?;
+        Ok(Resized { old_bytes, size_bytes })
+    }
+
+    fn find(&self, volume: &str) -> Outcome<&Served> {
+        let by_name = |served: &&Served| {
+            served.name == volume || served.url == volume || served.volume.id().to_string() == volume
+        };
+        self.served.iter().find(by_name).ok_or_else(|| {
+            Failure::new(Kind::NotFound, format!("this daemon does not serve {volume}"))
+                .hint("`cistern status` lists what is served")
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! The daemon's end of the control socket.
+//!
+//! Owns the socket's file: made under a lock so that no daemon takes another's for stale, removed
+//! at the end. Answers one request after another per connection; bounded in connections, in bytes
+//! and in the time a client may take to ask.
+
+use std::{
+    fs::{DirBuilder, File, Permissions},
+    io::ErrorKind,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{DirBuilderExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::Serialize;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use crate::{
+    control::{DIRECTORY, REQUEST_BYTES_MAX, Reply, Request, short_name},
+    daemon::Daemon,
+    failure::{Failure, Outcome},
+};
+
+/// Connections served at a time; more wait.
+const CONNECTIONS_MAX: usize = 32;
+/// Time for a client to send its request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// Sockets of one process id to try: more than one only where hosts or containers share a
+/// state directory.
+const NAMES_MAX: u32 = 16;
+
+/// The bound control socket. Dropping it removes the file.
+pub struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    /// Binds this process's socket in the state directory and clears away those of dead daemons.
+    pub fn bind(state_dir: &Path) -> Outcome<ControlSocket> {
+        let directory = state_dir.join(DIRECTORY);
+        bind(&directory)
+            .map_err(|e| Failure::io(format!("cannot make a control socket in {}", directory.display()), &e))
+    }
+
+    /// Answers requests until dropped.
+    pub async fn serve(&self, daemon: Arc<Daemon>) {
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut connections = JoinSet::new();
+        loop {
+            let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
+            while connections.try_join_next().is_some() {}
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let daemon = daemon.clone();
+                    connections.spawn(async move {
+                        let _permit = permit;
+                        talk(stream, &daemon).await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "control socket cannot accept");
+                    tokio::time::sleep(Duration::from_secs(1)).await; // out of descriptors: wait for some
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path); // a stale one is cleared by the next daemon
+    }
+}
+
+fn bind(directory: &Path) -> std::io::Result<ControlSocket> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let _lock = lock(&directory.join("lock"))?;
+    let (_held, short) = short_name(directory)?;
+    clear_stale(&short)?;
+    let pid = std::process::id();
+    for n in 0..NAMES_MAX {
+        let name = if n == 0 { format!("{pid}.sock") } else { format!("{pid}-{n}.sock") };
+        match UnixListener::bind(short.join(&name)) {
+            Ok(listener) => {
+                let path = directory.join(&name);
+                std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+                return Ok(ControlSocket { listener, path });
+            }
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {} // alive: it survived the clearing
+            Err(e) => return Err(e),
+        }
+    }
+    Err(ErrorKind::AddrInUse.into())
+}
+
+/// Removes sockets nobody listens on. Only under the lock: between `bind` and `listen` a live
+/// socket looks dead.
+fn clear_stale(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "sock") {
+            continue;
+        }
+        let connected = std::os::unix::net::UnixStream::connect(&path);
+        if connected.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the exclusive lock of the directory of sockets; held while the file is open.
+pub(super) fn lock(path: &Path) -> std::io::Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    // SAFETY: flock on an open descriptor touches no memory.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+        0 => Ok(file),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Serves one connection until the client closes it, asks nonsense or takes too long.
+async fn talk(stream: UnixStream, daemon: &Daemon) {
+    let (input, mut output) = stream.into_split();
+    let mut input = BufReader::new(input);
+    loop {
+        let mut line = Vec::new();
+        let mut bounded = (&mut input).take(REQUEST_BYTES_MAX);
+        match tokio::time::timeout(REQUEST_LIMIT, bounded.read_until(b'\n', &mut line)).await {
+            Ok(Ok(bytes)) if bytes > 0 => {}
+            _ => return,
+        }
+        let reply = match serde_json::from_slice(&line) {
+            Err(e) => encode::<()>(Err(Failure::usage(format!("the request cannot be read: {e}")))),
+            Ok(request) => tokio::select! {
+                biased;
+                reply = answer(daemon, request) => reply,
+                // Whoever hangs up no longer waits for a drain.
+                _ = input.fill_buf() => return,
+            },
+        };
+        if !line.ends_with(b"\n") || output.write_all(&reply).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn answer(daemon: &Daemon, request: Request) -> Vec<u8> {
+    match request {
+        Request::Status => encode(Ok(daemon.status())),
+        Request::Drain { volume, limit_ms } => {
+            let limit = limit_ms.map(Duration::from_millis);
+            encode(daemon.drain(volume.as_deref(), limit).await)
+        }
+        Request::Resize { volume, size_bytes, force } => {
+            encode(daemon.resize(&volume, size_bytes, force).await)
+        }
+    }
+}
+
+fn encode<T: Serialize>(outcome: Outcome<T>) -> Vec<u8> {
+    let reply = match outcome {
+        Ok(done) => Reply::Done(done),
+        Err(failure) => Reply::Failed(failure),
+    };
+    let mut line = serde_json::to_vec(&reply).expect("replies have string keys");
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dead daemon's socket is cleared away, a live one of the same process id is left alone.
+    #[tokio::test]
+    async fn live_sockets_are_never_stolen() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let stale = dir.path().join(DIRECTORY).join("1.sock");
+        std::fs::create_dir(dir.path().join(DIRECTORY)).expect("writable");
+        drop(std::os::unix::net::UnixListener::bind(&stale).expect("bindable"));
+        let first = ControlSocket::bind(dir.path()).expect("bindable");
+        assert!(!stale.exists());
+        let second = ControlSocket::bind(dir.path()).expect("bindable");
+        assert_ne!(first.path, second.path);
+        assert!(first.path.exists());
+        let mode = std::fs::metadata(&first.path).expect("exists").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let path = second.path.clone();
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    /// The length of the state directory's path does not matter.
+    #[tokio::test]
+    async fn long_state_directories_work() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let long = dir.path().join("d".repeat(120));
+        let socket = ControlSocket::bind(&long).expect("bindable");
+        assert!(socket.path.exists());
+        assert_eq!(crate::control::daemons(&long).await.expect("readable").len(), 1);
+    }
+}

@@ -1,0 +1,264 @@
+//! Opening volumes: for the daemon, and for commands that need one for a moment.
+
+use std::{
+    ffi::CString,
+    fs::DirBuilder,
+    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
+    path::Path,
+    sync::Arc,
+};
+
+use cistern_engine::{
+    Error,
+    cache::ChunkCache,
+    codec::{Compression, KeySource},
+    disk::{Disk, RealDisk},
+    env::Env,
+    store::SharedStore,
+    units::VolumeId,
+    volume::{CreateOptions, Mode, OpenOptions, ReadOnlyOptions, Volume, admin},
+};
+use futures_util::future::join_all;
+
+use crate::{
+    cli::create::{Probing, make},
+    config::{
+        CACHE_BYTES_DEFAULT, JOURNAL_BYTES_DEFAULT, JOURNAL_BYTES_MIN, ModeSetting, Resolved, fitting_bytes,
+    },
+    daemon::{Plan, Served, host, listen::Doors},
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, DAEMON_PATIENCE, OpenStore, VolumeUrl},
+    quantity::ByteSize,
+    secret, terminal,
+};
+
+/// Daemons of one host that can have a chunk cache in the same directory.
+const CACHES_MAX: u32 = 16;
+
+/// Opens all volumes of a plan. If one cannot be opened, those that could are closed again.
+pub async fn open_all(
+    env: &Env,
+    plan: &Plan,
+    doors: &Doors,
+) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
+    let cache = open_cache(env, &plan.settings).await?;
+    let opener = Opener {
+        env,
+        plan,
+        cache: cache.clone(),
+        memory_bytes: plan.settings.memory_bytes / plan.volumes.len() as u64,
+    };
+    let results = join_all(plan.volumes.iter().map(|volume| opener.open(volume, doors))).await;
+    let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let opened: Vec<Served> = opened.into_iter().flatten().collect();
+    match failed.into_iter().find_map(Result::err) {
+        None => Ok((opened, cache)),
+        Some(failure) => {
+            join_all(opened.iter().map(|served| served.volume.close(COMMAND_PATIENCE))).await;
+            Err(failure)
+        }
+    }
+}
+
+struct Opener<'a> {
+    env: &'a Env,
+    plan: &'a Plan,
+    cache: Option<Arc<ChunkCache>>,
+    /// The share of one volume.
+    memory_bytes: u64,
+}
+
+impl Opener<'_> {
+    async fn open(&self, volume: &VolumeUrl, doors: &Doors) -> Outcome<Served> {
+        let store = self.find_or_create(volume).await?;
+        let opened = match self.plan.read_only {
+            true => self.open_read_only(volume, &store.store).await,
+            false => self.open_for_writing(volume, &store.store).await,
+        };
+        let (name, url) = (volume.name.clone(), volume.url.to_string());
+        let opened = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
+        if let Some(wanted) = self.plan.create_bytes.filter(|bytes| *bytes != opened.size_bytes()) {
+            let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
+            terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
+        }
+        Ok(Served { uris: doors.uris(&name), name, url, store, volume: opened })
+    }
+
+    async fn find_or_create(&self, volume: &VolumeUrl) -> Outcome<OpenStore> {
+        let found = match volume.open(self.env, DAEMON_PATIENCE).await {
+            Ok(open) => admin::info(self.env, &open.store, &KeySource::None)
+                .await
+                .map(|_| open)
+                .map_err(|e| volume.explain(e)),
+            Err(failure) => Err(failure),
+        };
+        match (found, self.plan.create_bytes) {
+            (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
+                let options =
+                    CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
+                make(self.env, volume, options, Probing::Clouds).await?;
+                tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
+                volume.open(self.env, DAEMON_PATIENCE).await
+            }
+            (found, _) => found,
+        }
+    }
+
+    async fn open_read_only(&self, volume: &VolumeUrl, store: &SharedStore) -> Outcome<Arc<Volume>> {
+        let opened = secret::unlocking(&self.plan.settings.key, &volume.name, |key| {
+            Volume::open_read_only(ReadOnlyOptions {
+                env: self.env.clone(),
+                store: store.clone(),
+                cache: self.cache.clone(),
+                key,
+                memory_bytes: self.memory_bytes,
+            })
+        });
+        Ok(opened.await?.0)
+    }
+
+    async fn open_for_writing(&self, volume: &VolumeUrl, store: &SharedStore) -> Outcome<Arc<Volume>> {
+        let writing = Writing {
+            env: self.env,
+            settings: &self.plan.settings,
+            cache: self.cache.clone(),
+            memory_bytes: self.memory_bytes,
+            take_over: self.plan.take_over,
+        };
+        writing.open(volume, store).await
+    }
+}
+
+/// Opens one volume for a moment, as a daemon with these settings would.
+pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
+    let store = volume.open(env, COMMAND_PATIENCE).await?.store;
+    let writing =
+        Writing { env, settings, cache: None, memory_bytes: settings.memory_bytes, take_over: false };
+    writing
+        .open(volume, &store)
+        .await
+        .map_err(|failure| failure.context(format!("cannot open {}", volume.url)))
+}
+
+/// How volumes are opened for writing.
+struct Writing<'a> {
+    env: &'a Env,
+    settings: &'a Resolved,
+    cache: Option<Arc<ChunkCache>>,
+    memory_bytes: u64,
+    take_over: bool,
+}
+
+impl Writing<'_> {
+    async fn open(&self, volume: &VolumeUrl, store: &SharedStore) -> Outcome<Arc<Volume>> {
+        let settings = self.settings;
+        let id = admin::info(self.env, store, &KeySource::None).await.map_err(|e| volume.explain(e))?.volume;
+        let state = volume_disk(&settings.state_dir, id)?;
+        let journal_bytes = journal_bytes(settings)?;
+        let opened = secret::unlocking(&settings.key, &volume.name, |key| {
+            Volume::open(OpenOptions {
+                env: self.env.clone(),
+                store: store.clone(),
+                state: state.clone(),
+                cache: self.cache.clone(),
+                key,
+                mode: match settings.mode {
+                    ModeSetting::Writeback => Mode::Writeback,
+                    ModeSetting::Writethrough => Mode::Writethrough,
+                },
+                journal_bytes,
+                dirty_age_max: settings.dirty_age_max,
+                dirty_bytes_max: settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3),
+                memory_bytes: self.memory_bytes,
+                host: host::host_name(),
+                take_over: self.take_over,
+            })
+        });
+        Ok(opened.await?.0)
+    }
+}
+
+/// The directory of a volume's journal, made if need be.
+pub fn volume_disk(state_dir: &Path, volume: VolumeId) -> Outcome<Arc<dyn Disk>> {
+    let directory = state_dir.join(volume.to_string());
+    make_private(&directory)?;
+    disk(&directory)
+}
+
+fn disk(directory: &Path) -> Outcome<Arc<dyn Disk>> {
+    let disk = RealDisk::open(directory).map_err(|e| Failure::from(e).context(directory.display()))?;
+    Ok(Arc::new(disk))
+}
+
+/// The chunk cache of the daemon. Serving goes on without one if there is no room for it: it makes
+/// reading faster and nothing else.
+async fn open_cache(env: &Env, settings: &Resolved) -> Outcome<Option<Arc<ChunkCache>>> {
+    if settings.cache_bytes == Some(0) {
+        return Ok(None);
+    }
+    match find_cache(env, settings).await {
+        Ok(cache) => Ok(Some(cache)),
+        Err(failure) if failure.kind == Kind::Usage => Err(failure),
+        Err(failure) => {
+            tracing::warn!(%failure, "serving without a chunk cache");
+            Ok(None)
+        }
+    }
+}
+
+/// Opens the first cache that no other daemon uses.
+async fn find_cache(env: &Env, settings: &Resolved) -> Outcome<Arc<ChunkCache>> {
+    for n in 1..=CACHES_MAX {
+        let name = if n == 1 { "chunks".to_owned() } else { format!("chunks-{n}") };
+        let directory = settings.cache_dir.join(name);
+        make_private(&directory)?;
+        let bytes = match settings.cache_bytes {
+            Some(bytes) => bytes,
+            None => default_cache_bytes(&directory)?,
+        };
+        match ChunkCache::open(env.clone(), disk(&directory)?, bytes).await {
+            Err(Error::Locked(_)) => {}
+            opened => return opened.map_err(|e| Failure::from(e).context("chunk cache")),
+        }
+    }
+    let text = format!("{} is used by {CACHES_MAX} other daemons", settings.cache_dir.display());
+    Err(Failure::new(Kind::InUse, text))
+}
+
+/// A cache that is there already takes no more of the free space.
+fn default_cache_bytes(directory: &Path) -> Outcome<u64> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let there: u64 = entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum();
+    Ok(fitting_bytes(CACHE_BYTES_DEFAULT, free_bytes(directory)? + there))
+}
+
+/// The size of a journal that does not exist yet.
+fn journal_bytes(settings: &Resolved) -> Outcome<u64> {
+    if let Some(bytes) = settings.journal_bytes {
+        return Ok(bytes);
+    }
+    let bytes = fitting_bytes(JOURNAL_BYTES_DEFAULT, free_bytes(&settings.state_dir)?);
+    Ok(bytes.max(JOURNAL_BYTES_MIN))
+}
+
+/// Bytes that can still be written to the file system of a directory.
+fn free_bytes(directory: &Path) -> Outcome<u64> {
+    let failed =
+        |e: &std::io::Error| Failure::io(format!("cannot see how much space {} has", directory.display()), e);
+    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|e| failed(&e.into()))?;
+    // SAFETY: a zeroed statvfs is valid, `path` ends in zero, and both live through the call.
+    let (rc, found) = unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &mut found), found)
+    };
+    match rc {
+        0 => Ok(found.f_bavail.saturating_mul(found.f_frsize)),
+        _ => Err(failed(&std::io::Error::last_os_error())),
+    }
+}
+
+/// Makes a directory that only its owner can enter: journals and caches hold the volumes' data.
+fn make_private(directory: &Path) -> Outcome {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|e| Failure::io(format!("cannot make the directory {}", directory.display()), &e))
+}

@@ -1,0 +1,273 @@
+//! The whole adapter between NBD and the engine: types, error numbers, one log line per fault.
+//!
+//! Thin by intent: this is on the path of every request. Holds no state of a volume.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    Error,
+    units::BLOCK_BYTES,
+    volume::{self, Piece, Volume},
+};
+use cistern_nbd::{Errno, Export, ExportEntry, ExportError, Exports, Properties, RangeKind, ReadPiece};
+
+/// How often the same kind of fault is logged.
+const SAME_FAULT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A volume as NBD sees it.
+pub struct VolumeExport {
+    name: String,
+    description: String,
+    volume: Arc<Volume>,
+    faults: FaultLog,
+}
+
+impl VolumeExport {
+    pub fn new(name: String, description: String, volume: Arc<Volume>) -> Self {
+        Self { name, description, volume, faults: FaultLog::default() }
+    }
+
+    fn failed(&self, operation: &'static str, error: Error) -> ExportError {
+        self.faults.note(&self.name, operation, &error);
+        ExportError::new(errno(operation, &error), error.to_string())
+    }
+}
+
+#[async_trait]
+impl Export for VolumeExport {
+    fn size_bytes(&self) -> u64 {
+        self.volume.size_bytes()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            read_only: self.volume.is_read_only(),
+            // One journal orders the writes of all connections, and a flush syncs all of it.
+            can_multi_conn: true,
+            // Zeroes are an entry of the map, whatever the length.
+            fast_zero: true,
+        }
+    }
+
+    async fn read(&self, offset: u64, len: u64) -> cistern_nbd::Result<Vec<ReadPiece>> {
+        match self.volume.read(offset, len).await {
+            Ok(pieces) => Ok(pieces.into_iter().map(piece).collect()),
+            Err(error) => Err(self.failed("read", error)),
+        }
+    }
+
+    async fn write(&self, offset: u64, data: Bytes, fua: bool) -> cistern_nbd::Result<()> {
+        self.volume.write(offset, data, fua).await.map_err(|error| self.failed("write", error))
+    }
+
+    async fn flush(&self) -> cistern_nbd::Result<()> {
+        if self.volume.is_read_only() {
+            return Ok(());
+        }
+        self.volume.flush().await.map_err(|error| self.failed("flush", error))
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> cistern_nbd::Result<()> {
+        // Only a hint: parts of blocks stay as they are, which saves reading them.
+        let Some((offset, len)) = whole_blocks(offset, len) else { return Ok(()) };
+        self.volume.zero(offset, len, false, fua).await.map_err(|error| self.failed("trim", error))
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        no_hole: bool,
+        _fast: bool, // always is
+        fua: bool,
+    ) -> cistern_nbd::Result<()> {
+        self.volume.zero(offset, len, no_hole, fua).await.map_err(|error| self.failed("write zeroes", error))
+    }
+
+    async fn cache(&self, offset: u64, len: u64) -> cistern_nbd::Result<()> {
+        self.volume.prefetch(offset, len).await.map_err(|error| self.failed("cache", error))
+    }
+
+    async fn block_status(
+        &self,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    ) -> cistern_nbd::Result<Vec<(u64, RangeKind)>> {
+        match self.volume.ranges(offset, len, count_max).await {
+            Ok(ranges) => Ok(ranges.into_iter().map(|(len, kind)| (len, range_kind(kind))).collect()),
+            Err(error) => Err(self.failed("block status", error)),
+        }
+    }
+}
+
+/// The blocks that lie inside a range, in bytes; `None` when there is none.
+fn whole_blocks(offset: u64, len: u64) -> Option<(u64, u64)> {
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+    let start = offset.checked_next_multiple_of(BLOCK)?;
+    let end = offset.checked_add(len)? / BLOCK * BLOCK;
+    (start < end).then(|| (start, end - start))
+}
+
+fn piece(piece: Piece) -> ReadPiece {
+    match piece {
+        Piece::Data(data) => ReadPiece::Data(data),
+        Piece::Zeroes(len) => ReadPiece::Zeroes(len),
+    }
+}
+
+fn range_kind(kind: volume::RangeKind) -> RangeKind {
+    match kind {
+        volume::RangeKind::Data => RangeKind::Data,
+        volume::RangeKind::Hole => RangeKind::Hole,
+        volume::RangeKind::Zero => RangeKind::Zero,
+    }
+}
+
+/// The number a client gets for an engine error.
+fn errno(operation: &'static str, error: &Error) -> Errno {
+    match error {
+        // What the protocol asks for: writing beyond the end is a lack of space.
+        Error::OutOfRange { .. } if operation == "read" => Errno::Inval,
+        Error::OutOfRange { .. } | Error::Full(_) => Errno::NoSpc,
+        Error::Invalid(_) => Errno::Inval,
+        Error::ReadOnly => Errno::Perm,
+        Error::Closed => Errno::Shutdown,
+        Error::NotFound(_)
+        | Error::Exists(_)
+        | Error::Unreachable(_)
+        | Error::Refused(_)
+        | Error::InUse { .. }
+        | Error::Locked(_)
+        | Error::Fenced { .. }
+        | Error::StaleJournal(_)
+        | Error::Corrupt { .. }
+        | Error::Version { .. }
+        | Error::Key(_)
+        | Error::Io { .. }
+        | Error::Latched(_) => Errno::Io,
+    }
+}
+
+/// Keeps a failing volume from flooding the log: a kind of fault is logged when it is new, and
+/// then at most once per [`SAME_FAULT_INTERVAL`] with the number in between.
+#[derive(Default)]
+struct FaultLog {
+    /// The last fault logged: operation, kind, when, and how many of it followed in silence.
+    last: Mutex<Vec<Fault>>,
+}
+
+struct Fault {
+    operation: &'static str,
+    kind: std::mem::Discriminant<Error>,
+    logged: Instant,
+    silent: u64,
+}
+
+impl FaultLog {
+    fn note(&self, name: &str, operation: &'static str, error: &Error) {
+        let of_the_client = matches!(error, Error::Invalid(_) | Error::OutOfRange { .. } | Error::ReadOnly);
+        if of_the_client || matches!(error, Error::Closed) {
+            tracing::debug!(volume = name, operation, %error, "refused");
+            return;
+        }
+        if let Some(silent) = self.due(operation, error, Instant::now()) {
+            tracing::error!(volume = name, operation, silent, %error, "request failed");
+        }
+    }
+
+    /// Whether to log this fault: the number of the same kind since the last time.
+    fn due(&self, operation: &'static str, error: &Error, now: Instant) -> Option<u64> {
+        let kind = std::mem::discriminant(error);
+        let mut last = self.last.lock().expect("nothing panics under this lock");
+        match last.iter_mut().find(|fault| fault.operation == operation && fault.kind == kind) {
+            Some(fault) if now.duration_since(fault.logged) < SAME_FAULT_INTERVAL => {
+                fault.silent += 1;
+                None
+            }
+            Some(fault) => {
+                fault.logged = now;
+                Some(std::mem::take(&mut fault.silent))
+            }
+            None => {
+                // Bounded: there are a few operations and a few kinds.
+                last.push(Fault { operation, kind, logged: now, silent: 0 });
+                Some(0)
+            }
+        }
+    }
+}
+
+/// All volumes of a daemon.
+pub struct ExportSet(Vec<Arc<VolumeExport>>);
+
+impl ExportSet {
+    /// The names must differ.
+    pub fn new(exports: Vec<Arc<VolumeExport>>) -> Self {
+        debug_assert!(exports.iter().enumerate().all(|(i, a)| exports[..i].iter().all(|b| a.name != b.name)));
+        Self(exports)
+    }
+}
+
+impl Exports for ExportSet {
+    fn list(&self) -> Vec<ExportEntry> {
+        let entry =
+            |e: &Arc<VolumeExport>| ExportEntry { name: e.name.clone(), description: e.description.clone() };
+        self.0.iter().map(entry).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+        let found = match (name, &self.0[..]) {
+            ("", [only]) => Some(only),
+            _ => self.0.iter().find(|export| export.name == name),
+        };
+        found.map(|export| export.clone() as Arc<dyn Export>)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients can tell a full journal, a read-only volume and a stop from a fault.
+    #[test]
+    fn error_numbers() {
+        let beyond = Error::OutOfRange { size_bytes: 1 };
+        assert_eq!(errno("read", &beyond), Errno::Inval);
+        assert_eq!(errno("write", &beyond), Errno::NoSpc);
+        assert_eq!(errno("write", &Error::Full("journal".into())), Errno::NoSpc);
+        assert_eq!(errno("write", &Error::ReadOnly), Errno::Perm);
+        assert_eq!(errno("flush", &Error::Closed), Errno::Shutdown);
+        assert_eq!(errno("read", &Error::corrupt("frame", "crc")), Errno::Io);
+        assert_eq!(errno("write", &Error::Fenced { ours: 1, theirs: 2 }), Errno::Io);
+    }
+
+    /// A trim of parts of blocks trims the whole blocks inside, if any.
+    #[test]
+    fn trim_keeps_parts_of_blocks() {
+        assert_eq!(whole_blocks(0, 4096), Some((0, 4096)));
+        assert_eq!(whole_blocks(512, 8192), Some((4096, 4096)));
+        assert_eq!(whole_blocks(512, 4096), None);
+        assert_eq!(whole_blocks(u64::MAX - 512, 512), None);
+    }
+
+    /// A fault is logged once, not once per request; another kind is logged at once.
+    #[test]
+    fn faults_do_not_flood_the_log() {
+        let log = FaultLog::default();
+        let away = Error::Unreachable("time-out".into());
+        let start = Instant::now();
+        assert_eq!(log.due("read", &away, start), Some(0));
+        assert_eq!(log.due("read", &away, start), None);
+        assert_eq!(log.due("write", &away, start), Some(0));
+        assert_eq!(log.due("read", &Error::corrupt("frame", "crc"), start), Some(0));
+        assert_eq!(log.due("read", &away, start + SAME_FAULT_INTERVAL), Some(1));
+    }
+}

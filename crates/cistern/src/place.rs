@@ -1,0 +1,96 @@
+//! Which volume in which store: URLs opened as stores with retries and metering around them.
+
+use std::{sync::Arc, time::Duration};
+
+use cistern_engine::{
+    Error,
+    env::Env,
+    store::{self, Meter, Retry, SharedStore, StoreUrl},
+};
+
+use crate::failure::{Failure, Kind, Outcome};
+
+/// How long a command tries to reach the store before it gives up.
+pub const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
+/// How long one request of the daemon is tried. Uploads begin again after that: this only bounds
+/// how long a read hangs before its client gets an error.
+pub const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store that is being used: what the engine gets, and its counters.
+#[derive(Clone)]
+pub struct OpenStore {
+    pub store: SharedStore,
+    pub meter: Arc<Meter>,
+}
+
+/// A URL that names a volume.
+#[derive(Clone, Debug)]
+pub struct VolumeUrl {
+    pub url: StoreUrl,
+    pub name: String,
+}
+
+/// Parses the URL of a volume; for clap.
+pub fn volume_url(text: &str) -> Result<VolumeUrl, String> {
+    let url = StoreUrl::parse(text).map_err(|e| e.to_string())?;
+    let name = url.volume_name().map_err(|e| e.to_string())?.to_owned();
+    Ok(VolumeUrl { url, name })
+}
+
+/// Parses the URL of a place that holds volumes; for clap.
+pub fn place_url(text: &str) -> Result<StoreUrl, String> {
+    StoreUrl::parse(text).map_err(|e| e.to_string())
+}
+
+impl VolumeUrl {
+    /// Opens the store of an existing volume.
+    pub async fn open(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
+        let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
+        Ok(wrap(store, env, patience))
+    }
+
+    /// Opens the store for a new volume; makes the directory of a directory store.
+    pub async fn create(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
+        let store = store::create_store(&self.url, env).await.map_err(|error| self.explain(error))?;
+        Ok(wrap(store, env, patience))
+    }
+
+    /// An engine error about this volume, in the words of somebody who typed its URL.
+    pub fn explain(&self, error: Error) -> Failure {
+        let missing = matches!(error, Error::NotFound(_));
+        let exists = matches!(error, Error::Exists(_));
+        let failure = Failure::from(error);
+        if missing {
+            let hint = match self.url.parent() {
+                Some(parent) => {
+                    format!("`cistern ls {parent}` lists what is there, `cistern create` makes a new one")
+                }
+                None => "`cistern create` makes a new one".to_owned(),
+            };
+            return Failure::new(
+                Kind::NotFound,
+                format!("there is no volume at {}: {}", self.url, failure.text),
+            )
+            .hint(hint);
+        }
+        if exists {
+            let failure = Failure::new(Kind::Exists, format!("there is a volume at {} already", self.url));
+            return failure
+                .hint(format!("serve it with `cistern serve {}`, or choose another name", self.url));
+        }
+        failure.context(&self.url)
+    }
+}
+
+/// Opens a place that holds volumes, to list them.
+pub async fn browse(url: &StoreUrl, env: &Env) -> Outcome<SharedStore> {
+    let store = store::browse_store(url, env).await.map_err(|e| Failure::from(e).context(url))?;
+    Ok(wrap(store, env, COMMAND_PATIENCE).store)
+}
+
+/// Counts every try, and tries again.
+fn wrap(store: SharedStore, env: &Env, patience: Duration) -> OpenStore {
+    let meter = Arc::new(Meter::new(store, env.clone()));
+    let store = Arc::new(Retry::new(meter.clone(), env.clone(), patience));
+    OpenStore { store, meter }
+}

@@ -1,0 +1,179 @@
+//! A real daemon in surroundings of its own, driven by real NBD clients.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// Directories of one test: stores, state, cache, sockets.
+pub struct Home {
+    dir: TempDir,
+}
+
+/// A running daemon that has told it is ready.
+pub struct Daemon {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// Kept open, so that it does not write into a closed pipe.
+    _stdout: BufReader<ChildStdout>,
+    /// The first URI it told.
+    pub uri: String,
+}
+
+/// How a daemon ended.
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stderr: String,
+}
+
+impl Home {
+    pub fn new() -> Home {
+        Home { dir: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A command with the directories of this home.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cistern"));
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
+        for (name, place) in
+            [("STATE_DIRECTORY", "state"), ("CACHE_DIRECTORY", "cache"), ("RUNTIME_DIRECTORY", "run")]
+        {
+            command.env(name, self.path(place));
+        }
+        for name in ["CISTERN_PASSPHRASE", "CISTERN_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "CISTERN_LOG"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// Runs a command that must succeed; gives what it printed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {:?}: {stderr}", output.status);
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// Runs a command that must fail with `code`; gives what it complained about.
+    pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        stderr
+    }
+
+    /// The arguments of every daemon here: small files, and no upload by age unless asked for.
+    pub fn serve(&self, arguments: &[&str]) -> Command {
+        let small = ["serve", "--journal-size", "128M", "--cache-size", "16M", "--max-dirty-age", "1h"];
+        self.command(&[&small, arguments].concat())
+    }
+
+    /// Starts a daemon and waits until it is ready.
+    pub fn start(&self, arguments: &[&str]) -> Daemon {
+        Daemon::start(self.serve(arguments))
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ok(&["status", "--json"])).expect("JSON")
+    }
+}
+
+/// A test that fails leaves no daemon behind.
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Daemon {
+    pub fn start(mut command: Command) -> Daemon {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("UTF-8");
+        let uri = line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
+        // The rest of its output is few lines, which fit into the pipe.
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let daemon = Daemon { child, stderr, _stdout: stdout, uri };
+        if line.starts_with("serving ") && daemon.uri.starts_with("nbd") {
+            return daemon;
+        }
+        let ended = daemon.wait();
+        panic!("did not start: {:?} {line}{}", ended.code, ended.stderr);
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let pid = libc::pid_t::try_from(self.child.id()).expect("a process id");
+        // SAFETY: a signal to a child that was not waited for yet.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    /// Waits until it says something with `text` in it.
+    pub fn wait_to_say(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.stderr.read_line(&mut line).expect("UTF-8") > 0, "ended without saying '{text}'");
+        }
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Ended {
+        let mut stderr = String::new();
+        self.stderr.read_to_string(&mut stderr).expect("UTF-8");
+        Ended { code: self.child.wait().expect("a child").code(), stderr }
+    }
+
+    /// Stops it in an orderly way; it must end with 0.
+    pub fn stop(self) -> String {
+        self.signal(libc::SIGTERM);
+        let ended = self.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stderr
+    }
+
+    /// The power goes.
+    pub fn kill(self) {
+        self.signal(libc::SIGKILL);
+        self.wait();
+    }
+
+    /// Does something with libnbd's shell: `h` is connected. Gives what it printed.
+    pub fn nbdsh(&self, script: &str) -> String {
+        let output = self.try_nbdsh(script);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {stderr}");
+        String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
+    }
+
+    pub fn try_nbdsh(&self, script: &str) -> Output {
+        // nbdsh runs whatever python3 comes first; libnbd's module belongs to the system's.
+        let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
+        let mut nbdsh = Command::new("nbdsh");
+        nbdsh.args(["-u", &self.uri, "-c", script]).env("PATH", path).output().expect("nbdsh is installed")
+    }
+
+    /// Writes one byte value over a range and flushes.
+    pub fn fill(&self, value: u8, offset: u64, len: u64) {
+        self.nbdsh(&format!("h.pwrite(b'\\x{value:02x}' * {len}, {offset}); h.flush()"));
+    }
+
+    /// Asserts that a range has one byte value.
+    pub fn assert_filled(&self, value: u8, offset: u64, len: u64) {
+        self.nbdsh(&format!("assert h.pread({len}, {offset}) == b'\\x{value:02x}' * {len}"));
+    }
+}

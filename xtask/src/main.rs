@@ -1,0 +1,51 @@
+//! The project's own chores: `cargo xtask try | setup | test | ci | bench`.
+//!
+//! One file per chore. Everything runs from the root of the checkout; nothing is left running.
+
+mod bench;
+mod demo;
+mod setup;
+mod step;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of this project")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Build, and show the main job on a directory
+    Try,
+    /// Install what the tests need (Debian 12, root): tools from apt, MinIO from source
+    Setup,
+    /// Check format and lints, build, and run every test
+    Test,
+    /// Setup, then test: what continuous integration runs
+    Ci,
+    /// Measure against peers on this machine and print the figures with their bounds
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().chore {
+        Chore::Try => demo::run(),
+        Chore::Setup => setup::run(),
+        Chore::Test => test::run(),
+        Chore::Ci => setup::run().and_then(|()| test::run()),
+        Chore::Bench(options) => bench::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

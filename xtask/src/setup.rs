@@ -1,0 +1,134 @@
+//! `cargo xtask setup`: what the tests need on Debian 12, from apt and from source.
+//!
+//! Changes nothing that is there already, and takes a second when all is there.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use cistern_harness::{minio, tool};
+
+use crate::step;
+
+const APT_LIMIT: Duration = Duration::from_secs(900);
+/// Building MinIO takes three to six minutes on two cores, and a slow network comes on top.
+const MINIO_LIMIT: Duration = Duration::from_secs(1800);
+/// Go from this version on fetches the version that a module asks for by itself.
+const GO_MINOR_MIN: u32 = 21;
+/// Where the Go of bookworm-backports is.
+const GO_BACKPORTS: &str = "/usr/lib/go-1.23/bin/go";
+const GO_BACKPORTS_PACKAGE: &str = "golang-1.23-go";
+const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
+const BACKPORTS: &str = "deb http://deb.debian.org/debian bookworm-backports main\n";
+
+/// Brings the machine to where every test can run.
+pub fn run() -> Result<()> {
+    let missing = missing_packages();
+    if !missing.is_empty() {
+        install(&missing.into_iter().collect::<Vec<_>>())?;
+    }
+    build_minio()?;
+    check_kernel()?;
+    println!("setup: everything is there");
+    Ok(())
+}
+
+/// Packages of programs that are not here. A library has no program: it is asked for by import.
+fn missing_packages() -> BTreeSet<&'static str> {
+    let mut missing: BTreeSet<&str> = tool::PACKAGES
+        .iter()
+        .filter(|(program, _)| tool::find(program).is_err())
+        .map(|(_, package)| *package)
+        .collect();
+    let imports = Command::new("/usr/bin/python3").args(["-c", "import nbd"]).output();
+    if !imports.is_ok_and(|out| out.status.success()) {
+        missing.insert("python3-libnbd");
+    }
+    missing
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    require_root(&format!("apt-get install {}", packages.join(" ")))?;
+    step::run("apt-get update", apt(&["update"]), APT_LIMIT)?;
+    let mut args = vec!["install", "-y", "--no-install-recommends"];
+    args.extend(packages);
+    step::run(&format!("apt-get install {}", packages.join(" ")), apt(&args), APT_LIMIT)?;
+    Ok(())
+}
+
+fn apt(args: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(args);
+    command
+}
+
+fn require_root(what: &str) -> Result<()> {
+    // SAFETY: a system call without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("this needs root once: run `cargo xtask setup` as root, or by hand: {what}");
+    }
+    Ok(())
+}
+
+fn build_minio() -> Result<()> {
+    let binary = minio::binary()?;
+    if binary.is_file() {
+        return Ok(());
+    }
+    let go = go()?;
+    let bin = binary.parent().context("the binary lies in a directory")?;
+    std::fs::create_dir_all(bin)?;
+    let mut command = Command::new(go);
+    command
+        .args(["install", minio::MODULE])
+        .env("GOBIN", bin)
+        .env("GOTOOLCHAIN", "auto")
+        .env("CGO_ENABLED", "0");
+    step::run("build MinIO (several minutes)", command, MINIO_LIMIT)?;
+    Ok(())
+}
+
+/// A Go that is new enough; installed from backports if there is none.
+fn go() -> Result<PathBuf> {
+    let candidates = [tool::find("go").ok(), Some("/usr/local/go/bin/go".into()), Some(GO_BACKPORTS.into())];
+    if let Some(go) = candidates.into_iter().flatten().find(|go| is_new_enough(go)) {
+        return Ok(go);
+    }
+    require_root(&format!("apt-get install -t bookworm-backports {GO_BACKPORTS_PACKAGE}"))?;
+    if !has_backports() {
+        std::fs::write(BACKPORTS_LIST, BACKPORTS).context(BACKPORTS_LIST)?;
+    }
+    step::run("apt-get update with backports", apt(&["update"]), APT_LIMIT)?;
+    let install = apt(&["install", "-y", "--no-install-recommends", GO_BACKPORTS_PACKAGE, "ca-certificates"]);
+    step::run(&format!("apt-get install {GO_BACKPORTS_PACKAGE}"), install, APT_LIMIT)?;
+    Ok(GO_BACKPORTS.into())
+}
+
+fn is_new_enough(go: &Path) -> bool {
+    let Ok(out) = Command::new(go).arg("version").output() else { return false };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let minor = text.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next()?.parse::<u32>().ok());
+    minor.is_some_and(|minor| minor >= GO_MINOR_MIN)
+}
+
+fn has_backports() -> bool {
+    let out = Command::new("apt-cache").args(["policy", GO_BACKPORTS_PACKAGE]).output();
+    out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains("bookworm-backports"))
+}
+
+/// Loop devices and FUSE are the kernel's: nothing to install, but worth a clear message.
+fn check_kernel() -> Result<()> {
+    for (device, module) in [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")] {
+        if !Path::new(device).exists() {
+            let _ = Command::new("modprobe").arg(module).status();
+        }
+        if !Path::new(device).exists() {
+            bail!("{device} is missing: the tests of real filesystems need it (modprobe {module})");
+        }
+    }
+    Ok(())
+}

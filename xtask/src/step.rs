@@ -1,0 +1,79 @@
+//! One step of a chore: a line when it begins, a line with its time when it ends, its output in a file.
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use cistern_harness::process::Guard;
+
+/// How much of a failed step's output is shown.
+const SHOWN_BYTES: u64 = 12_000;
+
+/// The root of the checkout.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the checkout")
+}
+
+/// A cargo command in the root of the checkout.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs a command to its end within `limit`. Its output goes to a log, whose end is shown on failure.
+pub fn run(name: &str, command: Command, limit: Duration) -> Result<Duration> {
+    let path = log_path(name)?;
+    let mut log = File::create(&path)?;
+    println!("{name} ... (log: {})", path.strip_prefix(root()).unwrap_or(&path).display());
+    let begin = Instant::now();
+    let outcome = run_into(command, &log, limit);
+    let time = begin.elapsed();
+    match outcome {
+        Ok(()) => {
+            println!("{name}: done in {}", seconds(time));
+            Ok(time)
+        }
+        Err(error) => {
+            println!("{name}: FAILED after {}\n{}", seconds(time), tail(&mut log)?);
+            Err(error.context(name.to_owned()))
+        }
+    }
+}
+
+fn run_into(mut command: Command, log: &File, limit: Duration) -> Result<()> {
+    command.stdin(std::process::Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    let status = Guard::spawn(command)?.wait(limit)?;
+    if !status.success() {
+        bail!("{status}");
+    }
+    Ok(())
+}
+
+fn log_path(name: &str) -> Result<PathBuf> {
+    let dir = root().join("target/xtask");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    Ok(dir.join(file + ".log"))
+}
+
+fn tail(log: &mut File) -> Result<String> {
+    let bytes = log.metadata()?.len();
+    log.seek(SeekFrom::Start(bytes.saturating_sub(SHOWN_BYTES)))?;
+    let mut text = Vec::new();
+    log.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A duration for people.
+pub fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..60 => format!("{s} s"),
+        s => format!("{} min {} s", s / 60, s % 60),
+    }
+}

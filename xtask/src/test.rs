@@ -1,0 +1,57 @@
+//! `cargo xtask test`: every check and every test, with a summary, failing on the first kind of failure
+//! only after all others have run.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::step;
+
+/// A cold build of everything with two cores.
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+const TEST_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Name, cargo arguments, limit. In this order: cheap checks first, slow tests last.
+const STEPS: &[(&str, &[&str], Duration)] = &[
+    ("format", &["fmt", "--all", "--check"], BUILD_LIMIT),
+    ("build", &["build", "--workspace", "--all-targets", "--locked"], BUILD_LIMIT),
+    ("lints", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], BUILD_LIMIT),
+    ("engine", &["test", "--locked", "-p", "cistern-engine"], TEST_LIMIT),
+    ("protocol", &["test", "--locked", "-p", "cistern-nbd"], TEST_LIMIT),
+    ("simulation", &["test", "--locked", "-p", "cistern-sim"], TEST_LIMIT),
+    (
+        "chores",
+        &["test", "--locked", "-p", "xtask", "-p", "cistern-harness", "-p", "cistern-fuzz"],
+        TEST_LIMIT,
+    ),
+    (
+        "binary, clients, filesystems, crashes",
+        &["test", "--locked", "-p", "cistern", "--no-fail-fast"],
+        TEST_LIMIT,
+    ),
+];
+
+/// Runs all steps and prints what each took.
+pub fn run() -> Result<()> {
+    let begin = Instant::now();
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
+    for (name, args, limit) in STEPS {
+        match step::run(name, step::cargo(args), *limit) {
+            Ok(time) => rows.push((*name, step::seconds(time))),
+            Err(error) => {
+                rows.push((*name, format!("FAILED: {error:#}")));
+                failed.push(*name);
+            }
+        }
+    }
+    println!("\nsummary");
+    for (name, result) in &rows {
+        println!("  {name:40} {result}");
+    }
+    println!("  {:40} {}", "all", step::seconds(begin.elapsed()));
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join("; "));
+    }
+    Ok(())
+}
