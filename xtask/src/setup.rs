@@ -23,7 +23,6 @@ const GO_MINOR_MIN: u32 = 21;
 const GO_BACKPORTS: &str = "/usr/lib/go-1.23/bin/go";
 const GO_BACKPORTS_PACKAGE: &str = "golang-1.23-go";
 const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
-const BACKPORTS: &str = "deb http://deb.debian.org/debian bookworm-backports main\n";
 
 /// Brings the machine to where every test can run.
 pub fn run() -> Result<()> {
@@ -100,7 +99,8 @@ fn go() -> Result<PathBuf> {
     }
     require_root(&format!("apt-get install -t bookworm-backports {GO_BACKPORTS_PACKAGE}"))?;
     if !has_backports() {
-        std::fs::write(BACKPORTS_LIST, BACKPORTS).context(BACKPORTS_LIST)?;
+        let source = format!("deb {} bookworm-backports main\n", debian_mirror()?);
+        std::fs::write(BACKPORTS_LIST, source).context(BACKPORTS_LIST)?;
     }
     step::run("apt-get update with backports", apt(&["update"]), APT_LIMIT)?;
     let install = apt(&["install", "-y", "--no-install-recommends", GO_BACKPORTS_PACKAGE, "ca-certificates"]);
@@ -113,6 +113,17 @@ fn is_new_enough(go: &Path) -> bool {
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let minor = text.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next()?.parse::<u32>().ok());
     minor.is_some_and(|minor| minor >= GO_MINOR_MIN)
+}
+
+/// The mirror from which this machine has its Debian.
+fn debian_mirror() -> Result<String> {
+    let out = Command::new("apt-get")
+        .args(["indextargets", "--format", "$(SITE) $(CODENAME) $(COMPONENT)", "Created-By: Packages"])
+        .output()
+        .context("apt-get indextargets")?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mirror = text.lines().find_map(|line| line.strip_suffix(" bookworm main"));
+    mirror.map(str::to_owned).context("apt has no source of bookworm main: this is for Debian 12")
 }
 
 fn has_backports() -> bool {

@@ -29,7 +29,8 @@ pub fn cargo(args: &[&str]) -> Command {
 /// Runs a command to its end within `limit`. Its output goes to a log, whose end is shown on failure.
 pub fn run(name: &str, command: Command, limit: Duration) -> Result<Duration> {
     let path = log_path(name)?;
-    let mut log = File::create(&path)?;
+    // Readable too: the end is shown on failure.
+    let mut log = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
     println!("{name} ... (log: {})", path.strip_prefix(root()).unwrap_or(&path).display());
     let begin = Instant::now();
     let outcome = run_into(command, &log, limit);

@@ -16,17 +16,17 @@ const STEPS: &[(&str, &[&str], Duration)] = &[
     ("format", &["fmt", "--all", "--check"], BUILD_LIMIT),
     ("build", &["build", "--workspace", "--all-targets", "--locked"], BUILD_LIMIT),
     ("lints", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], BUILD_LIMIT),
-    ("engine", &["test", "--locked", "-p", "cistern-engine"], TEST_LIMIT),
-    ("protocol", &["test", "--locked", "-p", "cistern-nbd"], TEST_LIMIT),
-    ("simulation", &["test", "--locked", "-p", "cistern-sim"], TEST_LIMIT),
+    ("engine", &["test", "--locked", "--no-fail-fast", "-p", "cistern-engine"], TEST_LIMIT),
+    ("protocol", &["test", "--locked", "--no-fail-fast", "-p", "cistern-nbd"], TEST_LIMIT),
+    ("simulation", &["test", "--locked", "--no-fail-fast", "-p", "cistern-sim"], TEST_LIMIT),
     (
         "chores",
-        &["test", "--locked", "-p", "xtask", "-p", "cistern-harness", "-p", "cistern-fuzz"],
+        &["test", "--locked", "--no-fail-fast", "-p", "xtask", "-p", "cistern-harness", "-p", "cistern-fuzz"],
         TEST_LIMIT,
     ),
     (
         "binary, clients, filesystems, crashes",
-        &["test", "--locked", "-p", "cistern", "--no-fail-fast"],
+        &["test", "--locked", "--no-fail-fast", "-p", "cistern"],
         TEST_LIMIT,
     ),
 ];

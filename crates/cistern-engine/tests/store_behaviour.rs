@@ -8,14 +8,15 @@ use cistern_engine::{
     env::Env,
     store::{
         CloudStore, DirectoryStore, MemoryStore, Meter, ProbeReport, Put, Retry, SharedStore, Store,
-        StoreError, StoreUrl, Verdict, probe,
+        StoreError, StoreUrl, Variables, Verdict, probe,
     },
 };
+use cistern_harness::{minio::Minio, scratch::Scratch};
 use futures_util::{StreamExt, future::join_all};
 
 mod store_support;
 
-use store_support::{minio::Minio, real_env};
+use store_support::real_env;
 
 /// Names whose order differs between "by bytes" and "directory by directory".
 const KEYS: [&str; 11] =
@@ -198,34 +199,47 @@ async fn directory() {
     assert!(!root.exists());
 }
 
+fn start_minio() -> (Scratch, Minio) {
+    let scratch = Scratch::new("store").expect("a scratch directory");
+    let minio = Minio::start(&scratch).expect("a real S3 server");
+    (scratch, minio)
+}
+
+/// What leads a client to that server.
+fn variables(minio: &Minio) -> Variables {
+    Minio::environment(minio.port())
+        .iter()
+        .fold(Variables::default(), |variables, (name, value)| variables.with(name, value))
+}
+
 /// A real S3 server keeps every promise, below a prefix, whose neighbours stay unseen.
 #[tokio::test(flavor = "multi_thread")]
 async fn s3() {
     let env = real_env();
-    let minio = Minio::start(&env).await;
+    let (_scratch, minio) = start_minio();
     let open = |text: &str| {
         let url = StoreUrl::parse(text).expect("a URL");
-        CloudStore::open(&url, &minio.variables(), &env).expect("a store")
+        CloudStore::open(&url, &variables(&minio), &env).expect("a store")
     };
-    let neighbour = open("s3://bucket/prefix/tank2");
+    let neighbour = open("s3://tank/prefix/tank2");
     neighbour.put("volume.json", Bytes::from_static(b"{}")).await.expect("a put");
-    let store: SharedStore = Arc::new(open("s3://bucket/prefix/tank"));
+    let store: SharedStore = Arc::new(open("s3://tank/prefix/tank"));
     suite(&env, &store).await;
     listings_span_pages(&store).await;
     assert_fit(&probe(&env, &store).await.expect("a probe"));
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
-    assert_eq!(open("s3://bucket/prefix").list_dirs("").await.expect("a listing"), ["tank2"]);
-    assert_eq!(open("s3://bucket").list_dirs("").await.expect("a listing"), ["prefix"]);
-    assert_eq!(store.url(), "s3://bucket/prefix/tank");
+    assert_eq!(open("s3://tank/prefix").list_dirs("").await.expect("a listing"), ["tank2"]);
+    assert_eq!(open("s3://tank").list_dirs("").await.expect("a listing"), ["prefix"]);
+    assert_eq!(store.url(), "s3://tank/prefix/tank");
 }
 
 /// A bucket that is not there and wrong credentials are refused with a text that says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn s3_refusals() {
     let env = real_env();
-    let minio = Minio::start(&env).await;
+    let (_scratch, minio) = start_minio();
     let url = StoreUrl::parse("s3://no-such-bucket/tank").expect("a URL");
-    let store = CloudStore::open(&url, &minio.variables(), &env).expect("a store");
+    let store = CloudStore::open(&url, &variables(&minio), &env).expect("a store");
     for error in [
         store.get("volume.json", 10).await.expect_err("no bucket"),
         store.list_after("", "", 1).await.expect_err("no bucket"),
@@ -233,8 +247,8 @@ async fn s3_refusals() {
     ] {
         assert!(matches!(&error, StoreError::Refused(why) if why.contains("bucket")), "{error:?}");
     }
-    let url = StoreUrl::parse("s3://bucket/tank").expect("a URL");
-    let variables = minio.variables().with("AWS_SECRET_ACCESS_KEY", "wrong");
+    let url = StoreUrl::parse("s3://tank/tank").expect("a URL");
+    let variables = variables(&minio).with("AWS_SECRET_ACCESS_KEY", "wrong");
     let store = CloudStore::open(&url, &variables, &env).expect("a store");
     let error = store.get("volume.json", 10).await.expect_err("wrong credentials");
     assert!(matches!(&error, StoreError::Refused(why) if why.contains("credentials")), "{error:?}");

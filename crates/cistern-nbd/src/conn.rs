@@ -19,19 +19,31 @@ use tokio_rustls::server::TlsStream;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// An accepted socket.
+/// An accepted socket that no event loop watches yet.
+pub(crate) enum Accepted {
+    Unix(std::os::unix::net::UnixStream),
+    Tcp(std::net::TcpStream),
+}
+
+/// A socket that the event loop of its thread watches.
 pub(crate) enum Socket {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 impl Socket {
-    /// An accepted TCP socket, set for small replies and for clients that vanish.
-    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Socket> {
-        stream.set_nodelay(true)?;
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok(Socket::Tcp(stream))
+    /// Gives a socket to this thread's event loop. TCP is set for small replies and for clients that vanish.
+    pub(crate) fn watch(accepted: Accepted) -> io::Result<Socket> {
+        match accepted {
+            Accepted::Unix(stream) => UnixStream::from_std(stream).map(Socket::Unix),
+            Accepted::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                let keepalive =
+                    TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+                SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+                TcpStream::from_std(stream).map(Socket::Tcp)
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `input`, `output` | buffers of one connection |
 //! | `handshake`, `session` | the two phases of one connection |
 //! | `listen`, `tls`, `conn` | addresses, certificates, sockets |
+//! | `lanes` | the threads on which connections are served |
 //! | `server` | accepting, the cap on connections, graceful stop |
 //!
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
@@ -24,6 +25,7 @@ pub mod fuzz;
 mod gate;
 mod handshake;
 mod input;
+mod lanes;
 mod listen;
 mod option;
 mod output;

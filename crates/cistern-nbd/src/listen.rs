@@ -16,7 +16,7 @@ use std::{
 
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::{conn::Socket, tls::TlsConfig};
+use crate::{conn::Accepted, tls::TlsConfig};
 
 /// Where to listen: `unix:PATH` or `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,11 +125,13 @@ impl Listener {
         &self.tls
     }
 
-    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Socket>> {
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         Poll::Ready(match &self.door {
-            Door::Unix(listener) => ready!(listener.poll_accept(cx)).map(|(stream, _)| Socket::Unix(stream)),
+            Door::Unix(listener) => {
+                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| stream.into_std()).map(Accepted::Unix)
+            }
             Door::Tcp(listener) => {
-                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| Socket::tcp(stream))
+                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| stream.into_std()).map(Accepted::Tcp)
             }
         })
     }

@@ -19,10 +19,11 @@ use tokio::{
 };
 
 use crate::{
-    conn::{Conn, Socket},
+    conn::{Accepted, Conn, Socket},
     export::Exports,
     handshake::{Agreed, Handshake, HandshakeError, Step},
     input::Input,
+    lanes::Lanes,
     listen::{Listener, TlsMode},
     session::{self, End},
 };
@@ -43,6 +44,8 @@ pub struct Settings {
     /// for every request beside its data. Beyond it the connection is not read until it is
     /// below again. A single request always fits. Not counted: a receive buffer of 256 KiB.
     pub connection_bytes_max: u64,
+    /// What every thread that serves connections does first, such as setting its priority.
+    pub on_thread_start: fn(),
 }
 
 impl Default for Settings {
@@ -53,6 +56,7 @@ impl Default for Settings {
             stop_limit: Duration::from_secs(30),
             // Two of the largest requests.
             connection_bytes_max: 64 << 20,
+            on_thread_start: || {},
         }
     }
 }
@@ -65,7 +69,7 @@ pub struct Server {
 
 /// What a connection's task needs.
 struct Entry {
-    socket: Socket,
+    socket: Accepted,
     tls: TlsMode,
     exports: Arc<dyn Exports>,
     settings: Settings,
@@ -81,7 +85,11 @@ impl Server {
     /// closes the listeners, answers new requests with ESHUTDOWN, lets running ones end, closes
     /// the connections. Returns the number of connections that had to be cut off because they
     /// had not ended within `stop_limit`.
-    pub async fn serve(&self, listeners: Vec<Listener>, stop: impl Future<Output = ()>) -> usize {
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub async fn serve(&self, listeners: Vec<Listener>, stop: impl Future<Output = ()>) -> io::Result<usize> {
+        let lanes = Lanes::start(self.settings.on_thread_start)?;
         let (announce, announced) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let mut stop = pin!(stop);
@@ -100,7 +108,7 @@ impl Server {
             match accepted {
                 Ok((socket, tls)) if tasks.len() < self.settings.connections_max => {
                     full = false;
-                    tasks.spawn(connection(self.entry(socket, tls, announced.clone())));
+                    lanes.spawn(&mut tasks, connection(self.entry(socket, tls, announced.clone())));
                 }
                 Ok(_too_many) => {
                     if !full {
@@ -123,10 +131,10 @@ impl Server {
         }
         drop(listeners);
         announce.send_replace(true);
-        self.wind_down(tasks).await
+        Ok(self.wind_down(tasks).await)
     }
 
-    fn entry(&self, socket: Socket, tls: TlsMode, stop: watch::Receiver<bool>) -> Entry {
+    fn entry(&self, socket: Accepted, tls: TlsMode, stop: watch::Receiver<bool>) -> Entry {
         Entry { socket, tls, exports: self.exports.clone(), settings: self.settings.clone(), stop }
     }
 
@@ -147,7 +155,7 @@ impl Server {
 }
 
 /// The next connection of any listener; each in its turn is asked first.
-async fn accept(listeners: &[Listener], turn: &mut usize) -> io::Result<(Socket, TlsMode)> {
+async fn accept(listeners: &[Listener], turn: &mut usize) -> io::Result<(Accepted, TlsMode)> {
     poll_fn(|cx| {
         for step in 0..listeners.len() {
             let at = (*turn + step) % listeners.len();
@@ -187,12 +195,12 @@ async fn connection(entry: Entry) {
 
 /// Negotiates, with TLS on the way if that is agreed. `None` if the client wants nothing.
 async fn negotiate(
-    socket: Socket,
+    socket: Accepted,
     tls: &TlsMode,
     exports: &dyn Exports,
     stop: watch::Receiver<bool>,
 ) -> Result<Option<(Conn, Input, Agreed)>, HandshakeError> {
-    let mut conn = Conn::Plain(socket);
+    let mut conn = Conn::Plain(Socket::watch(socket)?);
     let mut input = Input::new();
     let greeted = Handshake::new(&mut conn, &mut input, exports, tls, stop.clone()).greet().await?;
     let Some(flags) = greeted else { return Ok(None) };

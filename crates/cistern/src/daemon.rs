@@ -81,12 +81,10 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         let daemon = daemon.clone();
         tokio::spawn(async move { socket.serve(daemon).await })
     });
-    let control = match control {
-        Ok(control) => {
-            serve(&daemon, doors, &mut signals).await;
-            Ok(control)
-        }
-        Err(failure) => Err(failure), // the volumes are open, and closed in an orderly way
+    // Whatever fails from here on: the volumes are open, and closed in an orderly way.
+    let served = match &control {
+        Ok(_) => serve(&daemon, doors, &mut signals).await,
+        Err(_) => Ok(()),
     };
     let stopped = stop::stop(&daemon, plan.settings.drain_timeout, &mut signals).await;
     if let Some(cache) = &daemon.cache {
@@ -95,11 +93,11 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     let control = control?;
     control.abort();
     let _ = control.await; // only ever cancelled
-    stopped
+    served.and(stopped)
 }
 
 /// Answers clients until the first signal.
-async fn serve(daemon: &Arc<Daemon>, doors: listen::Doors, signals: &mut signals::Signals) {
+async fn serve(daemon: &Arc<Daemon>, doors: listen::Doors, signals: &mut signals::Signals) -> Outcome {
     announce(daemon);
     host::notify_ready();
     let exports = daemon.served.iter().map(Served::export).collect();
@@ -112,7 +110,9 @@ async fn serve(daemon: &Arc<Daemon>, doors: listen::Doors, signals: &mut signals
     };
     tokio::select! {
         biased;
-        _ = server.serve(doors.listeners, stop_asked) => {}
+        served = server.serve(doors.listeners, stop_asked) => {
+            served.map(|_cut_off| ()).map_err(|e| Failure::io("cannot start threads", &e))
+        }
         () = watch::watch(daemon) => unreachable!("watches until dropped"),
     }
 }

@@ -10,7 +10,7 @@ use std::{
     io,
     os::{
         fd::AsRawFd,
-        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+        unix::fs::{FileExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
     sync::{
@@ -201,6 +201,19 @@ fn open_direct(options: &OpenOptions, path: &Path, said_buffered: &AtomicBool) -
     Ok((file, false))
 }
 
+/// How many names the file has. Asks for nothing else: whoever asks for its times makes the kernel (from 6.13
+/// on) give the next write a time of its own, and that costs a metadata write at every sync (40 us of 180 for
+/// a 4 KiB write and its flush on ext4).
+fn count_names(file: &File) -> io::Result<u32> {
+    // SAFETY: statx is plain numbers, for which zero is valid.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor, an empty path that ends in zero, and `stat` is valid for the call.
+    let rc = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_NLINK, &mut stat)
+    };
+    if rc == 0 { Ok(stat.stx_nlink) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Bytes free for us on the filesystem of a file, where it says so.
 fn free_bytes(file: &File) -> Option<u64> {
     // SAFETY: statvfs is plain numbers, for which zero is valid.
@@ -268,7 +281,7 @@ impl DiskFile for RealFile {
     async fn sync(&self) -> Result<()> {
         self.check_writable()?;
         self.file.sync_data().map_err(|e| self.latch(self.io("sync", &e)))?;
-        let names = self.file.metadata().map_err(|e| self.latch(self.io("stat", &e)))?.nlink();
+        let names = count_names(&self.file).map_err(|e| self.latch(self.io("stat", &e)))?;
         if names == 0 {
             return Err(self.latch(Error::Io {
                 what: self.path.display().to_string(),

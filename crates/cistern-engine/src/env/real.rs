@@ -119,14 +119,19 @@ impl Environment for RealEnv {
         self.runtime.spawn(task);
     }
 
+    /// The thread has timers of its own: setting one does not wake a thread of the shared runtime, which
+    /// would compete for a processor with whoever waits for this one.
     #[allow(clippy::disallowed_methods)]
     fn dedicated(&self, name: &'static str, task: BoxFuture<()>) {
-        let runtime = self.runtime.clone();
+        let timers = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime without sockets needs nothing of the system");
         std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
                 prefer_latency();
-                runtime.block_on(task)
+                timers.block_on(task)
             })
             .expect("the system can start a thread");
     }

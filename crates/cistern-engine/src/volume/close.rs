@@ -21,8 +21,10 @@ impl Writer {
             return self.report(None); // closed before
         };
         let end = self.core.journal.appended();
+        // First of all durable here: whoever loses patience while this drains loses nothing.
+        let synced = self.core.journal.sync(end).await;
         let drained = match self.env.timeout(drain_limit, self.control.drain(end)).await {
-            Some(result) => result,
+            Some(result) => synced.and(result),
             None => Err(Error::Unreachable(format!("not drained within {} s", drain_limit.as_secs_f32()))),
         };
         let stopped = running.stop().await;

@@ -1,4 +1,4 @@
-//! What the store tests share: environments, a real S3 server, a server that says what it is told.
+//! What the store tests share: environments, a server that says what it is told.
 
 #![allow(dead_code)] // each test binary uses a part
 
@@ -12,7 +12,6 @@ use std::{
 
 use cistern_engine::env::{BoxFuture, Env, Environment, real::RealEnv};
 
-pub mod minio;
 pub mod scripted;
 
 /// The environment of production.

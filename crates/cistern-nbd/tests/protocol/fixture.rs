@@ -170,7 +170,7 @@ impl Fixture {
                 // A dropped sender is a stop as well.
                 let _ = stopped.await;
             };
-            server.serve(vec![listener], stopped).await
+            server.serve(vec![listener], stopped).await.expect("threads")
         });
         Fixture { path, exports, runtime, task, stop, _dir: dir }
     }

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use cistern_engine::env::real::prefer_latency;
 use cistern_nbd::{Address, Listener, Settings, TlsConfig, TlsMode};
 
 use crate::{
@@ -39,7 +40,7 @@ struct Entrance {
 
 /// The limits of the NBD server.
 pub fn server_settings() -> Settings {
-    Settings { stop_limit: STOP_LIMIT, ..Settings::default() }
+    Settings { stop_limit: STOP_LIMIT, on_thread_start: prefer_latency, ..Settings::default() }
 }
 
 /// Binds every address: those given, those inherited from a service manager, or else a unix
