@@ -12,11 +12,10 @@ use async_trait::async_trait;
 
 use crate::error::Result;
 
-mod aligned;
 mod file;
 mod real;
 
-pub use aligned::AlignedBuf;
+pub use crate::aligned::AlignedBuf;
 pub use real::RealDisk;
 
 /// A directory of local files, by plain names (no path separators).

@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error` |
-//! | 1 tools | `extents`, `env` |
+//! | 1 tools | `aligned`, `extents`, `env` |
 //! | 2 sealing | `codec` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
@@ -18,6 +18,7 @@
 //! client above `store`; no word of NBD; nothing joins a volume outside `log`; nothing is deleted
 //! outside `gc`; no unbounded queue.
 
+pub mod aligned;
 pub mod cache;
 pub mod codec;
 pub mod disk;

@@ -21,8 +21,9 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{AlignedBuf, DiskFile, aligned::ALIGN_BYTES};
+use super::DiskFile;
 use crate::{
+    aligned::{ALIGN_BYTES, AlignedBuf},
     error::{Error, Result},
     units::BLOCK_BYTES,
 };

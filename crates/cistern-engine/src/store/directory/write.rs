@@ -7,13 +7,14 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::MetadataExt,
+    io::{self, Seek, Write},
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
 use super::{Put, Root, StoreError, StoreResult, TEMP_DIR, fault};
+use crate::aligned::{ALIGN_BYTES, AlignedBuf};
 
 /// Age after which a file in `.tmp` was left by a crash. No put takes this long.
 const TEMP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -21,6 +22,13 @@ const TEMP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 const SWEEP_ENTRIES_MAX: usize = 1000;
 /// How often the directories of a name are made again when others remove them as empty.
 const PLACE_TRIES_MAX: usize = 8;
+
+/// Bodies from this size on are written past the page cache.
+const DIRECT_BYTES_MIN: usize = 1 << 20;
+/// They pass through aligned memory of this size.
+const BOUNCE_BYTES: usize = 1 << 20;
+
+const _: () = assert!(BOUNCE_BYTES.is_multiple_of(ALIGN_BYTES));
 
 /// A synced file in `.tmp`; removed when dropped.
 struct Temp {
@@ -45,10 +53,55 @@ impl Temp {
             Err(e) => return Err(failed(&e)),
         };
         let mut temp = Temp { path: path.clone(), file, modified: SystemTime::UNIX_EPOCH };
-        temp.file.write_all(body).map_err(|e| failed(&e))?;
+        temp.fill(body).map_err(|e| failed(&e))?;
         temp.file.sync_all().map_err(|e| failed(&e))?;
         temp.modified = temp.file.metadata().and_then(|m| m.modified()).map_err(|e| failed(&e))?;
         Ok(temp)
+    }
+
+    /// Writes the whole body: a large one past the page cache, where nobody would find it useful and where
+    /// it would push out what others need.
+    fn fill(&mut self, body: &[u8]) -> io::Result<()> {
+        if body.len() < DIRECT_BYTES_MIN || !self.set_direct(true)? {
+            return self.file.write_all(body);
+        }
+        let direct = self.fill_direct(body);
+        self.set_direct(false)?;
+        let rest = match direct {
+            Ok(written) => &body[written..],
+            // The filesystem takes the flag and not the write, or stopped in the middle of a block.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                self.file.rewind()?;
+                body
+            }
+            Err(e) => return Err(e),
+        };
+        self.file.write_all(rest)
+    }
+
+    /// Writes the whole blocks of a body through aligned memory; gives how many bytes that were.
+    fn fill_direct(&mut self, body: &[u8]) -> io::Result<usize> {
+        let whole = body.len() - body.len() % ALIGN_BYTES;
+        let mut bounce = AlignedBuf::zeroed(BOUNCE_BYTES);
+        for part in body[..whole].chunks(BOUNCE_BYTES) {
+            bounce[..part.len()].copy_from_slice(part);
+            self.file.write_all(&bounce[..part.len()])?;
+        }
+        Ok(whole)
+    }
+
+    /// Switches O_DIRECT; false where the filesystem does not have it.
+    fn set_direct(&self, direct: bool) -> io::Result<bool> {
+        let fd = self.file.as_raw_fd();
+        // SAFETY: fcntl on an open descriptor; neither command takes a pointer.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        let flags = if direct { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+        // SAFETY: as above.
+        match unsafe { libc::fcntl(fd, libc::F_SETFL, flags) } {
+            0 => Ok(true),
+            _ if direct => Ok(false),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Whether the file at `target` is this one: what tells a lost reply of a network file

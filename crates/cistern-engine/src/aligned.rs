@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Alignment of the address in bytes: enough for every block device and filesystem we know.
-pub(super) const ALIGN_BYTES: usize = 4096;
+pub const ALIGN_BYTES: usize = 4096;
 
 /// A buffer of fixed length whose address is a multiple of 4096.
 pub struct AlignedBuf {
