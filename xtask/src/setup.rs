@@ -22,6 +22,9 @@ const GO_MINOR_MIN: u32 = 21;
 /// Where the Go of bookworm-backports is.
 const GO_BACKPORTS: &str = "/usr/lib/go-1.23/bin/go";
 const GO_BACKPORTS_PACKAGE: &str = "golang-1.23-go";
+/// qemu from this version on speaks the extended headers of NBD; Debian 12 itself has 7.2.
+const QEMU_MIN: (u32, u32) = (8, 2);
+const QEMU_PACKAGE: &str = "qemu-utils";
 const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
 
 /// Brings the machine to where every test can run.
@@ -29,6 +32,9 @@ pub fn run() -> Result<()> {
     let missing = missing_packages();
     if !missing.is_empty() {
         install(&missing.into_iter().collect::<Vec<_>>())?;
+    }
+    if !is_new_enough_qemu() {
+        install_from_backports(QEMU_PACKAGE)?;
     }
     build_minio()?;
     check_kernel()?;
@@ -42,6 +48,7 @@ fn missing_packages() -> BTreeSet<&'static str> {
         .iter()
         .filter(|(program, _)| tool::find(program).is_err())
         .map(|(_, package)| *package)
+        .filter(|package| *package != QEMU_PACKAGE)
         .collect();
     let imports = Command::new("/usr/bin/python3").args(["-c", "import nbd"]).output();
     if !imports.is_ok_and(|out| out.status.success()) {
@@ -97,15 +104,30 @@ fn go() -> Result<PathBuf> {
     if let Some(go) = candidates.into_iter().flatten().find(|go| is_new_enough(go)) {
         return Ok(go);
     }
-    require_root(&format!("apt-get install -t bookworm-backports {GO_BACKPORTS_PACKAGE}"))?;
+    install_from_backports(GO_BACKPORTS_PACKAGE)?;
+    Ok(GO_BACKPORTS.into())
+}
+
+fn install_from_backports(package: &str) -> Result<()> {
+    require_root(&format!("apt-get install -t bookworm-backports {package}"))?;
+    step::run("apt-get update", apt(&["update"]), APT_LIMIT)?;
     if !has_backports() {
         let source = format!("deb {} bookworm-backports main\n", debian_mirror()?);
         std::fs::write(BACKPORTS_LIST, source).context(BACKPORTS_LIST)?;
+        step::run("apt-get update with backports", apt(&["update"]), APT_LIMIT)?;
     }
-    step::run("apt-get update with backports", apt(&["update"]), APT_LIMIT)?;
-    let install = apt(&["install", "-y", "--no-install-recommends", GO_BACKPORTS_PACKAGE, "ca-certificates"]);
-    step::run(&format!("apt-get install {GO_BACKPORTS_PACKAGE}"), install, APT_LIMIT)?;
-    Ok(GO_BACKPORTS.into())
+    let args = ["install", "-y", "--no-install-recommends", "-t", "bookworm-backports", package];
+    let mut command = apt(&args);
+    command.arg("ca-certificates"); // Go and others fetch by TLS
+    step::run(&format!("apt-get install {package} from backports"), command, APT_LIMIT)?;
+    Ok(())
+}
+
+fn is_new_enough_qemu() -> bool {
+    let Ok(out) = tool::run("qemu-img", ["--version"]) else { return false };
+    let version = out.stdout.split("version ").nth(1).unwrap_or_default();
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= QEMU_MIN
 }
 
 fn is_new_enough(go: &Path) -> bool {
@@ -127,8 +149,8 @@ fn debian_mirror() -> Result<String> {
 }
 
 fn has_backports() -> bool {
-    let out = Command::new("apt-cache").args(["policy", GO_BACKPORTS_PACKAGE]).output();
-    out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains("bookworm-backports"))
+    let out = Command::new("apt-get").args(["indextargets", "--format", "$(CODENAME)"]).output();
+    out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|name| name == "bookworm-backports"))
 }
 
 /// Loop devices and FUSE are the kernel's: nothing to install, but worth a clear message.

@@ -185,6 +185,8 @@ async fn connection(entry: Entry) {
         Ok(Ok(None)) => return,
         Ok(Ok(Some(agreement))) => agreement,
     };
+    let terms = &agreed.terms;
+    tracing::debug!(extended = terms.extended, structured = terms.structured, "a client begins");
     let budget = settings.connection_bytes_max;
     match session::run(conn, input, &*agreed.export, agreed.terms, budget, stop).await {
         End::Violation(reason) => tracing::info!(reason, "a client broke the protocol"),

@@ -127,7 +127,10 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         Error::Exists(_) => (Kind::Exists, None),
         Error::Unreachable(_) => (
             Kind::Store,
-            Some("check the network and the endpoint; `cistern probe URL` shows how the store answers"),
+            Some(
+                "check the network and the endpoint, or the space of a directory; `cistern probe URL` shows how the \
+                 store answers",
+            ),
         ),
         Error::Refused(_) => (
             Kind::Store,

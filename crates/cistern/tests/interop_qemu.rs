@@ -1,7 +1,12 @@
 //! qemu's block layer as a client: qemu-io and qemu-img.
 
 use anyhow::{Context, Result, ensure};
-use cistern_harness::{fixture::Fixture, tool};
+use cistern_harness::{
+    fixture::{Fixture, directory_url},
+    scratch::Scratch,
+    serve::Cistern,
+    tool,
+};
 use serde_json::Value;
 
 const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
@@ -32,6 +37,22 @@ fn qemu_io_patterns() -> Result<()> {
     )?;
     ensure!(!out.contains("verification failed"), "{out}");
     Ok(())
+}
+
+/// qemu asks for the extended headers (64-bit requests) and gets them: all other tests of this file then run with
+/// them, too.
+#[test]
+fn qemu_speaks_extended_headers() -> Result<()> {
+    let scratch = Scratch::new("qemu-extended")?;
+    let verbose = [("CISTERN_LOG".to_owned(), "debug".to_owned())];
+    let cistern = Cistern::under_test(CISTERN).with_environment(verbose);
+    let url = directory_url(&scratch)?;
+    cistern.run(&["create", &url, "--size", "100G"])?;
+    let server = cistern.serve(&scratch, &url).start()?;
+    let out = qemu_io(&server.uri(), &["write -P 1 8G 64k", "discard 1G 16G", "read -P 0 8G 64k"])?;
+    ensure!(!out.contains("verification failed") && !out.contains("failed:"), "{out}");
+    ensure!(server.log().contains("a client begins extended=true"), "{}", server.log());
+    server.stop()
 }
 
 /// Several requests in flight, submitted without waiting.

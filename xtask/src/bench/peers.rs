@@ -55,7 +55,9 @@ impl Target {
         }
         let url = fixture::directory_url(&scratch)?;
         cistern.run(&["create", &url, "--size", &format!("{gib}G")])?;
-        let server = cistern.serve(&scratch, &url).args(args.iter().copied()).start()?;
+        // Nothing here reads what it wrote: a small cache leaves the disk to what is measured.
+        let small_cache = ["--cache-size", "256M"];
+        let server = cistern.serve(&scratch, &url).args(small_cache).args(args.iter().copied()).start()?;
         Ok(Target { cistern: Some(server), _other: None, socket, scratch })
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::keys;
 use crate::{
     Error, Result,
-    codec::{Compression, KeySource, MasterKey, WrappedKey},
+    codec::{Compression, KeySource, MasterKey, WrappedKey, crc32c},
     units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
 
@@ -43,7 +43,7 @@ struct Preamble {
     format: u32,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     cistern: String,
@@ -56,12 +56,21 @@ struct File {
     /// Always there, so that no reader takes a missing key for "not encrypted".
     #[serde(deserialize_with = "Option::deserialize")]
     key: Option<WrappedKey>,
+    /// Of the file with a zero here, without white space.
+    crc32c: u32,
+}
+
+impl File {
+    fn checksum(&self) -> u32 {
+        let unchecked = File { crc32c: 0, ..self.clone() };
+        crc32c(&serde_json::to_vec(&unchecked).expect("plain fields always serialize"))
+    }
 }
 
 impl Identity {
     /// The bytes of `volume.json`.
     pub fn encode(&self) -> Bytes {
-        let file = File {
+        let mut file = File {
             cistern: CISTERN.to_owned(),
             format: FORMAT,
             volume: self.volume,
@@ -70,7 +79,9 @@ impl Identity {
             block_bytes: BLOCK_BYTES as u32,
             compression: self.compression,
             key: self.key.clone(),
+            crc32c: 0,
         };
+        file.crc32c = file.checksum();
         let mut json = serde_json::to_vec_pretty(&file).expect("plain fields always serialize");
         json.push(b'\n');
         debug_assert!(json.len() as u64 <= IDENTITY_BYTES_MAX);
@@ -94,6 +105,9 @@ impl Identity {
             return Err(Error::Version { what, found: preamble.format, known: FORMAT });
         }
         let file: File = serde_json::from_slice(bytes).map_err(|e| corrupt(e.to_string()))?;
+        if file.crc32c != file.checksum() {
+            return Err(corrupt("its checksum does not fit: it is damaged, or was edited".to_owned()));
+        }
         if file.block_bytes != BLOCK_BYTES as u32 {
             return Err(corrupt(format!("blocks of {} bytes", file.block_bytes)));
         }

@@ -16,10 +16,14 @@ use crate::{
         Committed, VolumeKeys,
         identity::{FORMAT, Identity},
         keys, read_committed, read_identity,
+        usage::{USAGE_BYTES_MAX, decode_usage},
     },
     store::SharedStore,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, VolumeId},
-    volume::{ReadOnlyOptions, Volume},
+    volume::{
+        Volume,
+        open::{ReadParts, read_only},
+    },
 };
 
 /// What a store says of a volume. Sealed parts are `None` without the key.
@@ -117,16 +121,14 @@ pub async fn check(
     data: bool,
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
-    let options = ReadOnlyOptions {
-        env: env.clone(),
-        store: store.clone(),
-        cache: None,
-        key: key.clone(),
-        memory_bytes: CHECK_MEMORY_BYTES,
-    };
-    let volume = Volume::open_read_only(options).await?;
+    let identity = read_identity(store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(env, &identity, key).await?;
+    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+    let parts = ReadParts { env, store, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
+    let volume = read_only(parts, &keys, &committed);
     let segments = list_segments(store).await?;
     let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };
+    check_usage(store, &keys, &committed, &mut report).await?;
     let blocks = volume.size_bytes().div_ceil(BLOCK_BYTES as u64);
     let mut at = 0;
     while at < blocks {
@@ -137,7 +139,7 @@ pub async fn check(
                 at = mappings.last().map_or(blocks, |m| m.extent.end());
                 check_mappings(&volume, &segments, &mappings, data, &mut report).await?;
             }
-            Err(e @ Error::Corrupt { .. }) => {
+            Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
                 report.fault(format!("map behind block {at}: {e}"));
                 break; // what lies behind cannot be found without it
             }
@@ -146,6 +148,28 @@ pub async fn check(
     }
     progress(blocks, blocks);
     Ok(report)
+}
+
+/// The counts of what is live in each segment: needed by the next checkpoint that joins them.
+async fn check_usage(
+    store: &SharedStore,
+    keys: &VolumeKeys,
+    committed: &Committed,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for usage in committed.checkpoint.iter().flat_map(|checkpoint| &checkpoint.usage) {
+        report.objects += 1;
+        let read = match store.get(&keys::run(usage.id), USAGE_BYTES_MAX).await {
+            Ok(body) => decode_usage(keys.key.as_deref(), keys.volume, usage.id, &body).map(drop),
+            Err(e) => Err(e.into()),
+        };
+        match read {
+            Ok(()) => {}
+            Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => report.fault(format!("usage: {e}")),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 async fn check_mappings(
@@ -159,15 +183,15 @@ async fn check_mappings(
         let Place::Frame(frame) = mapping.place else { continue };
         report.extents += 1;
         let end = u64::from(frame.offset) + u64::from(frame.stored);
+        let (extent, object) = (mapping.extent, keys::entry(frame.seq));
+        let blocks = format!("blocks {} to {}", extent.start, extent.end() - 1);
         match segments.get(&frame.seq) {
-            None => report.fault(format!("blocks {:?}: log object {} is missing", mapping.extent, frame.seq)),
-            Some(bytes) if *bytes < end => {
-                report.fault(format!("blocks {:?}: log object {} is truncated", mapping.extent, frame.seq));
-            }
+            None => report.fault(format!("{blocks}: {object} is missing")),
+            Some(bytes) if *bytes < end => report.fault(format!("{blocks}: {object} is truncated")),
             Some(_) if data => match volume.frames.read(std::slice::from_ref(mapping)).await {
                 Ok(_) => report.bytes_read += u64::from(frame.stored),
                 Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
-                    report.fault(format!("blocks {:?}: {e}", mapping.extent));
+                    report.fault(format!("{blocks}: {e}"));
                 }
                 Err(e) => return Err(e),
             },

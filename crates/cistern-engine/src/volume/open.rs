@@ -66,14 +66,19 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
     let committed = read_committed(o.store.as_ref(), &keys, identity.size_bytes).await?;
     let parts = ReadParts { env: &o.env, store: &o.store, cache: o.cache, memory_bytes: o.memory_bytes };
-    let (map, frames) = parts.build(&keys, &committed);
+    Ok(Arc::new(read_only(parts, &keys, &committed)))
+}
+
+/// A volume that shows one committed state.
+pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Volume {
+    let (map, frames) = parts.build(keys, committed);
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
     };
-    Ok(Arc::new(Volume { id: identity.volume, map, frames, opened, writer: None }))
+    Volume { id: keys.volume, map, frames, opened, writer: None }
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
@@ -231,11 +236,11 @@ impl Recovered {
 }
 
 /// What the read path is built from.
-struct ReadParts<'a> {
-    env: &'a Env,
-    store: &'a SharedStore,
-    cache: Option<Arc<ChunkCache>>,
-    memory_bytes: u64,
+pub struct ReadParts<'a> {
+    pub env: &'a Env,
+    pub store: &'a SharedStore,
+    pub cache: Option<Arc<ChunkCache>>,
+    pub memory_bytes: u64,
 }
 
 impl ReadParts<'_> {

@@ -8,7 +8,7 @@ use crate::units::JournalPos;
 
 /// Stamps closer together than this share one, so the age is exact to that much (on the old side).
 const RESOLUTION: Duration = Duration::from_millis(500);
-/// Stamps kept; when writing goes on for longer without a commit, neighbours in the middle are merged.
+/// Stamps kept (half an hour of writing without a commit); whatever comes later counts as old as the last of them.
 const STAMPS_MAX: usize = 4096;
 
 /// Positions with the time from which on writing went on behind them.

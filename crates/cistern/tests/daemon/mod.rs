@@ -1,5 +1,7 @@
 //! A real daemon in surroundings of its own, driven by real NBD clients.
 
+#![allow(dead_code)] // each test binary uses a part
+
 use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,

@@ -15,7 +15,7 @@ use object_store::{
     ClientOptions, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
-    client::{HttpClient, HttpConnector},
+    client::{HttpClient, HttpConnector, SpawnService},
     gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
 };
 
@@ -177,7 +177,9 @@ fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
 }
 
-/// Makes HTTP clients that notice dead connections and whose outcomes are noted.
+/// Makes HTTP clients that notice dead connections and whose outcomes are noted. Connections belong to the runtime
+/// on which the store was opened: a request may come from the thread of an NBD connection, which can end while
+/// its HTTP connection is used again by others.
 #[derive(Debug)]
 struct Connector;
 
@@ -195,6 +197,7 @@ impl HttpConnector for Connector {
             .pool_idle_timeout(IDLE_LIMIT)
             .build()
             .map_err(|e| object_store::Error::Generic { store: "HTTP client", source: Box::new(e) })?;
-        Ok(HttpClient::new(Watch(HttpClient::new(client))))
+        let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
+        Ok(HttpClient::new(Watch(HttpClient::new(spawned))))
     }
 }
