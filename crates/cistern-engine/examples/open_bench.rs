@@ -210,6 +210,7 @@ async fn main() -> Result<()> {
     let dir = PathBuf::from(args.next().expect("usage: open_bench DIR [EXTENTS]"));
     let extents = args.next().map_or(100_000_000, |n| n.parse().expect("a number of extents"));
     let env = RealEnv::start();
+    std::fs::create_dir_all(dir.join("store")).expect("DIR can be made");
     let url = StoreUrl::parse(&dir.join("store/volume").to_string_lossy())?;
     if open_store(&url, &env).await.is_err() {
         generate(&env, &create_store(&url, &env).await?, extents).await?;

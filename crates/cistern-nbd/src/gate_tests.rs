@@ -73,6 +73,16 @@ fn flags_follow_the_negotiation() {
     assert_eq!(refused(cmd::FLUSH, cmd_flag::FUA, 0, 0, &COMPACT), None);
 }
 
+/// The data of a write follows whether its flag says so or not: qemu does not set it.
+#[test]
+fn a_write_has_its_data_with_or_without_the_flag() {
+    let moment = Moment { size_bytes: SIZE, stopping: false };
+    for flags in [0, cmd_flag::PAYLOAD_LEN, cmd_flag::FUA] {
+        let verdict = judge(&header(cmd::WRITE, flags, 0, 4096), &EXTENDED, &moment);
+        assert!(matches!(verdict, Verdict::Run { payload: 4096, .. }), "{flags}: {verdict:?}");
+    }
+}
+
 /// Lengths that carry data are bounded by 32 MiB; lengths of effect only by the export.
 #[test]
 fn lengths() {

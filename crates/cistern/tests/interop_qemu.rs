@@ -49,7 +49,10 @@ fn qemu_speaks_extended_headers() -> Result<()> {
     let url = directory_url(&scratch)?;
     cistern.run(&["create", &url, "--size", "100G"])?;
     let server = cistern.serve(&scratch, &url).start()?;
-    let out = qemu_io(&server.uri(), &["write -P 1 8G 64k", "discard 1G 16G", "read -P 0 8G 64k"])?;
+    let out = qemu_io(
+        &server.uri(),
+        &["write -P 1 8G 64k", "read -P 1 8G 64k", "discard 8G 64k", "read -P 0 8G 64k"],
+    )?;
     ensure!(!out.contains("verification failed") && !out.contains("failed:"), "{out}");
     ensure!(server.log().contains("a client begins extended=true"), "{}", server.log());
     server.stop()

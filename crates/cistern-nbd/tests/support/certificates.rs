@@ -25,7 +25,8 @@ pub fn write(dir: &Path) {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).expect("good names");
         params.distinguished_name.push(DnType::CommonName, role);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // qemu asks for the second as well.
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().expect("key");
         put(&format!("{role}-cert.pem"), params.signed_by(&key, &issuer).expect("certificate").pem());
