@@ -25,7 +25,7 @@ pub fn nbd(scratch: &Path, uri: &str, args: &[&str], limit: Duration) -> Result<
     let out = scratch.join("fio.json");
     command
         .current_dir(scratch) // fio leaves verify states and logs where it runs
-        .args(["--name=t", "--ioengine=nbd", "--randrepeat=0", "--percentile_list=50:99"])
+        .args(["--name=t", "--thread", "--ioengine=nbd", "--randrepeat=0", "--percentile_list=50:99"])
         .arg(format!("--uri={uri}"))
         .args(["--output-format=json", "--output=fio.json"])
         .args(args);

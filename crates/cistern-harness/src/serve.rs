@@ -42,7 +42,9 @@ impl Cistern {
     /// The program that cargo built for the tests, or the one that `CISTERN_TEST_BINARY` names (a
     /// package that is to be proven before it ships).
     pub fn under_test(built: &str) -> Cistern {
+        let small = concat!(env!("CARGO_MANIFEST_DIR"), "/small.toml");
         Cistern::new(std::env::var("CISTERN_TEST_BINARY").unwrap_or_else(|_| built.to_owned()))
+            .with_environment([("CISTERN_CONFIG".to_owned(), small.to_owned())])
     }
 
     /// Adds variables to everything that is run from here, such as the credentials of a store.

@@ -20,12 +20,15 @@ fn rounds() -> usize {
     std::env::var("CISTERN_KILL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
 }
 
-/// Kills the server at a moment between two flushes, while two clients write as fast as they can.
+/// Kills the server at a moment between two flushes, while two clients write: one as fast as it can, the other at a
+/// rate that leaves room in journal and store, so that it is the kill that ends it.
 fn kill_under_load(server: Server, scratch: &Scratch, history: &mut History, flushes: usize) -> Result<()> {
     let mut load = tool::command("fio")?;
     load.current_dir(scratch.path())
-        .args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=32k", "--iodepth=16", "--time_based"])
-        .args(["--offset=512m", "--size=256m", "--runtime=600"])
+        // One process: a job of its own would outlive the guard.
+        .args(["--name=load", "--thread", "--ioengine=nbd", "--rw=randwrite", "--bs=32k", "--iodepth=16"])
+        .args(["--offset=512m", "--size=256m", "--time_based", "--runtime=600"])
+        .arg("--rate=100m")
         .arg(format!("--uri={}", server.uri()))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
