@@ -75,14 +75,17 @@ fn a_lost_host_leaves_a_prefix() -> Result<()> {
     let volume = Fixture::start(CISTERN, "lost-host", "1G", &["--max-dirty-age", "1s"])?;
     let Fixture { mut server, mut serve, scratch, .. } = volume;
     let mut history = History::new(BLOCKS, 12);
+    let (mut state, mut cache) = ("state".to_owned(), "cache".to_owned());
     for round in 0..rounds() {
         history.write(server.socket(), 200)?;
         server.wait_clean()?;
         let committed = history.flushed();
         kill_under_load(server, &scratch, &mut history, 30 + 41 * round)?;
-        serve = serve
-            .state_dir(scratch.file(&format!("state-{round}")))
-            .cache_dir(scratch.file(&format!("cache-{round}")));
+        for lost in [&state, &cache] {
+            std::fs::remove_dir_all(scratch.file(lost))?;
+        }
+        (state, cache) = (format!("state-{round}"), format!("cache-{round}"));
+        serve = serve.state_dir(scratch.file(&state)).cache_dir(scratch.file(&cache));
         let log = serve.start_failing()?;
         ensure!(log.contains("take-over"), "the refusal should name the way out:\n{log}");
         server = serve.clone().args(["--take-over"]).start()?;
