@@ -271,10 +271,13 @@ impl World {
                 Some(Err(error)) if self.sim.is_alive(inc) => {
                     self.sim.note(format_args!("host {host}: cannot open: {error}"));
                     self.crash(host, inc, Death::Kill);
-                    if self.damaged && !may_pass(&error) {
+                    // What was only damaged on its way is whole the next time.
+                    let on_its_way = self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. });
+                    let passes = may_pass(&error) || (on_its_way && !self.damaged);
+                    if self.damaged && !passes {
                         return Err(Damaged);
                     }
-                    if !may_pass(&error) || attempt > 2 * STORMY_OPENINGS_MAX {
+                    if !passes || attempt > 2 * STORMY_OPENINGS_MAX {
                         self.sim.fail(format!("host {host} cannot open the volume: {error:?}"));
                         return Err(Damaged);
                     }
