@@ -115,6 +115,19 @@ fn nothing_is_guessed() {
     assert!(matches!(Identity::decode(&serde_json::to_vec(&json).unwrap()), Err(Error::Corrupt { .. })));
 }
 
+/// A value that is possible, but not the one that was written, is found by the checksum alone.
+#[test]
+fn a_changed_value_is_not_believed() {
+    for (field, value) in [
+        ("size_bytes", (1_u64 << 40).into()),
+        ("created_ms", 1.into()),
+        ("compression", "zstd".into()),
+        ("volume", "c157e400-0000-4000-8000-000000000002".into()),
+    ] {
+        assert!(matches!(edited(field, value), Err(Error::Corrupt { .. })), "{field}");
+    }
+}
+
 proptest! {
     #![proptest_config(golden::cases(64))]
 
