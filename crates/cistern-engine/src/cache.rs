@@ -67,27 +67,66 @@ impl CacheKey {
     }
 }
 
+/// Why bytes are offered to the cache: decides where they enter its policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Somebody reads them now.
+    Demand,
+    /// Expected to be read soon: on probation until then.
+    Prefetch,
+    /// Just written back: on probation until somebody reads them.
+    Written,
+}
+
+/// A chunk that is worth having: its identity, without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotChunk {
+    pub object: CacheKey,
+    pub chunk: u32,
+    /// One bit for each 4 KiB piece that is here.
+    pub valid: u16,
+}
+
 /// What a cache has done since it was opened.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheStats {
     pub bytes: u64,
     pub chunks_used: u64,
     pub hits: u64,
+    /// All misses, whatever their cause.
     pub misses: u64,
+    /// Misses of chunks that were never here, or so long ago that it is forgotten.
+    pub misses_cold: u64,
+    /// Misses of chunks that were evicted not long ago: a larger cache would have had them.
+    pub misses_evicted: u64,
+    /// Bytes written to the slab, by the reason of their coming.
     pub fill_bytes: u64,
+    pub fill_demand_bytes: u64,
+    pub fill_prefetch_bytes: u64,
+    pub fill_written_bytes: u64,
+    /// Prefetched bytes that somebody read, and those that were evicted before anybody did.
+    pub prefetch_used_bytes: u64,
+    pub prefetch_wasted_bytes: u64,
     /// Fills that were dropped because the writer was busy.
     pub fills_dropped: u64,
     /// Errors of the disk and pieces that failed their verification.
     pub faults: u64,
     /// The disk failed too often; everything is a miss now.
     pub off: bool,
+    /// Why it was switched off, where it was.
+    pub off_reason: Option<String>,
 }
 
 #[derive(Default)]
 struct Counts {
     hits: AtomicU64,
     misses: AtomicU64,
-    fill_bytes: AtomicU64,
+    misses_evicted: AtomicU64,
+    fill_demand_bytes: AtomicU64,
+    fill_prefetch_bytes: AtomicU64,
+    fill_written_bytes: AtomicU64,
+    prefetch_used_bytes: AtomicU64,
+    prefetch_wasted_bytes: AtomicU64,
     fills_dropped: AtomicU64,
     faults: AtomicU64,
 }
@@ -173,7 +212,7 @@ impl ChunkCache {
 
     /// Offers bytes of an object. `offset` is a multiple of 4096, and so is the end, unless it is
     /// the end of the object. Never waits: dropped when the writer is busy.
-    pub fn fill(&self, object: CacheKey, offset: u64, bytes: Bytes) {
+    pub fn fill(&self, object: CacheKey, offset: u64, bytes: Bytes, admission: Admission) {
         debug_assert!(offset.is_multiple_of(PIECE_BYTES as u64));
         let end = offset.saturating_add(bytes.len() as u64);
         let fits = end / CHUNK_BYTES as u64 <= u64::from(u32::MAX);
@@ -182,7 +221,7 @@ impl ChunkCache {
         }
         let wake = self.wake.lock().expect("nothing panics while it holds the sender");
         let Some(wake) = wake.as_ref() else { return };
-        match self.shared.state().queue.push(object, offset, bytes) {
+        match self.shared.state().queue.push(object, offset, bytes, admission) {
             true => _ = wake.try_send(()), // full: it is awake already
             false => _ = self.shared.counts.fills_dropped.fetch_add(1, Relaxed),
         }
@@ -196,18 +235,37 @@ impl ChunkCache {
         state.index.forget(object);
     }
 
+    /// What is most worth having, the hottest first, of together at most `bytes_max`.
+    pub fn hot(&self, bytes_max: u64) -> Vec<HotChunk> {
+        self.shared.state().index.hot(bytes_max)
+    }
+
     pub fn stats(&self) -> CacheStats {
-        let state = self.shared.state();
+        let chunks_used = self.shared.state().index.used() as u64;
         let counts = &self.shared.counts;
+        let of = |count: &AtomicU64| count.load(Relaxed);
+        let misses = of(&counts.misses);
+        let misses_evicted = of(&counts.misses_evicted);
+        let fills =
+            [&counts.fill_demand_bytes, &counts.fill_prefetch_bytes, &counts.fill_written_bytes].map(of);
+        let off = self.shared.off.load(Relaxed);
         CacheStats {
             bytes: self.shared.file.len(),
-            chunks_used: state.index.used() as u64,
-            hits: counts.hits.load(Relaxed),
-            misses: counts.misses.load(Relaxed),
-            fill_bytes: counts.fill_bytes.load(Relaxed),
-            fills_dropped: counts.fills_dropped.load(Relaxed),
-            faults: counts.faults.load(Relaxed),
-            off: self.shared.off.load(Relaxed),
+            chunks_used,
+            hits: of(&counts.hits),
+            misses,
+            misses_cold: misses.saturating_sub(misses_evicted),
+            misses_evicted,
+            fill_bytes: fills.iter().sum(),
+            fill_demand_bytes: fills[0],
+            fill_prefetch_bytes: fills[1],
+            fill_written_bytes: fills[2],
+            prefetch_used_bytes: of(&counts.prefetch_used_bytes),
+            prefetch_wasted_bytes: of(&counts.prefetch_wasted_bytes),
+            fills_dropped: of(&counts.fills_dropped),
+            faults: of(&counts.faults),
+            off,
+            off_reason: off.then(|| format!("{} failed too often", self.shared.place)),
         }
     }
 

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    cache::{CHUNK_BYTES, CacheKey, ChunkCache, ObjectReader, ObjectRef, PIECE_BYTES},
+    cache::{Admission, CHUNK_BYTES, CacheKey, ChunkCache, ObjectReader, ObjectRef, PIECE_BYTES},
     disk::{Disk, DiskFile, RealDisk},
     env::Env,
     store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreResult},
@@ -145,7 +145,7 @@ async fn fills_come_out() {
     let env = real_env();
     let (_disk, cache) = open(&env, 2 * MIB).await;
     let filled = 40_960..300_000; // the object ends at 300000
-    cache.fill(key(1), filled.start, content(1, filled.clone()));
+    cache.fill(key(1), filled.start, content(1, filled.clone()), Admission::Demand);
     for closed in [false, true] {
         for range in [40_960..300_000, 50_000..50_001, 65_535..65_537, 131_072..196_608, 299_999..300_000] {
             assert_eq!(cache.get(key(1), range.clone()).await, Some(content(1, range.clone())), "{range:?}");
@@ -173,7 +173,7 @@ async fn fills_come_out() {
 async fn flipped_bits_are_misses() {
     let env = real_env();
     let (disk, cache) = open(&env, 2 * MIB).await;
-    cache.fill(key(1), 0, content(1, 0..MIB));
+    cache.fill(key(1), 0, content(1, 0..MIB), Admission::Demand);
     cache.close().await;
     assert!(cache.get(key(1), 0..MIB).await.is_some());
     disk.rot();
@@ -194,7 +194,7 @@ async fn a_failing_disk_is_switched_off() {
     let env = real_env();
     let (disk, cache) = open(&env, 4 * MIB).await;
     for object in 0..40 {
-        cache.fill(key(object), 0, content(object, 0..4096));
+        cache.fill(key(object), 0, content(object, 0..4096), Admission::Demand);
     }
     cache.close().await;
     disk.fails.store(true, Relaxed);
@@ -212,7 +212,7 @@ async fn failed_writes_leave_nothing() {
     let env = real_env();
     let (disk, cache) = open(&env, 4 * MIB).await;
     disk.fails.store(true, Relaxed);
-    cache.fill(key(1), 0, content(1, 0..4096));
+    cache.fill(key(1), 0, content(1, 0..4096), Admission::Demand);
     cache.close().await;
     disk.fails.store(false, Relaxed);
     assert_eq!(cache.get(key(1), 0..4096).await, None);
@@ -225,7 +225,7 @@ async fn the_cache_is_bounded() {
     let env = real_env();
     let (_disk, cache) = open(&env, MIB).await;
     for object in 0..200 {
-        cache.fill(key(object), 0, content(object, 0..65_536));
+        cache.fill(key(object), 0, content(object, 0..65_536), Admission::Demand);
         let hit = cache.get(key(object), 1000..60_000).await;
         assert!(hit.is_none_or(|bytes| bytes == content(object, 1000..60_000)));
     }
@@ -250,7 +250,7 @@ async fn one_daemon_at_a_time_on_a_real_disk() {
     let cache = ChunkCache::open(env.clone(), disk(), 4 * MIB).await.expect("a cache");
     let second = ChunkCache::open(env.clone(), disk(), 4 * MIB).await;
     assert!(matches!(second.map(|_| ()), Err(Error::Locked(_))));
-    cache.fill(key(1), 8192, content(1, 8192..200_000));
+    cache.fill(key(1), 8192, content(1, 8192..200_000), Admission::Demand);
     cache.close().await;
     assert_eq!(cache.get(key(1), 9000..150_000).await, Some(content(1, 9000..150_000)));
     assert_eq!(cache.stats().faults, 0);
@@ -297,7 +297,7 @@ async fn run_ops(env: &Env, ops: Vec<Op>) {
                     0 => end_of(object), // with the tail of the object
                     _ => (start + pieces * 4096).min(end_of(object)),
                 };
-                cache.fill(key(object), start, content(object, start..end));
+                cache.fill(key(object), start, content(object, start..end), Admission::Demand);
             }
             Op::Get { object, start, len } => {
                 let range = start..start + len;

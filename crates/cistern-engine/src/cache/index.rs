@@ -8,7 +8,7 @@ use std::{hash::BuildHasherDefault, hash::DefaultHasher, ops::Range};
 
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter, unsync::Cache};
 
-use super::{CHUNK_BYTES, CacheKey, PIECES};
+use super::{CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES};
 
 /// Names a chunk of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -163,6 +163,26 @@ impl Index {
         for (id, no) in chunks {
             self.remove(&id, self.slots[no as usize].generation);
         }
+    }
+
+    /// What is worth having, of together at most `bytes_max`.
+    pub fn hot(&self, bytes_max: u64) -> Vec<HotChunk> {
+        let mut hot: Vec<HotChunk> = self
+            .policy
+            .iter()
+            .map(|(id, &no)| HotChunk {
+                object: id.object,
+                chunk: id.chunk,
+                valid: self.slots[no as usize].valid,
+            })
+            .collect();
+        hot.sort_unstable_by_key(|hot| (hot.object, hot.chunk)); // the policy's order is arbitrary
+        let mut bytes = 0;
+        let fits = hot.iter().take_while(|hot| {
+            bytes += u64::from(hot.valid.count_ones()) * PIECE_BYTES as u64;
+            bytes <= bytes_max
+        });
+        fits.copied().collect()
     }
 
     fn release(&mut self, no: u32) {

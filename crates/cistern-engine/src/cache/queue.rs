@@ -7,7 +7,7 @@ use std::{collections::VecDeque, ops::Range};
 
 use bytes::Bytes;
 
-use super::CacheKey;
+use super::{Admission, CacheKey};
 
 /// Fills that may wait. They are searched one by one.
 const FILLS_MAX: usize = 64;
@@ -22,6 +22,7 @@ pub(super) struct Fill {
     pub object: CacheKey,
     pub offset: u64,
     pub bytes: Bytes,
+    pub admission: Admission,
 }
 
 #[derive(Default)]
@@ -33,13 +34,13 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Whether there was room.
-    pub fn push(&mut self, object: CacheKey, offset: u64, bytes: Bytes) -> bool {
+    pub fn push(&mut self, object: CacheKey, offset: u64, bytes: Bytes, admission: Admission) -> bool {
         if self.fills.len() >= FILLS_MAX || self.bytes + bytes.len() > FILL_BYTES_MAX {
             return false;
         }
         self.bytes += bytes.len();
         self.tickets += 1;
-        self.fills.push_back(Fill { ticket: self.tickets, object, offset, bytes });
+        self.fills.push_back(Fill { ticket: self.tickets, object, offset, bytes, admission });
         true
     }
 

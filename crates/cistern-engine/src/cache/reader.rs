@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::Shared};
 use tokio::sync::oneshot;
 
-use super::{CacheKey, ChunkCache, PIECE_BYTES};
+use super::{Admission, CacheKey, ChunkCache, PIECE_BYTES};
 use crate::{Error, Result, store::SharedStore};
 
 /// The largest window in bytes; more would hold up the reader that waits for a few KiB of it.
@@ -142,7 +142,7 @@ impl ObjectReader {
         }
         let outcome = self.fetch(object, range, &lead.range).await;
         if let (Ok(bytes), Some(cache)) = (&outcome, &self.cache) {
-            cache.fill(object.cache, lead.range.start, bytes.clone());
+            cache.fill(object.cache, lead.range.start, bytes.clone(), Admission::Demand);
         }
         if let Some(tell) = lead.tell.take() {
             let _ = tell.send(outcome.clone()); // nobody may be waiting

@@ -12,7 +12,8 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    CHUNK_BYTES, PIECE_BYTES, PIECES, Shared, index::Claim, pieces, queue::Fill, slab_offset, split,
+    Admission, CHUNK_BYTES, PIECE_BYTES, PIECES, Shared, index::Claim, pieces, queue::Fill, slab_offset,
+    split,
 };
 use crate::{Result, disk::AlignedBuf};
 
@@ -57,7 +58,13 @@ async fn write(shared: &Shared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<(
             }
         }
     }
-    shared.counts.fill_bytes.fetch_add(fill.bytes.len() as u64, Relaxed);
+    let counts = &shared.counts;
+    let count = match fill.admission {
+        Admission::Demand => &counts.fill_demand_bytes,
+        Admission::Prefetch => &counts.fill_prefetch_bytes,
+        Admission::Written => &counts.fill_written_bytes,
+    };
+    count.fetch_add(fill.bytes.len() as u64, Relaxed);
     Ok(())
 }
 
