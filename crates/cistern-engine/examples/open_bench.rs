@@ -26,7 +26,7 @@ use cistern_engine::{
         read_identity,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
-    store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, create_store, open_store},
+    store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
     units::{Extent, FrameRef, JournalId, JournalPos, Mapping, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
 };
@@ -110,7 +110,9 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let local = LocalJournal { id: JournalId(env.uuid()), tail: JournalPos(0), appended: JournalPos(0) };
     let request =
         ClaimRequest { host: "bench".into(), take_over: false, local, size_at_creation: VOLUME_BYTES };
-    let ClaimOutcome::Taken(claimed) = claim(env, store, &volume_keys, &request).await? else {
+    let ClaimOutcome::Taken(claimed) =
+        claim(env, &Stores::same(store.clone()), &volume_keys, &request).await?
+    else {
         unreachable!("the journal is new")
     };
     let map = Map::new(
@@ -172,7 +174,7 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
     let began = Instant::now();
     let volume = Volume::open(OpenOptions {
         env: env.clone(),
-        store: slow.clone(),
+        stores: Stores::same(slow.clone()),
         state: state.clone(),
         cache: None,
         key: KeySource::None,

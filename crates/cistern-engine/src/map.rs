@@ -108,6 +108,14 @@ pub trait RunIo: Send + Sync {
     async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes>;
     /// Stores a new run; returns when another host could read it.
     async fn write(&self, id: RunId, body: Bytes) -> Result<()>;
+    /// As `read`, for a merge: nobody waits for it, and the bytes will not be wanted again.
+    async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        self.read(run, range).await
+    }
+    /// As `write`, of what a merge made: nobody waits for it.
+    async fn write_merged(&self, id: RunId, body: Bytes) -> Result<()> {
+        self.write(id, body).await
+    }
 }
 
 /// How a map is to behave.

@@ -16,6 +16,7 @@ mod memory;
 mod meter;
 mod probe;
 mod retry;
+mod schedule;
 mod url;
 
 pub use self::url::{Place, StoreUrl, browse_store, create_store, open_store, remove_store};
@@ -25,6 +26,7 @@ pub use memory::MemoryStore;
 pub use meter::{KindStats, LastError, LatencyBucket, Meter, StoreStats};
 pub use probe::{Check, ProbeReport, Verdict, probe};
 pub use retry::Retry;
+pub use schedule::{DirectionStats, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores};
 
 /// Why a store did not do what it was asked. The variants are the recourses.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -26,7 +26,7 @@ use crate::{
     disk::Disk,
     env::Env,
     map::Map,
-    store::SharedStore,
+    store::{SharedStore, Stores},
     units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
 
@@ -56,7 +56,7 @@ pub enum Mode {
 pub struct OpenOptions {
     pub env: Env,
     /// The store, rooted at the volume.
-    pub store: SharedStore,
+    pub stores: Stores,
     /// The state directory of this volume (journal).
     pub state: Arc<dyn Disk>,
     /// The chunk cache, shared by all volumes of a daemon.
@@ -79,7 +79,7 @@ pub struct OpenOptions {
 /// How to open a volume for reading only.
 pub struct ReadOnlyOptions {
     pub env: Env,
-    pub store: SharedStore,
+    pub stores: Stores,
     pub cache: Option<Arc<ChunkCache>>,
     pub key: KeySource,
     pub memory_bytes: u64,

@@ -22,7 +22,7 @@ use crate::{
     journal::Journal,
     log::{LogWriter, Walk, checkpoint::UsageRef},
     map::Map,
-    store::SharedStore,
+    store::Stores,
     units::{Epoch, JournalPos, Mapping, Seq},
 };
 
@@ -73,7 +73,7 @@ impl Drop for StopOnDrop {
 /// What a write-back works with.
 pub struct Parts {
     pub env: Env,
-    pub store: SharedStore,
+    pub stores: Stores,
     pub journal: Arc<Journal>,
     pub map: Arc<Map>,
     pub log: LogWriter,

@@ -8,7 +8,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
-    store::{MemoryStore, SharedStore},
+    store::{MemoryStore, SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, RangeKind, ReadOnlyOptions, Volume, admin},
 };
 
@@ -34,7 +34,7 @@ impl Host {
         let state: Arc<dyn Disk> = Arc::new(RealDisk::open(self.state.path()).expect("a directory"));
         OpenOptions {
             env: self.env.clone(),
-            store: self.store.clone(),
+            stores: Stores::same(self.store.clone()),
             state,
             cache: None,
             key: self.key.clone(),
@@ -53,8 +53,9 @@ impl Host {
     }
 
     async fn open_read_only(&self) -> Arc<Volume> {
-        let (env, store, key) = (self.env.clone(), self.store.clone(), self.key.clone());
-        let options = ReadOnlyOptions { env, store, cache: None, key, memory_bytes: 64 * MIB };
+        let (env, key) = (self.env.clone(), self.key.clone());
+        let stores = Stores::same(self.store.clone());
+        let options = ReadOnlyOptions { env, stores, cache: None, key, memory_bytes: 64 * MIB };
         Volume::open_read_only(options).await.expect("opened read-only")
     }
 }

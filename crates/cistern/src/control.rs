@@ -62,6 +62,9 @@ pub struct DaemonStatus {
     pub stopping: bool,
     /// Counters of the chunk cache, null without one.
     pub cache: serde_json::Value,
+    /// What waits for the stores and what they bear, by place.
+    #[serde(default)]
+    pub scheduler: serde_json::Value,
     pub volumes: Vec<ServedStatus>,
 }
 

@@ -24,7 +24,7 @@ use std::{
 
 pub use open::{open_once, volume_disk};
 
-use cistern_engine::{cache::ChunkCache, env::Env, volume::Volume};
+use cistern_engine::{cache::ChunkCache, env::Env, store::Scheduler, volume::Volume};
 use cistern_nbd::Server;
 use serde::Serialize;
 
@@ -61,6 +61,8 @@ pub struct Served {
 pub struct Daemon {
     served: Vec<Served>,
     cache: Option<Arc<ChunkCache>>,
+    /// All requests to the stores of all volumes wait in it.
+    scheduler: Arc<Scheduler>,
     stopping: AtomicBool,
 }
 
@@ -73,9 +75,10 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     let doors = listen::bind(&plan.settings, &plan.volumes[0].name).await?;
     // Until here a signal ends the process by itself: at a passphrase prompt that is what people
     // expect, and for a volume half open it is a crash like any other.
-    let (served, cache) = open::open_all(env, &plan, &doors).await?;
+    let scheduler = Scheduler::new(env.clone());
+    let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
     let mut signals = signals::Signals::listen()?;
-    let daemon = Arc::new(Daemon { served, cache, stopping: AtomicBool::new(false) });
+    let daemon = Arc::new(Daemon { served, cache, scheduler, stopping: AtomicBool::new(false) });
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
         let daemon = daemon.clone();
@@ -174,6 +177,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             stopping: self.stopping.load(Ordering::Relaxed),
             cache: json(self.cache.as_ref().map(|cache| cache.stats())),
+            scheduler: json(self.scheduler.stats()),
             volumes: self.served.iter().map(served).collect(),
         }
     }

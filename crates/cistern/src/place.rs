@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use cistern_engine::{
     Error,
     env::Env,
-    store::{self, Meter, Retry, SharedStore, StoreUrl},
+    store::{self, Meter, Priority, Retry, Scheduler, SharedStore, StoreUrl, Stores},
 };
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -19,7 +19,9 @@ pub const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
 /// A store that is being used: what the engine gets, and its counters.
 #[derive(Clone)]
 pub struct OpenStore {
+    /// For what somebody waits for: the same as `stores.read`.
     pub store: SharedStore,
+    pub stores: Stores,
     pub meter: Arc<Meter>,
 }
 
@@ -47,6 +49,17 @@ impl VolumeUrl {
     pub async fn open(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         Ok(wrap(store, env, patience))
+    }
+
+    /// Opens the store of an existing volume for a daemon: its requests wait in the daemon's scheduler.
+    pub async fn open_scheduled(&self, env: &Env, scheduler: &Arc<Scheduler>) -> Outcome<OpenStore> {
+        let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
+        let meter = Arc::new(Meter::new(store, env.clone()));
+        let stores = Stores::by_priority(|priority: Priority| {
+            let scheduled = scheduler.store(meter.clone(), priority);
+            Arc::new(Retry::new(scheduled, env.clone(), DAEMON_PATIENCE))
+        });
+        Ok(OpenStore { store: stores.read.clone(), stores, meter })
     }
 
     /// Opens the store for a new volume; makes the directory of a directory store.
@@ -91,6 +104,6 @@ pub async fn browse(url: &StoreUrl, env: &Env) -> Outcome<SharedStore> {
 /// Counts every try, and tries again.
 fn wrap(store: SharedStore, env: &Env, patience: Duration) -> OpenStore {
     let meter = Arc::new(Meter::new(store, env.clone()));
-    let store = Arc::new(Retry::new(meter.clone(), env.clone(), patience));
-    OpenStore { store, meter }
+    let store: SharedStore = Arc::new(Retry::new(meter.clone(), env.clone(), patience));
+    OpenStore { stores: Stores::same(store.clone()), store, meter }
 }

@@ -14,7 +14,7 @@ use crate::{
         keys,
     },
     segment::{Claim, Entry, EntryHead, EntryKind, Slot, encode_claim},
-    store::{Put, SharedStore},
+    store::{Put, SharedStore, Stores},
     units::{Epoch, JournalId, JournalPos, Salt},
 };
 
@@ -62,10 +62,11 @@ pub enum ClaimOutcome {
 /// hand holds data of an epoch that was taken over; `Corrupt` when the store is behind the journal.
 pub async fn claim(
     env: &Env,
-    store: &SharedStore,
+    stores: &Stores,
     keys: &VolumeKeys,
     request: &ClaimRequest,
 ) -> Result<ClaimOutcome> {
+    let store = &stores.read;
     for _ in 0..ROUNDS_MAX {
         let committed = read_committed(store.as_ref(), keys, request.size_at_creation).await?;
         check_holder(&committed, request)?;
@@ -112,7 +113,7 @@ pub async fn claim(
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
         let next = committed.walk.seq.next();
-        let writer = LogWriter::new(env.clone(), store.clone(), keys.clone(), epoch, salt, next);
+        let writer = LogWriter::new(env.clone(), stores.write_back.clone(), keys.clone(), epoch, salt, next);
         return Ok(ClaimOutcome::Taken(Box::new(Claimed { writer, committed })));
     }
     Err(Error::InUse { host: "several hosts at once".into(), since: "just now".into() })

@@ -139,7 +139,7 @@ impl Open {
             end = next;
         }
         self.raw_at = first.offset;
-        self.raw = runs.read(&self.meta, self.raw_at..end).await?;
+        self.raw = runs.read_to_merge(&self.meta, self.raw_at..end).await?;
         Ok(())
     }
 

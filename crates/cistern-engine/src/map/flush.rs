@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    RunMeta, merge,
+    RunMeta,
     runs::Runs,
     table::Table,
     writer::{RunShape, RunWriter},
@@ -38,7 +38,8 @@ pub(super) async fn write_table(
         if writer.is_full() || next.is_none() {
             let full = std::mem::replace(&mut writer, start_run());
             if let Some((meta, body)) = env.compute(move || full.finish(0)).await {
-                level.push(merge::write(runs, meta, body).await?);
+                runs.io().write(meta.id, body).await?;
+                level.push(meta);
             }
         }
     }

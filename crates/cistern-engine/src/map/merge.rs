@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future;
 
 use super::{
@@ -71,17 +70,13 @@ pub(super) async fn merge(
     let rank = plan.rank;
     let (dead, writer) = (state.dead, state.writer);
     let output = match env.compute(move || writer.finish(rank)).await {
-        Some((meta, body)) => Some(write(runs, meta, body).await?),
+        Some((meta, body)) => {
+            runs.io().write_merged(meta.id, body).await?;
+            Some(meta)
+        }
         None => None,
     };
     Ok(Merged { extent, output, dead })
-}
-
-/// Stores a finished run.
-pub(super) async fn write(runs: &Runs, meta: RunMeta, body: Bytes) -> Result<RunMeta> {
-    debug_assert_eq!(body.len() as u64, meta.bytes);
-    runs.io().write(meta.id, body).await?;
-    Ok(meta)
 }
 
 enum Pause {

@@ -212,15 +212,15 @@ impl Runs {
     }
 
     /// Reads exactly `range` of a run, at most a few parts long.
-    pub(super) async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        if range.start >= range.end || range.end > run.bytes {
-            return Err(corrupt(run, range.start, "a listed part lies outside the object"));
-        }
-        let bytes = self.io.read(run, range.clone()).await?;
-        if bytes.len() as u64 != range.end - range.start {
-            return Err(corrupt(run, range.start, "the object is shorter than it was"));
-        }
-        Ok(bytes)
+    async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        check_range(run, &range)?;
+        whole(run, &range, self.io.read(run, range.clone()).await?)
+    }
+
+    /// As `read`, for a merge.
+    pub(super) async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        check_range(run, &range)?;
+        whole(run, &range, self.io.read_to_merge(run, range.clone()).await?)
     }
 
     async fn load_top(&self, run: &RunMeta) -> Result<Top> {
@@ -257,6 +257,21 @@ impl Runs {
         let fence = Fence::decode(TAG_TOP, &plain, trailer.top_offset)
             .ok_or_else(|| corrupt(run, trailer.top_offset, "the top is malformed"))?;
         Ok(Top { sealer, fence })
+    }
+}
+
+fn check_range(run: &RunMeta, range: &Range<u64>) -> Result<()> {
+    match range.start < range.end && range.end <= run.bytes {
+        true => Ok(()),
+        false => Err(corrupt(run, range.start, "a listed part lies outside the object")),
+    }
+}
+
+/// `bytes`, if they are all of `range`.
+fn whole(run: &RunMeta, range: &Range<u64>, bytes: Bytes) -> Result<Bytes> {
+    match bytes.len() as u64 == range.end - range.start {
+        true => Ok(bytes),
+        false => Err(corrupt(run, range.start, "the object is shorter than it was")),
     }
 }
 

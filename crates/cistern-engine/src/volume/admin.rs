@@ -18,7 +18,7 @@ use crate::{
         keys, read_committed, read_identity,
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
-    store::SharedStore,
+    store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, VolumeId},
     volume::{
         Volume,
@@ -124,7 +124,8 @@ pub async fn check(
     let identity = read_identity(store.as_ref()).await?;
     let keys = VolumeKeys::unlock(env, &identity, key).await?;
     let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
-    let parts = ReadParts { env, store, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
+    let stores = Stores::same(store.clone());
+    let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
     let volume = read_only(parts, &keys, &committed);
     let segments = list_segments(store).await?;
     let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };

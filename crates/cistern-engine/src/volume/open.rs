@@ -19,7 +19,7 @@ use crate::{
         keys, read_committed, read_identity,
     },
     map::{Map, MapOptions},
-    store::{Put, SharedStore},
+    store::{Put, SharedStore, Stores},
     units::{JournalPos, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume, check_size,
@@ -62,10 +62,10 @@ pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> R
 }
 
 pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
-    let identity = read_identity(o.store.as_ref()).await?;
+    let identity = read_identity(o.stores.read.as_ref()).await?;
     let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
-    let committed = read_committed(o.store.as_ref(), &keys, identity.size_bytes).await?;
-    let parts = ReadParts { env: &o.env, store: &o.store, cache: o.cache, memory_bytes: o.memory_bytes };
+    let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
+    let parts = ReadParts { env: &o.env, stores: &o.stores, cache: o.cache, memory_bytes: o.memory_bytes };
     Ok(Arc::new(read_only(parts, &keys, &committed)))
 }
 
@@ -82,14 +82,14 @@ pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed)
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
-    let identity = read_identity(o.store.as_ref()).await?;
+    let identity = read_identity(o.stores.read.as_ref()).await?;
     let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
     let Claimed { writer: log, committed } = claimed;
     let start = committed.walk.journal_pos;
 
     let parts =
-        ReadParts { env: &o.env, store: &o.store, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
+        ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
     let (map, frames) = parts.build(&keys, &committed);
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes);
     journal.free(start);
@@ -129,7 +129,7 @@ fn start_write_back(
     let Committed { checkpoint, walk, applied, .. } = committed;
     let parts = Parts {
         env: o.env.clone(),
-        store: o.store.clone(),
+        stores: o.stores.clone(),
         journal: core.journal.clone(),
         map: core.map.clone(),
         log: log.clone(),
@@ -161,7 +161,7 @@ async fn take(
             local,
             size_at_creation: identity.size_bytes,
         };
-        match claim(&o.env, &o.store, keys, &request).await {
+        match claim(&o.env, &o.stores, keys, &request).await {
             Ok(ClaimOutcome::Taken(claimed)) => return Ok((journal, recovered, *claimed)),
             Ok(ClaimOutcome::JournalObsolete) => {
                 tracing::warn!(
@@ -238,7 +238,7 @@ impl Recovered {
 /// What the read path is built from.
 pub struct ReadParts<'a> {
     pub env: &'a Env,
-    pub store: &'a SharedStore,
+    pub stores: &'a Stores,
     pub cache: Option<Arc<ChunkCache>>,
     pub memory_bytes: u64,
 }
@@ -246,12 +246,12 @@ pub struct ReadParts<'a> {
 impl ReadParts<'_> {
     /// Builds map and frame reader over a committed state.
     fn build(self, keys: &VolumeKeys, committed: &Committed) -> (Arc<Map>, FrameReader) {
-        let reader = Arc::new(ObjectReader::new(self.store.clone(), self.cache));
+        let reader = Arc::new(ObjectReader::new(self.stores.read.clone(), self.cache.clone()));
         let (levels, covered) = match &committed.checkpoint {
             Some(c) => (c.levels.clone(), c.covered),
             None => Default::default(),
         };
-        let runs = Arc::new(StoredRuns::new(reader.clone(), self.store.clone()));
+        let runs = Arc::new(StoredRuns::new(reader.clone(), self.stores.clone(), self.cache));
         let options = MapOptions { memory_bytes: self.memory_bytes / MAP_SHARE, ..MapOptions::default() };
         let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
         for segment in &committed.applied {

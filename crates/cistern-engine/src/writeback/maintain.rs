@@ -24,7 +24,7 @@ use crate::{
         usage::{SegmentUsage, USAGE_BYTES_MAX, decode_usage, encode_usage},
     },
     map::{Dead, Map},
-    store::SharedStore,
+    store::Stores,
     units::{BLOCK_BYTES, Epoch, JournalPos, RunId, Seq},
     writeback::Parts,
 };
@@ -83,7 +83,7 @@ struct Delta {
 /// Writes runs and checkpoints.
 pub struct Maintainer {
     env: Env,
-    store: SharedStore,
+    stores: Stores,
     map: Arc<Map>,
     log: LogWriter,
     walk: Walk,
@@ -113,7 +113,7 @@ impl Maintainer {
         });
         let maintainer = Maintainer {
             env: parts.env.clone(),
-            store: parts.store.clone(),
+            stores: parts.stores.clone(),
             map: parts.map.clone(),
             log: parts.log.clone(),
             walk,
@@ -198,7 +198,7 @@ impl Maintainer {
             && previous.1 < point.covered
             && previous.0 == name.0
         {
-            gc::prune_checkpoints(self.store.as_ref(), previous).await?;
+            gc::prune_checkpoints(self.stores.background.as_ref(), previous).await?;
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Maintainer {
         let mut kept = named.to_vec();
         if kept.len() >= USAGE_OBJECTS_MAX {
             for old in kept.drain(..) {
-                let body = self.store.get(&keys::run(old.id), USAGE_BYTES_MAX).await?;
+                let body = self.stores.write_back.get(&keys::run(old.id), USAGE_BYTES_MAX).await?;
                 for more in decode_usage(keys.key.as_deref(), keys.volume, old.id, &body)? {
                     let sum = deltas.entry(more.seq).or_default();
                     sum.written += more.written_bytes;

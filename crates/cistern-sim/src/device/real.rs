@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     cache::ChunkCache,
-    store::{Retry, SharedStore},
+    store::{Retry, Scheduler, SharedStore, Stores},
     volume::{
         CloseReport, CreateOptions, OpenOptions, Piece, RangeKind, ReadOnlyOptions, Volume, VolumeStatus,
         admin::{self, JournalItem},
@@ -22,9 +22,18 @@ pub struct RealEngine;
 /// How long an operation of the store is tried again, as in production.
 const RETRY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The store with the decorators of production.
+/// The store with the decorators of production, for an operation that nothing competes with.
 fn store(site: &Site) -> SharedStore {
     Arc::new(Retry::new(site.store.clone(), site.env.clone(), RETRY_DEADLINE))
+}
+
+/// The store as a daemon on this host uses it.
+fn stores(site: &Site) -> Stores {
+    let scheduler = Scheduler::new(site.env.clone());
+    Stores::by_priority(|priority| {
+        let scheduled = scheduler.store(site.store.clone(), priority);
+        Arc::new(Retry::new(scheduled, site.env.clone(), RETRY_DEADLINE))
+    })
 }
 
 async fn cache(site: &Site, settings: &Settings) -> Result<Option<Arc<ChunkCache>>> {
@@ -48,7 +57,7 @@ impl Engine for RealEngine {
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>> {
         let options = OpenOptions {
             env: site.env.clone(),
-            store: store(site),
+            stores: stores(site),
             state: site.state.clone(),
             cache: cache(site, settings).await?,
             key: settings.key.clone(),
@@ -66,7 +75,7 @@ impl Engine for RealEngine {
     async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>> {
         let options = ReadOnlyOptions {
             env: site.env.clone(),
-            store: store(site),
+            stores: stores(site),
             cache: None,
             key: settings.key.clone(),
             memory_bytes: settings.memory_bytes,

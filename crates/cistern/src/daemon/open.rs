@@ -14,7 +14,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
-    store::SharedStore,
+    store::{Scheduler, Stores},
     units::VolumeId,
     volume::{CreateOptions, Mode, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
@@ -27,7 +27,7 @@ use crate::{
     },
     daemon::{Plan, Served, host, listen::Doors},
     failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, DAEMON_PATIENCE, OpenStore, VolumeUrl},
+    place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
     quantity::ByteSize,
     secret, terminal,
 };
@@ -40,11 +40,13 @@ pub async fn open_all(
     env: &Env,
     plan: &Plan,
     doors: &Doors,
+    scheduler: &Arc<Scheduler>,
 ) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
     let cache = open_cache(env, &plan.settings).await?;
     let opener = Opener {
         env,
         plan,
+        scheduler,
         cache: cache.clone(),
         memory_bytes: plan.settings.memory_bytes / plan.volumes.len() as u64,
     };
@@ -63,6 +65,7 @@ pub async fn open_all(
 struct Opener<'a> {
     env: &'a Env,
     plan: &'a Plan,
+    scheduler: &'a Arc<Scheduler>,
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.
     memory_bytes: u64,
@@ -72,8 +75,8 @@ impl Opener<'_> {
     async fn open(&self, volume: &VolumeUrl, doors: &Doors) -> Outcome<Served> {
         let store = self.find_or_create(volume).await?;
         let opened = match self.plan.read_only {
-            true => self.open_read_only(volume, &store.store).await,
-            false => self.open_for_writing(volume, &store.store).await,
+            true => self.open_read_only(volume, &store.stores).await,
+            false => self.open_for_writing(volume, &store.stores).await,
         };
         let (name, url) = (volume.name.clone(), volume.url.to_string());
         let opened = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
@@ -85,7 +88,7 @@ impl Opener<'_> {
     }
 
     async fn find_or_create(&self, volume: &VolumeUrl) -> Outcome<OpenStore> {
-        let found = match volume.open(self.env, DAEMON_PATIENCE).await {
+        let found = match volume.open_scheduled(self.env, self.scheduler).await {
             Ok(open) => admin::info(self.env, &open.store, &KeySource::None)
                 .await
                 .map(|_| open)
@@ -98,17 +101,17 @@ impl Opener<'_> {
                     CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
                 make(self.env, volume, options, Probing::Clouds).await?;
                 tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
-                volume.open(self.env, DAEMON_PATIENCE).await
+                volume.open_scheduled(self.env, self.scheduler).await
             }
             (found, _) => found,
         }
     }
 
-    async fn open_read_only(&self, volume: &VolumeUrl, store: &SharedStore) -> Outcome<Arc<Volume>> {
+    async fn open_read_only(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
         let opened = secret::unlocking(&self.plan.settings.key, &volume.name, |key| {
             Volume::open_read_only(ReadOnlyOptions {
                 env: self.env.clone(),
-                store: store.clone(),
+                stores: stores.clone(),
                 cache: self.cache.clone(),
                 key,
                 memory_bytes: self.memory_bytes,
@@ -117,7 +120,7 @@ impl Opener<'_> {
         Ok(opened.await?.0)
     }
 
-    async fn open_for_writing(&self, volume: &VolumeUrl, store: &SharedStore) -> Outcome<Arc<Volume>> {
+    async fn open_for_writing(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
         let writing = Writing {
             env: self.env,
             settings: &self.plan.settings,
@@ -125,17 +128,17 @@ impl Opener<'_> {
             memory_bytes: self.memory_bytes,
             take_over: self.plan.take_over,
         };
-        writing.open(volume, store).await
+        writing.open(volume, stores).await
     }
 }
 
 /// Opens one volume for a moment, as a daemon with these settings would.
 pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
-    let store = volume.open(env, COMMAND_PATIENCE).await?.store;
+    let stores = volume.open(env, COMMAND_PATIENCE).await?.stores;
     let writing =
         Writing { env, settings, cache: None, memory_bytes: settings.memory_bytes, take_over: false };
     writing
-        .open(volume, &store)
+        .open(volume, &stores)
         .await
         .map_err(|failure| failure.context(format!("cannot open {}", volume.url)))
 }
@@ -150,15 +153,18 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    async fn open(&self, volume: &VolumeUrl, store: &SharedStore) -> Outcome<Arc<Volume>> {
+    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
         let settings = self.settings;
-        let id = admin::info(self.env, store, &KeySource::None).await.map_err(|e| volume.explain(e))?.volume;
+        let id = admin::info(self.env, &stores.read, &KeySource::None)
+            .await
+            .map_err(|e| volume.explain(e))?
+            .volume;
         let state = volume_disk(&settings.state_dir, id)?;
         let journal_bytes = journal_bytes(settings)?;
         let opened = secret::unlocking(&settings.key, &volume.name, |key| {
             Volume::open(OpenOptions {
                 env: self.env.clone(),
-                store: store.clone(),
+                stores: stores.clone(),
                 state: state.clone(),
                 cache: self.cache.clone(),
                 key,
