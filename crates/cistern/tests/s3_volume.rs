@@ -7,9 +7,9 @@ use cistern_harness::{
     fio,
     fixture::random_bytes,
     history::History,
+    link::Link,
     minio::{BUCKET, Minio},
     nbd::{Client, Dialect},
-    proxy::Proxy,
     scratch::Scratch,
     serve::{Cistern, Serve, Server},
     tool,
@@ -24,7 +24,7 @@ struct Bucket {
     serve: Serve,
     cistern: Cistern,
     url: String,
-    proxy: Proxy,
+    link: Link,
     minio: Minio,
     scratch: Scratch,
 }
@@ -33,13 +33,13 @@ impl Bucket {
     fn start(name: &str, args: &[&str]) -> Result<Bucket> {
         let scratch = Scratch::new(name)?;
         let minio = Minio::start(&scratch)?;
-        let proxy = Proxy::start(minio.port())?;
-        let cistern = Cistern::under_test(CISTERN).with_environment(Minio::environment(proxy.port()));
+        let link = Link::start(minio.port())?;
+        let cistern = Cistern::under_test(CISTERN).with_environment(Minio::environment(link.port()));
         let url = format!("s3://{BUCKET}/volumes/vol");
         cistern.run(&["create", &url, "--size", "8G"])?;
         let serve = cistern.serve(&scratch, &url).args(args.iter().copied());
         let server = serve.start()?;
-        Ok(Bucket { server, serve, cistern, url, proxy, minio, scratch })
+        Ok(Bucket { server, serve, cistern, url, link, minio, scratch })
     }
 }
 
@@ -66,7 +66,7 @@ fn a_copy_comes_back_on_another_host() -> Result<()> {
 /// well, and what a take-over finds is a prefix with everything committed.
 #[test]
 fn kills_and_the_loss_of_the_host() -> Result<()> {
-    let Bucket { mut server, serve, cistern, url, proxy, minio, scratch } = Bucket::start("s3-kill", &[])?;
+    let Bucket { mut server, serve, cistern, url, link, minio, scratch } = Bucket::start("s3-kill", &[])?;
     let mut history = History::new(BLOCKS, 22);
     for round in 0..3 {
         let socket = server.socket().to_owned();
@@ -98,7 +98,7 @@ fn kills_and_the_loss_of_the_host() -> Result<()> {
     history.check(server.socket(), committed)?;
     server.stop()?;
     cistern.run(&["check", "--data", &url])?;
-    drop((proxy, minio));
+    drop((link, minio));
     Ok(())
 }
 
@@ -106,7 +106,7 @@ fn kills_and_the_loss_of_the_host() -> Result<()> {
 #[test]
 fn random_writes_cost_few_requests() -> Result<()> {
     let bucket = Bucket::start("s3-requests", &["--journal-size", "2G"])?;
-    bucket.proxy.take();
+    bucket.link.take();
     fio::nbd(
         bucket.scratch.path(),
         &bucket.server.uri(),
@@ -114,7 +114,7 @@ fn random_writes_cost_few_requests() -> Result<()> {
         Duration::from_secs(600),
     )?;
     bucket.server.wait_clean()?;
-    let counts = bucket.proxy.take();
+    let counts = bucket.link.take();
     ensure!((1..=80).contains(&counts.of("PUT")), "{counts:?}");
     ensure!(counts.of("GET") + counts.of("HEAD") + counts.of("LIST") + counts.of("POST") == 0, "{counts:?}");
     ensure!(counts.body_bytes <= (1 << 30) / 10 * 11, "{counts:?}");
@@ -129,14 +129,14 @@ fn a_clean_volume_is_silent() -> Result<()> {
     client.write(0, &random_bytes(1 << 20, 23))?;
     client.flush()?;
     bucket.server.wait_clean()?;
-    bucket.proxy.take();
+    bucket.link.take();
     for _ in 0..50 {
         client.flush()?;
     }
     ensure!(client.read(1 << 30, 1 << 20)? == vec![0; 1 << 20], "a hole reads as zeroes");
     bucket.server.wait_clean()?;
     bucket.server.status()?;
-    let counts = bucket.proxy.take();
+    let counts = bucket.link.take();
     ensure!(counts.total() == 0, "{counts:?}");
     client.close()?;
     bucket.server.stop()

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cistern_harness::{
+    link::Link,
     minio::{BUCKET, Minio},
     nbd::{Client, Dialect},
     process,
-    proxy::Proxy,
     scratch::Scratch,
     serve::Server,
 };
@@ -219,10 +219,10 @@ pub fn sequential(plan: &Plan, report: &mut Report) -> Result<()> {
     resident(report, server, "with 128 KiB sequential writes")
 }
 
-/// A daemon whose store is a real S3 server behind a counting proxy.
+/// A daemon whose store is a real S3 server behind a counting link.
 struct Counted {
     server: Server,
-    proxy: Proxy,
+    link: Link,
     _minio: Minio,
     target_scratch: Scratch,
 }
@@ -231,12 +231,12 @@ impl Counted {
     fn start(plan: &Plan) -> Result<Counted> {
         let scratch = Scratch::new("bench-s3")?;
         let minio = Minio::start(&scratch)?;
-        let proxy = Proxy::start(minio.port())?;
-        let cistern = plan.cistern.clone().with_environment(Minio::environment(proxy.port()));
+        let link = Link::start(minio.port())?;
+        let cistern = plan.cistern.clone().with_environment(Minio::environment(link.port()));
         let url = format!("s3://{BUCKET}/vol");
         cistern.run(&["create", &url, "--size", "16G"])?;
         let server = cistern.serve(&scratch, &url).start()?;
-        Ok(Counted { server, proxy, _minio: minio, target_scratch: scratch })
+        Ok(Counted { server, link, _minio: minio, target_scratch: scratch })
     }
 
     fn fio(&self, args: &[&str]) -> Result<()> {
@@ -248,10 +248,10 @@ impl Counted {
 /// Requests for 1 GiB of random 4 KiB writes, and while idle.
 pub fn requests(plan: &Plan, report: &mut Report) -> Result<()> {
     let s3 = Counted::start(plan)?;
-    s3.proxy.take();
+    s3.link.take();
     s3.fio(&["--rw=randwrite", "--bs=4k", "--iodepth=32", "--norandommap", "--size=8g", "--io_size=1g"])?;
     s3.server.wait_clean()?;
-    let counts = s3.proxy.take();
+    let counts = s3.link.take();
     let puts = counts.of("PUT") as f64;
     let shown = format!("{:?}", counts.requests);
     report.row(
@@ -275,7 +275,7 @@ pub fn requests(plan: &Plan, report: &mut Report) -> Result<()> {
 
     let watched = Duration::from_secs(plan.seconds(60));
     std::thread::sleep(watched); // the time is what is measured
-    let idle = s3.proxy.take();
+    let idle = s3.link.take();
     let per_hour = idle.total() as f64 * 3600.0 / watched.as_secs_f64();
     report.row(
         "requests per hour, idle and clean",
@@ -311,10 +311,10 @@ pub fn cpu(plan: &Plan, report: &mut Report) -> Result<()> {
     drop(target);
 
     let s3 = Counted::start(plan)?;
-    s3.proxy.take();
+    s3.link.take();
     s3.fio(&job)?;
     s3.server.wait_clean()?;
-    let counts = s3.proxy.take();
+    let counts = s3.link.take();
     let uploaded = counts.body_bytes as f64 / (gib as f64 * GIB);
     report.row(
         "uploaded per byte written, the same load to S3",

@@ -1,0 +1,252 @@
+//! One WAN link on loopback, in front of a store: a round trip, a bandwidth, and counted requests.
+//!
+//! A TCP proxy. Each direction is one lane that all connections share; a byte leaves the lane when the
+//! lane's rate allows and arrives half a round trip later. Conditions can change at any time. Opening a
+//! connection costs one round trip more, as the handshake does; slow start and loss are not emulated.
+//!
+//! The queue in front of a lane is short (`QUEUE_MAX`), as that of a router with active queue
+//! management: beyond it, bytes wait in the socket of their own connection and delay nobody else's.
+//! The shape of this queue decides what a small request costs beside a bulk transfer, so it is part of
+//! what an experiment says.
+
+mod lane;
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+use crate::requests::{Counts, Follower};
+use lane::Lane;
+
+/// How far ahead of a lane's rate bytes are taken from their connections.
+const QUEUE_MAX: Duration = Duration::from_millis(5);
+/// Bytes that one connection passes at once on a limited lane; how finely connections interleave.
+const PIECE_BYTES_LIMITED: usize = 16 << 10;
+/// The same where the rate is not limited.
+const PIECE_BYTES: usize = 128 << 10;
+/// Pieces in flight per connection and direction: more than 30 MB/s times 100 ms.
+const FLIGHT_PIECES: usize = 256;
+/// A read that took longer than this waited for its sender: the lane was not what held it up.
+const IDLE_READ: Duration = Duration::from_micros(300);
+
+/// What the link is like. The default has no limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Conditions {
+    pub round_trip: Duration,
+    /// Bytes per second of each direction; none for no limit.
+    pub rate: Option<u64>,
+}
+
+impl Conditions {
+    /// A link by its round trip in ms and its rate in MB/s (10^6 bytes).
+    pub fn wan(round_trip_ms: u64, mb_per_s: u64) -> Conditions {
+        Conditions { round_trip: Duration::from_millis(round_trip_ms), rate: Some(mb_per_s * 1_000_000) }
+    }
+}
+
+/// Bytes that left the lanes since the link was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// From clients to the store.
+    pub up: u64,
+    pub down: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    conditions: Mutex<Conditions>,
+    up: Mutex<Lane>,
+    down: Mutex<Lane>,
+    counts: Mutex<Counts>,
+}
+
+/// A running link. Its threads end with the connections they serve.
+pub struct Link {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+impl Link {
+    /// Listens on a free port and passes on to `upstream` on loopback, without limits at first.
+    pub fn start(upstream: u16) -> Result<Link> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::new(Shared::default());
+        let served = shared.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let shared = served.clone();
+                std::thread::spawn(move || serve(client, upstream, &shared));
+            }
+        });
+        Ok(Link { port, shared })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Changes the link from now on; what is on its way arrives as it would have.
+    pub fn set(&self, conditions: Conditions) {
+        *self.shared.conditions.lock().expect(NO_PANIC) = conditions;
+    }
+
+    /// The requests since the last call, and starts from zero.
+    pub fn take(&self) -> Counts {
+        std::mem::take(&mut self.shared.counts.lock().expect(NO_PANIC))
+    }
+
+    pub fn carried(&self) -> Carried {
+        let bytes = |lane: &Mutex<Lane>| lane.lock().expect(NO_PANIC).carried_bytes();
+        Carried { up: bytes(&self.shared.up), down: bytes(&self.shared.down) }
+    }
+}
+
+const NO_PANIC: &str = "no thread panics while it holds this";
+
+/// Bytes, and when they arrive.
+struct Piece {
+    bytes: Vec<u8>,
+    at: Instant,
+}
+
+/// One connection of a client. An error of either side ends both, as on a real link.
+fn serve(client: TcpStream, upstream: u16, shared: &Arc<Shared>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { return };
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let (Ok(answers), Ok(back)) = (server.try_clone(), client.try_clone()) else { return };
+    let (for_answers, for_delivery) = (shared.clone(), shared.clone());
+    std::thread::spawn(move || pass(answers, back, &for_answers, |s| &s.down, Duration::ZERO, |_| ()));
+    let mut follower = Follower::default();
+    let handshake = shared.conditions.lock().expect(NO_PANIC).round_trip;
+    let count = |bytes: &[u8]| {
+        follower.feed(bytes, |request| {
+            let mut counts = for_delivery.counts.lock().expect(NO_PANIC);
+            *counts.requests.entry(request.kind).or_default() += 1;
+            counts.body_bytes += request.body_bytes;
+        });
+    };
+    pass(client, server, shared, |s| &s.up, handshake, count);
+}
+
+/// Carries one direction of a connection to its end. `handshake` delays its first bytes.
+fn pass(
+    mut from: TcpStream,
+    to: TcpStream,
+    shared: &Shared,
+    lane: impl Fn(&Shared) -> &Mutex<Lane>,
+    mut handshake: Duration,
+    mut tap: impl FnMut(&[u8]),
+) {
+    let (send, receive) = sync_channel(FLIGHT_PIECES);
+    let source = from.try_clone();
+    let deliver = std::thread::spawn(move || deliver(&receive, to, source.ok()));
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut throttled_until = None;
+    loop {
+        let conditions = *shared.conditions.lock().expect(NO_PANIC);
+        let piece = if conditions.rate.is_some() { PIECE_BYTES_LIMITED } else { PIECE_BYTES };
+        let begin = Instant::now();
+        let Ok(read @ 1..) = from.read(&mut buffer[..piece]) else { break };
+        let now = Instant::now();
+        tap(&buffer[..read]);
+        // Waking late must not cost the lane's time when the bytes had been waiting all along.
+        let ready = throttled_until.filter(|_| now - begin < IDLE_READ).unwrap_or(now);
+        let leaves = lane(shared).lock().expect(NO_PANIC).reserve(now, ready, read as u64, conditions.rate);
+        let at = leaves + conditions.round_trip / 2 + std::mem::take(&mut handshake);
+        if !enqueue(&send, Piece { bytes: buffer[..read].to_vec(), at }) {
+            break;
+        }
+        throttled_until = leaves.checked_sub(QUEUE_MAX).filter(|until| *until > now);
+        if let Some(until) = throttled_until {
+            sleep_until(until);
+        }
+    }
+    drop(send);
+    let _ = deliver.join();
+}
+
+/// False once nobody delivers any more.
+fn enqueue(send: &SyncSender<Piece>, piece: Piece) -> bool {
+    send.send(piece).is_ok()
+}
+
+/// Hands pieces over when they arrive, and ends both ways of the connection after the last.
+fn deliver(pieces: &Receiver<Piece>, mut to: TcpStream, source: Option<TcpStream>) {
+    for piece in pieces {
+        sleep_until(piece.at);
+        if to.write_all(&piece.bytes).is_err() {
+            let _ = source.map(|source| source.shutdown(Shutdown::Both)); // ends the reader too
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// The emulation itself: the delay is what this is for.
+fn sleep_until(at: Instant) {
+    std::thread::sleep(at.saturating_duration_since(Instant::now()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that answers each connection with what it was sent.
+    fn echo() -> Result<u16> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+            }
+        });
+        Ok(port)
+    }
+
+    /// Bytes come back unchanged and in order, not before the round trip, and are counted both ways.
+    #[test]
+    fn bytes_pass_unchanged_and_not_too_early() -> Result<()> {
+        const BYTES: usize = 3 << 20;
+        let link = Link::start(echo()?)?;
+        link.set(Conditions { round_trip: Duration::from_millis(30), rate: Some(1 << 30) });
+        let sent = crate::fixture::random_bytes(BYTES, 5);
+        let begin = Instant::now();
+        let stream = TcpStream::connect(("127.0.0.1", link.port()))?;
+        let writer = stream.try_clone()?;
+        let copy = sent.clone();
+        let sender = std::thread::spawn(move || {
+            (&writer).write_all(&copy).and_then(|()| writer.shutdown(Shutdown::Write))
+        });
+        let mut received = Vec::new();
+        (&stream).read_to_end(&mut received)?;
+        sender.join().expect("the sender does not panic")?;
+        assert!(received == sent, "the bytes came back changed");
+        assert!(begin.elapsed() >= Duration::from_millis(60), "a handshake and a round trip");
+        assert_eq!(link.carried(), Carried { up: BYTES as u64, down: BYTES as u64 });
+        Ok(())
+    }
+
+    /// Conditions of a running link change what comes next: a delay of an hour is taken back.
+    #[test]
+    fn conditions_change_while_running() -> Result<()> {
+        let link = Link::start(echo()?)?;
+        link.set(Conditions { round_trip: Duration::from_secs(3600), rate: None });
+        link.set(Conditions::default());
+        let mut stream = TcpStream::connect(("127.0.0.1", link.port()))?;
+        let mut answer = [0; 4];
+        stream.write_all(b"ping")?;
+        stream.read_exact(&mut answer)?;
+        assert_eq!(&answer, b"ping");
+        Ok(())
+    }
+}
