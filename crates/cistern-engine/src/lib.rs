@@ -4,7 +4,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 words | `units`, `error` |
+//! | 0 words | `units`, `error`, `stats` |
 //! | 1 tools | `aligned`, `extents`, `env` |
 //! | 2 sealing | `codec` |
 //! | 3 outside world | `disk`, `store` |
@@ -30,6 +30,7 @@ pub mod journal;
 pub mod log;
 pub mod map;
 pub mod segment;
+pub mod stats;
 pub mod store;
 pub mod units;
 pub mod volume;

@@ -23,7 +23,7 @@ pub use self::url::{Place, StoreUrl, browse_store, create_store, open_store, rem
 pub use cloud::{CloudStore, Variables};
 pub use directory::DirectoryStore;
 pub use memory::MemoryStore;
-pub use meter::{KindStats, LastError, LatencyBucket, Meter, StoreStats};
+pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use probe::{Check, ProbeReport, Verdict, probe};
 pub use retry::Retry;
 pub use schedule::{DirectionStats, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores};

@@ -26,8 +26,9 @@ use crate::{
     disk::Disk,
     env::Env,
     map::Map,
+    stats::{IoCounters, IoKind, IoStats},
     store::{SharedStore, Stores},
-    units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
+    units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
 
 pub mod admin;
@@ -146,7 +147,10 @@ pub struct CloseReport {
 
 /// An open volume. Dropping it without `close` is a crash: the journal keeps what it has.
 pub struct Volume {
+    env: Env,
     id: VolumeId,
+    /// What clients asked: counted here, in the methods that answer them.
+    io: IoCounters,
     map: Arc<Map>,
     frames: frames::FrameReader,
     /// The committed state that a reader opened, or what a writer began with.
@@ -196,40 +200,72 @@ impl Volume {
 
     /// Reads `[offset, offset + len)`; any byte alignment, bounds checked.
     pub async fn read(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
-        self.check_bounds(offset, len)?;
-        self.read_bytes(offset, len).await
+        let request = async {
+            self.check_bounds(offset, len)?;
+            self.read_bytes(offset, len).await
+        };
+        self.counted(IoKind::Read, Some((offset, len)), request).await
     }
 
     /// Writes; any byte alignment. Returns when the write is acknowledged (`fua`: durable).
     pub async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
-        self.check_bounds(offset, data.len() as u64)?;
-        self.write_bytes(offset, data, fua).await
+        let len = data.len() as u64;
+        let request = async {
+            self.check_bounds(offset, len)?;
+            self.write_bytes(offset, data, fua).await
+        };
+        self.counted(IoKind::Write, Some((offset, len)), request).await
     }
 
     /// Makes a range read as zeroes: a hole, or `allocated` zeroes.
     pub async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
-        self.check_bounds(offset, len)?;
-        self.zero_bytes(offset, len, allocated, fua).await
+        let request = async {
+            self.check_bounds(offset, len)?;
+            self.zero_bytes(offset, len, allocated, fua).await
+        };
+        self.counted(IoKind::WriteZeroes, Some((offset, len)), request).await
+    }
+
+    /// Gives up what a range holds. Only a hint: the whole blocks inside become holes, parts of
+    /// blocks stay as they are, which saves reading them.
+    pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        let request = async {
+            self.check_bounds(offset, len)?;
+            match whole_blocks(offset, len) {
+                Some((offset, len)) => self.zero_bytes(offset, len, false, fua).await,
+                None => Ok(()),
+            }
+        };
+        self.counted(IoKind::Trim, Some((offset, len)), request).await
     }
 
     /// Makes everything acknowledged before this call durable, as far as the mode says.
     pub async fn flush(&self) -> Result<()> {
-        match &self.writer {
-            Some(writer) => writer.flush().await,
-            None => Ok(()),
-        }
+        let request = async {
+            match &self.writer {
+                Some(writer) => writer.flush().await,
+                None => Ok(()),
+            }
+        };
+        self.counted(IoKind::Flush, None, request).await
     }
 
     /// What `[offset, offset + len)` is, ascending, at most `count_max` ranges; may end early.
     pub async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
-        self.check_bounds(offset, len)?;
-        self.ranges_of(offset, len, count_max).await
+        let request = async {
+            self.check_bounds(offset, len)?;
+            self.ranges_of(offset, len, count_max).await
+        };
+        self.counted(IoKind::BlockStatus, Some((offset, len)), request).await
     }
 
     /// Brings a range into the chunk cache.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        self.check_bounds(offset, len)?;
-        self.prefetch_bytes(offset, len).await
+        let request = async {
+            self.check_bounds(offset, len)?;
+            self.prefetch_bytes(offset, len).await
+        };
+        self.counted(IoKind::Cache, Some((offset, len)), request).await
     }
 
     /// Sets the size. Shrinking below existing data needs `force`, and drops that data.
@@ -259,6 +295,23 @@ impl Volume {
         close::status(self)
     }
 
+    /// What clients asked since the volume was opened.
+    pub fn io_stats(&self) -> IoStats {
+        self.io.snapshot(self.env.now())
+    }
+
+    async fn counted<T>(
+        &self,
+        kind: IoKind,
+        range: Option<(u64, u64)>,
+        request: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let running = self.io.begin(kind, self.env.now());
+        let answer = request.await;
+        running.end(self.env.now(), range, answer.is_ok());
+        answer
+    }
+
     fn check_bounds(&self, offset: u64, len: u64) -> Result<()> {
         let size_bytes = self.size_bytes();
         match offset.checked_add(len) {
@@ -266,6 +319,14 @@ impl Volume {
             _ => Err(Error::OutOfRange { size_bytes }),
         }
     }
+}
+
+/// The blocks that lie inside a range, in bytes; `None` when there is none.
+fn whole_blocks(offset: u64, len: u64) -> Option<(u64, u64)> {
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+    let start = offset.checked_next_multiple_of(BLOCK)?;
+    let end = offset.checked_add(len)? / BLOCK * BLOCK;
+    (start < end).then(|| (start, end - start))
 }
 
 /// A size that a volume can have.
@@ -279,4 +340,18 @@ fn check_size(size_bytes: u64) -> Result<()> {
         return Err(Error::Invalid(format!("a volume is at most {VOLUME_BYTES_MAX} bytes (1 EiB)")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_blocks;
+
+    /// A trim of parts of blocks trims the whole blocks inside, if any.
+    #[test]
+    fn trim_keeps_parts_of_blocks() {
+        assert_eq!(whole_blocks(0, 4096), Some((0, 4096)));
+        assert_eq!(whole_blocks(512, 8192), Some((4096, 4096)));
+        assert_eq!(whole_blocks(512, 4096), None);
+        assert_eq!(whole_blocks(u64::MAX - 512, 512), None);
+    }
 }

@@ -8,7 +8,7 @@ use cistern_engine::{
     env::Env,
     store::{
         CloudStore, DirectoryStore, MemoryStore, Meter, ProbeReport, Put, Retry, SharedStore, Store,
-        StoreError, StoreUrl, Variables, Verdict, probe,
+        StoreError, StoreKind, StoreUrl, Variables, Verdict, probe,
     },
 };
 use cistern_harness::{minio::Minio, scratch::Scratch};
@@ -192,8 +192,8 @@ async fn directory() {
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
     let stats = meter.snapshot();
     let puts = &stats.kinds[0];
-    assert_eq!((puts.kind, puts.errors > 0), ("put", true), "odd names were refused");
-    assert_eq!(puts.latency.iter().map(|b| b.requests).sum::<u64>(), puts.requests);
+    assert_eq!((puts.kind, puts.errors > 0), (StoreKind::Put, true), "odd names were refused");
+    assert_eq!(puts.latency.count, puts.requests);
     assert!(stats.last_error.is_some_and(|e| e.text.contains("must end in")));
     DirectoryStore::remove(&env, &root).await.expect("an empty root can go");
     assert!(!root.exists());

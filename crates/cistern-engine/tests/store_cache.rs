@@ -16,7 +16,7 @@ use cistern_engine::{
     cache::{Admission, CHUNK_BYTES, CacheKey, ChunkCache, ObjectReader, ObjectRef, PIECE_BYTES},
     disk::{Disk, DiskFile, RealDisk},
     env::Env,
-    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreResult},
+    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult},
 };
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
@@ -403,7 +403,7 @@ impl Reading {
     /// Ranged GETs so far, and the bytes they brought.
     fn gets(&self) -> (u64, u64) {
         let stats = self.meter.snapshot();
-        let kind = stats.kinds.iter().find(|k| k.kind == "get_range").expect("a kind");
+        let kind = stats.kinds.iter().find(|k| k.kind == StoreKind::GetRange).expect("a kind");
         (kind.requests, kind.bytes)
     }
 }

@@ -196,7 +196,7 @@ async fn meters_count() {
     assert!(matches!(meter.get("log/2", 10).await, Err(StoreError::NotFound(_))));
     assert_eq!(meter.put_if_absent("log/1", Bytes::from_static(b"x")).await.expect("an answer"), Put::Exists);
     let stats = meter.snapshot();
-    let of = |kind: &str| stats.kinds.iter().find(|k| k.kind == kind).expect("a kind");
+    let of = |kind: &str| stats.kinds.iter().find(|k| k.kind.name() == kind).expect("a kind");
     assert_eq!((of("put").requests, of("put").errors, of("put").bytes), (1, 0, 5));
     assert_eq!((of("get").requests, of("get").errors, of("get").bytes), (2, 1, 0));
     assert_eq!((of("get_range").requests, of("get_range").bytes), (1, 2));

@@ -8,6 +8,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
+    stats::IoKind,
     store::{MemoryStore, SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, RangeKind, ReadOnlyOptions, Volume, admin},
 };
@@ -231,5 +232,36 @@ async fn resizing_keeps_what_remains_and_zeroes_what_comes() {
     let volume = host.open().await;
     assert_eq!(volume.size_bytes(), 32 * MIB);
     assert_eq!(read(&volume, 0, MIB).await, expected);
+    close(volume).await;
+}
+
+/// Every request is counted once under its kind, with the range the client gave: a trim too, although
+/// only the whole blocks inside are trimmed. What fails counts as an error and moves no bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_clients_ask_is_counted() {
+    let host = Host::with_volume(64 * MIB, KeySource::None).await;
+    let volume = host.open().await;
+    volume.write(0, Bytes::from(noise(3, 65536)), false).await.expect("written");
+    volume.write(512, Bytes::from(noise(4, 512)), true).await.expect("written");
+    read(&volume, 0, 8192).await;
+    assert!(volume.read(64 * MIB, 512).await.is_err());
+    volume.trim(512, 8192, false).await.expect("trimmed");
+    volume.zero(MIB, MIB, true, false).await.expect("zeroed");
+    volume.flush().await.expect("flushed");
+    let io = volume.io_stats();
+    let told: Vec<_> =
+        io.kinds.iter().map(|k| (k.kind, k.requests, k.errors, k.bytes, k.in_flight)).collect();
+    let expected = [
+        (IoKind::Read, 2, 1, 8192, 0),
+        (IoKind::Write, 2, 0, 66048, 0),
+        (IoKind::Flush, 1, 0, 0, 0),
+        (IoKind::Trim, 1, 0, 8192, 0),
+        (IoKind::WriteZeroes, 1, 0, MIB, 0),
+        (IoKind::Cache, 0, 0, 0, 0),
+        (IoKind::BlockStatus, 0, 0, 0, 0),
+    ];
+    assert_eq!(told, expected);
+    let trim = &io.kinds[IoKind::Trim as usize];
+    assert_eq!((trim.alignments[0].bytes, trim.sizes[0].up_to_bytes), (512, Some(8192)));
     close(volume).await;
 }

@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
-    units::BLOCK_BYTES,
     volume::{self, Piece, Volume},
 };
 use cistern_nbd::{Errno, Export, ExportEntry, ExportError, Exports, Properties, RangeKind, ReadPiece};
@@ -68,16 +67,11 @@ impl Export for VolumeExport {
     }
 
     async fn flush(&self) -> cistern_nbd::Result<()> {
-        if self.volume.is_read_only() {
-            return Ok(());
-        }
         self.volume.flush().await.map_err(|error| self.failed("flush", error))
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> cistern_nbd::Result<()> {
-        // Only a hint: parts of blocks stay as they are, which saves reading them.
-        let Some((offset, len)) = whole_blocks(offset, len) else { return Ok(()) };
-        self.volume.zero(offset, len, false, fua).await.map_err(|error| self.failed("trim", error))
+        self.volume.trim(offset, len, fua).await.map_err(|error| self.failed("trim", error))
     }
 
     async fn write_zeroes(
@@ -106,14 +100,6 @@ impl Export for VolumeExport {
             Err(error) => Err(self.failed("block status", error)),
         }
     }
-}
-
-/// The blocks that lie inside a range, in bytes; `None` when there is none.
-fn whole_blocks(offset: u64, len: u64) -> Option<(u64, u64)> {
-    const BLOCK: u64 = BLOCK_BYTES as u64;
-    let start = offset.checked_next_multiple_of(BLOCK)?;
-    let end = offset.checked_add(len)? / BLOCK * BLOCK;
-    (start < end).then(|| (start, end - start))
 }
 
 fn piece(piece: Piece) -> ReadPiece {
@@ -247,15 +233,6 @@ mod tests {
         assert_eq!(errno("flush", &Error::Closed), Errno::Shutdown);
         assert_eq!(errno("read", &Error::corrupt("frame", "crc")), Errno::Io);
         assert_eq!(errno("write", &Error::Fenced { ours: 1, theirs: 2 }), Errno::Io);
-    }
-
-    /// A trim of parts of blocks trims the whole blocks inside, if any.
-    #[test]
-    fn trim_keeps_parts_of_blocks() {
-        assert_eq!(whole_blocks(0, 4096), Some((0, 4096)));
-        assert_eq!(whole_blocks(512, 8192), Some((4096, 4096)));
-        assert_eq!(whole_blocks(512, 4096), None);
-        assert_eq!(whole_blocks(u64::MAX - 512, 512), None);
     }
 
     /// A fault is logged once, not once per request; another kind is logged at once.

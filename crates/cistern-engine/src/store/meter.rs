@@ -16,18 +16,18 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult};
-use crate::env::Env;
+use crate::{
+    env::Env,
+    stats::{Latencies, LatencyStats},
+};
 
-/// Upper bound of the first latency bucket in microseconds; each further one is twice as wide.
-const LATENCY_FIRST_US: u64 = 250;
-/// Buckets with a bound: 250 us to 32.8 s. What took longer is in the last, unbounded bucket.
-const LATENCY_BUCKETS: usize = 18;
-
-#[derive(Clone, Copy)]
-enum Kind {
+/// What a store can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreKind {
     Put,
     PutIfAbsent,
     Get,
@@ -37,43 +37,55 @@ enum Kind {
     Delete,
 }
 
-/// Names of the kinds, in their order; part of the metrics' surface.
-const KIND_NAMES: [&str; 7] = ["put", "put_if_absent", "get", "get_range", "list", "list_dirs", "delete"];
+impl StoreKind {
+    /// Every kind, in the order of the discriminants.
+    pub const ALL: [StoreKind; 7] = [
+        StoreKind::Put,
+        StoreKind::PutIfAbsent,
+        StoreKind::Get,
+        StoreKind::GetRange,
+        StoreKind::List,
+        StoreKind::ListDirs,
+        StoreKind::Delete,
+    ];
+
+    /// The name in metrics and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            StoreKind::Put => "put",
+            StoreKind::PutIfAbsent => "put_if_absent",
+            StoreKind::Get => "get",
+            StoreKind::GetRange => "get_range",
+            StoreKind::List => "list",
+            StoreKind::ListDirs => "list_dirs",
+            StoreKind::Delete => "delete",
+        }
+    }
+}
 
 #[derive(Default)]
 struct Counters {
     requests: AtomicU64,
     errors: AtomicU64,
     bytes: AtomicU64,
-    latency_us: AtomicU64,
-    latency: [AtomicU64; LATENCY_BUCKETS + 1],
+    latencies: Latencies,
 }
 
 /// What one kind of request came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindStats {
-    pub kind: &'static str,
+    pub kind: StoreKind,
     /// Requests begun, answered or not.
     pub requests: u64,
     pub errors: u64,
     /// Body bytes sent by successful puts, or received by gets.
     pub bytes: u64,
-    /// Sum of the answered requests' latencies in microseconds.
-    pub latency_us: u64,
-    /// Answered requests by latency, not cumulative.
-    pub latency: Vec<LatencyBucket>,
-}
-
-/// Requests that took at most `up_to_us` microseconds and more than the bucket before.
-#[derive(Clone, Debug, Serialize)]
-pub struct LatencyBucket {
-    /// `None`: no bound.
-    pub up_to_us: Option<u64>,
-    pub requests: u64,
+    /// Of the answered requests.
+    pub latency: LatencyStats,
 }
 
 /// The newest error of a store.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastError {
     pub text: String,
     /// Milliseconds since it happened.
@@ -83,7 +95,7 @@ pub struct LastError {
 }
 
 /// Everything a meter knows at one moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStats {
     pub kinds: Vec<KindStats>,
     /// Stays after the store has recovered; compare its age.
@@ -100,7 +112,7 @@ struct ErrorAt {
 pub struct Meter {
     inner: SharedStore,
     env: Env,
-    kinds: [Counters; KIND_NAMES.len()],
+    kinds: [Counters; StoreKind::ALL.len()],
     last_error: Mutex<Option<ErrorAt>>,
 }
 
@@ -111,7 +123,7 @@ impl Meter {
 
     /// The counters now. They are read one by one, so a request under way may show in some only.
     pub fn snapshot(&self) -> StoreStats {
-        let kinds = KIND_NAMES.iter().zip(&self.kinds).map(|(kind, c)| c.snapshot(kind)).collect();
+        let kinds = StoreKind::ALL.into_iter().zip(&self.kinds).map(|(kind, c)| c.snapshot(kind)).collect();
         let now = self.env.now();
         let last_error = self.last_error.lock().expect("nothing panics while it holds the error");
         let last_error = last_error.as_ref().map(|e| LastError {
@@ -124,7 +136,7 @@ impl Meter {
 
     async fn count<T>(
         &self,
-        kind: Kind,
+        kind: StoreKind,
         request: impl Future<Output = StoreResult<T>>,
         bytes: impl FnOnce(&T) -> usize,
     ) -> StoreResult<T> {
@@ -132,7 +144,7 @@ impl Meter {
         counters.requests.fetch_add(1, Relaxed);
         let begin = self.env.now();
         let answer = request.await;
-        counters.answered(self.env.now().saturating_sub(begin));
+        counters.latencies.record(self.env.now().saturating_sub(begin));
         match &answer {
             Ok(out) => _ = counters.bytes.fetch_add(bytes(out) as u64, Relaxed),
             Err(StoreError::NotFound(_)) => {}
@@ -147,25 +159,13 @@ impl Meter {
 }
 
 impl Counters {
-    fn answered(&self, time: Duration) {
-        let us = time.as_micros() as u64;
-        let bucket = (0..LATENCY_BUCKETS).find(|&b| us <= LATENCY_FIRST_US << b).unwrap_or(LATENCY_BUCKETS);
-        self.latency[bucket].fetch_add(1, Relaxed);
-        self.latency_us.fetch_add(us, Relaxed);
-    }
-
-    fn snapshot(&self, kind: &'static str) -> KindStats {
-        let bucket = |(b, requests): (usize, &AtomicU64)| LatencyBucket {
-            up_to_us: (b < LATENCY_BUCKETS).then_some(LATENCY_FIRST_US << b),
-            requests: requests.load(Relaxed),
-        };
+    fn snapshot(&self, kind: StoreKind) -> KindStats {
         KindStats {
             kind,
             requests: self.requests.load(Relaxed),
             errors: self.errors.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
-            latency_us: self.latency_us.load(Relaxed),
-            latency: self.latency.iter().enumerate().map(bucket).collect(),
+            latency: self.latencies.snapshot(),
         }
     }
 }
@@ -180,27 +180,27 @@ impl fmt::Debug for Meter {
 impl Store for Meter {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
         let len = body.len();
-        self.count(Kind::Put, self.inner.put(key, body), |()| len).await
+        self.count(StoreKind::Put, self.inner.put(key, body), |()| len).await
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         let len = body.len();
         let sent = |put: &Put| if *put == Put::Created { len } else { 0 };
-        self.count(Kind::PutIfAbsent, self.inner.put_if_absent(key, body), sent).await
+        self.count(StoreKind::PutIfAbsent, self.inner.put_if_absent(key, body), sent).await
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.count(Kind::Get, self.inner.get(key, bytes_max), Bytes::len).await
+        self.count(StoreKind::Get, self.inner.get(key, bytes_max), Bytes::len).await
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.count(Kind::GetRange, self.inner.get_range(key, range), Bytes::len).await
+        self.count(StoreKind::GetRange, self.inner.get_range(key, range), Bytes::len).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.count(Kind::List, self.inner.list_after(prefix, after, count_max), |_| 0).await
+        self.count(StoreKind::List, self.inner.list_after(prefix, after, count_max), |_| 0).await
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.count(Kind::ListDirs, self.inner.list_dirs(prefix), |_| 0).await
+        self.count(StoreKind::ListDirs, self.inner.list_dirs(prefix), |_| 0).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.count(Kind::Delete, self.inner.delete(key), |()| 0).await
+        self.count(StoreKind::Delete, self.inner.delete(key), |()| 0).await
     }
     fn url(&self) -> String {
         self.inner.url()

@@ -19,6 +19,7 @@ use crate::{
         keys, read_committed, read_identity,
     },
     map::{Map, MapOptions},
+    stats::IoCounters,
     store::{Put, SharedStore, Stores},
     units::{JournalPos, VolumeId},
     volume::{
@@ -71,6 +72,8 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
 
 /// A volume that shows one committed state.
 pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Volume {
+    let env = parts.env.clone();
+    let io = IoCounters::new(env.now());
     let (map, frames) = parts.build(keys, committed);
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
@@ -78,7 +81,7 @@ pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed)
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
     };
-    Volume { id: keys.volume, map, frames, opened, writer: None }
+    Volume { env, id: keys.volume, io, map, frames, opened, writer: None }
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
@@ -116,7 +119,8 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         resizing: tokio::sync::Mutex::new(()),
         write_back: tokio::sync::Mutex::new(Some(write_back)),
     };
-    Ok(Arc::new(Volume { id: identity.volume, map, frames, opened, writer: Some(writer) }))
+    let (env, io) = (o.env.clone(), IoCounters::new(o.env.now()));
+    Ok(Arc::new(Volume { env, id: identity.volume, io, map, frames, opened, writer: Some(writer) }))
 }
 
 fn start_write_back(

@@ -1,0 +1,180 @@
+//! What is counted about the requests of a volume: how many, how large, how aligned, how long.
+//!
+//! Counters only ever grow, so whoever reads them twice has the rates in between; nothing here keeps
+//! a window, takes a lock or asks the time. A request costs a handful of relaxed atomic additions.
+//! A snapshot reads the counters one by one: a request under way may show in some of them only.
+//! Never decides anything: the engine does not look at its own statistics.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+mod latency;
+mod pending;
+mod shape;
+
+pub use latency::{Latencies, LatencyBucket, LatencyStats};
+use pending::Pending;
+use shape::Shapes;
+pub use shape::{AlignmentCount, SizeCount};
+
+/// What a client can ask of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoKind {
+    Read,
+    Write,
+    Flush,
+    Trim,
+    WriteZeroes,
+    Cache,
+    BlockStatus,
+}
+
+impl IoKind {
+    /// Every kind, in the order of the discriminants and of every list.
+    pub const ALL: [IoKind; 7] = [
+        IoKind::Read,
+        IoKind::Write,
+        IoKind::Flush,
+        IoKind::Trim,
+        IoKind::WriteZeroes,
+        IoKind::Cache,
+        IoKind::BlockStatus,
+    ];
+
+    /// The name in metrics and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Flush => "flush",
+            IoKind::Trim => "trim",
+            IoKind::WriteZeroes => "write_zeroes",
+            IoKind::Cache => "cache",
+            IoKind::BlockStatus => "block_status",
+        }
+    }
+}
+
+/// The requests of one kind since the volume was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KindIo {
+    pub kind: IoKind,
+    /// Answered requests, failed ones included.
+    pub requests: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Bytes of the ranges of successful requests.
+    pub bytes: u64,
+    /// Requests not answered yet.
+    pub in_flight: u64,
+    /// Sum of the time that requests spent here, those in flight included. Its growth divided by the
+    /// time it took is the mean number of requests in flight.
+    pub busy_us: u64,
+    pub latency: LatencyStats,
+    /// Requests by the length of their range; empty for a flush, which has none.
+    pub sizes: Vec<SizeCount>,
+    /// Requests by the largest power of two that divides both their offset and their length.
+    pub alignments: Vec<AlignmentCount>,
+}
+
+/// The requests of a volume since it was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoStats {
+    /// Time since the volume was opened: the base of every rate.
+    pub open_us: u64,
+    /// One entry for each of [`IoKind::ALL`].
+    pub kinds: Vec<KindIo>,
+}
+
+/// The counters behind [`IoStats`].
+pub struct IoCounters {
+    opened: Duration,
+    kinds: [Counters; IoKind::ALL.len()],
+}
+
+#[derive(Default)]
+struct Counters {
+    pending: Pending,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    latencies: Latencies,
+    shapes: Shapes,
+}
+
+/// A request under way. Dropped without an end (its client went away), it is not counted.
+pub struct Running<'a> {
+    counters: &'a Counters,
+    begun: Duration,
+    token: u64,
+}
+
+impl IoCounters {
+    /// `now` is the time of the volume's opening, on the clock of every later call.
+    pub fn new(now: Duration) -> IoCounters {
+        IoCounters { opened: now, kinds: Default::default() }
+    }
+
+    /// A request arrives.
+    pub fn begin(&self, kind: IoKind, now: Duration) -> Running<'_> {
+        let counters = &self.kinds[kind as usize];
+        Running { counters, begun: now, token: counters.pending.begin(now) }
+    }
+
+    /// Everything counted so far.
+    pub fn snapshot(&self, now: Duration) -> IoStats {
+        let kinds = IoKind::ALL.iter().zip(&self.kinds).map(|(kind, c)| c.snapshot(*kind, now)).collect();
+        IoStats { open_us: micros(now.saturating_sub(self.opened)), kinds }
+    }
+}
+
+impl Running<'_> {
+    /// The request is answered. `range` is its offset and length, if it has one.
+    pub fn end(self, now: Duration, range: Option<(u64, u64)>, succeeded: bool) {
+        let counters = self.counters;
+        counters.latencies.record(now.saturating_sub(self.begun));
+        if let Some((offset, len)) = range {
+            counters.shapes.record(offset, len);
+        }
+        match (succeeded, range) {
+            (true, Some((_, len))) => _ = counters.bytes.fetch_add(len, Relaxed),
+            (true, None) => {}
+            (false, _) => _ = counters.errors.fetch_add(1, Relaxed),
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.counters.pending.end(self.token);
+    }
+}
+
+impl Counters {
+    fn snapshot(&self, kind: IoKind, now: Duration) -> KindIo {
+        let latency = self.latencies.snapshot();
+        let (in_flight, waiting) = self.pending.snapshot(now);
+        KindIo {
+            kind,
+            requests: latency.count,
+            errors: self.errors.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            in_flight,
+            busy_us: latency.sum_us + micros(waiting),
+            latency,
+            sizes: self.shapes.sizes(),
+            alignments: self.shapes.alignments(),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
