@@ -48,7 +48,10 @@ pub enum Error {
     #[error("corrupt {what}: {detail}")]
     Corrupt { what: String, detail: String },
     /// A format this version does not know.
-    #[error("{what} has format version {found}, this cistern knows up to {known}: use a newer cistern")]
+    #[error(
+        "{what} has format version {found}, this cistern knows {known}: use {} cistern",
+        if found > known { "a newer" } else { "the older" }
+    )]
     Version { what: String, found: u32, known: u32 },
     /// A key is missing or wrong.
     #[error("{0}")]

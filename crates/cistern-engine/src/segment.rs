@@ -22,10 +22,11 @@ mod frame;
 
 pub use build::SegmentBuilder;
 pub use entry::{Tail, encode_claim, encode_release, object_key, read_head, read_tail};
-pub use frame::open_frame;
+pub use frame::{FrameShape, open_frame, open_raw};
 
-/// Version of the log objects' format that is written, and the newest that is read.
-pub const FORMAT: u8 = 1;
+/// Version of the log objects' format that is written and read. Frames are read without the object's head, so
+/// a volume has frames of one version only: see the version of `volume.json`.
+pub const FORMAT: u8 = 2;
 /// Bytes to read from the end of a log object at first: nearly every footer fits.
 pub const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of the largest log object: twice a full segment, for one large request at its end.

@@ -1,14 +1,15 @@
 //! The log objects: they read back, and nothing that is damaged, swapped, forged or cut does.
 
-use std::sync::LazyLock;
+use std::{ops::Range, sync::LazyLock};
 
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, fields::put_varint},
     segment::{
-        Claim, Entry, EntryHead, EntryKind, Footer, MAPPINGS_MAX, Release, SealedSegment, SegmentBuilder,
-        Slot, TAIL_BYTES, Tail, encode_claim, encode_release, open_frame, read_head, read_tail,
+        Claim, Entry, EntryHead, EntryKind, FORMAT, Footer, FrameShape, MAPPINGS_MAX, Release, SealedSegment,
+        SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release, open_frame, open_raw,
+        read_head, read_tail,
     },
     units::{BLOCK_BYTES, Epoch, Extent, FrameRef, JournalPos, Place, Seq},
 };
@@ -124,7 +125,7 @@ fn claims_and_releases_read_back() {
     }
 }
 
-/// The bytes are what version 1 wrote, and what version 1 wrote still reads: these files stand
+/// The bytes are what version 2 wrote, and what version 2 wrote still reads: these files stand
 /// for objects in users' stores.
 #[test]
 fn golden_log_objects() {
@@ -133,7 +134,7 @@ fn golden_log_objects() {
             [("raw", Compression::None), ("lz4", Compression::Lz4), ("zstd", Compression::Zstd)]
         {
             let fresh = sample(key, compression, slot(1, 5));
-            let stored = golden::stored(&format!("segment-1-{name}-{suffix}.bin"), &fresh.body);
+            let stored = golden::stored(&format!("segment-2-{name}-{suffix}.bin"), &fresh.body);
             let expected = verify(key, &slot(1, 5), &fresh.body).unwrap();
             let (Entry::Segment(footer), frames) = verify(key, &slot(1, 5), &stored).unwrap() else {
                 panic!()
@@ -145,9 +146,9 @@ fn golden_log_objects() {
             }
         }
         let fresh = encode_claim(key, &slot(1, 5), &claim());
-        assert_eq!(golden::stored(&format!("claim-1-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("claim-2-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_release(key, &slot(1, 5), &release());
-        assert_eq!(golden::stored(&format!("release-1-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("release-2-{suffix}.bin"), &fresh), fresh);
     }
 }
 
@@ -344,15 +345,83 @@ fn consecutive_blocks_share_frames() {
     }
 }
 
-/// A newer version is told from damage, and a foreign object from both.
+/// A newer or older version is told from damage, and a foreign object from both.
 #[test]
-fn newer_and_foreign_objects_are_named() {
+fn other_versions_and_foreign_objects_are_named() {
     let mut object = encode_release(None, &slot(1, 5), &release()).to_vec();
-    *object.last_mut().unwrap() = 2;
+    *object.last_mut().unwrap() = 3;
     let result = whole(None, &slot(1, 5), &object);
-    assert!(matches!(result, Err(Error::Version { found: 2, known: 1, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Version { found: 3, known: 2, .. })), "{result:?}");
+    let older = golden::stored("release-1-plain.bin", &[]);
+    let result = whole(None, &slot(1, 5), &older);
+    assert!(matches!(result, Err(Error::Version { found: 1, known: 2, .. })), "{result:?}");
     let foreign = corrupt(whole(None, &slot(1, 5), &[b'x'; 500]));
     assert!(foreign.contains("not a cistern object"), "{foreign}");
+}
+
+/// A frame that does not compress gives each of its blocks from that block's bytes alone, at the price
+/// of a seal a block; no bit of them can be changed, and no other block takes their place.
+#[test]
+fn blocks_of_raw_frames_are_read_alone() {
+    let data = noise(&mut 1, 16 * BLOCK_BYTES);
+    for key in [None, Some(&*KEY)] {
+        let mut builder = builder(key, Compression::Lz4, slot(1, 5));
+        builder.data(32, &data);
+        let built = builder.finish(range(), SIZE);
+        let Place::Frame(frame) = built.mappings[0].place else { panic!() };
+        let sealer = Sealer::new(key, volume(1), ObjectKind::Segment, salt(0x5a), 5);
+        let shape = FrameShape::new(key.is_some());
+        assert!(shape.is_raw(&frame));
+        assert_eq!(frame.stored as usize, 16 * (BLOCK_BYTES + sealer.overhead()));
+        let stored = |range: Range<u64>| &built.body[range.start as usize..range.end as usize];
+        for (index, blocks) in [(0, 1), (7, 1), (15, 1), (3, 5), (0, 16)] {
+            let part = FrameRef { index, ..frame };
+            let bytes = stored(shape.needed(&part, blocks));
+            assert_eq!(bytes.len(), blocks as usize * (BLOCK_BYTES + sealer.overhead()));
+            let expected = &data[usize::from(index) * BLOCK_BYTES..][..blocks as usize * BLOCK_BYTES];
+            assert!(open_raw(&sealer, &part, bytes).unwrap()[..] == *expected);
+            for bit in (0..bytes.len() * 8).step_by(501) {
+                let mut damaged = bytes.to_vec();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                corrupt(open_raw(&sealer, &part, &damaged));
+            }
+        }
+        let (one, other) = (FrameRef { index: 4, ..frame }, FrameRef { index: 5, ..frame });
+        corrupt(open_raw(&sealer, &one, stored(shape.needed(&other, 1))));
+        let behind = FrameRef { index: 15, ..frame };
+        assert!(corrupt(open_raw(&sealer, &behind, stored(shape.needed(&one, 2)))).contains("has 16 blocks"));
+        corrupt(open_raw(&sealer, &one, &[]));
+        corrupt(open_raw(&sealer, &one, &stored(shape.needed(&one, 1))[1..]));
+    }
+}
+
+/// A frame that compresses is never as long as a raw one: where it would be, it is padded. So lengths
+/// tell the two apart.
+#[test]
+fn packed_frames_are_never_taken_for_raw() {
+    for key in [None, Some(&*KEY)] {
+        let sealer = Sealer::new(key, volume(1), ObjectKind::Segment, salt(0x5a), 5);
+        let unit = BLOCK_BYTES + sealer.overhead();
+        let mut padded = 0;
+        // So much noise and the rest zeroes: every length around that of a raw block comes up.
+        for noisy in 4000..4112 {
+            let mut data = vec![0; 2 * BLOCK_BYTES];
+            data[..noisy].copy_from_slice(&noise(&mut 1, noisy));
+            let mut builder = builder(key, Compression::Lz4, slot(1, 5));
+            builder.data(0, &data);
+            let built = builder.finish(range(), SIZE);
+            let Place::Frame(frame) = built.mappings[0].place else { panic!() };
+            assert!(!FrameShape::new(key.is_some()).is_raw(&frame), "{noisy}");
+            let stored = &built.body[frame.offset as usize..][..frame.stored as usize];
+            padded += usize::from(frame.stored as usize == unit + 1 && is_padded(&sealer, stored));
+            assert!(open_frame(&sealer, &frame, stored).unwrap()[..] == data[..]);
+        }
+        assert_eq!(padded, 1);
+    }
+}
+
+fn is_padded(sealer: &Sealer, stored: &[u8]) -> bool {
+    sealer.open(8, stored).unwrap()[0] & 0x80 != 0
 }
 
 proptest! {
@@ -405,7 +474,7 @@ proptest! {
         magic: bool,
         more in 0..1000_u64,
     ) {
-        if magic { bytes.extend([&MAGIC[..], &[1]].concat()) }
+        if magic { bytes.extend([&MAGIC[..], &[FORMAT]].concat()) }
         let _ = read_tail(None, volume(1), Seq(5), bytes.len() as u64 + more, &bytes);
         let _ = read_head(Seq(5), &bytes);
         let sealer = Sealer::new(None, volume(1), ObjectKind::Segment, salt(0x5a), 5);

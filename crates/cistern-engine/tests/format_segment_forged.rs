@@ -3,7 +3,7 @@
 
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
-    segment::{Entry, MAPPINGS_MAX, open_frame},
+    segment::{Entry, MAPPINGS_MAX, open_frame, open_raw},
     units::{BLOCK_BYTES, Extent, FrameRef, JournalPos, Mapping, Place, Seq, VOLUME_BYTES_MAX},
 };
 use golden::{corrupt, journal, salt, slot, volume, whole};
@@ -11,8 +11,11 @@ use proptest::prelude::*;
 
 mod golden;
 
+/// The version of log objects, by the format.
+const FORMAT: u8 = 2;
+
 fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
-    let mut object = [&MAGIC[..], &[1], frames].concat();
+    let mut object = [&MAGIC[..], &[FORMAT], frames].concat();
     let offset = object.len();
     let sealed_as = [ObjectKind::Segment, ObjectKind::Claim, ObjectKind::Release];
     let sealed_as = sealed_as.into_iter().find(|k| *k as u8 == kind).unwrap_or(ObjectKind::Run);
@@ -28,7 +31,7 @@ fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     object.extend_from_slice(&[kind, 0, 0, 0]);
     object.extend_from_slice(&crc32c(&object[trailer..]).to_le_bytes());
     object.extend_from_slice(&MAGIC);
-    object.push(1);
+    object.push(FORMAT);
     assert_eq!(object.len() - trailer, 72);
     object
 }
@@ -128,7 +131,7 @@ fn forged_footers_are_refused() {
 }
 
 /// A frame under a right seal that says it has no blocks, too many, or that decodes to another
-/// length, is refused.
+/// length, or whose padding is not, is refused.
 #[test]
 fn forged_frames_are_refused() {
     let sealer = Sealer::new(None, volume(1), ObjectKind::Segment, salt(0x5a), 5);
@@ -138,14 +141,56 @@ fn forged_frames_are_refused() {
         payload
     };
     let raw = |blocks: u8, bytes: usize| [vec![blocks, 0], vec![0; bytes]].concat();
-    for plain in
-        [vec![], vec![1], raw(0, 0), raw(17, 17 * 4096), raw(1, 4095), raw(1, 4097), raw(2, 4096), bomb]
+    let padding = |blocks: u8, bytes: usize, last: u8| [raw(blocks, bytes), vec![last]].concat();
+    let whole = raw(1, 4096);
+    let plains = [
+        vec![],
+        vec![1],
+        vec![0x81],
+        raw(0, 0),
+        raw(0x80, 0),
+        raw(17, 17 * 4096),
+        raw(0x91, 17 * 4096),
+        raw(1, 4095),
+        raw(1, 4097),
+        raw(0x81, 4096),
+        padding(1, 4096, 0),
+        padding(0x81, 4096, 1),
+        raw(2, 4096),
+        bomb,
+    ];
+    for (plain, good) in
+        plains.into_iter().map(|p| (p, false)).chain([(whole, true), (padding(0x81, 4096, 0), true)])
     {
         let mut stored = Vec::new();
         sealer.seal(8, &plain, &mut stored);
         let frame = FrameRef { seq: Seq(5), offset: 8, stored: stored.len() as u32, index: 0 };
-        corrupt(open_frame(&sealer, &frame, &stored));
+        let opened = open_frame(&sealer, &frame, &stored);
+        if good {
+            assert_eq!(opened.unwrap()[..], [0; 4096]);
+        } else {
+            corrupt(opened);
+        }
     }
+}
+
+/// A raw frame of more blocks than a frame may have is refused, whichever of them is wanted, and so is
+/// one whose blocks are whole only together.
+#[test]
+fn forged_raw_frames_are_refused() {
+    let sealer = Sealer::new(None, volume(1), ObjectKind::Segment, salt(0x5a), 5);
+    let unit = BLOCK_BYTES + sealer.overhead();
+    let mut stored = Vec::new();
+    for n in 0..17 {
+        sealer.seal(8 + n * unit as u64, &[7; BLOCK_BYTES], &mut stored);
+    }
+    let frame = |blocks: usize| FrameRef { seq: Seq(5), offset: 8, stored: (blocks * unit) as u32, index: 0 };
+    assert_eq!(open_frame(&sealer, &frame(16), &stored[..16 * unit]).unwrap().len(), 16 * BLOCK_BYTES);
+    corrupt(open_frame(&sealer, &frame(17), &stored));
+    corrupt(open_raw(&sealer, &frame(17), &stored[..unit]));
+    let mut together = Vec::new();
+    sealer.seal(8, &vec![7; 2 * unit - sealer.overhead()], &mut together);
+    corrupt(open_frame(&sealer, &frame(2), &together));
 }
 
 proptest! {

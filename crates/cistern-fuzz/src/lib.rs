@@ -9,7 +9,7 @@ use cistern_engine::{
     journal::format::{GroupHeader, Superblock},
     log::{checkpoint::Checkpoint, identity::Identity, keys, usage::decode_usage},
     map,
-    segment::{EntryKind, open_frame, read_head, read_tail},
+    segment::{EntryKind, open_frame, open_raw, read_head, read_tail},
     store::StoreUrl,
     units::{BLOCK_BYTES, Epoch, FrameRef, RunId, Salt, Seq, VolumeId},
 };
@@ -44,7 +44,9 @@ const VOLUME: VolumeId = VolumeId(Uuid::from_bytes([1; 16]));
 const SALT: Salt = Salt([2; 16]);
 const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
-/// Version byte of every format; each has its own constant, and all are at 1.
+/// Version byte of the objects of the log.
+const LOG_FORMAT: u8 = 2;
+/// Version byte of every other format; each has its own constant.
 const FORMAT: u8 = 1;
 
 /// A block of the journal that begins with `magic` and ends with the right checksum.
@@ -84,7 +86,7 @@ pub fn log_entry(data: &[u8]) {
 
 /// A log object by the book (`docs/format/segment.md`), with any footer.
 fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
-    let mut object = [&MAGIC[..], &[FORMAT], &vec![0; frames]].concat();
+    let mut object = [&MAGIC[..], &[LOG_FORMAT], &vec![0; frames]].concat();
     let offset = object.len();
     let plain = [&EPOCH.0.to_le_bytes()[..], footer].concat();
     Sealer::new(None, VOLUME, kind.sealed_as(), SALT, SEQ.0).seal(offset as u64, &plain, &mut object);
@@ -98,11 +100,12 @@ fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
     object.extend([kind.sealed_as() as u8, 0, 0, 0]);
     object.extend(crc32c(&object[trailer..]).to_le_bytes());
     object.extend(MAGIC);
-    object.push(FORMAT);
+    object.push(LOG_FORMAT);
     object
 }
 
-/// A frame: the bytes as stored, and as the content under a right seal.
+/// A frame: the bytes as stored, and as the content under a right seal; and as one block of a raw frame of
+/// which the first two bytes tell length and block.
 pub fn frame(data: &[u8]) {
     let sealer = Sealer::new(None, VOLUME, ObjectKind::Segment, SALT, SEQ.0);
     let place = |stored: &[u8]| FrameRef { seq: SEQ, offset: 8, stored: stored.len() as u32, index: 0 };
@@ -111,6 +114,17 @@ pub fn frame(data: &[u8]) {
     sealer.seal(8, data, &mut sealed);
     if let Ok(blocks) = open_frame(&sealer, &place(&sealed), &sealed) {
         assert!(blocks.len().is_multiple_of(BLOCK_BYTES) && !blocks.is_empty());
+    }
+    let Some(([blocks, index], block)) = data.split_first_chunk::<2>() else { return };
+    let unit = (BLOCK_BYTES + sealer.overhead()) as u32;
+    let raw = FrameRef { seq: SEQ, offset: 8, stored: u32::from(*blocks) * unit, index: *index };
+    let _ = open_raw(&sealer, &raw, block);
+    let mut block = block.to_vec();
+    block.resize(BLOCK_BYTES, 0);
+    let mut sealed = Vec::new();
+    sealer.seal(8 + u64::from(*index) * u64::from(unit), &block, &mut sealed);
+    if let Ok(opened) = open_raw(&sealer, &raw, &sealed) {
+        assert!(opened[..] == block[..] && index < blocks && *blocks <= 16);
     }
 }
 

@@ -70,21 +70,23 @@ impl Compressor {
 
     /// Appends the payload of `raw` to `out`: at most one byte more than `raw` has.
     pub fn append(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        let before = out.len();
+        if !self.append_if_it_pays(raw, out) {
+            out.push(RAW);
+            out.extend_from_slice(raw);
+        }
+    }
+
+    /// Appends the compressed payload of `raw` to `out` where that saves enough; otherwise appends
+    /// nothing and says false.
+    pub fn append_if_it_pays(&mut self, raw: &[u8], out: &mut Vec<u8>) -> bool {
         let skipped = self.misses >= MISSES_BEFORE_SAMPLING && !self.misses.is_multiple_of(SAMPLE_EVERY);
         let squeezed = if skipped { None } else { self.squeeze(raw) };
         self.misses = if squeezed.is_some() { 0 } else { self.misses.wrapping_add(1) };
-        match squeezed {
-            Some((algorithm, bytes)) => {
-                out.push(algorithm);
-                out.extend_from_slice(&self.scratch[..bytes]);
-            }
-            None => {
-                out.push(RAW);
-                out.extend_from_slice(raw);
-            }
-        }
-        debug_assert!(out.len() - before <= raw.len() + 1);
+        let Some((algorithm, bytes)) = squeezed else { return false };
+        debug_assert!(bytes < raw.len());
+        out.push(algorithm);
+        out.extend_from_slice(&self.scratch[..bytes]);
+        true
     }
 
     /// Compresses into the scratch space; `None` when that does not pay.

@@ -77,10 +77,12 @@ impl Sealer {
 
     /// Bytes that a sealed part has more than its plain bytes: 16 with a key, 4 without.
     pub fn overhead(&self) -> usize {
-        match &*self.0 {
-            Inner::Key(_) => MAX_TAG_LEN,
-            Inner::Checksum(_) => CRC_BYTES,
-        }
+        Self::overhead_of(matches!(&*self.0, Inner::Key(_)))
+    }
+
+    /// The same without a sealer at hand.
+    pub const fn overhead_of(encrypted: bool) -> usize {
+        if encrypted { MAX_TAG_LEN } else { CRC_BYTES }
     }
 
     /// Appends the sealed `plain` to `out`.
@@ -121,6 +123,24 @@ impl Sealer {
             }
             Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {
                 Ok(Cow::Borrowed(body))
+            }
+            Inner::Checksum(_) => Err(NotAuthentic),
+        }
+    }
+
+    /// As `open`, into `plain`, which has exactly the length of the plain bytes. It holds nothing
+    /// to be used when this fails.
+    pub fn open_to(&self, part: u64, sealed: &[u8], plain: &mut [u8]) -> Result<(), NotAuthentic> {
+        let at = sealed.len().checked_sub(self.overhead()).ok_or(NotAuthentic)?;
+        let (body, tail) = sealed.split_at(at);
+        assert_eq!(body.len(), plain.len(), "the caller knows the length");
+        match &*self.0 {
+            Inner::Key(key) => key
+                .open_separate_gather(nonce(part), Aad::empty(), body, tail, plain)
+                .map_err(|_| NotAuthentic),
+            Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {
+                plain.copy_from_slice(body);
+                Ok(())
             }
             Inner::Checksum(_) => Err(NotAuthentic),
         }

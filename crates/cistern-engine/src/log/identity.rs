@@ -15,8 +15,9 @@ use crate::{
     units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
 
-/// Version of the volume's format: of `volume.json` and of everything that has no version itself.
-pub const FORMAT: u32 = 1;
+/// Version of the volume's format: of `volume.json` and of everything that has no version itself, such as
+/// frames.
+pub const FORMAT: u32 = 2;
 /// Bytes of the longest `volume.json` that is read; ours have below 1 KiB.
 pub const IDENTITY_BYTES_MAX: u64 = 64 << 10;
 
@@ -88,7 +89,7 @@ impl Identity {
         json.into()
     }
 
-    /// Reads `volume.json`. `Error::Version` for a newer format, `Error::Corrupt` for anything
+    /// Reads `volume.json`. `Error::Version` for another format, `Error::Corrupt` for anything
     /// that is not a volume of ours.
     pub fn decode(bytes: &[u8]) -> Result<Identity> {
         let corrupt = |detail: String| Error::corrupt(keys::VOLUME, detail);
@@ -100,7 +101,7 @@ impl Identity {
         if preamble.cistern != CISTERN || preamble.format == 0 {
             return Err(corrupt("not a cistern volume".to_owned()));
         }
-        if preamble.format > FORMAT {
+        if preamble.format != FORMAT {
             let what = keys::VOLUME.to_owned();
             return Err(Error::Version { what, found: preamble.format, known: FORMAT });
         }

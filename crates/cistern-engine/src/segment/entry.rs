@@ -182,7 +182,7 @@ fn read_trailer(seq: Seq, tail: &[u8]) -> Result<Trailer> {
     if ending[..MAGIC.len()] != MAGIC || version == 0 {
         return Err(corrupt("not a cistern object"));
     }
-    if version > FORMAT {
+    if version != FORMAT {
         return Err(Error::Version { what: object_key(seq), found: version.into(), known: FORMAT.into() });
     }
     let bytes = tail.last_chunk::<TRAILER_BYTES>().ok_or_else(|| corrupt("it is cut short"))?;

@@ -1,11 +1,12 @@
 //! From mappings to bytes: fetch, verify and decode frames, keeping decoded ones for a while.
 //!
-//! Frames that lie side by side in an object are fetched with one request. A frame that does not
-//! verify is dropped from the chunk cache and fetched once more; if it fails again, the object itself
-//! is bad and the read fails.
+//! Frames that lie side by side in an object are fetched with one request, and of raw frames only the
+//! blocks that are needed. A frame that does not verify is dropped from the chunk cache and fetched
+//! once more; if it fails again, the object itself is bad and the read fails.
 
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
+    ops::Range,
     sync::Arc,
 };
 
@@ -17,7 +18,7 @@ use crate::{
     cache::{CacheKey, ObjectReader, ObjectRef},
     codec::{ObjectKind, Sealer},
     log::{VolumeKeys, checkpoint::EpochStart, keys, salt_of},
-    segment::open_frame,
+    segment::{FrameShape, open_frame, open_raw},
     units::{BLOCK_BYTES, FrameRef, Mapping, Place, Salt, Seq},
 };
 
@@ -33,28 +34,47 @@ pub struct FrameReader {
     reader: Arc<ObjectReader>,
     keys: VolumeKeys,
     epochs: Arc<[EpochStart]>,
-    /// Decoded frames by (seq, offset).
+    shape: FrameShape,
+    /// Decoded blocks by where in the object their bytes begin (seq, offset): whole packed frames, and
+    /// what was read of raw ones.
     decoded: DecodedFrames,
+    /// Sealers of segments that are read.
+    sealers: Sealers,
 }
 
 /// Hashed without a random seed: keys are ours, and a simulated run has to repeat exactly.
-type DecodedFrames = quick_cache::sync::Cache<(u64, u32), Bytes, ByBytes, BuildHasherDefault<DefaultHasher>>;
+type DecodedFrames = quick_cache::sync::Cache<(u64, u64), Bytes, ByBytes, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl quick_cache::Weighter<(u64, u32), Bytes> for ByBytes {
-    fn weight(&self, _: &(u64, u32), frame: &Bytes) -> u64 {
+impl quick_cache::Weighter<(u64, u64), Bytes> for ByBytes {
+    fn weight(&self, _: &(u64, u64), frame: &Bytes) -> u64 {
         frame.len() as u64 + 96 // the entry itself
     }
 }
 
-/// Frames that are fetched together: consecutive in one object.
+/// By seq. Deriving one costs more than opening a block.
+type Sealers =
+    quick_cache::sync::Cache<u64, Sealer, quick_cache::UnitWeighter, BuildHasherDefault<DefaultHasher>>;
+
+/// Sealers that are kept, below 1 KiB each.
+const SEALERS_MAX: usize = 1024;
+
+/// A mapping and what it takes to read it.
+struct Part {
+    frame: FrameRef,
+    blocks: u64,
+    /// Of the object.
+    range: Range<u64>,
+}
+
+/// Parts that are fetched together: consecutive in one object.
 struct Group {
     seq: Seq,
-    /// Of the first frame's beginning and the last one's end, in the object.
-    range: std::ops::Range<u64>,
-    mappings: Vec<(Mapping, FrameRef)>,
+    /// From the first part's beginning to the last one's end, in the object.
+    range: Range<u64>,
+    parts: Vec<Part>,
 }
 
 impl FrameReader {
@@ -68,12 +88,21 @@ impl FrameReader {
         let items = (memory_bytes / 16_384).max(16) as usize;
         let (hasher, lifecycle) = Default::default();
         let decoded = DecodedFrames::with(items, memory_bytes, ByBytes, hasher, lifecycle);
-        FrameReader { reader, keys, epochs, decoded }
+        let shape = FrameShape::new(keys.key.is_some());
+        let (weighter, hasher, lifecycle) = Default::default();
+        let sealers = Sealers::with(SEALERS_MAX, SEALERS_MAX as u64, weighter, hasher, lifecycle);
+        FrameReader { reader, keys, epochs, shape, decoded, sealers }
     }
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
     pub async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
-        let groups = self.group(mappings);
+        if let Some(all) = mappings.iter().map(|m| self.kept(&self.part(m))).collect() {
+            return Ok(all);
+        }
+        let mut groups = self.group(mappings);
+        if groups.len() == 1 {
+            return self.read_group(groups.remove(0)).await;
+        }
         let parts: Vec<Vec<Bytes>> = stream::iter(groups.into_iter().map(|g| self.read_group(g)))
             .buffered(FETCHES_MAX)
             .try_collect()
@@ -93,30 +122,41 @@ impl FrameReader {
         .await
     }
 
+    fn part(&self, mapping: &Mapping) -> Part {
+        let Place::Frame(frame) = mapping.place else { unreachable!("only data has frames") };
+        let blocks = mapping.extent.len;
+        Part { frame, blocks, range: self.shape.needed(&frame, blocks) }
+    }
+
     fn group(&self, mappings: &[Mapping]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        for mapping in mappings {
-            let Place::Frame(frame) = mapping.place else { unreachable!("only data has frames") };
-            let range = u64::from(frame.offset)..u64::from(frame.offset) + u64::from(frame.stored);
+        for part in mappings.iter().map(|m| self.part(m)) {
             match groups.last_mut() {
-                Some(g)
-                    if g.seq == frame.seq
-                        && (g.range.end == range.start
-                            || g.mappings.last().is_some_and(|(_, f)| f.offset == frame.offset))
-                        && range.end - g.range.start <= FETCH_BYTES_MAX =>
-                {
-                    g.range.end = range.end;
-                    g.mappings.push((*mapping, frame));
+                Some(g) if g.takes(&part) => {
+                    g.range.end = part.range.end;
+                    g.parts.push(part);
                 }
-                _ => groups.push(Group { seq: frame.seq, range, mappings: vec![(*mapping, frame)] }),
+                _ => groups.push(Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] }),
             }
         }
         groups
     }
 
+    /// The blocks of a part, if they are in memory.
+    fn kept(&self, part: &Part) -> Option<Bytes> {
+        self.cut(part, &self.decoded.get(&(part.frame.seq.0, part.range.start))?)
+    }
+
+    /// The blocks of a part out of what was decoded; `None` if that does not have them.
+    fn cut(&self, part: &Part, decoded: &Bytes) -> Option<Bytes> {
+        let index = if self.shape.is_raw(&part.frame) { 0 } else { usize::from(part.frame.index) };
+        let from = index * BLOCK_BYTES;
+        let to = from + part.blocks as usize * BLOCK_BYTES;
+        (to <= decoded.len()).then(|| decoded.slice(from..to))
+    }
+
     async fn read_group(&self, group: Group) -> Result<Vec<Bytes>> {
-        let cached = |(m, f): &(Mapping, FrameRef)| cut(&self.decoded.get(&(f.seq.0, f.offset))?, m, f);
-        if let Some(all) = group.mappings.iter().map(cached).collect() {
+        if let Some(all) = group.parts.iter().map(|part| self.kept(part)).collect() {
             return Ok(all);
         }
         let (object, salt) = self.object(group.seq)?;
@@ -132,25 +172,32 @@ impl FrameReader {
     }
 
     fn decode(&self, sealer: &Sealer, group: &Group, stored: &Bytes) -> Result<Vec<Bytes>> {
-        let mut out: Vec<Bytes> = Vec::with_capacity(group.mappings.len());
-        let mut last: Option<(u32, Bytes)> = None;
-        for (mapping, frame) in &group.mappings {
+        let mut out: Vec<Bytes> = Vec::with_capacity(group.parts.len());
+        let mut last: Option<(u64, Bytes)> = None;
+        for part in &group.parts {
             let decoded = match &last {
-                Some((offset, bytes)) if *offset == frame.offset => bytes.clone(),
+                Some((start, decoded)) if *start == part.range.start => decoded.clone(),
                 _ => {
-                    let from = u64::from(frame.offset) - group.range.start;
-                    let part = &stored[from as usize..][..frame.stored as usize];
-                    open_frame(sealer, frame, part)?
+                    let from = (part.range.start - group.range.start) as usize;
+                    let to = (part.range.end - group.range.start) as usize;
+                    let decoded = self.open(sealer, part, &stored[from..to])?;
+                    self.decoded.insert((part.frame.seq.0, part.range.start), decoded.clone());
+                    decoded
                 }
             };
-            let part = cut(&decoded, mapping, frame).ok_or_else(|| {
-                Error::corrupt(keys::entry(frame.seq), "a frame is shorter than the map says")
-            })?;
-            out.push(part);
-            self.decoded.insert((frame.seq.0, frame.offset), decoded.clone());
-            last = Some((frame.offset, decoded));
+            out.push(self.cut(part, &decoded).ok_or_else(|| {
+                Error::corrupt(keys::entry(part.frame.seq), "a frame is shorter than the map says")
+            })?);
+            last = Some((part.range.start, decoded));
         }
         Ok(out)
+    }
+
+    fn open(&self, sealer: &Sealer, part: &Part, stored: &[u8]) -> Result<Bytes> {
+        match self.shape.is_raw(&part.frame) {
+            true => open_raw(sealer, &part.frame, stored),
+            false => open_frame(sealer, &part.frame, stored),
+        }
     }
 
     fn object(&self, seq: Seq) -> Result<(ObjectRef, Salt)> {
@@ -162,13 +209,22 @@ impl FrameReader {
     }
 
     fn sealer(&self, salt: Salt, seq: Seq) -> Sealer {
-        Sealer::new(self.keys.key.as_deref(), self.keys.volume, ObjectKind::Segment, salt, seq.0)
+        if let Some(sealer) = self.sealers.get(&seq.0) {
+            return sealer;
+        }
+        let key = self.keys.key.as_deref();
+        let sealer = Sealer::new(key, self.keys.volume, ObjectKind::Segment, salt, seq.0);
+        self.sealers.insert(seq.0, sealer.clone());
+        sealer
     }
 }
 
-/// The mapping's blocks of a decoded frame; `None` if the frame does not have them.
-fn cut(decoded: &Bytes, mapping: &Mapping, frame: &FrameRef) -> Option<Bytes> {
-    let from = usize::from(frame.index) * BLOCK_BYTES;
-    let to = from + mapping.extent.len as usize * BLOCK_BYTES;
-    (to <= decoded.len()).then(|| decoded.slice(from..to))
+impl Group {
+    /// Whether a part goes on where this ends, or lies in the frame it ends with.
+    fn takes(&self, part: &Part) -> bool {
+        let last = self.parts.last().expect("no group is empty");
+        self.seq == part.frame.seq
+            && (self.range.end == part.range.start || last.range == part.range)
+            && part.range.end - self.range.start <= FETCH_BYTES_MAX
+    }
 }
