@@ -34,8 +34,12 @@ pub struct DiskFaults {
     pub fail_next_write: bool,
     /// There is no space for new files.
     pub full: bool,
-    /// Chance that a read takes seconds.
+    /// Chance that an operation takes seconds.
     pub slow: f64,
+    /// Chance that a read or a write fails.
+    pub fail: f64,
+    /// Chance that a read gives a bit that is not what was written.
+    pub lie: f64,
 }
 
 struct State {
@@ -109,23 +113,42 @@ impl SimDisk {
         self.with(|s| s.files.contains_key(name))
     }
 
+    /// Some file; `None` when there is none.
+    fn some_file(&self) -> Option<(String, Arc<Mutex<Media>>)> {
+        let files: Vec<_> = self.with(|s| s.files.iter().map(|(n, f)| (n.clone(), f.clone())).collect());
+        (!files.is_empty()).then(|| files[self.sim.range(0, files.len() as u64) as usize].clone())
+    }
+
+    /// Removes some file, or puts zeroes of some length in its place.
+    pub fn spoil_some_file(&self) {
+        let Some((name, file)) = self.some_file() else { return };
+        let bytes = file.lock().expect("no panic under this lock").bytes();
+        let left = match self.sim.range(0, 3) {
+            0 => None,
+            1 => Some(bytes),
+            _ => Some(self.sim.range(0, bytes as u64 / 4096 + 1) as usize * 4096),
+        };
+        self.sim.note(format_args!("disk {}: {name} of {bytes} bytes becomes {left:?} zeroes", self.name()));
+        self.with(|s| match left {
+            None => drop(s.files.remove(&name)),
+            Some(left) => drop(s.files.insert(name, Arc::new(Mutex::new(Media::zeroed(left))))),
+        });
+    }
+
+    fn name(&self) -> String {
+        self.with(|s| s.name.clone())
+    }
+
     /// Flips one bit somewhere in some file; false when there is nothing to flip.
     pub fn flip_somewhere(&self) -> bool {
-        let files: Vec<_> = self.with(|s| s.files.iter().map(|(n, f)| (n.clone(), f.clone())).collect());
-        if files.is_empty() {
-            return false;
-        }
-        let (name, file) = &files[self.sim.range(0, files.len() as u64) as usize];
+        let Some((name, file)) = self.some_file() else { return false };
         let mut media = file.lock().expect("no panic under this lock");
         if media.bytes() == 0 {
             return false;
         }
         let (at, bit) = (self.sim.range(0, media.bytes() as u64), self.sim.range(0, 8));
         media.flip(at as usize, bit as u8);
-        self.sim.note(format_args!(
-            "disk {}: bit {bit} of byte {at} of {name} flips",
-            self.with(|s| s.name.clone())
-        ));
+        self.sim.note(format_args!("disk {}: bit {bit} of byte {at} of {name} flips", self.name()));
         true
     }
 }
@@ -265,6 +288,16 @@ impl SimFile {
         self.disk.sim.dawdle().await;
     }
 
+    /// Whether an operation fails by chance.
+    fn fails(&self, what: &str) -> Result<()> {
+        let fail = self.disk.with(|s| s.faults.fail);
+        if self.disk.sim.chance(fail) {
+            self.disk.sim.note(format_args!("disk file {}: {what} fails", self.name));
+            return Err(io_error(&self.name, "input/output error"));
+        }
+        Ok(())
+    }
+
     fn take_fault(&self, pick: impl FnOnce(&mut DiskFaults) -> &mut bool) -> bool {
         self.disk.with(|s| std::mem::take(pick(&mut s.faults)))
     }
@@ -298,6 +331,7 @@ impl DiskFile for SimFile {
             drop(in_flight);
             return Err(io_error(&self.name, "input/output error"));
         }
+        self.fails("write")?; // in flight: it took place, or not, or in part
         self.media(|m| m.complete(number));
         self.disk.sim.note(format_args!("disk file {}: wrote {} at {offset}", self.name, data.len()));
         self.disk.sim.dawdle().await;
@@ -312,7 +346,14 @@ impl DiskFile for SimFile {
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check(offset, out.len())?;
         self.wait().await;
+        self.fails("read")?;
         self.media(|m| m.read(offset as usize, out));
+        let lie = self.disk.with(|s| s.faults.lie);
+        if self.disk.sim.chance(lie) && !out.is_empty() {
+            let (at, bit) = (self.disk.sim.range(0, out.len() as u64), self.disk.sim.range(0, 8));
+            out[at as usize] ^= 1 << bit;
+            self.disk.sim.note(format_args!("disk file {}: a read at {offset} lies", self.name));
+        }
         Ok(())
     }
 

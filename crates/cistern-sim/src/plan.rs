@@ -11,7 +11,7 @@ use cistern_engine::{
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use crate::{device::Settings, runtime::Sim, store::StoreFaults};
+use crate::{device::Settings, disk::DiskFaults, runtime::Sim, store::StoreFaults};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,6 +26,8 @@ pub enum Theme {
     Outages,
     /// The local disk fails.
     BadDisk,
+    /// The disk of the chunk cache fails, lies, and loses files: nobody may notice.
+    BadCache,
     /// Bytes change, in the store and on the disk.
     Damage,
     /// Nothing goes wrong.
@@ -33,8 +35,15 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 6] =
-        [Theme::Crashes, Theme::TakeOvers, Theme::Outages, Theme::BadDisk, Theme::Damage, Theme::Calm];
+    pub const ALL: [Theme; 7] = [
+        Theme::Crashes,
+        Theme::TakeOvers,
+        Theme::Outages,
+        Theme::BadDisk,
+        Theme::BadCache,
+        Theme::Damage,
+        Theme::Calm,
+    ];
 
     /// The name on the command line.
     pub fn name(&self) -> &'static str {
@@ -43,6 +52,7 @@ impl Theme {
             Theme::TakeOvers => "take-overs",
             Theme::Outages => "outages",
             Theme::BadDisk => "bad-disk",
+            Theme::BadCache => "bad-cache",
             Theme::Damage => "damage",
             Theme::Calm => "calm",
         }
@@ -99,6 +109,8 @@ pub struct Plan {
     pub faults: StoreFaults,
     /// Chance that bytes of a store's reply are damaged.
     pub damage: f64,
+    /// What is wrong with the disks of the chunk caches.
+    pub cache_faults: DiskFaults,
 }
 
 impl Plan {
@@ -108,16 +120,17 @@ impl Plan {
     }
 
     fn from(rng: &mut ChaCha8Rng, theme: Option<Theme>) -> Plan {
-        let drawn = match rng.random_range(0..20) {
+        let drawn = match rng.random_range(0..22) {
             0..7 => Theme::Crashes,
             7..13 => Theme::TakeOvers,
             13..15 => Theme::Outages,
             15..17 => Theme::BadDisk,
-            17..19 => Theme::Damage,
+            17..19 => Theme::BadCache,
+            19..21 => Theme::Damage,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
-        let settings = draw_settings(rng);
+        let settings = draw_settings(rng, theme);
         let size = settings.size_bytes;
         Plan {
             theme,
@@ -131,6 +144,7 @@ impl Plan {
             sweeping: rng.random_bool(0.5),
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
+            cache_faults: draw_cache_faults(rng, theme),
             settings,
         }
     }
@@ -145,6 +159,7 @@ impl Plan {
             Theme::TakeOvers => &[LoseHost, LoseHost, zombie, zombie, Close, PowerCut, GoOn],
             Theme::Outages => &[Outage, Outage, PowerCut, LoseHost, HastyClose],
             Theme::BadDisk => &[DiskFails, DiskFails, PowerCut, GoOn, LoseHost],
+            Theme::BadCache => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost],
             Theme::Damage => &[GoOn, Close, LoseHost],
             Theme::Calm => &[GoOn, Close],
         };
@@ -156,8 +171,13 @@ fn pick<'a, T>(rng: &mut ChaCha8Rng, choices: &'a [T]) -> &'a T {
     &choices[rng.random_range(0..choices.len())]
 }
 
-fn draw_settings(rng: &mut ChaCha8Rng) -> Settings {
+fn draw_settings(rng: &mut ChaCha8Rng, theme: Theme) -> Settings {
     let size_bytes = *pick(rng, &[MIB, 4 * MIB, 4 * MIB + 512 * 3, 16 * MIB]);
+    // Little memory and a small cache: reads come from the cache's disk, and chunks are evicted.
+    let (memory, caches) = match theme {
+        Theme::BadCache => (8 * MIB, [MIB, 2 * MIB, 8 * MIB]),
+        _ => (*pick(rng, &[16 * MIB, 64 * MIB]), [0, 2 * MIB, 16 * MIB]),
+    };
     let journal_bytes = *pick(rng, &[8 * MIB, 8 * MIB, 24 * MIB]);
     Settings {
         size_bytes,
@@ -170,9 +190,17 @@ fn draw_settings(rng: &mut ChaCha8Rng) -> Settings {
             &[Duration::from_millis(200), Duration::from_secs(2), Duration::from_secs(30)],
         ),
         dirty_bytes_max: *pick(rng, &[journal_bytes / 8, journal_bytes / 2, journal_bytes]),
-        memory_bytes: *pick(rng, &[16 * MIB, 64 * MIB]),
-        cache_bytes: *pick(rng, &[0, 2 * MIB, 16 * MIB]),
+        memory_bytes: memory,
+        cache_bytes: *pick(rng, &caches),
     }
+}
+
+fn draw_cache_faults(rng: &mut ChaCha8Rng, theme: Theme) -> DiskFaults {
+    if theme != Theme::BadCache {
+        return DiskFaults::default();
+    }
+    let mut chance = |high: f64| if rng.random_bool(0.5) { rng.random_range(0.0..high) } else { 0.0 };
+    DiskFaults { fail: chance(0.1), lie: chance(0.1), slow: chance(0.05), ..DiskFaults::default() }
 }
 
 fn draw_faults(rng: &mut ChaCha8Rng, theme: Theme) -> StoreFaults {

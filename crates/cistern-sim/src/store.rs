@@ -123,6 +123,11 @@ impl SimStore {
         })
     }
 
+    /// Requests that were sent so far, by everybody.
+    pub fn requests(&self) -> u64 {
+        self.with(|s| s.requests)
+    }
+
     /// Looks at, or damages, the objects behind everybody's back.
     pub fn objects<T>(&self, f: impl FnOnce(&mut Objects) -> T) -> T {
         self.with(|s| f(&mut s.objects))

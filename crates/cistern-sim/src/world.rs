@@ -261,6 +261,9 @@ impl World {
                 crashes -= 1;
                 self.crash_after_polls(host, inc, self.draw_polls(600));
             }
+            if self.plan.theme == Theme::BadCache {
+                self.spoil_cache(host);
+            }
             self.sim.note(format_args!("host {host}: opens, take_over={take_over}"));
             let opened = self.try_open(host, inc, take_over).await;
             match opened {
@@ -310,6 +313,16 @@ impl World {
                 self.sim.fail(format!("hang: host {host} has not opened the volume within {PATIENCE:?}"));
                 None
             }
+        }
+    }
+
+    /// Something happens to a cache while nobody uses it.
+    fn spoil_cache(&self, host: usize) {
+        let cache = &self.hosts[host].cache;
+        match self.sim.range(0, 4) {
+            0 => cache.spoil_some_file(),
+            1 => (0..self.sim.range(1, 200)).for_each(|_| _ = cache.flip_somewhere()),
+            _ => {}
         }
     }
 

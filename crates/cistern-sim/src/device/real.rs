@@ -36,11 +36,12 @@ fn stores(site: &Site) -> Stores {
     })
 }
 
-async fn cache(site: &Site, settings: &Settings) -> Result<Option<Arc<ChunkCache>>> {
+/// The cache, if there is to be one and it can be had: as in production, serving goes on without.
+async fn cache(site: &Site, settings: &Settings) -> Option<Arc<ChunkCache>> {
     if settings.cache_bytes == 0 {
-        return Ok(None);
+        return None;
     }
-    ChunkCache::open(site.env.clone(), site.cache.clone(), settings.cache_bytes).await.map(Some)
+    ChunkCache::open(site.env.clone(), site.cache.clone(), settings.cache_bytes).await.ok()
 }
 
 #[async_trait]
@@ -59,7 +60,7 @@ impl Engine for RealEngine {
             env: site.env.clone(),
             stores: stores(site),
             state: site.state.clone(),
-            cache: cache(site, settings).await?,
+            cache: cache(site, settings).await,
             key: settings.key.clone(),
             mode: settings.mode,
             journal_bytes: settings.journal_bytes,

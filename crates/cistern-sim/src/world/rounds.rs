@@ -7,10 +7,15 @@ use tokio::sync::oneshot;
 use super::{Damaged, PATIENCE, Past, Session, World};
 use crate::{
     client,
-    disk::Death,
+    disk::{Death, DiskFaults},
     plan::{Ending, Theme, Zombie},
     runtime::Sim,
 };
+
+/// Requests that a store which is away may get: at its beginning, for each op of a client, and as time goes by.
+const OUTAGE_REQUESTS_BASE: u64 = 100;
+const OUTAGE_REQUESTS_PER_OP: u64 = 20;
+const OUTAGE_REQUESTS_PER_SECOND: u64 = 1;
 
 /// Clients at work; each is done when its receiver resolves.
 type Clients = Vec<oneshot::Receiver<()>>;
@@ -25,8 +30,10 @@ impl World {
         } else {
             self.calm()
         }
-        if self.plan.theme == Theme::Damage {
-            self.damage();
+        match self.plan.theme {
+            Theme::Damage => self.damage(),
+            Theme::BadCache => self.set_cache_faults(),
+            _ => {}
         }
         let session = self.writer.take().expect("there is a writer between rounds");
         let clients = self.start_clients(&session);
@@ -222,11 +229,16 @@ impl World {
     async fn outage(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
         self.sim.sleep(Duration::from_millis(self.sim.range(0, 2000))).await;
         self.store.set_away(true);
+        let (begin, asked) = (self.sim.now(), self.store.requests());
         self.write_while_away(&session).await;
-        let hours = Duration::from_secs(self.sim.range(1, 7200));
+        let away = self.length_of_outage();
         let work = futures_util::future::join_all(clients);
         let mut work = std::pin::pin!(work);
-        self.sim.limit(hours, &mut work).await;
+        let done = self.sim.limit(away, &mut work).await.is_some();
+        if done {
+            self.sim.sleep((begin + away).saturating_sub(self.sim.now())).await;
+        }
+        self.no_storm(self.sim.now() - begin, self.store.requests() - asked);
         let crash = self.sim.chance(0.4);
         if crash {
             self.end(&session, Death::PowerCut);
@@ -239,12 +251,31 @@ impl World {
                 .await;
         }
         self.calm();
-        if self.sim.limit(PATIENCE, &mut work).await.is_none() {
+        if !done && self.sim.limit(PATIENCE, &mut work).await.is_none() {
             self.sim.fail("P9: clients get no reply after the store is back");
         }
         self.drained(&session).await;
         self.writer = Some(session);
         Ok(())
+    }
+
+    /// Seconds are as likely as hours; at most one and a half days.
+    fn length_of_outage(&self) -> Duration {
+        let order = self.sim.range(0, 17);
+        self.sim.time(Duration::from_secs(1), Duration::from_secs(2) * (1 << order))
+    }
+
+    /// A store that is away is asked now and then, not all the time.
+    fn no_storm(&self, time: Duration, requests: u64) {
+        self.sim.note(format_args!("store: asked {requests} times while it was away for {time:?}"));
+        let clients = self.plan.clients * self.plan.ops; // reads are asked for by somebody
+        if requests
+            > OUTAGE_REQUESTS_BASE
+                + clients * OUTAGE_REQUESTS_PER_OP
+                + time.as_secs() * OUTAGE_REQUESTS_PER_SECOND
+        {
+            self.sim.fail(format!("P9: {requests} requests to a store that is away for {time:?}"));
+        }
     }
 
     async fn disk_fails(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
@@ -268,6 +299,15 @@ impl World {
         self.end(&session, death);
         let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
         self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+    }
+
+    /// The caches' disks fail now, or do not for a while.
+    fn set_cache_faults(&self) {
+        let faults =
+            if self.sim.chance(0.8) { self.plan.cache_faults.clone() } else { DiskFaults::default() };
+        for host in &self.hosts {
+            host.cache.faults(|f| *f = DiskFaults { full: self.sim.chance(0.1), ..faults.clone() });
+        }
     }
 
     /// Changes bytes somewhere; from now on reads may fail, but not lie.
