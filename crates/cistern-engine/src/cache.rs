@@ -17,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -88,7 +88,7 @@ pub struct HotChunk {
 }
 
 /// What a cache has done since it was opened.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CacheStats {
     pub bytes: u64,
     pub chunks_used: u64,

@@ -60,7 +60,7 @@ impl IoKind {
     }
 }
 
-/// The requests of one kind since the volume was opened.
+/// The requests of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindIo {
     pub kind: IoKind,
@@ -82,11 +82,11 @@ pub struct KindIo {
     pub alignments: Vec<AlignmentCount>,
 }
 
-/// The requests of a volume since it was opened.
+/// The requests of a volume, since it was opened or between two moments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoStats {
-    /// Time since the volume was opened: the base of every rate.
-    pub open_us: u64,
+    /// The time that these numbers cover: the base of every rate.
+    pub period_us: u64,
     /// One entry for each of [`IoKind::ALL`].
     pub kinds: Vec<KindIo>,
 }
@@ -128,7 +128,31 @@ impl IoCounters {
     /// Everything counted so far.
     pub fn snapshot(&self, now: Duration) -> IoStats {
         let kinds = IoKind::ALL.iter().zip(&self.kinds).map(|(kind, c)| c.snapshot(*kind, now)).collect();
-        IoStats { open_us: micros(now.saturating_sub(self.opened)), kinds }
+        IoStats { period_us: micros(now.saturating_sub(self.opened)), kinds }
+    }
+}
+
+impl IoStats {
+    /// What came after an earlier snapshot of the same volume.
+    pub fn since(&self, earlier: &IoStats) -> IoStats {
+        let kinds = self.kinds.iter().zip(&earlier.kinds).map(|(now, then)| now.since(then)).collect();
+        IoStats { period_us: self.period_us.saturating_sub(earlier.period_us), kinds }
+    }
+}
+
+impl KindIo {
+    fn since(&self, earlier: &KindIo) -> KindIo {
+        KindIo {
+            kind: self.kind,
+            requests: self.requests.saturating_sub(earlier.requests),
+            errors: self.errors.saturating_sub(earlier.errors),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            in_flight: self.in_flight,
+            busy_us: self.busy_us.saturating_sub(earlier.busy_us),
+            latency: self.latency.since(&earlier.latency),
+            sizes: shape::sizes_since(&self.sizes, &earlier.sizes),
+            alignments: shape::alignments_since(&self.alignments, &earlier.alignments),
+        }
     }
 }
 

@@ -38,6 +38,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 pub enum Request {
     /// The state of every volume: [`DaemonStatus`].
     Status,
+    /// What clients ask and what that takes: [`crate::observe::Observed`].
+    Io,
     /// Replies when everything acknowledged before the request is committed, or when the time is
     /// over: [`Drained`]. All volumes, or one.
     Drain { volume: Option<String>, limit_ms: Option<u64> },

@@ -33,6 +33,7 @@ use crate::{
     control::{DaemonStatus, Drained, Resized, ServedStatus},
     export::{ExportSet, VolumeExport},
     failure::{Failure, Kind, Outcome},
+    observe::{Observed, ObservedVolume},
     place::{OpenStore, VolumeUrl},
     quantity::ByteSize,
     terminal,
@@ -59,6 +60,7 @@ pub struct Served {
 
 /// The running daemon, as its control socket sees it.
 pub struct Daemon {
+    env: Env,
     served: Vec<Served>,
     cache: Option<Arc<ChunkCache>>,
     /// All requests to the stores of all volumes wait in it.
@@ -78,7 +80,8 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     let scheduler = Scheduler::new(env.clone());
     let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
     let mut signals = signals::Signals::listen()?;
-    let daemon = Arc::new(Daemon { served, cache, scheduler, stopping: AtomicBool::new(false) });
+    let daemon =
+        Arc::new(Daemon { env: env.clone(), served, cache, scheduler, stopping: AtomicBool::new(false) });
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
         let daemon = daemon.clone();
@@ -179,6 +182,25 @@ impl Daemon {
             cache: json(self.cache.as_ref().map(|cache| cache.stats())),
             scheduler: json(self.scheduler.stats()),
             volumes: self.served.iter().map(served).collect(),
+        }
+    }
+
+    /// What all volumes do and take.
+    pub fn observe(&self) -> Observed {
+        let volume = |served: &Served| ObservedVolume {
+            name: served.name.clone(),
+            url: served.url.clone(),
+            io: served.volume.io_stats(),
+            store: served.store.meter.snapshot(),
+            status: served.volume.status(),
+        };
+        Observed {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            wall_ms: self.env.wall_ms(),
+            volumes: self.served.iter().map(volume).collect(),
+            cache: self.cache.as_ref().map(|cache| cache.stats()),
+            scheduler: self.scheduler.stats(),
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `daemon` | the serving process: volumes, addresses, signals, systemd |
 //! | `export` | the whole adapter between NBD and the engine |
 //! | `control` | how commands talk to a running daemon |
+//! | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
 //! | `stream` | the format of an exported journal |
 //! | `failure`, `terminal` | what people see |
 //! | `reference` | the generated pages of the documentation |
@@ -20,6 +21,7 @@ pub mod control;
 pub mod daemon;
 pub mod export;
 pub mod failure;
+pub mod observe;
 pub mod place;
 pub mod quantity;
 pub mod reference;

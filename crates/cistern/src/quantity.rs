@@ -91,6 +91,23 @@ impl fmt::Display for Span {
     }
 }
 
+/// A count with separators: 1,234,567.
+#[derive(Clone, Copy, Debug)]
+pub struct Thousands(pub u64);
+
+impl fmt::Display for Thousands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (i, digit) in digits.chars().enumerate() {
+            if i > 0 && (digits.len() - i).is_multiple_of(3) {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
 fn split_number(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)
@@ -197,6 +214,13 @@ mod tests {
         for text in ["30", "", "s", "5 parsecs", "-1s", "0.0001s"] {
             assert!(text.parse::<Span>().expect_err(text).contains("like 30s"));
         }
+    }
+
+    /// Long numbers are grouped from the right.
+    #[test]
+    fn thousands_are_grouped() {
+        let text = |n| Thousands(n).to_string();
+        assert_eq!([0, 999, 1000, 1_234_567].map(text), ["0", "999", "1,000", "1,234,567"]);
     }
 
     /// What is printed without a fraction reads back as the same value.

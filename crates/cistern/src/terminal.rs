@@ -37,6 +37,34 @@ pub fn say_json(value: &impl Serialize) -> Outcome {
     say(serde_json::to_string_pretty(value).expect("our results have string keys"))
 }
 
+/// Writes a result as JSON in one line: one of several, for programs.
+pub fn say_json_line(value: &impl Serialize) -> Outcome {
+    say(serde_json::to_string(value).expect("our results have string keys"))
+}
+
+/// Empties the terminal, for [`redraw`].
+pub fn clear() -> Outcome {
+    say("\x1b[2J")
+}
+
+/// Shows a text in place of what was on the terminal, as far as it has lines for it. Overwrites line
+/// by line, so that nothing flickers.
+pub fn redraw(text: &str) -> Outcome {
+    let lines: Vec<&str> = text.lines().take(height().saturating_sub(1)).collect();
+    // To the top; behind every line the rest of it is cleared, and in the end what is below.
+    say(format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n")))
+}
+
+/// Lines of the terminal behind stdout.
+fn height() -> usize {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call fills in a winsize, which lives through it, and fails harmlessly elsewhere.
+    match unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) } {
+        0 if size.ws_row > 0 => usize::from(size.ws_row),
+        _ => usize::MAX,
+    }
+}
+
 /// Writes a remark to stderr; one that cannot be written is not worth failing for.
 pub fn remark(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
@@ -127,6 +155,22 @@ pub fn table(rows: &[Vec<String>]) -> String {
     let line = |row: &Vec<String>| {
         let cells = row.iter().enumerate().map(|(i, cell)| format!("{cell:<width$}", width = widths[i]));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// As [`table`], for numbers: all columns but the first are aligned at their right.
+pub fn right_aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| match i {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ")
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -38,6 +38,12 @@ pub struct LatencyStats {
     pub count: u64,
     pub sum_us: u64,
     pub max_us: u64,
+    /// What half of the requests, 95 %, 99 % and 99.9 % did not exceed: never too low, at most 25 %
+    /// too high. `None` without requests.
+    pub p50_us: Option<u64>,
+    pub p95_us: Option<u64>,
+    pub p99_us: Option<u64>,
+    pub p999_us: Option<u64>,
     /// Ascending, without the empty ones. The last possible bucket holds all that took longer.
     pub buckets: Vec<LatencyBucket>,
 }
@@ -65,12 +71,8 @@ impl Latencies {
             .map(|i| LatencyBucket { up_to_us: upper_us(i), count: self.buckets[i].load(Relaxed) })
             .filter(|bucket| bucket.count > 0)
             .collect();
-        LatencyStats {
-            count: buckets.iter().map(|bucket| bucket.count).sum(),
-            sum_us: self.sum_ns.load(Relaxed) / 1000,
-            max_us: self.max_ns.load(Relaxed).div_ceil(1000),
-            buckets,
-        }
+        let sum_us = self.sum_ns.load(Relaxed) / 1000;
+        LatencyStats::of(buckets, sum_us, self.max_ns.load(Relaxed).div_ceil(1000))
     }
 }
 
@@ -97,6 +99,16 @@ fn upper_us(index: usize) -> u64 {
 }
 
 impl LatencyStats {
+    fn of(buckets: Vec<LatencyBucket>, sum_us: u64, max_us: u64) -> LatencyStats {
+        let count = buckets.iter().map(|bucket| bucket.count).sum();
+        let mut stats = LatencyStats { count, sum_us, max_us, buckets, ..LatencyStats::default() };
+        stats.p50_us = stats.quantile_us(0.5);
+        stats.p95_us = stats.quantile_us(0.95);
+        stats.p99_us = stats.quantile_us(0.99);
+        stats.p999_us = stats.quantile_us(0.999);
+        stats
+    }
+
     /// The latency that the given share (0 to 1) of the requests did not exceed: never too low, and
     /// at most 25 % too high. `None` without requests.
     pub fn quantile_us(&self, share: f64) -> Option<u64> {
@@ -132,12 +144,7 @@ impl LatencyStats {
         }
         let highest = buckets.last().map_or(0, |bucket| bucket.up_to_us);
         let max_us = if self.max_us > earlier.max_us { self.max_us } else { highest.min(self.max_us) };
-        LatencyStats {
-            count: buckets.iter().map(|bucket| bucket.count).sum(),
-            sum_us: self.sum_us.saturating_sub(earlier.sum_us),
-            max_us,
-            buckets,
-        }
+        LatencyStats::of(buckets, self.sum_us.saturating_sub(earlier.sum_us), max_us)
     }
 }
 

@@ -63,6 +63,24 @@ impl Shapes {
     }
 }
 
+/// What was added to a histogram of sizes.
+pub fn sizes_since(now: &[SizeCount], then: &[SizeCount]) -> Vec<SizeCount> {
+    let before = |size: &SizeCount| {
+        then.iter().find(|then| then.up_to_bytes == size.up_to_bytes).map_or(0, |then| then.count)
+    };
+    let grown = now.iter().map(|size| SizeCount { count: size.count.saturating_sub(before(size)), ..*size });
+    grown.filter(|size| size.count > 0).collect()
+}
+
+/// What was added to a histogram of alignments.
+pub fn alignments_since(now: &[AlignmentCount], then: &[AlignmentCount]) -> Vec<AlignmentCount> {
+    let before = |alignment: &AlignmentCount| {
+        then.iter().find(|then| then.bytes == alignment.bytes).map_or(0, |then| then.count)
+    };
+    let grown = now.iter().map(|a| AlignmentCount { count: a.count.saturating_sub(before(a)), ..*a });
+    grown.filter(|alignment| alignment.count > 0).collect()
+}
+
 fn size_index(len: u64) -> usize {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros(); // len <= 1 << bits
     (bits.saturating_sub(FIRST_BITS) as usize).min(SIZES)

@@ -102,6 +102,26 @@ pub struct StoreStats {
     pub last_error: Option<LastError>,
 }
 
+impl StoreStats {
+    /// What came after an earlier snapshot of the same meter; the last error is that of now.
+    pub fn since(&self, earlier: &StoreStats) -> StoreStats {
+        let kinds = self.kinds.iter().zip(&earlier.kinds).map(|(now, then)| now.since(then)).collect();
+        StoreStats { kinds, last_error: self.last_error.clone() }
+    }
+}
+
+impl KindStats {
+    fn since(&self, earlier: &KindStats) -> KindStats {
+        KindStats {
+            kind: self.kind,
+            requests: self.requests.saturating_sub(earlier.requests),
+            errors: self.errors.saturating_sub(earlier.errors),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            latency: self.latency.since(&earlier.latency),
+        }
+    }
+}
+
 struct ErrorAt {
     text: String,
     at: Duration,

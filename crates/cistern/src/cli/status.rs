@@ -1,5 +1,7 @@
 //! `cistern status`: what the daemons of this host are doing.
 
+mod io;
+
 use std::time::Duration;
 
 use clap::Args;
@@ -39,6 +41,30 @@ pub struct Status {
     #[arg(long, value_name = "TIME", requires = "wait_clean")]
     timeout: Option<Span>,
 
+    /// Show what clients ask, how long it takes, and what it costs the store
+    ///
+    /// Requests by kind with their bytes, the number in flight now and on average, and latencies:
+    /// what half of them, 95 %, 99 % and 99.9 % did not exceed (at most 25 % too high, never too
+    /// low) and the longest. Then the requests to the store, and the chunk cache: `cold` misses
+    /// were never there, those `evicted before` a larger cache would have had. Counted since the
+    /// volume was opened.
+    #[arg(long, conflicts_with = "wait_clean")]
+    io: bool,
+
+    /// With --io: show it again every so often, for the time in between; Ctrl-C ends it
+    ///
+    /// What comes first covers the time since the volume was opened. With --json every interval is
+    /// one line.
+    #[arg(long, value_name = "TIME", requires = "io", num_args = 0..=1, default_missing_value = "1s")]
+    watch: Option<Span>,
+
+    /// With --io: also requests by size, and by alignment
+    ///
+    /// The alignment is the largest power of two that divides both offset and length. Requests
+    /// below 4 KiB make cistern read the rest of their block first.
+    #[arg(long, requires = "io")]
+    histograms: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -69,9 +95,22 @@ impl Status {
             let hint = "start one with `cistern serve URL`, or give the --state-dir of the one you mean";
             return Err(Failure::new(Kind::NotFound, text).hint(hint));
         }
+        if self.io {
+            return self.io(&chosen).run().await;
+        }
         match self.wait_clean {
             true => self.wait(&chosen).await,
             false => self.show(&chosen).await,
+        }
+    }
+
+    fn io<'a>(&'a self, daemons: &'a [Daemon]) -> io::Io<'a> {
+        io::Io {
+            daemons,
+            volume: self.volume.as_deref(),
+            watch: self.watch.map(|span| span.0),
+            histograms: self.histograms,
+            json: self.json,
         }
     }
 

@@ -158,6 +158,7 @@ async fn talk(stream: UnixStream, daemon: &Daemon) {
 async fn answer(daemon: &Daemon, request: Request) -> Vec<u8> {
     match request {
         Request::Status => encode(Ok(daemon.status())),
+        Request::Io => encode(Ok(daemon.observe())),
         Request::Drain { volume, limit_ms } => {
             let limit = limit_ms.map(Duration::from_millis);
             encode(daemon.drain(volume.as_deref(), limit).await)

@@ -1,0 +1,82 @@
+//! What a daemon does, at one moment or between two: the one source of `status --io`, of its JSON and
+//! of the metrics.
+//!
+//! The daemon only has counters that grow. Whoever wants rates takes two snapshots and
+//! [`Observed::since`]. Nothing here is on the path of a request.
+
+use cistern_engine::{
+    cache::CacheStats,
+    stats::IoStats,
+    store::{SchedulerStats, StoreStats},
+    volume::VolumeStatus,
+};
+use serde::{Deserialize, Serialize};
+
+/// Everything that can be seen of a daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Observed {
+    pub pid: u32,
+    pub version: String,
+    /// When this was taken, in milliseconds since 1970.
+    pub wall_ms: u64,
+    pub volumes: Vec<ObservedVolume>,
+    /// The chunk cache, which all volumes share.
+    pub cache: Option<CacheStats>,
+    /// The scheduler of all requests to stores.
+    pub scheduler: SchedulerStats,
+}
+
+/// Everything that can be seen of one volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ObservedVolume {
+    pub name: String,
+    pub url: String,
+    /// What clients asked.
+    pub io: IoStats,
+    /// What the store was asked.
+    pub store: StoreStats,
+    pub status: VolumeStatus,
+}
+
+impl ObservedVolume {
+    /// Whether this is the volume that somebody means.
+    pub fn is(&self, volume: &str) -> bool {
+        self.name == volume || self.url == volume || self.status.volume.to_string() == volume
+    }
+}
+
+impl Observed {
+    /// What happened after an earlier snapshot of the same daemon; states are those of now.
+    pub fn since(&self, earlier: &Observed) -> Observed {
+        let mut out = self.clone();
+        for volume in &mut out.volumes {
+            if let Some(then) = earlier.volumes.iter().find(|then| then.name == volume.name) {
+                volume.io = volume.io.since(&then.io);
+                volume.store = volume.store.since(&then.store);
+            }
+        }
+        if let (Some(cache), Some(then)) = (&mut out.cache, &earlier.cache) {
+            *cache = cache_since(cache, then);
+        }
+        out
+    }
+}
+
+fn cache_since(now: &CacheStats, then: &CacheStats) -> CacheStats {
+    let grown = |of: fn(&CacheStats) -> u64| of(now).saturating_sub(of(then));
+    CacheStats {
+        hits: grown(|c| c.hits),
+        misses: grown(|c| c.misses),
+        misses_cold: grown(|c| c.misses_cold),
+        misses_evicted: grown(|c| c.misses_evicted),
+        fill_bytes: grown(|c| c.fill_bytes),
+        fill_demand_bytes: grown(|c| c.fill_demand_bytes),
+        fill_prefetch_bytes: grown(|c| c.fill_prefetch_bytes),
+        fill_written_bytes: grown(|c| c.fill_written_bytes),
+        prefetch_used_bytes: grown(|c| c.prefetch_used_bytes),
+        prefetch_wasted_bytes: grown(|c| c.prefetch_wasted_bytes),
+        fills_dropped: grown(|c| c.fills_dropped),
+        faults: grown(|c| c.faults),
+        ..now.clone()
+    }
+}

@@ -1,0 +1,101 @@
+//! What can be seen of a running daemon is what its clients did.
+
+mod daemon;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
+
+use daemon::Home;
+use serde_json::Value;
+
+const CREATE: [&str; 3] = ["./tank", "--create", "1G"];
+
+/// A kind of request in what `status --io --json` prints.
+fn kind<'a>(shown: &'a Value, volume: usize, kind: &str) -> &'a Value {
+    let kinds = shown["daemons"][0]["volumes"][volume]["io"]["kinds"].as_array().expect("a list");
+    kinds.iter().find(|entry| entry["kind"] == kind).expect("every kind is listed")
+}
+
+/// Requests, bytes and errors of a kind.
+fn counts(shown: &Value, name: &str) -> [u64; 3] {
+    let kind = kind(shown, 0, name);
+    ["requests", "bytes", "errors"].map(|field| kind[field].as_u64().expect("a number"))
+}
+
+fn io(home: &Home) -> Value {
+    serde_json::from_str(&home.ok(&["status", "--io", "--json"])).expect("JSON")
+}
+
+/// A client's requests arrive in the counters one for one, with their bytes, sizes and alignments; a
+/// refused one never reaches the volume. What the store was asked stands beside.
+#[test]
+fn the_counters_are_what_the_client_did() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.nbdsh(
+        "for i in range(10): h.pwrite(b'x' * 65536, i << 20)\n\
+         for i in range(7): h.pread(4096, i << 20)\n\
+         h.pwrite(b'y' * 512, 512)\n\
+         for i in range(3): h.flush()\n\
+         h.trim(3 << 20, 1 << 29)\n\
+         h.zero(8192, 4096)\n\
+         h.cache(65536, 0)",
+    );
+    daemon.try_nbdsh("h.set_strict_mode(0); h.pread(4096, h.get_size())");
+    home.ok(&["status", "--wait-clean"]);
+    let shown = io(&home);
+    assert_eq!(counts(&shown, "write"), [11, 10 * 65536 + 512, 0]);
+    assert_eq!(counts(&shown, "read"), [7, 7 * 4096, 0]);
+    assert_eq!(counts(&shown, "flush"), [3, 0, 0]);
+    assert_eq!(counts(&shown, "trim"), [1, 3 << 20, 0]);
+    assert_eq!(counts(&shown, "write_zeroes"), [1, 8192, 0]);
+    assert_eq!(counts(&shown, "cache"), [1, 65536, 0]);
+    let write = kind(&shown, 0, "write");
+    let sizes = serde_json::json!([{"up_to_bytes": 512, "count": 1}, {"up_to_bytes": 65536, "count": 10}]);
+    assert_eq!(write["sizes"], sizes);
+    let alignments = serde_json::json!([{"bytes": 512, "count": 1}, {"bytes": 65536, "count": 10}]);
+    assert_eq!(write["alignments"], alignments);
+    assert_eq!(write["latency"]["count"], 11);
+    assert_eq!(write["in_flight"], 0);
+    let store = shown["daemons"][0]["volumes"][0]["store"]["kinds"].as_array().expect("a list");
+    let puts = store.iter().find(|entry| entry["kind"] == "put_if_absent").expect("listed");
+    assert!(puts["requests"].as_u64() >= Some(2), "a claim and a segment: {puts}");
+    let text = home.ok(&["status", "--io", "--histograms", "tank"]);
+    for word in ["write zeroes", "p99.9", "SIZE UP TO", "ALIGNED TO", "put if absent", "cache of process"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    daemon.stop();
+}
+
+/// Watching gives the total first and then what came in between, one JSON object per line, until an
+/// interrupt ends it in an orderly way.
+#[test]
+fn watching_shows_differences() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.nbdsh("for i in range(5): h.pwrite(b'x' * 4096, i << 12)");
+    let mut watch = home.command(&["status", "--io", "--watch", "100ms", "--json"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    let mut next = || -> Value {
+        let line = lines.next().expect("goes on until it is interrupted").expect("UTF-8");
+        serde_json::from_str(&line).expect("a line is an object")
+    };
+    assert_eq!(counts(&next(), "write"), [5, 5 * 4096, 0]);
+    assert_eq!(counts(&next(), "write"), [0, 0, 0]);
+    daemon.nbdsh("for i in range(3): h.pwrite(b'x' * 8192, i << 13)");
+    // The writes may fall into two intervals; none is missing and none is told twice.
+    let mut seen = [0, 0, 0];
+    while seen[0] < 3 {
+        let counts = counts(&next(), "write");
+        (0..3).for_each(|i| seen[i] += counts[i]);
+    }
+    assert_eq!(seen, [3, 3 * 8192, 0]);
+    let pid = libc::pid_t::try_from(watch.id()).expect("a process id");
+    // SAFETY: a signal to a child that was not waited for yet.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    assert_eq!(watch.wait().expect("a child").code(), Some(0));
+    daemon.stop();
+}
