@@ -79,6 +79,8 @@ struct Host {
 struct Session {
     host: usize,
     inc: Incarnation,
+    /// When the volume was opened.
+    since: Duration,
     line: Arc<Line>,
     /// Taken when the incarnation dies, so that nothing outlives it.
     device: Arc<Mutex<Option<Arc<dyn Device>>>>,
@@ -242,7 +244,8 @@ impl World {
             excuses: Mutex::new(Excuses { damaged: self.damaged, ..Excuses::default() }),
         };
         let device = Arc::new(Mutex::new(Some(device)));
-        self.writer = Some(Session { host, inc, line: Arc::new(line), device });
+        let since = self.sim.now();
+        self.writer = Some(Session { host, inc, since, line: Arc::new(line), device });
     }
 
     /// Opens, through crashes and bad weather, until it succeeds, and reads everything.

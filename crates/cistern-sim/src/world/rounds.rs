@@ -92,7 +92,9 @@ impl World {
     fn promised_by_age(&self, session: &Session) -> u64 {
         let (age, now) = (self.plan.settings.dirty_age_max, self.sim.now());
         let margin = 2 * age + Duration::from_secs(60);
-        let healthy = self.store.troubled_at() + 2 * margin < now && !self.damaged;
+        // A writer has the time from its opening on, and a store that answers.
+        let begin = self.store.troubled_at().max(session.since);
+        let healthy = begin + 2 * margin < now && !self.damaged;
         if healthy { session.line.branch(|b| b.acknowledged_until(now - margin)) } else { 0 }
     }
 
