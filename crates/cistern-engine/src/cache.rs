@@ -45,6 +45,8 @@ const PIECES: usize = CHUNK_BYTES / PIECE_BYTES;
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// The largest read that is looked up; no caller asks for more than a window of objects' bytes.
 const READ_BYTES_MAX: u64 = 32 << 20;
+/// Parts of a read in the caller's thread: more are worth a thread, which also puts them together.
+const PARTS_HERE_MAX: usize = 4;
 /// Faults of the disk after which the cache is switched off.
 const FAULTS_MAX: u64 = 16;
 /// The slab file and the lock file.
@@ -314,8 +316,13 @@ impl Shared {
             }
             find_parts(&state.index, object, &range)?
         };
-        let shared = self.clone();
-        let (parts, read) = self.env.blocking(async move { shared.read(parts).await }).await;
+        let (parts, read) = match self.read_here(&parts).await {
+            Some(read) => (parts, read),
+            None => {
+                let shared = self.clone();
+                self.env.blocking(async move { shared.read(parts).await }).await
+            }
+        };
         let whole = match read {
             Ok(whole) if self.still_there(&parts) => whole,
             Ok(_) => return None,
@@ -341,12 +348,38 @@ impl Shared {
             if let Err(e) = self.file.read_at(at, &mut out[within.clone()]).await {
                 return (parts, Err(Fault::Disk(e)));
             }
-            let pieces = out[within].chunks_exact(PIECE_BYTES);
-            if !pieces.zip(part.found.crcs.iter()).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc) {
+            if !part.is_sound(&out[within]) {
                 return (parts, Err(Fault::Wrong(i)));
             }
         }
         (parts, Ok(Bytes::from_owner(out)))
+    }
+
+    /// The same in the calling thread, for a few parts and where the disk can be read without blocking.
+    async fn read_here(&self, parts: &[Part]) -> Option<Result<Bytes, Fault>> {
+        if parts.len() > PARTS_HERE_MAX {
+            return None;
+        }
+        let start = |part: &Part| {
+            let at = slab_offset(part.found.slot) + part.range.start % CHUNK_BYTES as u64;
+            self.file.read_without_blocking(at, (part.range.end - part.range.start) as usize)
+        };
+        let mut whole = Vec::new();
+        if let [only] = parts {
+            let read = start(only)?.await?;
+            let sound = only.is_sound(&read);
+            return Some(if sound { Ok(Bytes::from_owner(read)) } else { Err(Fault::Wrong(0)) });
+        }
+        let reads =
+            futures_util::future::join_all(parts.iter().map(start).collect::<Option<Vec<_>>>()?).await;
+        for (i, (part, read)) in parts.iter().zip(reads).enumerate() {
+            let read = read?;
+            if !part.is_sound(&read) {
+                return Some(Err(Fault::Wrong(i)));
+            }
+            whole.extend_from_slice(&read);
+        }
+        Some(Ok(whole.into()))
     }
 
     /// Whether no part was evicted while it was read.
@@ -388,6 +421,14 @@ impl Shared {
             }
             _ => tracing::debug!(what, faults, "the chunk cache {place} fails"),
         }
+    }
+}
+
+impl Part {
+    /// Whether these are the bytes that were written.
+    fn is_sound(&self, bytes: &[u8]) -> bool {
+        let pieces = bytes.chunks_exact(PIECE_BYTES);
+        pieces.zip(self.found.crcs.iter()).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc)
     }
 }
 

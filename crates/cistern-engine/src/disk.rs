@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::Result;
+use crate::{env::BoxFuture, error::Result};
 
 mod file;
 mod real;
+mod ring;
 
 pub use crate::aligned::AlignedBuf;
 pub use real::RealDisk;
+pub use ring::use_ring_on_this_thread;
 
 /// A directory of local files, by plain names (no path separators).
 #[async_trait]
@@ -53,6 +55,11 @@ pub trait DiskFile: Send + Sync + 'static {
     }
     /// Fills `out` from `offset`. Reading past the end is an error.
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
+    /// The same from a thread that must not block, where that is possible here and now. When the
+    /// outcome is nothing, something is in the way: `read_at` will say what.
+    fn read_without_blocking(&self, _offset: u64, _len: usize) -> Option<BoxFuture<Option<AlignedBuf>>> {
+        None
+    }
     /// Makes everything written before durable. A failure latches the file.
     async fn sync(&self) -> Result<()>;
     /// Bytes of the file.

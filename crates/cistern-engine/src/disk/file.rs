@@ -14,16 +14,17 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use async_trait::async_trait;
 
-use super::DiskFile;
+use super::{DiskFile, ring};
 use crate::{
     aligned::{ALIGN_BYTES, AlignedBuf},
+    env::BoxFuture,
     error::{Error, Result},
     units::BLOCK_BYTES,
 };
@@ -39,7 +40,7 @@ const _: () = assert!(BLOCK_BYTES.is_multiple_of(ALIGN_BYTES));
 /// An open file.
 #[derive(Debug)]
 pub(super) struct RealFile {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     len: u64,
     direct: bool,
@@ -54,7 +55,7 @@ impl RealFile {
         options.read(true).write(true);
         let (file, direct) = open_direct(&options, path, said_buffered)?;
         let len = file.metadata().map_err(|e| Error::io(path.display().to_string(), &e))?.len();
-        Ok(RealFile { file, path: path.into(), len, direct, failed: OnceLock::new() })
+        Ok(RealFile { file: Arc::new(file), path: path.into(), len, direct, failed: OnceLock::new() })
     }
 
     /// Makes a new file of `len` reserved bytes. Its content and size are durable on return, its
@@ -277,6 +278,15 @@ impl DiskFile for RealFile {
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check(offset, out.len())?;
         self.read_one(offset, out).map_err(|e| self.io("read", &e))
+    }
+
+    fn read_without_blocking(&self, offset: u64, len: usize) -> Option<BoxFuture<Option<AlignedBuf>>> {
+        self.check(offset, len).ok()?;
+        let reading = ring::start(&self.file, offset, len)?;
+        Some(Box::pin(async move {
+            let (read, buf) = reading.await.ok()?;
+            (read == len).then_some(buf)
+        }))
     }
 
     async fn sync(&self) -> Result<()> {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::env::real::prefer_latency;
+use cistern_engine::{disk::use_ring_on_this_thread, env::real::prefer_latency};
 use cistern_nbd::{Address, Listener, Settings, TlsConfig, TlsMode};
 
 use crate::{
@@ -38,9 +38,13 @@ struct Entrance {
     tls: bool,
 }
 
-/// The limits of the NBD server.
+/// The limits of the NBD server, and how its threads begin.
 pub fn server_settings() -> Settings {
-    Settings { stop_limit: STOP_LIMIT, on_thread_start: prefer_latency, ..Settings::default() }
+    let on_thread_start = || {
+        prefer_latency();
+        use_ring_on_this_thread();
+    };
+    Settings { stop_limit: STOP_LIMIT, on_thread_start, ..Settings::default() }
 }
 
 /// Binds every address: those given, those inherited from a service manager, or else a unix
