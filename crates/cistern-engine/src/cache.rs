@@ -26,12 +26,19 @@ use crate::{
     env::{Env, Task},
 };
 
+mod flights;
 mod index;
+mod link;
+mod pool;
 mod queue;
 mod reader;
+mod window;
 mod writer;
 
+pub use flights::AheadCounts;
 use index::{ChunkId, Found, Index};
+pub use link::LinkEstimate;
+pub use pool::PrefetchTask;
 use queue::Queue;
 pub use reader::{ObjectReader, ObjectRef};
 
@@ -227,6 +234,14 @@ impl ChunkCache {
             true => _ = wake.try_send(()), // full: it is awake already
             false => _ = self.shared.counts.fills_dropped.fetch_add(1, Relaxed),
         }
+    }
+
+    /// Whether all of a range is here or on its way here, as far as memory knows. Is no use of it.
+    pub fn has(&self, object: CacheKey, range: Range<u64>) -> bool {
+        let state = self.shared.state();
+        let fits = range.end / CHUNK_BYTES as u64 <= u64::from(u32::MAX);
+        state.queue.find(object, &range).is_some()
+            || (fits && split(object, &range).all(|(id, part)| state.index.has(&id, pieces(&part))))
     }
 
     /// Drops everything of an object, for instance because it failed a verification further up.

@@ -3,6 +3,7 @@
 //! Owns the order point: one lock under which a write gets its place in the journal and in the
 //! dirty index ([`order`]). Never talks to the store but through `log`, `map` and the read path.
 
+mod ahead;
 mod close;
 mod dirty;
 mod frames;
@@ -11,7 +12,9 @@ mod open;
 mod order;
 mod pacing;
 mod read;
+mod readahead;
 mod runs;
+mod warm;
 mod write;
 
 use std::{sync::Arc, time::Duration};
@@ -152,7 +155,8 @@ pub struct Volume {
     /// What clients asked: counted here, in the methods that answer them.
     io: IoCounters,
     map: Arc<Map>,
-    frames: frames::FrameReader,
+    frames: Arc<frames::FrameReader>,
+    ahead: ahead::Ahead,
     /// The committed state that a reader opened, or what a writer began with.
     opened: Opened,
     /// Absent when open read-only.

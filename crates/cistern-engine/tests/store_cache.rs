@@ -13,10 +13,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    cache::{Admission, CHUNK_BYTES, CacheKey, ChunkCache, ObjectReader, ObjectRef, PIECE_BYTES},
+    cache::{
+        Admission, CHUNK_BYTES, CacheKey, ChunkCache, ObjectReader, ObjectRef, PIECE_BYTES, PrefetchTask,
+    },
     disk::{Disk, DiskFile, RealDisk},
     env::Env,
-    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult},
+    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult, Stores},
 };
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
@@ -377,13 +379,16 @@ impl Store for Gated {
 }
 
 const OBJECT_BYTES: u64 = 1_000_003;
+/// What prefetches may keep in memory.
+const AHEAD_BYTES: u64 = 300_000;
 
 struct Reading {
     disk: Arc<TestDisk>,
     gated: Arc<Gated>,
     meter: Arc<Meter>,
-    reader: ObjectReader,
+    reader: Arc<ObjectReader>,
     object: ObjectRef,
+    _prefetches: PrefetchTask,
 }
 
 /// An object of about a million bytes behind a gate with so many permits.
@@ -394,9 +399,10 @@ async fn reading(cached: bool, permits: usize, cut: Option<u64>) -> Reading {
     let meter = Arc::new(Meter::new(gated.clone(), env.clone()));
     let (disk, cache) = open(&env, 4 * MIB).await;
     let store: SharedStore = meter.clone();
-    let reader = ObjectReader::new(store, cached.then_some(cache));
+    let (reader, _prefetches) =
+        ObjectReader::start(env, Stores::same(store), cached.then_some(cache), AHEAD_BYTES);
     let object = ObjectRef { key: "log/1".to_owned(), cache: key(1), bytes: Some(OBJECT_BYTES) };
-    Reading { disk, gated, meter, reader, object }
+    Reading { disk, gated, meter, reader, object, _prefetches }
 }
 
 impl Reading {
@@ -491,4 +497,57 @@ async fn bad_copies_are_fetched_again() {
     assert_eq!(r.gets().0, 2);
     r.disk.rot();
     assert_eq!(read().await, content(1, range.clone()), "from the queue, or again from the store");
+}
+
+/// A reader that comes while its bytes are prefetched waits for them, and one that comes later gets
+/// them from memory; without a chunk cache too. What it lacks beside them it fetches itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn prefetched_bytes_are_served_from_memory() {
+    for cached in [true, false] {
+        let r = reading(cached, 0, None).await;
+        let prefetch = r.reader.prefetch(&r.object, 65_536..196_608);
+        let early = r.reader.read(&r.object, 100_000..120_000, 0);
+        let (fetched, early, ()) =
+            futures_util::join!(prefetch, early, async { r.gated.gate.add_permits(1) });
+        fetched.expect("prefetched");
+        assert_eq!(early.expect("a read"), content(1, 100_000..120_000));
+        assert_eq!(r.gets(), (1, 131_072), "cached: {cached}");
+        r.gated.gate.add_permits(1);
+        let across = r.reader.read(&r.object, 190_000..200_000, 0).await.expect("a read");
+        assert_eq!(across, content(1, 190_000..200_000));
+        assert_eq!(r.gets(), (2, 131_072 + 4096), "only what was missing");
+        let again = r.reader.prefetch(&r.object, 65_536..131_072).await;
+        again.expect("nothing to do");
+        assert_eq!(r.gets().0, 2, "what is here is not fetched again");
+    }
+}
+
+/// A prefetch that does not get on holds nobody up: whoever waits for it fetches for itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_prefetch_starves_nobody() {
+    let r = reading(true, 0, None).await;
+    let mut prefetch = Box::pin(r.reader.prefetch(&r.object, 0..131_072));
+    assert!(futures_util::poll!(&mut prefetch).is_pending());
+    let mut read = Box::pin(r.reader.read(&r.object, 5000..6000, 0));
+    assert!(futures_util::poll!(&mut read).is_pending());
+    // The permit goes to the prefetch, which nobody drives on: the reader needs a GET of its own.
+    r.gated.gate.add_permits(2);
+    assert_eq!(read.await.expect("a read"), content(1, 5000..6000));
+}
+
+/// Prefetches keep no more in memory than they may; what does not fit is not fetched.
+#[tokio::test(flavor = "multi_thread")]
+async fn prefetches_keep_a_bounded_memory() {
+    let r = reading(false, 100, None).await;
+    for at in (0..900_000).step_by(65_536) {
+        r.reader.prefetch(&r.object, at..at + 65_536).await.expect("prefetched");
+    }
+    let counts = r.reader.ahead_counts();
+    assert_eq!(counts.fetched_bytes, 14 * 65_536);
+    assert_eq!(counts.wasted_bytes, 10 * 65_536, "four fit into the bound");
+    r.reader.prefetch(&r.object, 0..400_000).await.expect("left alone");
+    assert_eq!(r.reader.ahead_counts().fetched_bytes, 14 * 65_536, "larger than the bound");
+    let newest = r.reader.read(&r.object, 851_968..917_504, 0).await.expect("a read");
+    assert_eq!(newest, content(1, 851_968..917_504));
+    assert_eq!(r.gets().0, 14, "from memory");
 }

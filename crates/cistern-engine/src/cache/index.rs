@@ -95,6 +95,12 @@ impl Index {
         })
     }
 
+    /// Whether `pieces` of a chunk are valid, without counting as a use.
+    pub fn has(&self, id: &ChunkId, pieces: Range<usize>) -> bool {
+        let wanted = mask(&pieces);
+        self.policy.peek(id).is_some_and(|&no| self.slots[no as usize].valid & wanted == wanted)
+    }
+
     /// The slot for filling `pieces` of a chunk, with the pieces that are still to be written.
     /// May evict another chunk. `None` when there is nothing to write. `end` is where the fill
     /// ends in the chunk.

@@ -1,24 +1,41 @@
-//! Reads ranges of objects: from the cache, or by one ranged GET that brings the neighbours along.
+//! Reads ranges of objects: from what is under way, from the cache, or by a ranged GET that brings
+//! the neighbours along.
 //!
-//! Readers that miss the same bytes at the same time share one GET. What comes from the store is
-//! passed on as it is; whoever knows the format verifies it, and calls `forget` when it was bad,
-//! so that the next read fetches it again.
+//! Readers that miss the same bytes at the same time share one GET; a range that others fetch in
+//! part waits for them and fetches the rest. Prefetches go through the store of low priority; a
+//! reader that waits for one longer than a GET of its own would take does that GET. What comes from
+//! the store is passed on as it is; whoever knows the format verifies it, and calls `forget` when it
+//! was bad, so that the next read fetches it again.
 
 use std::{
-    collections::BTreeMap,
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
-use bytes::Bytes;
-use futures_util::{FutureExt, future::Shared};
+use bytes::{Bytes, BytesMut};
+use futures_util::{FutureExt, future::try_join_all};
 use tokio::sync::oneshot;
 
-use super::{Admission, CacheKey, ChunkCache, PIECE_BYTES};
-use crate::{Error, Result, store::SharedStore};
+use super::{
+    Admission, CacheKey, ChunkCache, PIECE_BYTES,
+    flights::{AheadCounts, Flight, Flights, Part, Purpose, Ticket},
+    link::{Link, LinkEstimate},
+    pool::{self, Offers, PrefetchTask},
+    window::{WINDOW_BYTES_MAX, Window},
+};
+use crate::{
+    Error, Result,
+    env::{BoxFuture, Env},
+    store::{SharedStore, Stores},
+};
 
-/// The largest window in bytes; more would hold up the reader that waits for a few KiB of it.
-const WINDOW_BYTES_MAX: u64 = 16 << 20;
+/// Neighbours come apart from what is waited for when their transfer takes longer than this.
+const APART_MIN: Duration = Duration::from_millis(10);
+/// The least time a reader gives a prefetch that is under way.
+const PATIENCE_MIN: Duration = Duration::from_millis(20);
+/// How long it waits before anything is known of the link.
+const PATIENCE_FIRST: Duration = Duration::from_millis(200);
 
 /// An immutable object, for reading.
 #[derive(Clone, Debug)]
@@ -33,106 +50,240 @@ pub struct ObjectRef {
 
 /// Reads objects of one store through a cache.
 pub struct ObjectReader {
-    store: SharedStore,
+    env: Env,
+    stores: Stores,
     cache: Option<Arc<ChunkCache>>,
-    /// GETs under way, by object.
-    flights: Mutex<BTreeMap<CacheKey, Vec<Flight>>>,
+    offers: Offers,
+    state: Mutex<State>,
 }
 
-/// What a GET under way will tell. A sender that went without a word was cancelled. Those who wait
-/// are woken in the order in which they came (a watch channel has an order of its own chance,
-/// which the simulator could not replay).
-type Outcome = Shared<oneshot::Receiver<Result<Bytes>>>;
-
-/// A GET under way, and where its outcome will be told.
-struct Flight {
-    range: Range<u64>,
-    outcome: Outcome,
+struct State {
+    flights: Flights,
+    link: Link,
+    window: Window,
 }
 
-enum Role<'a> {
-    Lead(Lead<'a>),
-    Follow(Range<u64>, Outcome),
-}
-
-/// The reader that does the GET; its flight ends when this is dropped.
+/// A GET that is to be done; it is off the table when this is dropped.
 struct Lead<'a> {
     reader: &'a ObjectReader,
     object: CacheKey,
     range: Range<u64>,
+    ticket: Ticket,
     /// Taken when there is something to tell.
     tell: Option<oneshot::Sender<Result<Bytes>>>,
 }
 
+impl Lead<'_> {
+    /// Tells everybody who waits.
+    fn land(mut self, outcome: &Result<Bytes>) {
+        let bytes = outcome.as_ref().ok().map(|bytes| bytes.len() as u64);
+        if let Some(tell) = self.tell.take() {
+            let _ = tell.send(outcome.clone()); // nobody may be waiting
+        }
+        self.reader.state().flights.end(self.object, self.ticket, bytes);
+    }
+}
+
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        let mut flights = self.reader.flights.lock().expect("nothing panics while it holds the flights");
-        if let Some(list) = flights.get_mut(&self.object) {
-            list.retain(|flight| flight.range != self.range);
-            if list.is_empty() {
-                flights.remove(&self.object);
-            }
+        if self.tell.take().is_some() {
+            self.reader.state().flights.end(self.object, self.ticket, None);
         }
     }
 }
 
+/// A GET as the link sees it; one that is dropped counts as brought nothing.
+struct Passage<'a> {
+    reader: &'a ObjectReader,
+    began: Duration,
+    bytes: u64,
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        let now = self.reader.env.now();
+        self.reader.state().link.end(self.began, now, self.bytes);
+    }
+}
+
+enum Role<'a> {
+    /// Fetch the lead's range for yourself, and offer these neighbours as prefetches.
+    Lead(Lead<'a>, Vec<Range<u64>>),
+    Follow(Flight),
+}
+
 impl ObjectReader {
-    pub fn new(store: SharedStore, cache: Option<Arc<ChunkCache>>) -> ObjectReader {
-        ObjectReader { store, cache, flights: Mutex::new(BTreeMap::new()) }
+    /// `ahead_bytes_max` bounds what prefetches keep in memory until it is read. Prefetches end
+    /// with the task's owner.
+    pub fn start(
+        env: Env,
+        stores: Stores,
+        cache: Option<Arc<ChunkCache>>,
+        ahead_bytes_max: u64,
+    ) -> (Arc<ObjectReader>, PrefetchTask) {
+        let (task, offers) = pool::start(&env);
+        let (link, window) = Default::default();
+        let state = Mutex::new(State { flights: Flights::new(ahead_bytes_max), link, window });
+        (Arc::new(ObjectReader { env, stores, cache, offers, state }), task)
     }
 
-    /// The bytes of `range`, all of them. On a miss the GET covers `window` bytes around them
-    /// (0: only what is needed). `Corrupt` when the object is shorter than it must be.
-    pub async fn read(&self, object: &ObjectRef, range: Range<u64>, window: u64) -> Result<Bytes> {
+    /// The bytes of `range`, all of them. A miss is fetched with its neighbours, up to `window`
+    /// bytes in all (0: only what is needed). `Corrupt` when the object is shorter than it must be.
+    pub async fn read(self: &Arc<Self>, object: &ObjectRef, range: Range<u64>, window: u64) -> Result<Bytes> {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
         if let Some(bytes) = object.bytes.filter(|&bytes| range.end > bytes) {
             return Err(too_short(object, bytes, &range));
         }
-        loop {
-            if let Some(cache) = &self.cache
-                && let Some(bytes) = cache.get(object.cache, range.clone()).await
-            {
-                return Ok(bytes);
-            }
-            match self.join(object, &range, window) {
-                Role::Lead(lead) => return self.lead(object, &range, lead).await,
-                Role::Follow(fetched, outcome) => {
-                    if let Ok(outcome) = outcome.await {
-                        return cut(object, &fetched, &range, &outcome?);
-                    }
-                    // The reader that did the GET was cancelled: begin anew.
-                }
-            }
+        let mut parts = self.cover(object, &range);
+        if parts.len() == 1 {
+            let part = parts.remove(0);
+            return self.read_part(object, part, window).await;
+        }
+        let parts = try_join_all(parts.into_iter().map(|part| self.read_part(object, part, window))).await?;
+        let mut whole = BytesMut::with_capacity((range.end - range.start) as usize);
+        parts.iter().for_each(|part| whole.extend_from_slice(part));
+        Ok(whole.freeze())
+    }
+
+    /// Bytes to fetch around a miss, as what became of neighbours so far suggests.
+    pub fn window_bytes(&self) -> u64 {
+        self.state().window.bytes()
+    }
+
+    /// What is known of the link to the store.
+    pub fn link(&self) -> Option<LinkEstimate> {
+        self.state().link.estimate()
+    }
+
+    pub fn ahead_counts(&self) -> AheadCounts {
+        self.state().flights.counts
+    }
+
+    /// Runs a prefetch beside everything else, at most so many at once. False when there are too
+    /// many: then it is dropped.
+    pub fn offer(&self, prefetch: BoxFuture<()>) -> bool {
+        self.offers.offer(prefetch)
+    }
+
+    /// Fetches what of `range` is neither here nor under way, and keeps it in memory for its
+    /// reader. Does nothing where memory does not suffice.
+    pub async fn prefetch(&self, object: &ObjectRef, range: Range<u64>) -> Result<()> {
+        self.fetch_ahead(object, range, Purpose::Ahead).await.map(drop)
+    }
+
+    /// Fetches what of `range` is neither here nor under way into the chunk cache. Gives the bytes
+    /// fetched.
+    pub async fn warm(&self, object: &ObjectRef, range: Range<u64>) -> Result<u64> {
+        match self.cache {
+            Some(_) => self.fetch_ahead(object, range, Purpose::Warm).await,
+            None => Ok(0),
         }
     }
 
     /// Drops the cached copy of an object that failed its verification.
     pub fn forget(&self, object: &ObjectRef) {
+        self.state().flights.forget(object.cache);
         if let Some(cache) = &self.cache {
             cache.forget(object.cache);
         }
     }
 
-    /// Joins a GET under way that covers the range, or starts one.
-    fn join(&self, object: &ObjectRef, range: &Range<u64>, window: u64) -> Role<'_> {
-        let mut flights = self.flights.lock().expect("nothing panics while it holds the flights");
-        let list = flights.entry(object.cache).or_default();
-        let covers = |flight: &&Flight| flight.range.start <= range.start && range.end <= flight.range.end;
-        if let Some(flight) = list.iter().find(covers) {
-            return Role::Follow(flight.range.clone(), flight.outcome.clone());
-        }
-        let range = match self.cache {
-            Some(_) => widen(range, window, object.bytes),
-            None => range.clone(), // the neighbours would be thrown away
-        };
-        let (tell, outcome) = oneshot::channel();
-        list.push(Flight { range: range.clone(), outcome: outcome.shared() });
-        Role::Lead(Lead { reader: self, object: object.cache, range, tell: Some(tell) })
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the state")
     }
 
-    async fn lead(&self, object: &ObjectRef, range: &Range<u64>, mut lead: Lead<'_>) -> Result<Bytes> {
+    fn cover(&self, object: &ObjectRef, range: &Range<u64>) -> Vec<Part> {
+        let mut state = self.state();
+        let parts = state.flights.cover(object.cache, range);
+        for part in parts.iter().filter(|part| part.flight.is_none()) {
+            state.window.note_read(object.cache, &part.range);
+        }
+        parts
+    }
+
+    async fn read_part(self: &Arc<Self>, object: &ObjectRef, part: Part, window: u64) -> Result<Bytes> {
+        let Part { range, flight } = part;
+        let mut prefetch_is_late = false;
+        let mut joined = flight;
+        loop {
+            if let Some(flight) = joined.take() {
+                match self.follow(object, &flight, &range).await {
+                    Some(outcome) => return outcome,
+                    None => prefetch_is_late |= flight.purpose != Purpose::Demand,
+                }
+            }
+            if let Some(cache) = &self.cache
+                && let Some(bytes) = cache.get(object.cache, range.clone()).await
+            {
+                return Ok(bytes);
+            }
+            match self.join(object, &range, window, prefetch_is_late) {
+                Role::Lead(lead, neighbours) => return self.lead(object, &range, lead, neighbours).await,
+                Role::Follow(flight) => joined = Some(flight),
+            }
+        }
+    }
+
+    /// What a GET under way brings of `range`; `None` when it does not, or not in time.
+    async fn follow(&self, object: &ObjectRef, flight: &Flight, range: &Range<u64>) -> Option<Result<Bytes>> {
+        if flight.purpose == Purpose::Demand {
+            return match flight.outcome.clone().await {
+                Ok(outcome) => Some(outcome.and_then(|bytes| cut(object, &flight.range, range, &bytes))),
+                Err(_) => None, // whoever did it was cancelled
+            };
+        }
+        let outcome = match flight.outcome.clone().now_or_never() {
+            Some(outcome) => outcome,
+            None => {
+                self.state().flights.counts.waits += 1;
+                let patience = self.patience(flight.range.end - flight.range.start);
+                self.env.timeout(patience, flight.outcome.clone()).await?
+            }
+        };
+        // A prefetch that failed says nothing to a reader: it may ask for itself.
+        outcome.ok()?.ok().and_then(|bytes| cut(object, &flight.range, range, &bytes).ok()).map(Ok)
+    }
+
+    /// How long a reader waits for a prefetch of so many bytes before it does a GET of its own.
+    fn patience(&self, bytes: u64) -> Duration {
+        let expected = self.link().map(|link| link.time_of(bytes).saturating_mul(2));
+        expected.unwrap_or(PATIENCE_FIRST).max(PATIENCE_MIN)
+    }
+
+    /// Joins a GET under way that covers the range, or starts one.
+    fn join(&self, object: &ObjectRef, range: &Range<u64>, window: u64, demand_only: bool) -> Role<'_> {
+        let mut state = self.state();
+        if let Some(flight) = state.flights.joinable(object.cache, range, demand_only) {
+            return Role::Follow(flight);
+        }
+        let needed = widen(range, 0, object.bytes);
+        let wide = match self.cache {
+            Some(_) => clip(&state.flights, object.cache, widen(range, window, object.bytes), &needed),
+            None => needed.clone(), // the neighbours would be thrown away
+        };
+        // Where their transfer takes time, the neighbours come apart from what somebody waits for.
+        let beside = (wide.end - wide.start) - (needed.end - needed.start);
+        let is_slow =
+            |link: LinkEstimate| link.transfer_of(beside) > link.latency().div_f64(2.0).max(APART_MIN);
+        let apart = state.link.estimate().is_some_and(is_slow);
+        let (now, later) = match apart {
+            true => (needed.clone(), vec![wide.start..needed.start, needed.end..wide.end]),
+            false => (wide, Vec::new()),
+        };
+        let (ticket, tell) = state.flights.begin(object.cache, now.clone(), Purpose::Demand);
+        let lead = Lead { reader: self, object: object.cache, range: now, ticket, tell: Some(tell) };
+        Role::Lead(lead, later)
+    }
+
+    async fn lead(
+        self: &Arc<Self>,
+        object: &ObjectRef,
+        range: &Range<u64>,
+        lead: Lead<'_>,
+        neighbours: Vec<Range<u64>>,
+    ) -> Result<Bytes> {
         // A flight that ended between our miss and our start has filled the cache. That miss is
         // counted already.
         if let Some(cache) = &self.cache
@@ -140,18 +291,75 @@ impl ObjectReader {
         {
             return Ok(bytes);
         }
-        let outcome = self.fetch(object, range, &lead.range).await;
+        {
+            let mut state = self.state();
+            let link = state.link.estimate();
+            state.window.note_miss(object.cache, range, link);
+        }
+        for side in neighbours.into_iter().filter(|side| !side.is_empty()) {
+            let (reader, object) = (self.clone(), object.clone());
+            let prefetch = async move {
+                // A neighbour that cannot be fetched is fetched by whoever needs it.
+                let _ = reader.prefetch(&object, side).await;
+            };
+            self.offer(prefetch.boxed());
+        }
+        let fetched = lead.range.clone();
+        let outcome = self.fetch(&self.stores.read, object, range, &fetched).await;
         if let (Ok(bytes), Some(cache)) = (&outcome, &self.cache) {
-            cache.fill(object.cache, lead.range.start, bytes.clone(), Admission::Demand);
+            cache.fill(object.cache, fetched.start, bytes.clone(), Admission::Demand);
         }
-        if let Some(tell) = lead.tell.take() {
-            let _ = tell.send(outcome.clone()); // nobody may be waiting
-        }
-        cut(object, &lead.range, range, &outcome?)
+        lead.land(&outcome);
+        cut(object, &fetched, range, &outcome?)
     }
 
-    async fn fetch(&self, object: &ObjectRef, needed: &Range<u64>, range: &Range<u64>) -> Result<Bytes> {
-        let bytes = self.store.get_range(&object.key, range.clone()).await?;
+    async fn fetch_ahead(&self, object: &ObjectRef, range: Range<u64>, purpose: Purpose) -> Result<u64> {
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let gaps = self.state().flights.gaps(object.cache, &widen(&range, 0, object.bytes));
+        let mut sum = 0;
+        for gap in gaps {
+            if self.cache.as_ref().is_some_and(|cache| cache.has(object.cache, gap.clone())) {
+                continue;
+            }
+            let Some(lead) = self.begin_ahead(object, &gap, purpose) else { continue };
+            let needed = gap.start.max(range.start)..gap.end.min(range.end);
+            let outcome = self.fetch(&self.stores.background, object, &needed, &gap).await;
+            if let (Ok(bytes), Some(cache)) = (&outcome, &self.cache) {
+                cache.fill(object.cache, gap.start, bytes.clone(), Admission::Prefetch);
+            }
+            lead.land(&outcome);
+            sum += outcome?.len() as u64;
+        }
+        Ok(sum)
+    }
+
+    /// Puts a prefetch on the table; `None` when somebody else came first or memory is short.
+    fn begin_ahead(&self, object: &ObjectRef, gap: &Range<u64>, purpose: Purpose) -> Option<Lead<'_>> {
+        let mut state = self.state();
+        let is_free = state.flights.gaps(object.cache, gap) == [gap.clone()];
+        let has_room = purpose != Purpose::Ahead || state.flights.make_room(gap.end - gap.start);
+        if !is_free || !has_room {
+            return None;
+        }
+        let (ticket, tell) = state.flights.begin(object.cache, gap.clone(), purpose);
+        Some(Lead { reader: self, object: object.cache, range: gap.clone(), ticket, tell: Some(tell) })
+    }
+
+    async fn fetch(
+        &self,
+        store: &SharedStore,
+        object: &ObjectRef,
+        needed: &Range<u64>,
+        range: &Range<u64>,
+    ) -> Result<Bytes> {
+        let began = self.env.now();
+        self.state().link.begin(began);
+        let mut passage = Passage { reader: self, began, bytes: 0 };
+        let bytes = store.get_range(&object.key, range.clone()).await?;
+        passage.bytes = bytes.len() as u64;
+        drop(passage);
         let end = range.start + bytes.len() as u64;
         if end > range.end {
             return Err(Error::corrupt(&object.key, "the store sent more than it was asked for"));
@@ -176,6 +384,15 @@ fn cut(object: &ObjectRef, fetched: &Range<u64>, range: &Range<u64>, bytes: &Byt
 
 fn too_short(object: &ObjectRef, bytes: u64, range: &Range<u64>) -> Error {
     Error::corrupt(&object.key, format!("it ends at byte {bytes}, bytes {range:?} are needed"))
+}
+
+/// What of a window around `needed` nobody fetches, without holes.
+fn clip(flights: &Flights, object: CacheKey, wide: Range<u64>, needed: &Range<u64>) -> Range<u64> {
+    let before = flights.gaps(object, &(wide.start..needed.start));
+    let behind = flights.gaps(object, &(needed.end..wide.end));
+    let begin = before.last().filter(|gap| gap.end == needed.start).map_or(needed.start, |gap| gap.start);
+    let end = behind.first().filter(|gap| gap.start == needed.end).map_or(needed.end, |gap| gap.end);
+    begin..end
 }
 
 /// What to fetch for a range: whole pieces, `window` bytes. Windows lie on a grid, so that

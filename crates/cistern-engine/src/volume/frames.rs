@@ -22,8 +22,6 @@ use crate::{
     units::{BLOCK_BYTES, FrameRef, Mapping, Place, Salt, Seq},
 };
 
-/// Bytes around a miss that are fetched with it: what was written together is read together.
-const WINDOW_BYTES: u64 = 256 << 10;
 /// Stored bytes fetched with one request at most.
 const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// Fetches of one read at once.
@@ -110,16 +108,14 @@ impl FrameReader {
         Ok(parts.into_iter().flatten().collect())
     }
 
-    /// Brings the stored bytes of mappings into the chunk cache.
-    pub async fn prefetch(&self, mappings: &[Mapping]) -> Result<()> {
-        let groups = self.group(mappings);
-        stream::iter(groups.into_iter().map(|g| async move {
-            let object = self.object(g.seq)?.0;
-            self.reader.read(&object, g.range, WINDOW_BYTES).await.map(drop)
-        }))
-        .buffer_unordered(FETCHES_MAX)
-        .try_collect()
-        .await
+    pub(super) fn reader(&self) -> &Arc<ObjectReader> {
+        &self.reader
+    }
+
+    /// Where in its object the bytes lie that a data mapping needs.
+    pub(super) fn place(&self, mapping: &Mapping) -> (Seq, Range<u64>) {
+        let part = self.part(mapping);
+        (part.frame.seq, part.range)
     }
 
     fn part(&self, mapping: &Mapping) -> Part {
@@ -161,7 +157,7 @@ impl FrameReader {
         }
         let (object, salt) = self.object(group.seq)?;
         let sealer = self.sealer(salt, group.seq);
-        let stored = self.reader.read(&object, group.range.clone(), WINDOW_BYTES).await?;
+        let stored = self.reader.read(&object, group.range.clone(), self.reader.window_bytes()).await?;
         if let Ok(all) = self.decode(&sealer, &group, &stored) {
             return Ok(all);
         }
@@ -200,7 +196,7 @@ impl FrameReader {
         }
     }
 
-    fn object(&self, seq: Seq) -> Result<(ObjectRef, Salt)> {
+    pub(super) fn object(&self, seq: Seq) -> Result<(ObjectRef, Salt)> {
         let salt = salt_of(&self.epochs, seq).ok_or_else(|| {
             Error::corrupt("map", format!("it names seq {seq}, which is before the first claim"))
         })?;

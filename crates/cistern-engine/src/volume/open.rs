@@ -23,7 +23,9 @@ use crate::{
     store::{Put, SharedStore, Stores},
     units::{JournalPos, VolumeId},
     volume::{
-        CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume, check_size,
+        CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
+        ahead::Ahead,
+        check_size,
         dirty::{Dirty, DirtyIndex},
         frames::FrameReader,
         order::Core,
@@ -38,6 +40,7 @@ use crate::{
 const JOURNAL_SHARE: u64 = 4;
 const FRAMES_SHARE: u64 = 8;
 const MAP_SHARE: u64 = 8;
+const AHEAD_SHARE: u64 = 8;
 
 pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
@@ -74,14 +77,14 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
 pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Volume {
     let env = parts.env.clone();
     let io = IoCounters::new(env.now());
-    let (map, frames) = parts.build(keys, committed);
+    let ReadSide { map, frames, ahead } = parts.build(keys, committed);
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
     };
-    Volume { env, id: keys.volume, io, map, frames, opened, writer: None }
+    Volume { env, id: keys.volume, io, map, frames, ahead, opened, writer: None }
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
@@ -93,7 +96,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 
     let parts =
         ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
-    let (map, frames) = parts.build(&keys, &committed);
+    let ReadSide { map, frames, ahead } = parts.build(&keys, &committed);
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes);
     journal.free(start);
     let pacer = Pacer::new(o.env.clone());
@@ -120,7 +123,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         write_back: tokio::sync::Mutex::new(Some(write_back)),
     };
     let (env, io) = (o.env.clone(), IoCounters::new(o.env.now()));
-    Ok(Arc::new(Volume { env, id: identity.volume, io, map, frames, opened, writer: Some(writer) }))
+    Ok(Arc::new(Volume { env, id: identity.volume, io, map, frames, ahead, opened, writer: Some(writer) }))
 }
 
 fn start_write_back(
@@ -247,10 +250,19 @@ pub struct ReadParts<'a> {
     pub memory_bytes: u64,
 }
 
+/// What serves reads.
+struct ReadSide {
+    map: Arc<Map>,
+    frames: Arc<FrameReader>,
+    ahead: Ahead,
+}
+
 impl ReadParts<'_> {
-    /// Builds map and frame reader over a committed state.
-    fn build(self, keys: &VolumeKeys, committed: &Committed) -> (Arc<Map>, FrameReader) {
-        let reader = Arc::new(ObjectReader::new(self.stores.read.clone(), self.cache.clone()));
+    /// Builds map, frame reader and read-ahead over a committed state.
+    fn build(self, keys: &VolumeKeys, committed: &Committed) -> ReadSide {
+        let ahead_bytes = self.memory_bytes / AHEAD_SHARE;
+        let (reader, task) =
+            ObjectReader::start(self.env.clone(), self.stores.clone(), self.cache.clone(), ahead_bytes);
         let (levels, covered) = match &committed.checkpoint {
             Some(c) => (c.levels.clone(), c.covered),
             None => Default::default(),
@@ -262,7 +274,7 @@ impl ReadParts<'_> {
             map.insert(&segment.mappings);
         }
         let epochs = committed.walk.epochs.clone().into();
-        let frames = FrameReader::new(reader, keys.clone(), epochs, self.memory_bytes / FRAMES_SHARE);
-        (map, frames)
+        let frames = FrameReader::new(reader.clone(), keys.clone(), epochs, self.memory_bytes / FRAMES_SHARE);
+        ReadSide { map, frames: Arc::new(frames), ahead: Ahead::new(reader, task, ahead_bytes) }
     }
 }

@@ -21,6 +21,7 @@ impl Volume {
         if len == 0 {
             return Ok(Vec::new());
         }
+        self.read_ahead(offset, len);
         let extent = Extent::between(offset / BLOCK, (offset + len).div_ceil(BLOCK));
         let pieces = self.read_blocks(extent).await?;
         Ok(trim(pieces, offset - extent.start * BLOCK, len))
@@ -41,7 +42,7 @@ impl Volume {
         Ok(parts.into_iter().flatten().collect())
     }
 
-    fn view(&self, extent: Extent, mappings_max: usize) -> Result<Vec<(Extent, Source)>> {
+    pub(super) fn view(&self, extent: Extent, mappings_max: usize) -> Result<Vec<(Extent, Source)>> {
         match &self.writer {
             Some(writer) => writer.core.view(extent, mappings_max),
             None => Ok(vec![(extent, Source::Map(self.map.begin_limited(extent, mappings_max)))]),
@@ -86,27 +87,6 @@ impl Volume {
             }
         }
         Ok(pieces)
-    }
-
-    pub(super) async fn prefetch_bytes(&self, offset: u64, len: u64) -> Result<()> {
-        let end = (offset + len).div_ceil(BLOCK);
-        let mut at = offset / BLOCK;
-        while at < end {
-            let mut next = end;
-            for (_, source) in self.view(Extent::between(at, end), RANGES_MAX)? {
-                let Source::Map(lookup) = source else { continue };
-                let mappings = lookup.finish().await?;
-                let data: Vec<Mapping> =
-                    mappings.iter().filter(|m| matches!(m.place, Place::Frame(_))).copied().collect();
-                self.frames.prefetch(&data).await?;
-                if mappings.len() >= RANGES_MAX {
-                    next = mappings.last().map_or(end, |m| m.extent.end());
-                    break;
-                }
-            }
-            at = next;
-        }
-        Ok(())
     }
 
     pub(super) async fn ranges_of(

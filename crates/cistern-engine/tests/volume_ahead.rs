@@ -1,0 +1,212 @@
+//! Read-ahead and warming of a volume, by the requests they cost: a store with a latency, counted.
+
+use std::{fmt, ops::Range, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    cache::ChunkCache,
+    codec::{Compression, KeySource},
+    disk::{Disk, RealDisk},
+    env::{Env, real::RealEnv},
+    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult, Stores},
+    volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A store whose ranged reads take a while, as over a link.
+struct Distant(MemoryStore, Env);
+
+impl fmt::Debug for Distant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("distant")
+    }
+}
+
+#[async_trait]
+impl Store for Distant {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.0.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.0.put_if_absent(key, body).await
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.0.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.1.sleep(Duration::from_millis(5)).await;
+        self.0.get_range(key, range).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.0.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.0.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.0.delete(key).await
+    }
+    fn url(&self) -> String {
+        "distant:".to_owned()
+    }
+}
+
+struct Fixture {
+    env: Env,
+    meter: Arc<Meter>,
+    state: tempfile::TempDir,
+}
+
+impl Fixture {
+    /// A volume of 64 MiB whose first `bytes` are noise, written in order and committed.
+    async fn written(bytes: u64) -> Fixture {
+        let env = RealEnv::start();
+        let meter = Arc::new(Meter::new(Arc::new(Distant(MemoryStore::new(), env.clone())), env.clone()));
+        let state = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        let fixture = Fixture { env, meter, state };
+        let options = CreateOptions {
+            size_bytes: 64 * MIB,
+            compression: Compression::Lz4,
+            key: KeySource::Passphrase("open sesame".into()),
+        };
+        Volume::create(&fixture.env, &fixture.store(), options).await.expect("created");
+        let volume = fixture.open(None).await;
+        for at in (0..bytes).step_by(MIB as usize) {
+            volume.write(at, noise(at, MIB as usize), false).await.expect("written");
+        }
+        fixture.close(volume).await;
+        fixture
+    }
+
+    fn store(&self) -> SharedStore {
+        self.meter.clone()
+    }
+
+    fn disk(&self, name: &str) -> Arc<dyn Disk> {
+        Arc::new(RealDisk::create(&self.state.path().join(name)).expect("a directory"))
+    }
+
+    async fn cache(&self, name: &str) -> Arc<ChunkCache> {
+        ChunkCache::open(self.env.clone(), self.disk(name), 64 * MIB).await.expect("a cache")
+    }
+
+    async fn open(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
+        let options = OpenOptions {
+            env: self.env.clone(),
+            stores: Stores::same(self.store()),
+            state: self.disk("state"),
+            cache,
+            key: KeySource::Passphrase("open sesame".into()),
+            mode: Mode::Writeback,
+            journal_bytes: 128 * MIB,
+            dirty_age_max: Duration::from_secs(30),
+            dirty_bytes_max: 128 * MIB,
+            memory_bytes: 128 * MIB,
+            host: "here".into(),
+            take_over: false,
+        };
+        Volume::open(options).await.expect("opened")
+    }
+
+    async fn reader(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
+        let options = ReadOnlyOptions {
+            env: self.env.clone(),
+            stores: Stores::same(self.store()),
+            cache,
+            key: KeySource::Passphrase("open sesame".into()),
+            memory_bytes: 128 * MIB,
+        };
+        Volume::open_read_only(options).await.expect("opened read-only")
+    }
+
+    async fn close(&self, volume: Arc<Volume>) {
+        let report = volume.close(Duration::from_secs(60)).await;
+        assert!(report.clean, "{report:?}");
+    }
+
+    /// Ranged GETs so far, and the bytes they brought.
+    fn gets(&self) -> (u64, u64) {
+        let stats = self.meter.snapshot();
+        let kind = stats.kinds.iter().find(|k| k.kind == StoreKind::GetRange).expect("a kind");
+        (kind.requests, kind.bytes)
+    }
+}
+
+/// Bytes that do not compress and differ for every tag.
+fn noise(tag: u64, len: usize) -> Bytes {
+    let mut x = (tag + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+async fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    for piece in volume.read(offset, len).await.expect("read") {
+        match piece {
+            Piece::Data(data) => out.extend_from_slice(&data),
+            Piece::Zeroes(n) => out.resize(out.len() + n as usize, 0),
+        }
+    }
+    out
+}
+
+/// A sequential reader of 128 KiB gets the right bytes, with and without a chunk cache, for far
+/// fewer GETs than it has requests, and hardly any byte is fetched twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequential_read_is_fetched_ahead() {
+    let fixture = Fixture::written(32 * MIB).await;
+    for cached in [false, true] {
+        let cache = if cached { Some(fixture.cache("cache").await) } else { None };
+        let volume = fixture.reader(cache).await;
+        let before = fixture.gets();
+        for mib in 0..32 {
+            let expected = noise(mib * MIB, MIB as usize);
+            for part in 0..8 {
+                let at = part * 131_072;
+                let got = read(&volume, mib * MIB + at, 131_072).await;
+                assert!(got == expected[at as usize..][..131_072], "{mib} MiB + {at}");
+            }
+        }
+        let (gets, bytes) = (fixture.gets().0 - before.0, fixture.gets().1 - before.1);
+        assert!(gets < 160, "{gets} GETs for 256 reads, cached: {cached}");
+        assert!(bytes < 40 * MIB, "{bytes} bytes for 32 MiB, cached: {cached}");
+    }
+}
+
+/// Random reads start no prefetch: without a cache, every one costs its own GET and nothing more.
+#[tokio::test(flavor = "multi_thread")]
+async fn random_reads_are_not_fetched_ahead() {
+    let fixture = Fixture::written(32 * MIB).await;
+    let volume = fixture.reader(None).await;
+    read(&volume, 0, 4096).await; // the map is in memory now
+    let before = fixture.gets();
+    let order: Vec<u64> = (1..200).map(|n: u64| n.wrapping_mul(2_654_435_761) % 8192).collect();
+    for block in &order {
+        read(&volume, block * 4096, 4096).await;
+    }
+    let (gets, bytes) = (fixture.gets().0 - before.0, fixture.gets().1 - before.1);
+    assert!(gets <= 199 && bytes <= 199 * 3 * 4096, "{gets} GETs, {bytes} bytes");
+}
+
+/// What was brought into the cache is read without the store; doing it again costs nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefetched_range_is_read_from_the_cache() {
+    let fixture = Fixture::written(16 * MIB).await;
+    let cache = fixture.cache("cache").await;
+    let volume = fixture.reader(Some(cache.clone())).await;
+    volume.prefetch(MIB, 8 * MIB).await.expect("prefetched");
+    cache.close().await; // what was on its way to the disk is there now
+    let fetched = fixture.gets();
+    volume.prefetch(MIB, 8 * MIB).await.expect("prefetched");
+    for mib in [5, 1, 8, 3] {
+        assert_eq!(read(&volume, mib * MIB, MIB).await, noise(mib * MIB, MIB as usize));
+    }
+    assert_eq!(fixture.gets(), fetched);
+}
