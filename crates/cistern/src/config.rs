@@ -160,6 +160,15 @@ pub struct Settings {
         help_heading = "Settings")]
     pub insecure_listen: Option<bool>,
 
+    /// Address for metrics in the text format of Prometheus: HOST:PORT, answered at /metrics
+    ///
+    /// Without encryption or a password: whoever reaches the port sees the figures of
+    /// docs/reference/metrics.md and the names of volumes and buckets, and can change nothing. Give
+    /// 127.0.0.1:PORT unless the collector is on another host.
+    /// [default: no metrics]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Settings")]
+    pub metrics: Option<String>,
+
     #[command(flatten)]
     #[serde(flatten)]
     pub key: KeySettings,
@@ -183,6 +192,7 @@ pub struct Resolved {
     pub drain_timeout: Duration,
     pub tls_dir: Option<PathBuf>,
     pub insecure_listen: bool,
+    pub metrics: Option<String>,
     pub key: KeySettings,
 }
 
@@ -202,6 +212,7 @@ impl Settings {
             drain_timeout: self.drain_timeout.or(file.drain_timeout),
             tls_dir: self.tls_dir.or(file.tls_dir),
             insecure_listen: self.insecure_listen.or(file.insecure_listen),
+            metrics: self.metrics.or(file.metrics),
             key: KeySettings { key_file: self.key.key_file.or(file.key.key_file) },
         }
     }
@@ -233,6 +244,7 @@ impl Settings {
             drain_timeout: settings.drain_timeout.map_or(DRAIN_TIMEOUT_DEFAULT, |span| span.0),
             tls_dir: settings.tls_dir,
             insecure_listen: settings.insecure_listen.unwrap_or(false),
+            metrics: settings.metrics,
             key: settings.key,
         })
     }

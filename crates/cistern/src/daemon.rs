@@ -8,6 +8,7 @@
 mod control;
 mod host;
 mod listen;
+mod metrics;
 mod open;
 mod panic;
 mod signals;
@@ -75,6 +76,10 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
     let doors = listen::bind(&plan.settings, &plan.volumes[0].name).await?;
+    let metrics = match &plan.settings.metrics {
+        Some(address) => Some(metrics::MetricsDoor::bind(address).await?),
+        None => None,
+    };
     // Until here a signal ends the process by itself: at a passphrase prompt that is what people
     // expect, and for a volume half open it is a crash like any other.
     let scheduler = Scheduler::new(env.clone());
@@ -87,9 +92,11 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         let daemon = daemon.clone();
         tokio::spawn(async move { socket.serve(daemon).await })
     });
+    let metrics_url = metrics.as_ref().map(metrics::MetricsDoor::url);
+    let metrics = metrics.map(|door| tokio::spawn(door.serve(daemon.clone())));
     // Whatever fails from here on: the volumes are open, and closed in an orderly way.
     let served = match &control {
-        Ok(_) => serve(&daemon, doors, &mut signals).await,
+        Ok(_) => serve(&daemon, doors, metrics_url.as_deref(), &mut signals).await,
         Err(_) => Ok(()),
     };
     let stopped = stop::stop(&daemon, plan.settings.drain_timeout, &mut signals).await;
@@ -97,14 +104,21 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         cache.close().await;
     }
     let control = control?;
-    control.abort();
-    let _ = control.await; // only ever cancelled
+    for task in std::iter::once(control).chain(metrics) {
+        task.abort();
+        let _ = task.await; // only ever cancelled
+    }
     served.and(stopped)
 }
 
 /// Answers clients until the first signal.
-async fn serve(daemon: &Arc<Daemon>, doors: listen::Doors, signals: &mut signals::Signals) -> Outcome {
-    announce(daemon);
+async fn serve(
+    daemon: &Arc<Daemon>,
+    doors: listen::Doors,
+    metrics_url: Option<&str>,
+    signals: &mut signals::Signals,
+) -> Outcome {
+    announce(daemon, metrics_url);
     host::notify_ready();
     let exports = daemon.served.iter().map(Served::export).collect();
     let server = Server::new(Arc::new(ExportSet::new(exports)), listen::server_settings());
@@ -143,13 +157,16 @@ fn check_names(volumes: &[VolumeUrl]) -> Outcome {
 
 /// Tells the user where the volumes are and what to try next. The first word of each line is for
 /// scripts that wait for readiness.
-fn announce(daemon: &Daemon) {
+fn announce(daemon: &Daemon, metrics_url: Option<&str>) {
     for served in &daemon.served {
         let size = ByteSize(served.volume.size_bytes());
         let access = if served.volume.is_read_only() { ", read-only" } else { "" };
         for uri in &served.uris {
             terminal::tell(format!("serving {} ({size}{access}) at {uri}", served.name));
         }
+    }
+    if let Some(url) = metrics_url {
+        terminal::tell(format!("metrics: {url}"));
     }
     if let Some(uri) = daemon.served.first().and_then(|served| served.uris.first()) {
         terminal::tell(format!("try:     nbdinfo '{uri}'"));

@@ -9,6 +9,7 @@
 //! | `export` | the whole adapter between NBD and the engine |
 //! | `control` | how commands talk to a running daemon |
 //! | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
+//! | `metrics` | the same as Prometheus text: one table of all metrics |
 //! | `stream` | the format of an exported journal |
 //! | `failure`, `terminal` | what people see |
 //! | `reference` | the generated pages of the documentation |
@@ -21,6 +22,7 @@ pub mod control;
 pub mod daemon;
 pub mod export;
 pub mod failure;
+pub mod metrics;
 pub mod observe;
 pub mod place;
 pub mod quantity;

@@ -6,11 +6,11 @@ use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::{cli::Cli, config, failure::Kind, secret};
+use crate::{cli::Cli, config, failure::Kind, metrics::TABLE, secret};
 
 /// The generated pages: file name in `docs/reference`, content.
 pub fn pages() -> Vec<(&'static str, String)> {
-    vec![("commands.md", commands()), ("settings.md", settings())]
+    vec![("commands.md", commands()), ("metrics.md", metrics()), ("settings.md", settings())]
 }
 
 const GENERATED: &str =
@@ -101,6 +101,25 @@ fn settings() -> String {
         }
     }
     out.trim_end().to_owned() + "\n"
+}
+
+fn metrics() -> String {
+    let mut out = format!("# Metrics\n\n{GENERATED}\n\n");
+    out.push_str(
+        "With `--metrics HOST:PORT` the daemon answers `GET /metrics` in the text format of Prometheus (0.0.4).\n\
+         The same counters, finer, are in `cistern status --io --json`. Which of them to watch, and what is\n\
+         normal, says [observing.md](../observing.md).\n\n\
+         Units are in the names: seconds and bytes. Counters (`_total`) begin with the daemon. `volume` is the\n\
+         volume's name, `kind` a kind of request: of clients `read`, `write`, `flush`, `trim`, `write_zeroes`, `cache`,\n\
+         `block_status`; of the store `put`, `put_if_absent`, `get`, `get_range`, `list`, `list_dirs`, `delete`.\n\n\
+         | metric | type | labels | meaning |\n|---|---|---|---|\n",
+    );
+    for metric in TABLE {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let (name, kind, labels) = (metric.name, metric.kind.name(), labels.join(", "));
+        line(&mut out, &format!("| `{name}` | {kind} | {labels} | {} |", metric.help));
+    }
+    out
 }
 
 fn is_shown(command: &Command) -> bool {

@@ -16,6 +16,7 @@ memory = "128M"
 drain-timeout = "2m"
 tls-dir = "/t"
 insecure-listen = true
+metrics = "127.0.0.1:9809"
 key-file = "/k"
 "#;
 
@@ -45,6 +46,7 @@ fn a_file_sets_everything() {
     assert_eq!((got.dirty_age_max, got.dirty_bytes_max), (Duration::from_secs(5), Some(512 << 20)));
     assert_eq!((got.memory_bytes, got.drain_timeout), (128 << 20, Duration::from_secs(120)));
     assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
+    assert_eq!(got.metrics.as_deref(), Some("127.0.0.1:9809"));
     assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
 }
 

@@ -20,7 +20,7 @@ pub struct Daemon {
     child: Child,
     stderr: BufReader<ChildStderr>,
     /// Kept open, so that it does not write into a closed pipe.
-    _stdout: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
     /// The first URI it told.
     pub uri: String,
 }
@@ -110,7 +110,7 @@ impl Daemon {
         let uri = line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
         // The rest of its output is few lines, which fit into the pipe.
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let daemon = Daemon { child, stderr, _stdout: stdout, uri };
+        let daemon = Daemon { child, stderr, stdout, uri };
         if line.starts_with("serving ") && daemon.uri.starts_with("nbd") {
             return daemon;
         }
@@ -130,6 +130,18 @@ impl Daemon {
         while !line.contains(text) {
             line.clear();
             assert!(self.stderr.read_line(&mut line).expect("UTF-8") > 0, "ended without saying '{text}'");
+        }
+    }
+
+    /// What follows `name` at the beginning of a line that it tells once it is ready.
+    pub fn told(&mut self, name: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.stdout.read_line(&mut line).expect("UTF-8") > 0, "ended without telling {name}");
+            if let Some(rest) = line.strip_prefix(name) {
+                return rest.trim().to_owned();
+            }
         }
     }
 
