@@ -3,10 +3,20 @@
 //! Neighbours move the cost of a flush on a shared disk by more than ten times, so a figure counts only
 //! beside its peers': runs are interleaved, repeated, and given as ratios of medians.
 
+mod calibration;
+mod cold_sequential;
 mod loads;
+mod object_peers;
+mod paced;
 mod peers;
+mod plot;
+mod read_under_load;
 mod report;
 mod rows;
+mod sampler;
+mod tree;
+mod walk;
+mod wan;
 
 use std::time::Duration;
 
@@ -70,6 +80,11 @@ const GROUPS: &[Group] = &[
     ("cpu", rows::cpu),
     ("whole-volume", rows::whole_volume),
     ("map", rows::map),
+    ("walk", walk::run),
+    ("paced", paced::run),
+    ("upload", paced::upload),
+    ("cold-sequential", cold_sequential::run),
+    ("read-under-load", read_under_load::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

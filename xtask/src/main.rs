@@ -23,7 +23,7 @@ struct Cli {
 enum Chore {
     /// Build, and show the main job on a directory
     Try,
-    /// Install what the tests need (Debian 12, root): tools from apt, MinIO from source
+    /// Install what the tests and benchmarks need (Debian 12, root): tools from apt, MinIO from source
     Setup,
     /// Check format and lints, build, and run every test
     Test,

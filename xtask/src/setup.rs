@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what the tests need on Debian 12, from apt and from source.
+//! `cargo xtask setup`: what the tests and benchmarks need on Debian 12, from apt and from source.
 //!
 //! Changes nothing that is there already, and takes a second when all is there.
 
@@ -42,19 +42,26 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Packages of programs that are not here. A library has no program: it is asked for by import.
+/// What has no program of its own: its package, and a command that fails without it.
+const LIBRARIES: &[(&str, &str, &[&str])] = &[
+    ("python3-libnbd", "/usr/bin/python3", &["-c", "import nbd"]),
+    ("python3-boto3", "/usr/bin/python3", &["-c", "import boto3"]),
+    ("nbdkit-plugin-python", "nbdkit", &["S3", "--version"]),
+];
+
+/// Packages of what is not here.
 fn missing_packages() -> BTreeSet<&'static str> {
-    let mut missing: BTreeSet<&str> = tool::PACKAGES
-        .iter()
-        .filter(|(program, _)| tool::find(program).is_err())
+    let programs = tool::PACKAGES.iter().filter(|(program, _)| tool::find(program).is_err());
+    let libraries = LIBRARIES.iter().filter(|(_, program, args)| {
+        !tool::command(program)
+            .and_then(|mut c| Ok(c.args(*args).output()?))
+            .is_ok_and(|o| o.status.success())
+    });
+    programs
         .map(|(_, package)| *package)
         .filter(|package| *package != QEMU_PACKAGE)
-        .collect();
-    let imports = Command::new("/usr/bin/python3").args(["-c", "import nbd"]).output();
-    if !imports.is_ok_and(|out| out.status.success()) {
-        missing.insert("python3-libnbd");
-    }
-    missing
+        .chain(libraries.map(|(package, ..)| *package))
+        .collect()
 }
 
 fn install(packages: &[&str]) -> Result<()> {

@@ -1,11 +1,15 @@
 //! fio with its NBD engine: load, verification and latencies, from a program nobody here wrote.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::tool;
+use crate::{process::Guard, tool};
 
 /// What a run says about one direction (write or read).
 #[derive(Clone, Debug, Default)]
@@ -19,20 +23,40 @@ pub struct Figures {
     pub max_us: f64,
 }
 
+/// Latencies of flushes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flushes {
+    pub count: u64,
+    pub p50_us: f64,
+    pub p99_9_us: f64,
+    pub max_us: f64,
+}
+
 /// Runs `fio --name=t --ioengine=nbd --uri=URI ARGS`; errors of the server or of verification fail.
 pub fn nbd(scratch: &Path, uri: &str, args: &[&str], limit: Duration) -> Result<Value> {
-    let mut command = tool::command("fio")?;
-    let out = scratch.join("fio.json");
-    command
-        .current_dir(scratch) // fio leaves verify states and logs where it runs
-        .args(["--name=t", "--thread", "--ioengine=nbd", "--randrepeat=0", "--percentile_list=50:99"])
-        .arg(format!("--uri={uri}"))
-        .args(["--output-format=json", "--output=fio.json"])
-        .args(args);
+    let mut command = command(scratch, uri)?;
+    command.args(["--output-format=json", "--output=fio.json"]).args(args);
     tool::run_command(command, limit)?;
-    let text = std::fs::read_to_string(&out)?;
+    let text = std::fs::read_to_string(scratch.join("fio.json"))?;
     let from = text.find('{').context("fio wrote no JSON")?;
     serde_json::from_str(&text[from..]).context("fio wrote broken JSON")
+}
+
+/// Starts the same as a load in the background, which lasts until the guard is dropped.
+pub fn background(scratch: &Path, uri: &str, args: &[&str]) -> Result<Guard> {
+    let log = std::fs::File::create(scratch.join("fio.log"))?;
+    let mut command = command(scratch, uri)?;
+    command.args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    Guard::spawn(command)
+}
+
+fn command(scratch: &Path, uri: &str) -> Result<Command> {
+    let mut command = tool::command("fio")?;
+    command
+        .current_dir(scratch) // fio leaves verify states and logs where it runs
+        .args(["--name=t", "--thread", "--ioengine=nbd", "--randrepeat=0", "--percentile_list=50:99:99.9"])
+        .arg(format!("--uri={uri}"));
+    Ok(command)
 }
 
 /// The figures of `direction` ("write" or "read"), all jobs together (percentiles: the first job's).
@@ -52,4 +76,53 @@ pub fn figures(report: &Value, direction: &str) -> Result<Figures> {
         }
     }
     Ok(all)
+}
+
+/// The flushes of the first job.
+pub fn flushes(report: &Value) -> Result<Flushes> {
+    let latency = &report["jobs"][0]["sync"]["lat_ns"];
+    let us = |value: &Value| value.as_f64().map(|ns| ns / 1e3).context("fio timed no flushes");
+    Ok(Flushes {
+        count: report["jobs"][0]["sync"]["total_ios"].as_u64().unwrap_or(0),
+        p50_us: us(&latency["percentile"]["50.000000"])?,
+        p99_9_us: us(&latency["percentile"]["99.900000"])?,
+        max_us: us(&latency["max"])?,
+    })
+}
+
+/// Requests of each full second, from the log that `--write_iops_log=NAME --log_avg_msec=1000` leaves.
+///
+/// fio leaves out seconds in which nothing ended: they are zeroes here.
+pub fn per_second(scratch: &Path, name: &str) -> Result<Vec<f64>> {
+    let path = scratch.join(format!("{name}_iops.1.log"));
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    series(&text).context("a broken log of fio")
+}
+
+/// Lines of `milliseconds, value, ...`, each about the second before that time.
+fn series(text: &str) -> Option<Vec<f64>> {
+    let mut seconds = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
+        let (ms, value) = (fields.next()?.ok()?, fields.next()?.ok()?);
+        let second = (ms / 1000.0).round() as usize;
+        while seconds.len() + 1 < second {
+            seconds.push(0.0);
+        }
+        seconds.push(value);
+    }
+    Some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second without a line was one without requests.
+    #[test]
+    fn missing_seconds_are_zeroes() {
+        let log = "1000, 5, 1, 4096, 0\n2001, 7, 1, 4096, 0\n4999, 9, 1, 4096, 0\n6000, 2, 1, 4096, 0\n";
+        assert_eq!(series(log), Some(vec![5.0, 7.0, 0.0, 0.0, 9.0, 2.0]));
+        assert_eq!(series("nonsense\n"), None);
+    }
 }

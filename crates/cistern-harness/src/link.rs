@@ -28,12 +28,13 @@ use lane::Lane;
 
 /// How far ahead of a lane's rate bytes are taken from their connections.
 const QUEUE_MAX: Duration = Duration::from_millis(5);
-/// Bytes that one connection passes at once on a limited lane; how finely connections interleave.
-const PIECE_BYTES_LIMITED: usize = 16 << 10;
-/// The same where the rate is not limited.
-const PIECE_BYTES: usize = 128 << 10;
-/// Pieces in flight per connection and direction: more than 30 MB/s times 100 ms.
-const FLIGHT_PIECES: usize = 256;
+/// Bytes that one connection passes at once: at most so many, and on a limited lane what leaves
+/// within `PIECE_TIME_MAX`, but at least a packet. This is how finely connections interleave.
+const PIECE_BYTES_MAX: usize = 128 << 10;
+const PIECE_TIME_MAX: Duration = Duration::from_micros(500);
+const PACKET_BYTES: usize = 1448;
+/// Pieces in flight per connection and direction: 500 ms of a limited lane.
+const FLIGHT_PIECES: usize = 1000;
 /// A read that took longer than this waited for its sender: the lane was not what held it up.
 const IDLE_READ: Duration = Duration::from_micros(300);
 
@@ -49,6 +50,11 @@ impl Conditions {
     /// A link by its round trip in ms and its rate in MB/s (10^6 bytes).
     pub fn wan(round_trip_ms: u64, mb_per_s: u64) -> Conditions {
         Conditions { round_trip: Duration::from_millis(round_trip_ms), rate: Some(mb_per_s * 1_000_000) }
+    }
+
+    fn piece_bytes(self) -> usize {
+        let at_rate = |rate: u64| (rate as f64 * PIECE_TIME_MAX.as_secs_f64()) as usize;
+        self.rate.map_or(PIECE_BYTES_MAX, |rate| at_rate(rate).clamp(PACKET_BYTES, PIECE_BYTES_MAX))
     }
 }
 
@@ -150,11 +156,11 @@ fn pass(
     let (send, receive) = sync_channel(FLIGHT_PIECES);
     let source = from.try_clone();
     let deliver = std::thread::spawn(move || deliver(&receive, to, source.ok()));
-    let mut buffer = vec![0; PIECE_BYTES];
+    let mut buffer = vec![0; PIECE_BYTES_MAX];
     let mut throttled_until = None;
     loop {
         let conditions = *shared.conditions.lock().expect(NO_PANIC);
-        let piece = if conditions.rate.is_some() { PIECE_BYTES_LIMITED } else { PIECE_BYTES };
+        let piece = conditions.piece_bytes();
         let begin = Instant::now();
         let Ok(read @ 1..) = from.read(&mut buffer[..piece]) else { break };
         let now = Instant::now();

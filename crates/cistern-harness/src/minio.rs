@@ -2,7 +2,7 @@
 
 use std::{
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -17,8 +17,9 @@ pub const MODULE: &str = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5
 /// The bucket that every server here has.
 pub const BUCKET: &str = "tank";
 
-const USER: &str = "cistern";
-const SECRET: &str = "cistern-secret";
+/// Who may do everything there.
+pub const USER: &str = "cistern";
+pub const SECRET: &str = "cistern-secret";
 /// A first start lays out the directory.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
@@ -58,6 +59,45 @@ impl Minio {
         let server = Minio { process: Guard::spawn(command)?, port };
         server.await_ready()?;
         Ok(server)
+    }
+
+    /// Runs curl with a signed request on a key of the bucket, or on the bucket itself.
+    fn signed(&self, key: &str, args: &[&str]) -> Result<tool::Output> {
+        let mut curl = tool::command("curl")?;
+        curl.args(["--silent", "--show-error", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3"])
+            .args(["--user", &format!("{USER}:{SECRET}")])
+            .args(args)
+            .arg(format!("http://127.0.0.1:{}/{BUCKET}{key}", self.port));
+        tool::run_command(curl, tool::RUN_LIMIT)
+    }
+
+    /// Uploads a file in one request.
+    pub fn put(&self, key: &str, file: &Path) -> Result<()> {
+        let file = file.display().to_string();
+        let unsigned = "x-amz-content-sha256: UNSIGNED-PAYLOAD";
+        self.signed(&format!("/{key}"), &["-H", unsigned, "--upload-file", &file]).map(drop)
+    }
+
+    /// The keys that begin with `prefix`, at most a thousand.
+    pub fn keys(&self, prefix: &str) -> Result<Vec<String>> {
+        let prefix = prefix.replace('/', "%2F");
+        let answer = self.signed(&format!("?list-type=2&prefix={prefix}"), &[])?.stdout;
+        let keys = answer.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next());
+        Ok(keys.map(str::to_owned).collect())
+    }
+
+    /// Fetches objects one after the other and throws them away; gives their bytes together.
+    pub fn fetch(&self, keys: &[String]) -> Result<u64> {
+        let sizes = keys.iter().map(|key| {
+            let written = "%{size_download}";
+            let out = self.signed(&format!("/{key}"), &["--output", "/dev/null", "--write-out", written])?;
+            out.stdout.trim().parse::<u64>().context("curl's count of bytes")
+        });
+        sizes.sum()
+    }
+
+    pub fn delete(&self, key: &str) -> Result<()> {
+        self.signed(&format!("/{key}"), &["--request", "DELETE"]).map(drop)
     }
 
     /// Its own health check says yes too early: only a signed request that is answered counts.

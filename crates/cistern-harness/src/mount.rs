@@ -4,8 +4,9 @@
 //! gently on [`Mounted::unmount`], lazily on drop (the server may be dead by then).
 
 use std::{
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +18,14 @@ const FUSE_LIMIT: Duration = Duration::from_secs(30);
 /// Unmounting writes back what is dirty.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(300);
 
+/// What a device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    ReadWrite,
+    /// Nothing below sees a write, not even that of a mount.
+    ReadOnly,
+}
+
 /// An NBD export as a file, through nbdfuse.
 struct FuseFile {
     process: Guard,
@@ -24,10 +33,13 @@ struct FuseFile {
 }
 
 impl FuseFile {
-    fn start(scratch: &Scratch, uri: &str) -> Result<FuseFile> {
+    fn start(scratch: &Scratch, uri: &str, access: Access) -> Result<FuseFile> {
         let dir = scratch.dir("fuse")?;
         let mut command = tool::command("nbdfuse")?;
         let pid_file = PidFile::new(scratch, "nbdfuse")?;
+        if access == Access::ReadOnly {
+            command.arg("-r");
+        }
         command.arg("-P").arg(pid_file.path()).arg(dir.join("nbd")).arg(uri);
         let process = pid_file.start(scratch, command)?;
         Ok(FuseFile { process, dir })
@@ -51,18 +63,13 @@ struct LoopDevice {
 }
 
 impl LoopDevice {
-    fn attach(file: &Path, sector_bytes: u32) -> Result<LoopDevice> {
-        let sectors = sector_bytes.to_string();
-        let out = tool::run(
-            "losetup",
-            [
-                "--find".as_ref(),
-                "--show".as_ref(),
-                "--sector-size".as_ref(),
-                sectors.as_ref(),
-                file.as_os_str(),
-            ],
-        )?;
+    fn attach(file: &Path, sector_bytes: u32, access: Access) -> Result<LoopDevice> {
+        let mut command = tool::command("losetup")?;
+        if access == Access::ReadOnly {
+            command.arg("--read-only");
+        }
+        command.args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]).arg(file);
+        let out = tool::run_command(command, tool::RUN_LIMIT)?;
         Ok(LoopDevice { path: PathBuf::from(out.stdout.trim()), attached: true })
     }
 
@@ -83,15 +90,27 @@ impl Drop for LoopDevice {
 /// A volume as a block device. Fields are dropped in this order: device, then file.
 pub struct BlockDevice {
     device: LoopDevice,
-    fuse: FuseFile,
+    /// None where the file is somebody else's.
+    fuse: Option<FuseFile>,
+    access: Access,
 }
 
 impl BlockDevice {
     /// Attaches the export at `uri`, with logical sectors of `sector_bytes`.
     pub fn attach(scratch: &Scratch, uri: &str, sector_bytes: u32) -> Result<BlockDevice> {
-        let fuse = FuseFile::start(scratch, uri)?;
-        let device = LoopDevice::attach(&fuse.file(), sector_bytes)?;
-        Ok(BlockDevice { device, fuse })
+        BlockDevice::attach_as(scratch, uri, sector_bytes, Access::ReadWrite)
+    }
+
+    /// As [`BlockDevice::attach`], for this kind of access.
+    pub fn attach_as(scratch: &Scratch, uri: &str, sector_bytes: u32, access: Access) -> Result<BlockDevice> {
+        let fuse = FuseFile::start(scratch, uri, access)?;
+        let device = LoopDevice::attach(&fuse.file(), sector_bytes, access)?;
+        Ok(BlockDevice { device, fuse: Some(fuse), access })
+    }
+
+    /// A file that is there already, such as another program's FUSE file.
+    pub fn of_file(file: &Path, sector_bytes: u32, access: Access) -> Result<BlockDevice> {
+        Ok(BlockDevice { device: LoopDevice::attach(file, sector_bytes, access)?, fuse: None, access })
     }
 
     pub fn path(&self) -> &Path {
@@ -102,13 +121,37 @@ impl BlockDevice {
     pub fn detach(mut self) -> Result<()> {
         tool::run("blockdev", [Path::new("--flushbufs"), self.path()])?;
         self.device.detach()?;
-        let dir = self.fuse.dir.clone();
-        tool::run("umount", [&dir])?;
-        let status = self.fuse.process.wait(FUSE_LIMIT)?;
+        let Some(mut fuse) = self.fuse.take() else { return Ok(()) };
+        tool::run("umount", [&fuse.dir])?;
+        let status = fuse.process.wait(FUSE_LIMIT)?;
         if !status.success() {
             bail!("nbdfuse ended with {status}");
         }
         Ok(())
+    }
+}
+
+/// Waits until something is mounted on `dir`, by the kernel's notice that the mounts changed.
+pub fn await_mount(dir: &Path, by: &mut Guard, limit: Duration) -> Result<()> {
+    let mounts = std::fs::File::open("/proc/self/mountinfo")?;
+    let end = Instant::now() + limit;
+    loop {
+        let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+        if text.lines().any(|line| line.split(' ').nth(4) == dir.to_str()) {
+            return Ok(());
+        }
+        if by.has_ended() {
+            bail!("the program that was to mount {} ended", dir.display());
+        }
+        let left = end.saturating_duration_since(Instant::now()).as_millis().min(i32::MAX as u128) as i32;
+        let mut polls = [
+            libc::pollfd { fd: mounts.as_raw_fd(), events: libc::POLLPRI, revents: 0 },
+            libc::pollfd { fd: by.ended_fd(), events: libc::POLLIN, revents: 0 },
+        ];
+        // SAFETY: `polls` is a valid array of two for the duration of the call.
+        if unsafe { libc::poll(polls.as_mut_ptr(), 2, left) } == 0 {
+            bail!("nothing was mounted on {} within {} s", dir.display(), limit.as_secs());
+        }
     }
 }
 
@@ -135,7 +178,10 @@ impl Mounted {
     /// Mounts the filesystem that is on `device`.
     pub fn mount(scratch: &Scratch, device: BlockDevice, kind: &str) -> Result<Mounted> {
         let dir = scratch.dir("mnt")?;
-        tool::run("mount", ["-t".as_ref(), kind.as_ref(), device.path().as_os_str(), dir.as_os_str()])?;
+        let options = if device.access == Access::ReadOnly { "ro" } else { "rw" };
+        let mut command = tool::command("mount")?;
+        command.args(["-t", kind, "-o", options]).arg(device.path()).arg(&dir);
+        tool::run_command(command, tool::RUN_LIMIT)?;
         Ok(Mounted { mount: MountPoint { dir, mounted: true }, device })
     }
 
@@ -161,7 +207,9 @@ impl Mounted {
         }
         self.mount.mounted = false;
         self.device.device.detach()?;
-        self.device.fuse.process.kill();
+        if let Some(fuse) = &mut self.device.fuse {
+            fuse.process.kill();
+        }
         Ok(())
     }
 }

@@ -150,6 +150,20 @@ pub fn usage(pid: u32) -> Result<Usage> {
     })
 }
 
+/// CPU time of this process, and of all of its children that ended.
+pub fn own_cpu() -> (Duration, Duration) {
+    let of = |who| {
+        // SAFETY: rusage is plain numbers, for which zeroes are valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` is valid for writing during the call.
+        unsafe { libc::getrusage(who, &mut usage) };
+        let time =
+            |t: libc::timeval| Duration::from_secs(t.tv_sec as u64) + Duration::from_micros(t.tv_usec as u64);
+        time(usage.ru_utime) + time(usage.ru_stime)
+    };
+    (of(libc::RUSAGE_SELF), of(libc::RUSAGE_CHILDREN))
+}
+
 /// Makes the kernel forget the peak of a process, so that the next load has its own.
 pub fn reset_peak(pid: u32) -> Result<()> {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("clear_refs")

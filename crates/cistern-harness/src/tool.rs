@@ -18,7 +18,9 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("cc", "build-essential"),
     ("curl", "curl"),
+    ("dd", "coreutils"),
     ("diff", "diffutils"),
+    ("find", "findutils"),
     ("fio", "fio"),
     ("fsck.ext4", "e2fsprogs"),
     ("fusermount3", "fuse3"),
@@ -36,6 +38,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-nbd", "qemu-utils"),
+    ("s3backer", "s3backer"),
     ("sync", "coreutils"),
     ("xfs_repair", "xfsprogs"),
 ];

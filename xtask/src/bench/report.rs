@@ -50,7 +50,9 @@ impl Report {
     /// Adds something to know that has no bound.
     pub fn note(&mut self, text: String) {
         eprintln!("  {text}");
-        self.notes.push(text);
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
     }
 
     /// A group that could not be measured counts as missed.

@@ -1,0 +1,166 @@
+//! A walk through 140,000 entries over a narrow link: after a bulk write, and with everything cold.
+//!
+//! What others published for this tree and link: 409 s, and 3.7 s with a cache paced by hand.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cistern_harness::{
+    filesystem::Kind,
+    fio,
+    mount::{Access, BlockDevice},
+    serve::{Serve, Server},
+};
+
+use super::{
+    Plan, object_peers,
+    report::{Bound, Report},
+    tree::{self, SECTOR_BYTES, Walk},
+    wan::{Cpu, NARROW, Wan},
+};
+
+/// Directories per level: 14 give 140,140 entries with 50 files each.
+const WIDTH: usize = 14;
+const WIDTH_QUICK: usize = 5;
+const CACHE_MIB: u64 = 256;
+/// The bulk write, as a multiple of the cache.
+const BULK_FACTOR: u64 = 10;
+const WALK_LIMIT: Duration = Duration::from_secs(900);
+/// Peers take minutes: long enough to tell a factor of thirty.
+const PEER_LIMIT: Duration = Duration::from_secs(240);
+const PEER_LIMIT_QUICK: Duration = Duration::from_secs(30);
+const AFTER_BULK_S_MAX: f64 = 4.0;
+const COLD_FACTOR_MIN: f64 = 10.0;
+const HOT_SET_FACTOR_MIN: f64 = 30.0;
+
+pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
+    let wan = Wan::start(plan, "16G")?;
+    let home = wan.host(&wan.cistern(), "home").args(["--cache-size", &format!("{CACHE_MIB}M")]);
+    let server = home.start()?;
+    let expected = prepare(plan, &wan, &server)?;
+    let first = walk_on(&wan, &server, expected)?;
+    report.note(format!("first walk, link without limits: {}", first.shown(expected)));
+    let server = after_bulk(plan, &wan, server, &home, expected, report)?;
+    server.stop()?;
+    cold(plan, &wan, expected, report)
+}
+
+/// Makes the tree, and its copies for the peers.
+fn prepare(plan: &Plan, wan: &Wan, server: &Server) -> Result<usize> {
+    let device = BlockDevice::attach(&wan.scratch, &server.uri(), SECTOR_BYTES)?;
+    tree::make_filesystem(&device)?;
+    let mounted = Kind::Ext4.mount(&wan.scratch, device)?;
+    let entries = tree::fill(mounted.dir(), if plan.quick { WIDTH_QUICK } else { WIDTH })?;
+    let device = mounted.unmount()?;
+    let image = object_peers::copy_image(wan, &device)?;
+    device.detach()?;
+    server.wait_clean()?;
+    object_peers::upload(wan, &image)?;
+    std::fs::remove_file(image)?;
+    Ok(entries)
+}
+
+/// A complete walk on a running server.
+fn walk_on(wan: &Wan, server: &Server, expected: usize) -> Result<Walk> {
+    let device = BlockDevice::attach_as(&wan.scratch, &server.uri(), SECTOR_BYTES, Access::ReadOnly)?;
+    let walk = tree::walk(&wan.scratch, device, WALK_LIMIT)?;
+    ensure!(walk.cut || walk.entries == expected, "find saw {} of {expected} entries", walk.entries);
+    Ok(walk)
+}
+
+/// The walk after writing ten times the cache elsewhere on the volume, and once more by a new process.
+fn after_bulk(
+    plan: &Plan,
+    wan: &Wan,
+    server: Server,
+    home: &Serve,
+    expected: usize,
+    report: &mut Report,
+) -> Result<Server> {
+    let mib = if plan.quick { CACHE_MIB } else { CACHE_MIB * BULK_FACTOR };
+    let size = format!("--size={mib}m");
+    let bulk = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers", "--offset=4g", &size];
+    fio::nbd(wan.scratch.path(), &server.uri(), &bulk, WALK_LIMIT)?;
+    server.wait_clean()?;
+    wan.limit(NARROW, report)?;
+    let down = wan.link.carried().down;
+    let cpu = Cpu::begin(&[("cistern", server.pid()), ("MinIO", wan.minio.pid())]);
+    let walk = walk_on(wan, &server, expected)?;
+    report.row(
+        &format!("find -ls, {expected} entries, 20 ms and 1 MB/s, after a bulk write of {mib} MiB past a cache of {CACHE_MIB} MiB"),
+        walk.shown(expected),
+        "published: 3.7 s by hand, 409 s without".into(),
+        walk.total_s(),
+        Bound::AtMost(AFTER_BULK_S_MAX),
+    );
+    let fetched = (wan.link.carried().down - down) as f64 / 1e6;
+    report.note(format!("it fetched {fetched:.1} MB; {}", cpu.shown()));
+    wan.widen();
+    server.stop()?;
+    let server = home.start()?;
+    wan.limit(NARROW, report)?;
+    let walk = walk_on(wan, &server, expected)?;
+    report.note(format!("the same in a new process: {}", walk.shown(expected)));
+    wan.widen();
+    Ok(server)
+}
+
+/// New hosts, with the hot set and without it, against the peers.
+fn cold(plan: &Plan, wan: &Wan, expected: usize, report: &mut Report) -> Result<()> {
+    wan.limit(NARROW, report)?;
+    let with = cold_walk(wan, "new-hot", expected, report)?;
+    wan.widen();
+    delete_hot_sets(wan)?;
+    wan.limit(NARROW, report)?;
+    let without = cold_walk(wan, "new-cold", expected, report)?;
+    wan.limit(NARROW, report)?;
+    let limit = if plan.quick { PEER_LIMIT_QUICK } else { PEER_LIMIT };
+    let backer = object_peers::walk_s3backer(wan, limit).context("s3backer")?;
+    let nbdkit = object_peers::walk_nbdkit(wan, limit).context("nbdkit S3")?;
+    let against = format!("s3backer 128k {}, nbdkit S3 {}", backer.shown(expected), nbdkit.shown(expected));
+    let best = backer.total_s().min(nbdkit.total_s());
+    for (what, walk, least) in [
+        ("new host, everything cold", without, COLD_FACTOR_MIN),
+        ("new host with the hot set", with, HOT_SET_FACTOR_MIN),
+    ] {
+        report.row(
+            &format!(
+                "find -ls, {expected} entries, 20 ms and 1 MB/s, {what}: times faster than the faster peer"
+            ),
+            walk.shown(expected),
+            against.clone(),
+            best / walk.total_s(),
+            Bound::AtLeast(least),
+        );
+    }
+    Ok(())
+}
+
+/// The walk on a host that never saw the volume, begun as soon as it is served.
+fn cold_walk(wan: &Wan, host: &str, expected: usize, report: &mut Report) -> Result<Walk> {
+    let serve = wan.host(&wan.cistern(), host).args(["--cache-size", &format!("{CACHE_MIB}M")]);
+    let (before, begin) = (wan.link.carried().down, Instant::now());
+    wan.link.take();
+    let server = serve.start()?;
+    let opened = begin.elapsed().as_secs_f64();
+    let walk = walk_on(wan, &server, expected)?;
+    let fetched = (wan.link.carried().down - before) as f64 / 1e6;
+    report.note(format!(
+        "{host}: served after {opened:.2} s, mounted in {:.2} s, walked in {:.2} s, {fetched:.1} MB in {:?}",
+        walk.mount_s,
+        walk.walk_s,
+        wan.link.take().requests
+    ));
+    wan.widen();
+    server.stop()?;
+    wan.forget(host);
+    Ok(walk)
+}
+
+/// Removes what says what is hot from the store: the next host has to find out by itself.
+fn delete_hot_sets(wan: &Wan) -> Result<()> {
+    for key in wan.minio.keys("vol/hot")? {
+        wan.minio.delete(&key)?;
+    }
+    Ok(())
+}
