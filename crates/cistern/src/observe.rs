@@ -76,6 +76,7 @@ fn cache_since(now: &CacheStats, then: &CacheStats) -> CacheStats {
         prefetch_used_bytes: grown(|c| c.prefetch_used_bytes),
         prefetch_wasted_bytes: grown(|c| c.prefetch_wasted_bytes),
         fills_dropped: grown(|c| c.fills_dropped),
+        stale: grown(|c| c.stale),
         faults: grown(|c| c.faults),
         ..now.clone()
     }

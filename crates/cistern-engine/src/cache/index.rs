@@ -1,14 +1,24 @@
-//! What lies where in the slab, which pieces are valid, and who goes next.
+//! What lies where in the slab, which pieces are valid, and whose turn it is to go.
 //!
 //! A slot's generation changes whenever its content changes owner, so that a reader that was at
-//! the disk meanwhile can tell. All in memory: about 130 bytes a chunk, 2 MiB per GiB of cache.
-//! The policy (of the S3-FIFO family) is deterministic: one shard, a fixed hash.
+//! the disk meanwhile can tell. All in memory: about 170 bytes a chunk, 2.7 MiB per GiB of cache.
+//! The pages of the index file whose records changed are remembered for the writer. Deterministic:
+//! fixed hashes, and no order depends on them.
 
-use std::{hash::BuildHasherDefault, hash::DefaultHasher, ops::Range};
+use std::ops::Range;
 
-use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter, unsync::Cache};
+use hashbrown::HashTable;
 
-use super::{CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES};
+use super::{
+    Admission, CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES,
+    changed::Changed,
+    ghost::Ghost,
+    policy::{Place, Policy, Tuner},
+};
+
+mod restore;
+
+pub(super) use restore::Restore;
 
 /// Names a chunk of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,23 +27,55 @@ pub(super) struct ChunkId {
     pub chunk: u32,
 }
 
+impl ChunkId {
+    /// The same in every run. Whoever could choose keys to collide could as well fill the cache.
+    fn hash(&self) -> u64 {
+        let id = u128::from_le_bytes(self.object.id);
+        let mix = |h: u64, word: u64| {
+            let product = u128::from(h ^ word) * 0x9E37_79B9_7F4A_7C15;
+            (product >> 64) as u64 ^ (product as u64).rotate_left(29)
+        };
+        let words = [id as u64, (id >> 64) as u64, self.object.number, u64::from(self.chunk)];
+        words.into_iter().fold(0x2436_9A03_7073_4A4D, mix)
+    }
+}
+
+/// What the policy takes for the identity of a chunk.
+fn short(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
 /// One place of the slab.
 #[derive(Clone)]
 struct Slot {
+    /// Whose bytes these are, while the slot is in use.
+    owner: ChunkId,
     generation: u32,
-    /// One bit for each piece that holds its bytes.
-    valid: u16,
     /// Bytes of the chunk up to the end of the object, where that lies in this chunk.
     end: u32,
+    /// One bit for each piece that holds its bytes.
+    valid: u16,
+    /// One bit for each prefetched piece that nobody has read.
+    unread: u16,
+    /// From an earlier life of the cache: the slab may hold other bytes than the record says.
+    inherited: bool,
     crcs: [u32; PIECES],
 }
 
 /// Valid pieces of a chunk.
+#[derive(Clone, Copy)]
 pub(super) struct Found {
     pub slot: u32,
     pub generation: u32,
-    /// CRC32C of each piece asked for.
-    pub crcs: Vec<u32>,
+    /// CRC32C of every piece of the chunk; only those of valid ones mean something.
+    pub crcs: [u32; PIECES],
+}
+
+/// Why a chunk is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Miss {
+    Cold,
+    Evicted,
 }
 
 /// A slot that the writer may write to.
@@ -44,38 +86,49 @@ pub(super) struct Claim {
     pub missing: u16,
 }
 
-/// Collects the slots of evicted chunks.
-struct Evict;
-
-impl Lifecycle<ChunkId, u32> for Evict {
-    type RequestState = Vec<u32>;
-    fn on_evict(&self, evicted: &mut Vec<u32>, _id: ChunkId, slot: u32) {
-        evicted.push(slot);
-    }
+/// What became of prefetched pieces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Prefetched {
+    pub used: u64,
+    pub wasted: u64,
 }
 
 pub(super) struct Index {
-    policy: Cache<ChunkId, u32, UnitWeighter, BuildHasherDefault<DefaultHasher>, Evict>,
+    map: HashTable<u32>,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    policy: Policy,
+    tuner: Tuner,
+    ghost: Ghost,
+    pub changed: Changed,
+    pub prefetched: Prefetched,
 }
 
 impl Index {
     /// An empty index of so many slots, at least two. One of them is always free.
     pub fn new(slots: u32) -> Index {
         assert!(slots >= 2);
-        let kept = slots as usize - 1;
-        let options = OptionsBuilder::new()
-            .shards(1)
-            .estimated_items_capacity(kept)
-            .weight_capacity(kept as u64)
-            .build()
-            .expect("every option is given");
-        let slot = Slot { generation: 0, valid: 0, end: CHUNK_BYTES as u32, crcs: [0; PIECES] };
+        let kept = slots - 1;
+        let owner = ChunkId { object: CacheKey::new([0; 16], 0), chunk: 0 };
+        let slot = Slot {
+            owner,
+            generation: 0,
+            end: CHUNK_BYTES as u32,
+            valid: 0,
+            unread: 0,
+            inherited: false,
+            crcs: [0; PIECES],
+        };
+        let tuner = Tuner::new(kept);
         Index {
-            policy: Cache::with_options(options, UnitWeighter, BuildHasherDefault::default(), Evict),
+            map: HashTable::with_capacity(slots as usize),
             slots: vec![slot; slots as usize],
             free: (0..slots).rev().collect(),
+            policy: Policy::new(slots, kept, tuner.shares()),
+            tuner,
+            ghost: Ghost::new(kept),
+            changed: Changed::new(slots),
+            prefetched: Prefetched::default(),
         }
     }
 
@@ -83,57 +136,81 @@ impl Index {
         self.slots.len() - self.free.len()
     }
 
-    /// The slot of a chunk if all of `pieces` are valid, up to byte `end` of the chunk.
-    pub fn find(&self, id: &ChunkId, pieces: Range<usize>, end: u32) -> Option<Found> {
-        let no = *self.policy.get(id)?;
-        let slot = &self.slots[no as usize];
+    /// The slot of a chunk if all of `pieces` are valid, up to byte `end` of the chunk. Counts as a
+    /// read of what is there.
+    pub fn find(&mut self, id: &ChunkId, pieces: Range<usize>, end: u32) -> Result<Found, Miss> {
+        let hash = id.hash();
+        let Some(no) = self.slot_of(id, hash) else {
+            return Err(if self.ghost.contains(hash) { Miss::Evicted } else { Miss::Cold });
+        };
+        self.touch(no, hash);
+        let slot = &mut self.slots[no as usize];
         let wanted = mask(&pieces);
-        (slot.valid & wanted == wanted && end <= slot.end).then(|| Found {
-            slot: no,
-            generation: slot.generation,
-            crcs: slot.crcs[pieces].to_vec(),
-        })
+        if slot.valid & wanted != wanted || end > slot.end {
+            return Err(Miss::Cold);
+        }
+        self.prefetched.used += u64::from((slot.unread & wanted).count_ones());
+        slot.unread &= !wanted;
+        Ok(Found { slot: no, generation: slot.generation, crcs: slot.crcs })
     }
 
-    /// Whether `pieces` of a chunk are valid, without counting as a use.
+    /// Whether all of `pieces` are valid. Is no use of them.
     pub fn has(&self, id: &ChunkId, pieces: Range<usize>) -> bool {
         let wanted = mask(&pieces);
-        self.policy.peek(id).is_some_and(|&no| self.slots[no as usize].valid & wanted == wanted)
+        self.slot_of(id, id.hash()).is_some_and(|no| self.slots[no as usize].valid & wanted == wanted)
     }
 
     /// The slot for filling `pieces` of a chunk, with the pieces that are still to be written.
     /// May evict another chunk. `None` when there is nothing to write. `end` is where the fill
     /// ends in the chunk.
-    pub fn claim(&mut self, id: &ChunkId, pieces: Range<usize>, end: u32) -> Option<Claim> {
-        let known = self.policy.peek(id).copied();
-        // An earlier fill took an earlier byte for the object's end: it was wrong, start anew.
-        if let Some(no) = known.filter(|&no| self.slots[no as usize].end < end) {
-            self.remove(id, self.slots[no as usize].generation);
-        }
-        let no = match self.policy.peek(id) {
-            Some(no) => *no,
-            None => self.admit(id)?,
+    pub fn claim(
+        &mut self,
+        id: &ChunkId,
+        pieces: Range<usize>,
+        end: u32,
+        admission: Admission,
+    ) -> Option<Claim> {
+        let hash = id.hash();
+        let known = self.slot_of(id, hash);
+        let no = match known {
+            Some(no) if self.slots[no as usize].end >= end => no,
+            // An earlier fill took an earlier byte for the object's end: it was wrong, start anew.
+            Some(no) => {
+                self.release(no);
+                self.admit(id, hash, admission)?
+            }
+            None => self.admit(id, hash, admission)?,
         };
         let slot = &self.slots[no as usize];
         let missing = mask(&pieces) & !slot.valid;
         (missing != 0).then_some(Claim { slot: no, generation: slot.generation, missing })
     }
 
-    fn admit(&mut self, id: &ChunkId) -> Option<u32> {
+    fn admit(&mut self, id: &ChunkId, hash: u64, admission: Admission) -> Option<u32> {
         let no = self.free.pop()?;
-        let mut evicted = Vec::new();
-        self.policy.insert_with_lifecycle(*id, no, &mut evicted);
-        let stays = !evicted.contains(&no);
-        for slot in evicted {
-            self.release(slot);
+        self.slots[no as usize].owner = *id;
+        self.link(no, hash);
+        self.policy.admit(no, short(hash), admission);
+        match admission {
+            Admission::Demand => self.tune(hash),
+            Admission::Prefetch | Admission::Written => self.tuner.unread(short(hash), admission),
+        }
+        self.make_room();
+        self.policy.place(no).map(|_| no)
+    }
+
+    /// Evicts until the policy keeps no more than it should: one slot is always free.
+    fn make_room(&mut self) {
+        while let Some(victim) = self.policy.victim() {
+            self.ghost.add(self.slots[victim as usize].owner.hash());
+            self.release(victim);
         }
         debug_assert!(!self.free.is_empty(), "the policy keeps one chunk less than there are slots");
-        stays.then_some(no)
     }
 
     /// Marks pieces as written, if the slot still belongs to whom it was claimed for.
     /// `end` is where the object ends in this chunk, if it does.
-    pub fn confirm(&mut self, claim: &Claim, crcs: &[(usize, u32)], end: Option<u32>) {
+    pub fn confirm(&mut self, claim: &Claim, crcs: &[(usize, u32)], end: Option<u32>, admission: Admission) {
         let slot = &mut self.slots[claim.slot as usize];
         if slot.generation != claim.generation {
             return;
@@ -142,61 +219,100 @@ impl Index {
             debug_assert!(slot.valid & (1 << piece) == 0, "a valid piece is never written again");
             slot.valid |= 1 << piece;
             slot.crcs[piece] = crc;
+            if admission == Admission::Prefetch {
+                slot.unread |= 1 << piece;
+            }
         }
         if let Some(end) = end {
             slot.end = end;
         }
+        self.changed.mark(claim.slot);
     }
 
     pub fn is_current(&self, slot: u32, generation: u32) -> bool {
         self.slots[slot as usize].generation == generation
     }
 
-    /// Drops a chunk, if it is still the one of this generation.
-    pub fn remove(&mut self, id: &ChunkId, generation: u32) {
-        let slots = &self.slots;
-        let removed = self.policy.remove_if(id, |&no| slots[no as usize].generation == generation);
-        if let Some((_, slot)) = removed {
+    /// Whether a slot was filled in an earlier life of the cache.
+    pub fn is_inherited(&self, slot: u32) -> bool {
+        self.slots[slot as usize].inherited
+    }
+
+    /// Drops what is in a slot, if it is still the one of this generation.
+    pub fn remove(&mut self, slot: u32, generation: u32) {
+        if self.is_current(slot, generation) && self.policy.place(slot).is_some() {
             self.release(slot);
         }
     }
 
     /// Drops all chunks of an object.
     pub fn forget(&mut self, object: CacheKey) {
-        let mut chunks: Vec<(ChunkId, u32)> =
-            self.policy.iter().filter(|(id, _)| id.object == object).map(|(id, no)| (*id, *no)).collect();
-        chunks.sort_unstable(); // the policy's order is arbitrary
-        for (id, no) in chunks {
-            self.remove(&id, self.slots[no as usize].generation);
+        for no in 0..self.slots.len() as u32 {
+            if self.slots[no as usize].owner.object == object && self.policy.place(no).is_some() {
+                self.release(no);
+            }
         }
     }
 
-    /// What is worth having, of together at most `bytes_max`.
+    /// What is worth having of what was read, the most read first, of together at most `bytes_max`.
     pub fn hot(&self, bytes_max: u64) -> Vec<HotChunk> {
-        let mut hot: Vec<HotChunk> = self
-            .policy
-            .iter()
-            .map(|(id, &no)| HotChunk {
-                object: id.object,
-                chunk: id.chunk,
-                valid: self.slots[no as usize].valid,
-            })
-            .collect();
-        hot.sort_unstable_by_key(|hot| (hot.object, hot.chunk)); // the policy's order is arbitrary
         let mut bytes = 0;
-        let fits = hot.iter().take_while(|hot| {
-            bytes += u64::from(hot.valid.count_ones()) * PIECE_BYTES as u64;
-            bytes <= bytes_max
-        });
-        fits.copied().collect()
+        let queues = [Place::Kept, Place::Cold, Place::Window];
+        let mut hot: Vec<(u8, HotChunk)> = queues
+            .into_iter()
+            .flat_map(|place| self.policy.slots(place))
+            .map(|no| (self.policy.reads(no), &self.slots[no as usize]))
+            .take_while(|(_, slot)| {
+                bytes += u64::from(slot.valid.count_ones()) * PIECE_BYTES as u64;
+                bytes <= bytes_max
+            })
+            .map(|(reads, slot)| {
+                (reads, HotChunk { object: slot.owner.object, chunk: slot.owner.chunk, valid: slot.valid })
+            })
+            .filter(|(_, hot)| hot.valid != 0)
+            .collect();
+        hot.sort_by_key(|(reads, _)| std::cmp::Reverse(*reads)); // stable: else by queue and age
+        hot.into_iter().map(|(_, hot)| hot).collect()
+    }
+
+    fn slot_of(&self, id: &ChunkId, hash: u64) -> Option<u32> {
+        self.map.find(hash, |&no| self.slots[no as usize].owner == *id).copied()
+    }
+
+    fn touch(&mut self, no: u32, hash: u64) {
+        let touch = self.policy.touch(no);
+        if touch.counted {
+            self.tune(hash);
+        }
+        if touch.moved {
+            self.changed.mark(no);
+        }
+    }
+
+    fn tune(&mut self, hash: u64) {
+        if let Some(shares) = self.tuner.read(short(hash)) {
+            self.policy.set_shares(shares);
+        }
+    }
+
+    fn link(&mut self, no: u32, hash: u64) {
+        let slots = &self.slots;
+        self.map.insert_unique(hash, no, |&no| slots[no as usize].owner.hash());
     }
 
     fn release(&mut self, no: u32) {
+        let hash = self.slots[no as usize].owner.hash();
+        if let Ok(entry) = self.map.find_entry(hash, |&other| other == no) {
+            entry.remove();
+        }
+        self.policy.remove(no);
         let slot = &mut self.slots[no as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.valid = 0;
+        self.prefetched.wasted += u64::from(slot.unread.count_ones());
+        (slot.valid, slot.unread, slot.inherited) = (0, 0, false);
         slot.end = CHUNK_BYTES as u32;
         self.free.push(no);
+        self.changed.mark(no);
     }
 }
 
@@ -215,27 +331,27 @@ mod tests {
         ChunkId { object: CacheKey::new([7; 16], number), chunk }
     }
 
-    fn fill(index: &mut Index, id: &ChunkId, pieces: Range<usize>) {
-        let Some(claim) = index.claim(id, pieces.clone(), CHUNK_BYTES as u32) else { return };
+    fn fill(index: &mut Index, id: &ChunkId, pieces: Range<usize>, admission: Admission) {
+        let Some(claim) = index.claim(id, pieces.clone(), CHUNK_BYTES as u32, admission) else { return };
         let crcs: Vec<(usize, u32)> =
             pieces.filter(|p| claim.missing & (1 << p) != 0).map(|p| (p, 9)).collect();
-        index.confirm(&claim, &crcs, None);
+        index.confirm(&claim, &crcs, None, admission);
     }
 
     /// Only what was confirmed is found, and only while nobody else got the slot.
     #[test]
     fn pieces_are_found_when_confirmed() {
         let mut index = Index::new(4);
-        assert!(index.find(&id(1, 0), 0..1, 1).is_none());
-        fill(&mut index, &id(1, 0), 2..5);
-        assert!(index.find(&id(1, 0), 2..5, 1).is_some());
-        assert!(index.find(&id(1, 0), 1..5, 1).is_none());
-        assert!(index.find(&id(1, 1), 2..5, 1).is_none());
-        assert!(index.claim(&id(1, 0), 2..5, 1).is_none(), "nothing is missing");
+        assert_eq!(index.find(&id(1, 0), 0..1, 1).err(), Some(Miss::Cold));
+        fill(&mut index, &id(1, 0), 2..5, Admission::Demand);
+        assert!(index.find(&id(1, 0), 2..5, 1).is_ok() && index.has(&id(1, 0), 2..5));
+        assert!(index.find(&id(1, 0), 1..5, 1).is_err() && !index.has(&id(1, 0), 1..5));
+        assert!(index.find(&id(1, 1), 2..5, 1).is_err());
+        assert!(index.claim(&id(1, 0), 2..5, 1, Admission::Demand).is_none(), "nothing is missing");
         let found = index.find(&id(1, 0), 3..4, 1).expect("valid");
         index.forget(CacheKey::new([7; 16], 1));
         assert!(!index.is_current(found.slot, found.generation));
-        assert!(index.find(&id(1, 0), 3..4, 1).is_none());
+        assert!(index.find(&id(1, 0), 3..4, 1).is_err());
         assert_eq!(index.used(), 0);
     }
 
@@ -243,15 +359,18 @@ mod tests {
     #[test]
     fn slots_never_leak() {
         let mut index = Index::new(20);
+        let admissions = [Admission::Demand, Admission::Prefetch, Admission::Written];
         for n in 0..1000u64 {
-            fill(&mut index, &id(n % 37, (n % 3) as u32), 0..16);
+            fill(&mut index, &id(n % 37, (n % 3) as u32), 0..16, admissions[n as usize % 3]);
+            let _ = index.find(&id(n % 11, (n % 2) as u32), 0..16, 1);
             if n % 50 == 0 {
                 index.forget(CacheKey::new([7; 16], n % 37));
             }
             assert!(index.used() < 20);
-            assert_eq!(index.used(), index.policy.len());
+            assert_eq!(index.used(), index.map.len());
+            assert_eq!(index.used(), index.policy.used() as usize);
         }
-        let mut owners: Vec<u32> = index.policy.iter().map(|(_, no)| *no).chain(index.free.clone()).collect();
+        let mut owners: Vec<u32> = index.map.iter().copied().chain(index.free.clone()).collect();
         owners.sort_unstable();
         assert_eq!(owners, (0..20).collect::<Vec<u32>>());
     }
@@ -260,11 +379,40 @@ mod tests {
     #[test]
     fn nothing_is_served_beyond_the_end_of_the_object() {
         let mut index = Index::new(4);
-        let claim = index.claim(&id(1, 0), 0..2, 5000).expect("new");
-        index.confirm(&claim, &[(0, 1), (1, 1)], Some(5000));
-        assert!(index.find(&id(1, 0), 0..2, 5000).is_some());
-        assert!(index.find(&id(1, 0), 0..2, 5001).is_none());
-        let claim = index.claim(&id(1, 0), 1..3, 12_288).expect("the end was elsewhere");
+        let claim = index.claim(&id(1, 0), 0..2, 5000, Admission::Demand).expect("new");
+        index.confirm(&claim, &[(0, 1), (1, 1)], Some(5000), Admission::Demand);
+        assert!(index.find(&id(1, 0), 0..2, 5000).is_ok());
+        assert!(index.find(&id(1, 0), 0..2, 5001).is_err());
+        let claim = index.claim(&id(1, 0), 1..3, 12_288, Admission::Demand).expect("the end was elsewhere");
         assert_eq!(claim.missing, 0b110);
+    }
+
+    /// A miss knows whether the chunk was here lately; prefetched pieces are counted once.
+    #[test]
+    fn misses_and_prefetches_are_told_apart() {
+        let mut index = Index::new(17);
+        (0..16).for_each(|chunk| fill(&mut index, &id(1, chunk), 0..16, Admission::Prefetch));
+        assert!(index.find(&id(1, 3), 0..4, 1).is_ok());
+        assert!(index.find(&id(1, 3), 2..6, 1).is_ok());
+        assert_eq!(index.prefetched, Prefetched { used: 6, wasted: 0 });
+        (0..15).for_each(|chunk| fill(&mut index, &id(2, chunk), 0..16, Admission::Written));
+        assert_eq!(index.prefetched, Prefetched { used: 6, wasted: 15 * 16 });
+        assert_eq!(index.find(&id(1, 15), 0..1, 1).err(), Some(Miss::Evicted));
+        assert_eq!(index.find(&id(5, 0), 0..1, 1).err(), Some(Miss::Cold));
+    }
+
+    /// The most read come first, what nobody read does not come.
+    #[test]
+    fn the_hottest_come_first() {
+        let mut index = Index::new(100);
+        (0..10).for_each(|chunk| fill(&mut index, &id(1, chunk), 0..8, Admission::Demand));
+        (0..10).for_each(|chunk| fill(&mut index, &id(2, chunk), 0..8, Admission::Written));
+        for chunk in [3, 7, 7] {
+            assert!(index.find(&id(1, chunk), 0..8, 1).is_ok());
+        }
+        let hot = index.hot(1 << 30);
+        assert_eq!(hot.iter().map(|hot| hot.chunk).take(2).collect::<Vec<_>>(), [7, 3]);
+        assert!(hot.len() == 10 && hot.iter().all(|hot| hot.object.number == 1 && hot.valid == 0xff));
+        assert_eq!(index.hot(3 * 8 * PIECE_BYTES as u64).len(), 3);
     }
 }

@@ -2,46 +2,69 @@
 //!
 //! Being alone it never writes a slot that another write is under way to. A valid piece is never
 //! written again, so a reader's bytes change under it only when its chunk was evicted, which it
-//! can tell. Nothing is synced: the cache starts empty, so a crash has nothing to lose.
+//! can tell. It writes the index too, behind the fills: a page of the index that waits is as good as
+//! one that was lost. Nothing is synced, because nothing is believed without its checksum.
 
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
 use tokio::sync::mpsc;
 
 use super::{
-    Admission, CHUNK_BYTES, PIECE_BYTES, PIECES, Shared, index::Claim, pieces, queue::Fill, slab_offset,
-    split,
+    CHUNK_BYTES, PIECE_BYTES, PIECES,
+    index::Claim,
+    lookup::{Shared, pieces, slab_offset, split},
+    queue::Fill,
+    save,
 };
 use crate::{Result, disk::AlignedBuf};
 
-/// Writes fills until the cache is closed or dropped, and then what is still queued.
+/// How long the index may lag behind once there is nothing else to write.
+const IDLE_TIME: Duration = Duration::from_secs(1);
+
+/// Writes fills until the cache is closed or dropped, and then what is still queued, and the index.
 pub(super) async fn run(shared: Arc<Shared>, mut woken: mpsc::Receiver<()>) {
     let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
-    let mut open = true;
-    while open {
-        open = woken.recv().await.is_some();
-        loop {
-            let Some(fill) = shared.state().queue.front() else { break };
+    loop {
+        let waiting = shared.state().index.changed.len();
+        let open = match waiting {
+            0 => Some(woken.recv().await),
+            _ => shared.env.timeout(IDLE_TIME, woken.recv()).await,
+        };
+        while let Some(fill) = next(&shared) {
             if let Err(e) = write(&shared, &fill, &mut chunk).await {
                 shared.fault(&e.to_string());
             }
             shared.state().queue.done(fill.ticket);
+            save::behind(&shared, fill.bytes.len()).await;
+        }
+        match open {
+            None => save::idle(&shared).await,
+            Some(Some(())) => {}
+            Some(None) => break,
         }
     }
+    save::all(&shared).await;
+}
+
+fn next(shared: &Shared) -> Option<Fill> {
+    shared.state().queue.front()
 }
 
 async fn write(shared: &Shared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<()> {
     let range = fill.offset..fill.offset + fill.bytes.len() as u64;
     for (id, part) in split(fill.object, &range) {
-        if shared.off.load(Relaxed) || !shared.state().queue.wants(fill.ticket) {
+        if shared.health.is_off() || !shared.state().queue.wants(fill.ticket) {
             return Ok(()); // forgotten meanwhile
         }
         let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
         let end = (range.end.min(part.end) - begin) as u32;
-        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end) else { continue };
+        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end, fill.admission) else {
+            continue;
+        };
         let data = &fill.bytes[(part.start - range.start) as usize..];
         let data = &data[..data.len().min((part.end - part.start) as usize)];
         let first = pieces(&part).start * PIECE_BYTES;
@@ -53,18 +76,12 @@ async fn write(shared: &Shared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<(
                 confirm(shared, fill, &claim, &crcs, object_end);
             }
             Err(e) => {
-                shared.state().index.remove(&id, claim.generation);
+                shared.state().index.remove(claim.slot, claim.generation);
                 return Err(e);
             }
         }
     }
-    let counts = &shared.counts;
-    let count = match fill.admission {
-        Admission::Demand => &counts.fill_demand_bytes,
-        Admission::Prefetch => &counts.fill_prefetch_bytes,
-        Admission::Written => &counts.fill_written_bytes,
-    };
-    count.fetch_add(fill.bytes.len() as u64, Relaxed);
+    shared.counts.filled(fill.admission).fetch_add(fill.bytes.len() as u64, Relaxed);
     Ok(())
 }
 
@@ -74,7 +91,7 @@ async fn write_missing(shared: &Shared, claim: &Claim, chunk: &AlignedBuf) -> Re
     for run in runs(claim.missing) {
         let bytes = run.start * PIECE_BYTES..run.end * PIECE_BYTES;
         let at = slab_offset(claim.slot) + bytes.start as u64;
-        shared.file.write_at(at, &chunk[bytes]).await?;
+        shared.slab.write_at(at, &chunk[bytes]).await?;
         crcs.extend(run.map(|piece| {
             let bytes = piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES;
             (piece, crc_fast::crc32_iscsi(&chunk[bytes]))
@@ -87,7 +104,7 @@ async fn write_missing(shared: &Shared, claim: &Claim, chunk: &AlignedBuf) -> Re
 fn confirm(shared: &Shared, fill: &Fill, claim: &Claim, crcs: &[(usize, u32)], object_end: Option<u32>) {
     let mut state = shared.state();
     if state.queue.wants(fill.ticket) {
-        state.index.confirm(claim, crcs, object_end);
+        state.index.confirm(claim, crcs, object_end, fill.admission);
     }
 }
 

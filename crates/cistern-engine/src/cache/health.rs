@@ -1,0 +1,102 @@
+//! Counts the faults of the disk, and decides when the cache is left alone.
+//!
+//! One fault is a miss. Many in a short time mean that the disk is gone: then there is no cache any
+//! more, which is said once, with what to do. Off stays off until the cache is opened again.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Faults of the disk within `FAULT_TIME` after which the cache is switched off.
+const FAULTS_MAX: u64 = 16;
+/// Fewer in such a time are those of a large disk that ages.
+const FAULT_TIME: Duration = Duration::from_secs(3600);
+
+pub(super) struct Health {
+    /// Where the cache is, for messages.
+    place: String,
+    faults: AtomicU64,
+    off: AtomicBool,
+    recent: Mutex<Recent>,
+}
+
+#[derive(Default)]
+struct Recent {
+    since: Duration,
+    faults: u64,
+    /// Why it is off.
+    reason: Option<String>,
+}
+
+impl Health {
+    pub fn new(place: String) -> Health {
+        Health {
+            place,
+            faults: AtomicU64::new(0),
+            off: AtomicBool::new(false),
+            recent: Mutex::new(Recent::default()),
+        }
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.off.load(Relaxed)
+    }
+
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Relaxed)
+    }
+
+    pub fn off_reason(&self) -> Option<String> {
+        self.recent.lock().expect("nothing panics while it holds the faults").reason.clone()
+    }
+
+    /// Counts a fault.
+    pub fn fault(&self, now: Duration, what: &str) {
+        self.faults.fetch_add(1, Relaxed);
+        let mut recent = self.recent.lock().expect("nothing panics while it holds the faults");
+        if recent.faults == 0 || now.saturating_sub(recent.since) > FAULT_TIME {
+            (recent.since, recent.faults) = (now, 0);
+        }
+        recent.faults += 1;
+        let place = &self.place;
+        match recent.faults {
+            1 => tracing::warn!(what, "the chunk cache {place} failed; such reads go to the store"),
+            FAULTS_MAX => {
+                recent.reason = Some(format!("{FAULTS_MAX} failures within an hour, the last: {what}"));
+                self.off.store(true, Relaxed);
+                tracing::error!(
+                    what,
+                    "the chunk cache {place} failed {FAULTS_MAX} times and is switched off: every read goes to \
+                     the store. Nothing is lost. Check the disk, its mount and its free space, then start \
+                     the daemon again; the cache's directory may be deleted meanwhile"
+                );
+            }
+            faults => tracing::debug!(what, faults, "the chunk cache {place} failed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Faults now and then are borne for ever; many at once switch off, for good.
+    #[test]
+    fn many_faults_at_once_switch_off() {
+        let health = Health::new("here".to_owned());
+        let hour = Duration::from_secs(3601);
+        for n in 0..100 {
+            health.fault(hour * n, "a bit");
+        }
+        assert!(!health.is_off());
+        for _ in 0..FAULTS_MAX {
+            health.fault(hour * 200, "no disk");
+        }
+        assert!(health.is_off() && health.off_reason().is_some_and(|why| why.contains("no disk")));
+        assert_eq!(health.faults(), 100 + FAULTS_MAX);
+    }
+}

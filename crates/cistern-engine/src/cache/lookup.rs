@@ -1,0 +1,266 @@
+//! Looks up, reads and verifies: the way of every cached read.
+//!
+//! One lock hold finds the pieces; the disk is read without it. The checksums that were found then
+//! decide: bytes that match are the object's, whoever owns the slot meanwhile. Only a mismatch asks
+//! again, because an eviction under way explains it.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+
+use super::{
+    CHUNK_BYTES, CacheKey, CacheStats, Counts, Health, PIECE_BYTES, Queue,
+    index::{ChunkId, Found, Index, Miss},
+    pages::IndexId,
+};
+use crate::{
+    Error,
+    disk::{AlignedBuf, DiskFile},
+    env::Env,
+};
+
+/// The largest read that is looked up; no caller asks for more than a window of objects' bytes.
+const READ_BYTES_MAX: u64 = 32 << 20;
+/// Parts of a read in the caller's thread: more are worth a thread, which also puts them together.
+const PARTS_HERE_MAX: usize = 4;
+
+/// What readers and the writer share.
+pub(super) struct Shared {
+    pub env: Env,
+    pub slab: Arc<dyn DiskFile>,
+    pub index_file: Arc<dyn DiskFile>,
+    pub index_id: IndexId,
+    pub state: Mutex<State>,
+    pub counts: Counts,
+    pub health: Health,
+    /// Held until the writer has ended too.
+    pub _lock: Box<dyn Send + Sync>,
+}
+
+pub(super) struct State {
+    pub index: Index,
+    pub queue: Queue,
+}
+
+/// A part of a read that lies in one chunk.
+#[derive(Clone)]
+struct Part {
+    found: Found,
+    /// Bytes of the object, multiples of 4096.
+    range: Range<u64>,
+}
+
+impl Part {
+    /// Where it begins in the slab.
+    fn offset(&self) -> u64 {
+        slab_offset(self.found.slot) + self.range.start % CHUNK_BYTES as u64
+    }
+
+    /// Whether these are the bytes that were written.
+    fn is_sound(&self, bytes: &[u8]) -> bool {
+        let crcs = &self.found.crcs[pieces(&self.range)];
+        bytes.chunks_exact(PIECE_BYTES).zip(crcs).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc)
+    }
+}
+
+/// The parts of a read, neighbours in the object. Most reads have one, which needs no allocation.
+enum Parts {
+    One(Part),
+    Many(Vec<Part>),
+}
+
+/// Why a read of the slab gave nothing.
+enum Fault {
+    Disk(Error),
+    /// The part that failed its verification.
+    Wrong(usize),
+}
+
+impl Parts {
+    fn as_slice(&self) -> &[Part] {
+        match self {
+            Parts::One(part) => std::slice::from_ref(part),
+            Parts::Many(parts) => parts,
+        }
+    }
+}
+
+impl Shared {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the index")
+    }
+
+    /// The bytes of a range, without counting a hit or a miss.
+    pub async fn get(self: &Arc<Self>, object: CacheKey, range: Range<u64>) -> Option<Bytes> {
+        self.look(object, range).await.ok()
+    }
+
+    /// The bytes of a range, or why they are not here.
+    pub async fn look(self: &Arc<Self>, object: CacheKey, range: Range<u64>) -> Result<Bytes, Miss> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        if range.end - range.start > READ_BYTES_MAX || self.health.is_off() {
+            return Err(Miss::Cold);
+        }
+        let parts = {
+            let mut state = self.state();
+            if let Some(bytes) = state.queue.find(object, &range) {
+                return Ok(bytes);
+            }
+            find_parts(&mut state.index, object, &range)?
+        };
+        let whole = match self.read_here(parts.as_slice()).await {
+            Some(read) => self.judged(parts.as_slice(), read),
+            None => {
+                let shared = self.clone();
+                let read =
+                    async move { shared.judged(parts.as_slice(), shared.read(parts.as_slice()).await) };
+                self.env.blocking(read).await
+            }
+        };
+        let whole = whole.ok_or(Miss::Cold)?;
+        let begin = (range.start % PIECE_BYTES as u64) as usize;
+        Ok(whole.slice(begin..begin + (range.end - range.start) as usize))
+    }
+
+    /// Reads and verifies parts in the calling thread, which may block.
+    async fn read(&self, parts: &[Part]) -> Result<Bytes, Fault> {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(Bytes::new()) };
+        let begin = first.range.start;
+        let mut out = AlignedBuf::zeroed((last.range.end - begin) as usize);
+        for (i, part) in parts.iter().enumerate() {
+            let within = (part.range.start - begin) as usize..(part.range.end - begin) as usize;
+            self.slab.read_at(part.offset(), &mut out[within.clone()]).await.map_err(Fault::Disk)?;
+            if !part.is_sound(&out[within]) {
+                return Err(Fault::Wrong(i));
+            }
+        }
+        Ok(Bytes::from_owner(out))
+    }
+
+    /// The same for a few parts, where the disk can be read without blocking.
+    async fn read_here(&self, parts: &[Part]) -> Option<Result<Bytes, Fault>> {
+        if parts.len() > PARTS_HERE_MAX {
+            return None;
+        }
+        let start = |part: &Part| {
+            self.slab.read_without_blocking(part.offset(), (part.range.end - part.range.start) as usize)
+        };
+        if let [only] = parts {
+            let read = start(only)?.await?;
+            let sound = only.is_sound(&read);
+            return Some(if sound { Ok(Bytes::from_owner(read)) } else { Err(Fault::Wrong(0)) });
+        }
+        let reads = parts.iter().map(start).collect::<Option<Vec<_>>>()?;
+        let reads = futures_util::future::join_all(reads).await;
+        let mut whole = Vec::new();
+        for (i, (part, read)) in parts.iter().zip(reads).enumerate() {
+            let read = read?;
+            if !part.is_sound(&read) {
+                return Some(Err(Fault::Wrong(i)));
+            }
+            whole.extend_from_slice(&read);
+        }
+        Some(Ok(whole.into()))
+    }
+
+    /// What was read, or nothing, with the consequences drawn.
+    fn judged(&self, parts: &[Part], read: Result<Bytes, Fault>) -> Option<Bytes> {
+        match read {
+            Ok(bytes) => Some(bytes),
+            Err(fault) => {
+                self.report(parts, &fault);
+                None
+            }
+        }
+    }
+
+    /// Draws the consequences of a failed read.
+    fn report(&self, parts: &[Part], fault: &Fault) {
+        match fault {
+            Fault::Disk(e) => {
+                let mut state = self.state();
+                for Part { found, .. } in parts {
+                    state.index.remove(found.slot, found.generation);
+                }
+                drop(state);
+                self.fault(&e.to_string());
+            }
+            Fault::Wrong(at) => self.mismatch(&parts[*at].found),
+        }
+    }
+
+    /// Bytes are not what the index expects. That is no fault if the chunk was evicted meanwhile, or if
+    /// what the index says is from before a crash.
+    fn mismatch(&self, found: &Found) {
+        let mut state = self.state();
+        if !state.index.is_current(found.slot, found.generation) {
+            return;
+        }
+        let stale = state.index.is_inherited(found.slot);
+        state.index.remove(found.slot, found.generation);
+        drop(state);
+        match stale {
+            true => _ = self.counts.stale.fetch_add(1, Relaxed),
+            false => self.fault("bytes are not what was written"),
+        }
+    }
+
+    /// Counts a fault of the disk.
+    pub fn fault(&self, what: &str) {
+        self.health.fault(self.env.now(), what);
+    }
+
+    pub fn stats(&self) -> CacheStats {
+        let (chunks_used, prefetched) = {
+            let state = self.state();
+            (state.index.used() as u64, state.index.prefetched)
+        };
+        self.counts.stats(self.slab.len(), chunks_used, prefetched, &self.health)
+    }
+}
+
+/// Where a slot begins in the slab.
+pub(super) fn slab_offset(slot: u32) -> u64 {
+    u64::from(slot) * CHUNK_BYTES as u64
+}
+
+/// The chunks that a range touches, each with the touched bytes rounded out to pieces.
+pub(super) fn split(object: CacheKey, range: &Range<u64>) -> impl Iterator<Item = (ChunkId, Range<u64>)> {
+    let (chunk, piece) = (CHUNK_BYTES as u64, PIECE_BYTES as u64);
+    let begin = range.start - range.start % piece;
+    let end = range.end.next_multiple_of(piece);
+    (begin / chunk..end.div_ceil(chunk)).map(move |c| {
+        let part = begin.max(c * chunk)..end.min((c + 1) * chunk);
+        (ChunkId { object, chunk: c as u32 }, part)
+    })
+}
+
+/// The pieces of its chunk that a part touches.
+pub(super) fn pieces(part: &Range<u64>) -> Range<usize> {
+    debug_assert!(!part.is_empty());
+    let first = (part.start % CHUNK_BYTES as u64) as usize / PIECE_BYTES;
+    first..first + (part.end - part.start) as usize / PIECE_BYTES
+}
+
+fn find_parts(index: &mut Index, object: CacheKey, range: &Range<u64>) -> Result<Parts, Miss> {
+    if range.end / CHUNK_BYTES as u64 > u64::from(u32::MAX) {
+        return Err(Miss::Cold);
+    }
+    let mut find = |(id, part): (ChunkId, Range<u64>)| {
+        let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
+        let end = (range.end - begin).min(CHUNK_BYTES as u64) as u32;
+        index.find(&id, pieces(&part), end).map(|found| Part { found, range: part })
+    };
+    let mut chunks = split(object, range);
+    match (chunks.next(), chunks.next()) {
+        (Some(only), None) => find(only).map(Parts::One),
+        (first, second) => {
+            first.into_iter().chain(second).chain(chunks).map(find).collect::<Result<_, _>>().map(Parts::Many)
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Which chunk goes when room is needed.
+//!
+//! Owns the order of the slots, by number; knows neither owners nor bytes. Four queues: *trial* holds
+//! what nobody has read yet (prefetched, written back), *window* what was read lately, and *main*,
+//! split into *cold* and *kept*, what was read again. Who leaves the window gets into main only if
+//! it was read more often than the one it would displace (W-TinyLFU). So one pass over a volume, or a
+//! bulk write, displaces itself and nothing else. How large window and trial are is the tuner's.
+//!
+//! Deterministic and O(1): linked lists in one array, a sketch of fixed size. Reads of one chunk that
+//! follow each other closely count once: a sequential reader touches a chunk many times.
+
+use super::Admission;
+
+mod list;
+mod sketch;
+mod tuner;
+
+use list::{Links, List, NONE};
+use sketch::Sketch;
+pub(super) use tuner::Tuner;
+
+/// The part of main that is kept for what was read again in it, in percent (as W-TinyLFU has it).
+const KEPT_PERCENT: u64 = 80;
+/// Chunks that leave a window that is too large, for each newcomer, until it fits.
+const SHRINK_STEP: usize = 4;
+/// A chunk counts as read again after so many counted reads: the cache's size divided by this, and
+/// at most `SPAN_MAX` (256 MiB of chunks).
+const SPAN_DIVISOR: u32 = 64;
+const SPAN_MAX: u32 = 4096;
+/// The clock of a slot ticks so often within a span.
+const TICKS_PER_SPAN: u32 = 4;
+
+/// How much of the cache is window and trial at most, in 1024ths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shares {
+    pub window: u32,
+    /// 1024 and more: what nobody has read is treated as if it had been.
+    pub trial: u32,
+}
+
+/// A part in 1024ths.
+const WHOLE: u32 = 1024;
+
+/// Where a slot stands. The numbers are those of the index file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Place {
+    Trial = 0,
+    Window = 1,
+    Cold = 2,
+    Kept = 3,
+}
+
+const PLACES: [Place; 4] = [Place::Trial, Place::Window, Place::Cold, Place::Kept];
+
+impl Place {
+    pub fn of(number: u8) -> Option<Place> {
+        PLACES.get(usize::from(number)).copied()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    hash: u32,
+    /// When it was last counted, in ticks; wraps.
+    tick: u16,
+    /// `None` while the slot is free.
+    place: Option<Place>,
+}
+
+/// What a read of a chunk meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Touch {
+    /// It counted.
+    pub counted: bool,
+    /// The chunk stands in another queue now.
+    pub moved: bool,
+}
+
+pub(super) struct Policy {
+    capacity: u32,
+    shares: Shares,
+    nodes: Vec<Node>,
+    links: Links,
+    lists: [List; PLACES.len()],
+    sketch: Sketch,
+    /// Counted reads since the beginning.
+    clock: u64,
+    /// Counted reads to a tick.
+    tick_reads: u32,
+}
+
+impl Policy {
+    /// For `slots` slots of which at most `capacity` are to be used.
+    pub fn new(slots: u32, capacity: u32, shares: Shares) -> Policy {
+        assert!(capacity >= 1 && slots >= capacity);
+        let node = Node { hash: 0, tick: 0, place: None };
+        Policy {
+            capacity,
+            shares,
+            nodes: vec![node; slots as usize],
+            links: Links::new(slots),
+            lists: [List::default(); PLACES.len()],
+            sketch: Sketch::new(capacity),
+            clock: 0,
+            tick_reads: ((capacity / SPAN_DIVISOR).min(SPAN_MAX) / TICKS_PER_SPAN).max(1),
+        }
+    }
+
+    pub fn set_shares(&mut self, shares: Shares) {
+        self.shares = shares;
+    }
+
+    /// Takes a slot in, for a chunk with this hash. Follow up with `victim` until there is none.
+    pub fn admit(&mut self, slot: u32, hash: u32, admission: Admission) {
+        debug_assert!(self.nodes[slot as usize].place.is_none());
+        self.nodes[slot as usize].hash = hash;
+        match admission {
+            Admission::Written | Admission::Prefetch if self.shares.trial < WHOLE => {
+                self.nodes[slot as usize].tick = self.tick();
+                self.enter(slot, Place::Trial);
+            }
+            _ => {
+                self.count(slot);
+                self.enter(slot, Place::Window);
+            }
+        }
+    }
+
+    /// Says that the chunk of a slot was read.
+    pub fn touch(&mut self, slot: u32) -> Touch {
+        let Node { tick, place, .. } = self.nodes[slot as usize];
+        let again = u32::from(self.tick().wrapping_sub(tick)) >= TICKS_PER_SPAN || self.tick_reads == 1;
+        let next = match place {
+            None => return Touch { counted: false, moved: false },
+            Some(Place::Trial) => Place::Window,
+            Some(_) if !again => return Touch { counted: false, moved: false },
+            Some(Place::Window) => Place::Window,
+            Some(Place::Cold | Place::Kept) => Place::Kept,
+        };
+        self.count(slot);
+        self.leave(slot);
+        self.enter(slot, next);
+        self.demote();
+        Touch { counted: true, moved: place != Some(next) }
+    }
+
+    /// The slot to free, while more are used than there should be. It is out of every queue then.
+    pub fn victim(&mut self) -> Option<u32> {
+        self.shrink_window();
+        if self.used() <= self.capacity {
+            return None;
+        }
+        let slot = self.choose()?;
+        self.leave(slot);
+        Some(slot)
+    }
+
+    /// Forgets a slot, if it is in use.
+    pub fn remove(&mut self, slot: u32) {
+        if self.nodes[slot as usize].place.is_some() {
+            self.leave(slot);
+        }
+    }
+
+    pub fn used(&self) -> u32 {
+        self.lists.iter().map(|list| list.len).sum()
+    }
+
+    pub fn place(&self, slot: u32) -> Option<Place> {
+        self.nodes[slot as usize].place
+    }
+
+    /// How often a slot's chunk was read lately, from 0 to 15.
+    pub fn reads(&self, slot: u32) -> u8 {
+        self.sketch.estimate(self.nodes[slot as usize].hash)
+    }
+
+    /// When a slot was last counted, by a clock that goes on in the next life of the cache.
+    pub fn stamp(&self, slot: u32) -> u32 {
+        self.now().wrapping_sub(u32::from(self.age(slot)))
+    }
+
+    /// Sets the clock of an empty policy: stamps up to this one are in the past.
+    pub fn resume(&mut self, stamp: u32) {
+        debug_assert_eq!(self.used(), 0);
+        self.clock = u64::from(stamp) * u64::from(self.tick_reads);
+    }
+
+    /// Puts a slot where it was in an earlier life. To be called from the oldest to the youngest.
+    pub fn restore(&mut self, slot: u32, hash: u32, place: Place, reads: u8, stamp: u32) {
+        debug_assert!(self.nodes[slot as usize].place.is_none());
+        self.sketch.restore(hash, reads);
+        let age = self.now().saturating_sub(stamp).min(u32::from(u16::MAX)) as u16;
+        self.nodes[slot as usize] = Node { hash, tick: self.tick().wrapping_sub(age), place: None };
+        self.enter(slot, place);
+    }
+
+    /// The slots of a queue, the youngest first.
+    pub fn slots(&self, place: Place) -> impl Iterator<Item = u32> {
+        self.links.walk(&self.lists[place as usize])
+    }
+
+    fn now(&self) -> u32 {
+        (self.clock / u64::from(self.tick_reads)) as u32
+    }
+
+    fn tick(&self) -> u16 {
+        self.now() as u16
+    }
+
+    /// Ticks since a slot was last counted.
+    fn age(&self, slot: u32) -> u16 {
+        self.tick().wrapping_sub(self.nodes[slot as usize].tick)
+    }
+
+    fn count(&mut self, slot: u32) {
+        self.clock += 1;
+        self.sketch.add(self.nodes[slot as usize].hash);
+        self.nodes[slot as usize].tick = self.tick();
+    }
+
+    fn enter(&mut self, slot: u32, place: Place) {
+        self.nodes[slot as usize].place = Some(place);
+        self.links.push(&mut self.lists[place as usize], slot);
+    }
+
+    fn leave(&mut self, slot: u32) {
+        let place = self.nodes[slot as usize].place.take().expect("only used slots leave a queue");
+        self.links.unlink(&mut self.lists[place as usize], slot);
+    }
+
+    fn list(&self, place: Place) -> &List {
+        &self.lists[place as usize]
+    }
+
+    fn share(&self, share: u32) -> u32 {
+        let part = u64::from(self.capacity) * u64::from(share.min(WHOLE)) / u64::from(WHOLE);
+        (part as u32).max(1)
+    }
+
+    /// Keeps the kept part of main within its bound; who leaves it gets another chance in the cold
+    /// one.
+    fn demote(&mut self) {
+        let main = u64::from(self.list(Place::Cold).len + self.list(Place::Kept).len);
+        if u64::from(self.list(Place::Kept).len) * 100 > main.max(2) * KEPT_PERCENT {
+            self.pass(Place::Kept, Place::Cold);
+        }
+    }
+
+    /// Passes the oldest of one queue on to another.
+    fn pass(&mut self, from: Place, to: Place) {
+        let oldest = self.list(from).tail;
+        if oldest != NONE {
+            self.leave(oldest);
+            self.enter(oldest, to);
+        }
+    }
+
+    /// While there is room, who leaves the window gets into main for nothing; and a window that the
+    /// tuner made smaller shrinks step by step.
+    fn shrink_window(&mut self) {
+        let full = u32::from(self.used() > self.capacity);
+        let target = self.share(self.shares.window) + full;
+        for _ in 0..SHRINK_STEP {
+            if self.list(Place::Window).len <= target {
+                break;
+            }
+            self.pass(Place::Window, Place::Cold);
+        }
+    }
+
+    /// Whether a slot on trial was not read within as many reads as the cache has chunks.
+    fn stale(&self, slot: u32) -> bool {
+        u32::from(self.age(slot)) > self.capacity / self.tick_reads
+    }
+
+    fn choose(&mut self) -> Option<u32> {
+        let trial = self.list(Place::Trial).tail;
+        if trial != NONE && (self.list(Place::Trial).len > self.share(self.shares.trial) || self.stale(trial))
+        {
+            return Some(trial);
+        }
+        let candidate = self.list(Place::Window).tail;
+        let resident = match self.list(Place::Cold).tail {
+            NONE => self.list(Place::Kept).tail,
+            cold => cold,
+        };
+        let over = self.list(Place::Window).len > self.share(self.shares.window);
+        match (candidate, resident) {
+            (NONE, NONE) => Some(trial).filter(|&slot| slot != NONE),
+            (candidate, NONE) => Some(candidate),
+            (NONE, resident) => Some(resident),
+            (_, resident) if !over => Some(resident),
+            (candidate, resident) if self.reads(candidate) > self.reads(resident) => {
+                self.pass(Place::Window, Place::Cold);
+                Some(resident)
+            }
+            (candidate, _) => Some(candidate),
+        }
+    }
+}
