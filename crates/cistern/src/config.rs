@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{
     failure::{Failure, Kind, Outcome},
+    prices::Prices,
     quantity::{ByteSize, Span},
 };
 
@@ -32,6 +33,9 @@ const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Stays below the 90 s that systemd waits before it kills.
 const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+
+/// The one section of the file.
+const PRICES: &str = "prices";
 
 /// Where the daemon and the commands that talk to it meet.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -172,6 +176,10 @@ pub struct Settings {
     #[command(flatten)]
     #[serde(flatten)]
     pub key: KeySettings,
+
+    /// A section of the file, without a flag.
+    #[arg(skip)]
+    pub prices: Option<Prices>,
 }
 
 /// The settings of a daemon with defaults filled in; what depends on the disk is still open.
@@ -194,6 +202,7 @@ pub struct Resolved {
     pub insecure_listen: bool,
     pub metrics: Option<String>,
     pub key: KeySettings,
+    pub prices: Option<Prices>,
 }
 
 impl Settings {
@@ -214,6 +223,7 @@ impl Settings {
             insecure_listen: self.insecure_listen.or(file.insecure_listen),
             metrics: self.metrics.or(file.metrics),
             key: KeySettings { key_file: self.key.key_file.or(file.key.key_file) },
+            prices: self.prices.or(file.prices),
         }
     }
 
@@ -229,6 +239,9 @@ impl Settings {
         let memory_bytes = settings.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0);
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(too_small("memory", MEMORY_BYTES_MIN));
+        }
+        if let Some(prices) = &settings.prices {
+            prices.check()?;
         }
         let here = paths::Surroundings::of_this_process();
         Ok(Resolved {
@@ -246,6 +259,7 @@ impl Settings {
             insecure_listen: settings.insecure_listen.unwrap_or(false),
             metrics: settings.metrics,
             key: settings.key,
+            prices: settings.prices,
         })
     }
 }
@@ -294,8 +308,9 @@ pub fn read_file(path: Option<&Path>) -> Outcome<Settings> {
 fn parse(text: &str) -> Outcome<Settings> {
     let wrong = |e: toml::de::Error| Failure::usage(e.to_string().trim_end().to_owned());
     let table: toml::Table = toml::from_str(text).map_err(wrong)?;
-    let known: Vec<String> =
+    let mut known: Vec<String> =
         definitions().iter().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
+    known.push(PRICES.to_owned());
     for key in table.keys() {
         if !known.contains(key) {
             let failure = Failure::new(Kind::Usage, format!("there is no setting '{key}'"));

@@ -36,6 +36,7 @@ use crate::{
     failure::{Failure, Kind, Outcome},
     observe::{Observed, ObservedVolume},
     place::{OpenStore, VolumeUrl},
+    prices::Prices,
     quantity::ByteSize,
     terminal,
 };
@@ -66,6 +67,7 @@ pub struct Daemon {
     cache: Option<Arc<ChunkCache>>,
     /// All requests to the stores of all volumes wait in it.
     scheduler: Arc<Scheduler>,
+    prices: Option<Prices>,
     stopping: AtomicBool,
 }
 
@@ -85,8 +87,14 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     let scheduler = Scheduler::new(env.clone());
     let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
     let mut signals = signals::Signals::listen()?;
-    let daemon =
-        Arc::new(Daemon { env: env.clone(), served, cache, scheduler, stopping: AtomicBool::new(false) });
+    let daemon = Arc::new(Daemon {
+        env: env.clone(),
+        served,
+        cache,
+        scheduler,
+        prices: plan.settings.prices.clone(),
+        stopping: AtomicBool::new(false),
+    });
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
         let daemon = daemon.clone();
@@ -204,12 +212,16 @@ impl Daemon {
 
     /// What all volumes do and take.
     pub fn observe(&self) -> Observed {
-        let volume = |served: &Served| ObservedVolume {
-            name: served.name.clone(),
-            url: served.url.clone(),
-            io: served.volume.io_stats(),
-            store: served.store.meter.snapshot(),
-            status: served.volume.status(),
+        let volume = |served: &Served| {
+            let store = served.store.meter.snapshot();
+            ObservedVolume {
+                name: served.name.clone(),
+                url: served.url.clone(),
+                io: served.volume.io_stats(),
+                cost: self.prices.as_ref().map(|prices| prices.cost(&store)),
+                store,
+                status: served.volume.status(),
+            }
         };
         Observed {
             pid: std::process::id(),
@@ -218,6 +230,7 @@ impl Daemon {
             volumes: self.served.iter().map(volume).collect(),
             cache: self.cache.as_ref().map(|cache| cache.stats()),
             scheduler: self.scheduler.stats(),
+            prices: self.prices.clone(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `export` | the whole adapter between NBD and the engine |
 //! | `control` | how commands talk to a running daemon |
 //! | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
+//! | `prices` | what a store charges, as far as the user has said it |
 //! | `metrics` | the same as Prometheus text: one table of all metrics |
 //! | `stream` | the format of an exported journal |
 //! | `failure`, `terminal` | what people see |
@@ -25,6 +26,7 @@ pub mod failure;
 pub mod metrics;
 pub mod observe;
 pub mod place;
+pub mod prices;
 pub mod quantity;
 pub mod reference;
 pub mod secret;

@@ -12,6 +12,8 @@ use cistern_engine::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::prices::{Cost, Prices};
+
 /// Everything that can be seen of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Observed {
@@ -24,6 +26,8 @@ pub struct Observed {
     pub cache: Option<CacheStats>,
     /// The scheduler of all requests to stores.
     pub scheduler: SchedulerStats,
+    /// The prices that the user has set, as in the settings file.
+    pub prices: Option<Prices>,
 }
 
 /// Everything that can be seen of one volume.
@@ -35,6 +39,8 @@ pub struct ObservedVolume {
     pub io: IoStats,
     /// What the store was asked.
     pub store: StoreStats,
+    /// What that cost, by the prices that were set.
+    pub cost: Option<Cost>,
     pub status: VolumeStatus,
 }
 
@@ -53,6 +59,7 @@ impl Observed {
             if let Some(then) = earlier.volumes.iter().find(|then| then.name == volume.name) {
                 volume.io = volume.io.since(&then.io);
                 volume.store = volume.store.since(&then.store);
+                volume.cost = out.prices.as_ref().map(|prices| prices.cost(&volume.store));
             }
         }
         if let (Some(cache), Some(then)) = (&mut out.cache, &earlier.cache) {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::{cli::Cli, config, failure::Kind, metrics::TABLE, secret};
+use crate::{cli::Cli, config, failure::Kind, metrics::TABLE, prices::FIELDS, secret};
 
 /// The generated pages: file name in `docs/reference`, content.
 pub fn pages() -> Vec<(&'static str, String)> {
@@ -100,7 +100,20 @@ fn settings() -> String {
             line(&mut out, &format!("Default: {default}.\n"));
         }
     }
-    out.trim_end().to_owned() + "\n"
+    out.push_str(
+        "## prices\n\n\
+         A section of the file, without flags: what the store charges. With it `cistern status --io` and the\n\
+         metrics show what requests and transfer came to since the volumes were opened. A price that is not\n\
+         there is 0; without the section no cost is shown, because no default would be right for long. The rent\n\
+         of what is stored is not included.\n\n\
+         ```toml\n[prices]              # look up those of your cloud, region and storage class\n\
+         currency = \"USD\"\nput-per-1000 = 0.005\nget-per-1000 = 0.0004\ndownload-per-gib = 0.09\n```\n\n\
+         | key | price of |\n|---|---|\n",
+    );
+    for (key, meaning) in FIELDS {
+        line(&mut out, &format!("| `{key}` | {meaning} |"));
+    }
+    out
 }
 
 fn metrics() -> String {

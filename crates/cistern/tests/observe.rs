@@ -99,3 +99,36 @@ fn watching_shows_differences() {
     assert_eq!(watch.wait().expect("a child").code(), Some(0));
     daemon.stop();
 }
+
+/// With prices in the settings file the requests get a price: in the text, in JSON and in the metrics,
+/// the same everywhere. Without them nothing is pretended.
+#[test]
+fn prices_become_costs() {
+    let home = Home::new();
+    let settings = "[prices]\ncurrency = 'EUR'\nput-per-1000 = 1000\nget-per-1000 = 0.5\n";
+    std::fs::write(home.path("settings.toml"), settings).expect("writable");
+    let daemon = home.start(&[&CREATE[..], &["--config", "settings.toml"]].concat());
+    daemon.fill(1, 0, 1 << 20);
+    home.ok(&["status", "--wait-clean"]);
+    let shown = io(&home);
+    let volume = &shown["daemons"][0]["volumes"][0];
+    let requests = |names: &[&str]| {
+        let kinds = volume["store"]["kinds"].as_array().expect("a list").iter();
+        let of_these = kinds.filter(|kind| names.iter().any(|name| kind["kind"] == *name));
+        of_these.map(|kind| kind["requests"].as_f64().expect("a number")).sum::<f64>()
+    };
+    let puts = requests(&["put", "put_if_absent", "list", "list_dirs"]);
+    let expected = puts + requests(&["get", "get_range"]) * 0.0005;
+    let total = volume["cost"]["total"].as_f64().expect("a number");
+    assert!(puts > 2.0 && (total - expected).abs() < 1e-9, "{total} instead of {expected}");
+    assert!(home.ok(&["status", "--io"]).contains(" EUR (requests "), "in the text too");
+    daemon.stop();
+
+    let daemon = home.start(&["./tank"]);
+    assert!(io(&home)["daemons"][0]["volumes"][0]["cost"].is_null());
+    assert!(!home.ok(&["status", "--io"]).contains("cost"));
+    daemon.stop();
+    std::fs::write(home.path("settings.toml"), "[prices]\nput = 1\n").expect("writable");
+    let refused = home.fails(2, &["serve", "./tank", "--config", "settings.toml"]);
+    assert!(refused.contains("put-per-1000"), "{refused}");
+}

@@ -18,6 +18,11 @@ tls-dir = "/t"
 insecure-listen = true
 metrics = "127.0.0.1:9809"
 key-file = "/k"
+
+[prices]
+currency = "USD"
+put-per-1000 = 0.005
+get-per-1000 = 1
 "#;
 
 /// Flags and keys are the same words, every one can be set in a file, and there are few.
@@ -26,7 +31,8 @@ fn one_set_of_names() {
     let flags: Vec<String> =
         definitions().iter().map(|arg| arg.get_long().expect("long").to_owned()).collect();
     let table: toml::Table = toml::from_str(EVERYTHING).expect("valid TOML");
-    let mut keys: Vec<&String> = table.keys().collect();
+    // The prices are a section of the file and no flags.
+    let mut keys: Vec<&String> = table.keys().filter(|key| *key != PRICES).collect();
     let mut names: Vec<&String> = flags.iter().collect();
     keys.sort();
     names.sort();
@@ -48,6 +54,9 @@ fn a_file_sets_everything() {
     assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
     assert_eq!(got.metrics.as_deref(), Some("127.0.0.1:9809"));
     assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
+    let prices = got.prices.expect("the section is there");
+    assert_eq!((prices.currency.as_str(), prices.put_per_1000, prices.get_per_1000), ("USD", 0.005, 1.0));
+    assert_eq!(prices.download_per_gib, 0.0);
 }
 
 /// A flag wins over the file, field by field, and the file over the default.
@@ -100,6 +109,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
     assert_eq!(hint("listne = 'x'"), "did you mean 'listen'?");
     assert!(hint("zzz = 1").contains("max-dirty-age"));
     assert!(parse("memory = '12 parsecs'").expect_err("not a size").text.contains("not a size"));
+    assert!(parse("[prices]\nputs = 1").expect_err("no such price").text.contains("put-per-1000"));
     assert!(parse("listen = 5").is_err() && parse("[listen]").is_err() && parse("=").is_err());
 }
 

@@ -16,7 +16,7 @@ use super::{
     MetricKind::{Counter, Gauge, Histogram},
     Sample, Value,
 };
-use crate::observe::Observed;
+use crate::observe::{Observed, ObservedVolume};
 
 /// Bounds of the latencies shown, as powers of two in microseconds: 16 us to 67 s. The daemon's own
 /// buckets are four times as fine; these keep the number of series bearable.
@@ -119,6 +119,13 @@ pub const TABLE: &[Metric] = &[
         labels: KIND,
         help: "Time from a request to the store to its answer, every try by itself",
         samples: |seen| by_store_kind(seen, |kind| latency(&kind.latency)),
+    },
+    Metric {
+        name: "cistern_store_cost_total",
+        kind: Counter,
+        labels: &["volume", "currency"],
+        help: "Cost of requests and transfer by the prices that were set; absent without any",
+        samples: cost,
     },
     Metric {
         name: "cistern_store_last_error_age_seconds",
@@ -362,8 +369,16 @@ fn by_alignment(seen: &Observed) -> Vec<Sample> {
     out
 }
 
+fn cost(seen: &Observed) -> Vec<Sample> {
+    let of = |volume: &ObservedVolume| {
+        let cost = volume.cost.as_ref()?;
+        Some(sample([&volume.name, &cost.currency], Value::Real(cost.total)))
+    };
+    seen.volumes.iter().filter_map(of).collect()
+}
+
 fn last_error_age(seen: &Observed) -> Vec<Sample> {
-    let age = |volume: &crate::observe::ObservedVolume| {
+    let age = |volume: &ObservedVolume| {
         let error = volume.store.last_error.as_ref()?;
         Some(sample([&volume.name], Value::Real(error.age_ms as f64 / 1e3)))
     };

@@ -10,6 +10,7 @@ use cistern_engine::{
 
 use crate::{
     observe::{Observed, ObservedVolume},
+    prices::Cost,
     quantity::{ByteSize, Span, Thousands},
     terminal::right_aligned,
 };
@@ -45,7 +46,32 @@ fn describe_volume(volume: &ObservedVolume, detail: Detail) -> String {
     if detail.histograms {
         out += &histograms(&volume.io);
     }
-    out + &store(&volume.store, volume.io.period_us, detail)
+    out += &store(&volume.store, volume.io.period_us, detail);
+    if let Some(cost) = &volume.cost {
+        out += &describe_cost(cost, volume.io.period_us, detail);
+    }
+    out
+}
+
+fn describe_cost(cost: &Cost, period_us: u64, detail: Detail) -> String {
+    /// Microseconds of a day.
+    const DAY_US: f64 = 86_400e6;
+    let Cost { currency, requests, transfer, total } = cost;
+    match detail.rates {
+        true => {
+            let a_day = total * DAY_US / period_us.max(1) as f64;
+            format!("  cost at this rate: {} {currency} a day\n", money(a_day))
+        }
+        false => {
+            let (requests, transfer) = (money(*requests), money(*transfer));
+            format!("  cost: {} {currency} (requests {requests}, transfer {transfer})\n", money(*total))
+        }
+    }
+}
+
+/// Two decimals where that says something, more for what is below a cent.
+fn money(value: f64) -> String {
+    if value == 0.0 || value >= 1.0 { format!("{value:.2}") } else { format!("{value:.6}") }
 }
 
 /// A count as total or as rate.
