@@ -40,6 +40,9 @@ const RANGES_MAX: usize = 16 << 10;
 const STATUS_COST_BYTES: u64 = 2 * 16 * RANGES_MAX as u64;
 /// Bytes of replies after which they are sent although more requests are at hand.
 const SEND_BYTES: usize = 256 << 10;
+/// Requests that had to wait and are answered in one turn. Then their replies leave, and the client works on
+/// them while the next are put together; all at once, client, disk and server would take turns.
+const ANSWERS_MAX: usize = 8;
 /// Turns of the loop after which other tasks get a chance; a turn is at most one batch.
 const TURNS_MAX: usize = 16;
 /// How long a client that said goodbye may take to fetch the replies it is owed.
@@ -153,7 +156,7 @@ impl<'a> Session<'a> {
     /// Works until no further request is to be taken.
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..TURNS_MAX {
-            let collected = self.collect(cx);
+            let answered = self.collect(cx);
             let need = match self.take_requests(cx) {
                 Ok(need) => need,
                 Err(end) => return Poll::Ready(end),
@@ -177,10 +180,11 @@ impl<'a> Session<'a> {
                 Need::Send => true,
                 Need::Room => {
                     debug_assert!(self.held() > 0, "room is missing only while something takes it");
-                    sent || collected
+                    sent || answered > 0
                 }
             };
-            if !progress {
+            // Beyond the most there may be more.
+            if !progress && answered < ANSWERS_MAX {
                 return Poll::Pending;
             }
         }
@@ -199,15 +203,15 @@ impl<'a> Session<'a> {
         self.stopping && idle && self.running.is_empty() && self.output.queued() == 0
     }
 
-    /// Answers what is ready among the running requests.
-    fn collect(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut any = false;
-        while !self.running.is_empty() {
+    /// Answers what is ready among the running requests, up to [`ANSWERS_MAX`], and says how many.
+    fn collect(&mut self, cx: &mut Context<'_>) -> usize {
+        let mut answered = 0;
+        while answered < ANSWERS_MAX && !self.running.is_empty() {
             let Poll::Ready(Some((ticket, cost, outcome))) = self.running.poll_next_unpin(cx) else { break };
             self.answer(&ticket, cost, outcome);
-            any = true;
+            answered += 1;
         }
-        any
+        answered
     }
 
     /// Takes requests until something is missing, and says what.
@@ -355,7 +359,7 @@ impl<'a> Session<'a> {
 
     /// Finishes the running requests and sends all replies; gives up when they cannot be sent.
     fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.collect(cx);
+        while self.collect(cx) == ANSWERS_MAX {}
         match self.output.poll_send(cx, &mut self.conn) {
             Poll::Ready(Err(_)) => {
                 self.output.abandon();
