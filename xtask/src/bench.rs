@@ -4,6 +4,7 @@
 //! beside its peers': runs are interleaved, repeated, and given as ratios of medians.
 
 mod calibration;
+mod cached_reads;
 mod cold_sequential;
 mod loads;
 mod object_peers;
@@ -85,6 +86,7 @@ const GROUPS: &[Group] = &[
     ("upload", paced::upload),
     ("cold-sequential", cold_sequential::run),
     ("read-under-load", read_under_load::run),
+    ("cached-reads", cached_reads::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

@@ -269,6 +269,30 @@ fn slow_requests_are_overtaken() {
     assert_eq!(client.take(512), vec![0; 512]);
 }
 
+/// However many requests have waited, when all are done at one moment all are answered.
+#[test]
+fn waiting_requests_are_all_answered() {
+    let fixture = Fixture::start();
+    let mut client = Client::go(&fixture.path, "held", Style::Simple);
+    for count in [1, 7, 8, 9, 64, 200] {
+        (0..count).for_each(|n| client.request(READ, 0, n, 0, 512));
+        while fixture.exports.held.begun.load(SeqCst) < count {
+            std::thread::yield_now();
+        }
+        fixture.exports.held.begun.store(0, SeqCst);
+        fixture.exports.held.permits.add_permits(count as usize);
+        let mut cookies: Vec<u64> = (0..count)
+            .map(|_| {
+                let Reply::Simple { errno: 0, cookie } = client.reply() else { panic!("no reply") };
+                client.take(512);
+                cookie
+            })
+            .collect();
+        cookies.sort_unstable();
+        assert_eq!(cookies, (0..count).collect::<Vec<u64>>());
+    }
+}
+
 /// A request out of step ends the connection after the ones before it were answered.
 #[test]
 fn bad_magic_in_the_stream() {
