@@ -3,8 +3,8 @@
 //! Neighbours move the cost of a flush on a shared disk by more than ten times, so a figure counts only
 //! beside its peers': runs are interleaved, repeated, and given as ratios of medians.
 
-mod calibration;
 mod cached_reads;
+mod calibration;
 mod cold_sequential;
 mod loads;
 mod object_peers;
