@@ -48,7 +48,8 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    Serve(serve::Serve),
+    // By far the largest: it has all settings.
+    Serve(Box<serve::Serve>),
     Create(create::Create),
     Status(status::Status),
     Ls(ls::Ls),
