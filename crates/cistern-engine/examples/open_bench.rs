@@ -182,6 +182,7 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
         journal_bytes: 1 << 30,
         dirty_age_max: Duration::from_secs(30),
         dirty_bytes_max: 1 << 30,
+        paused: false,
         memory_bytes: 256 << 20,
         host: "bench".into(),
         take_over: false,

@@ -7,10 +7,11 @@ mod ahead;
 mod close;
 mod dirty;
 mod frames;
+mod live;
 mod locks;
 mod open;
 mod order;
-mod pacing;
+pub mod pacing;
 mod read;
 mod readahead;
 mod runs;
@@ -36,6 +37,9 @@ use crate::{
 
 pub mod admin;
 
+pub use live::{LiveSettings, WriteBackStatus};
+pub use pacing::ClientId;
+
 /// What a new volume is to be.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -54,6 +58,8 @@ pub enum Mode {
     Writeback,
     /// FLUSH means: in the store, readable by another host.
     Writethrough,
+    /// As `Writeback`, and what is written never enters the chunk cache by being written.
+    Writearound,
 }
 
 /// How to open a volume for writing.
@@ -72,6 +78,8 @@ pub struct OpenOptions {
     pub dirty_age_max: Duration,
     /// Bytes that may be acknowledged and not yet committed; writes wait beyond.
     pub dirty_bytes_max: u64,
+    /// Open with write-back held, as [`LiveSettings::paused`] says. Not in `Mode::Writethrough`.
+    pub paused: bool,
     /// Bound of the memory this volume may use for buffers and caches.
     pub memory_bytes: u64,
     /// The name of this host, shown to whoever finds the volume claimed.
@@ -135,6 +143,9 @@ pub struct VolumeStatus {
     pub store_error_age_ms: Option<u64>,
     /// Why the volume has stopped, if it has.
     pub latched: Option<String>,
+    /// How write-back is controlled; absent when open read-only.
+    #[serde(default)]
+    pub write_back: Option<WriteBackStatus>,
 }
 
 /// What a clean close achieved.
@@ -213,19 +224,36 @@ impl Volume {
 
     /// Writes; any byte alignment. Returns when the write is acknowledged (`fua`: durable).
     pub async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
+        self.write_as(ClientId::default(), offset, data, fua).await
+    }
+
+    /// As `write`, by a client: where writes are slowed, clients get equal shares.
+    pub async fn write_as(&self, client: ClientId, offset: u64, data: Bytes, fua: bool) -> Result<()> {
         let len = data.len() as u64;
         let request = async {
             self.check_bounds(offset, len)?;
-            self.write_bytes(offset, data, fua).await
+            self.write_bytes(client, offset, data, fua).await
         };
         self.counted(IoKind::Write, Some((offset, len)), request).await
     }
 
     /// Makes a range read as zeroes: a hole, or `allocated` zeroes.
     pub async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
+        self.zero_as(ClientId::default(), offset, len, allocated, fua).await
+    }
+
+    /// As `zero`, by a client.
+    pub async fn zero_as(
+        &self,
+        client: ClientId,
+        offset: u64,
+        len: u64,
+        allocated: bool,
+        fua: bool,
+    ) -> Result<()> {
         let request = async {
             self.check_bounds(offset, len)?;
-            self.zero_bytes(offset, len, allocated, fua).await
+            self.zero_bytes(client, offset, len, allocated, fua).await
         };
         self.counted(IoKind::WriteZeroes, Some((offset, len)), request).await
     }
@@ -233,10 +261,15 @@ impl Volume {
     /// Gives up what a range holds. Only a hint: the whole blocks inside become holes, parts of
     /// blocks stay as they are, which saves reading them.
     pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.trim_as(ClientId::default(), offset, len, fua).await
+    }
+
+    /// As `trim`, by a client.
+    pub async fn trim_as(&self, client: ClientId, offset: u64, len: u64, fua: bool) -> Result<()> {
         let request = async {
             self.check_bounds(offset, len)?;
             match whole_blocks(offset, len) {
-                Some((offset, len)) => self.zero_bytes(offset, len, false, fua).await,
+                Some((offset, len)) => self.zero_bytes(client, offset, len, false, fua).await,
                 None => Ok(()),
             }
         };
@@ -279,6 +312,9 @@ impl Volume {
     }
 
     /// Returns when everything acknowledged before this call is committed.
+    ///
+    /// # Errors
+    /// `Invalid` while write-back is paused and something is dirty: it would never return.
     pub async fn drain(&self) -> Result<()> {
         match &self.writer {
             Some(writer) => writer.drain().await,

@@ -5,15 +5,20 @@
 //! Never decides what is dirty: whoever owns the dirty index is told by [`Commit`].
 
 mod age;
+pub mod budget;
 mod control;
 mod flow;
 mod maintain;
 mod pack;
-mod policy;
+pub mod pi;
+pub mod policy;
+mod uploads;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-pub use control::Control;
+use bytes::Bytes;
+
+pub use control::{Control, Shown, Tuning};
 
 use crate::{
     Error, Result,
@@ -33,6 +38,8 @@ pub struct CommittedSegment<'a> {
     /// Its journal range.
     pub from: JournalPos,
     pub to: JournalPos,
+    /// The object as it lies in the store.
+    pub body: &'a Bytes,
 }
 
 /// Whoever reads from journal and map has to be told in the order of commits.
@@ -48,8 +55,8 @@ pub trait Commit: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct WriteBackOptions {
     pub compression: Compression,
-    /// Data is committed within this time while the store answers.
-    pub dirty_age_max: Duration,
+    /// How it behaves until [`Control::tune`] says otherwise.
+    pub tuning: Tuning,
 }
 
 /// A running write-back.
@@ -89,14 +96,14 @@ pub struct Parts {
 impl WriteBack {
     /// Starts packing from the walk's journal position.
     pub fn start(parts: Parts, options: WriteBackOptions, commit: Arc<dyn Commit>) -> WriteBack {
-        let control = Arc::new(Control::new(parts.walk.journal_pos));
+        let control = Arc::new(Control::new(parts.walk.journal_pos, options.tuning));
         let (maintainer, points, frozen) = maintain::Maintainer::new(&parts);
         let maintainer = Arc::new(maintainer);
         let env = parts.env.clone();
         let merger = env.spawn("map maintenance", {
             let (control, maintainer) = (control.clone(), maintainer.clone());
             async move {
-                control.unless_stopped(maintainer.run(frozen)).await;
+                control.unless_stopped(maintainer.run(frozen, &control)).await;
             }
         });
         let flow = env.spawn("write-back", {

@@ -43,6 +43,7 @@ impl Host {
             journal_bytes: 128 * MIB,
             dirty_age_max: Duration::from_secs(30),
             dirty_bytes_max: 128 * MIB,
+            paused: false,
             memory_bytes: 128 * MIB,
             host: "here".into(),
             take_over: false,

@@ -103,6 +103,7 @@ impl Fixture {
             journal_bytes: 128 * MIB,
             dirty_age_max: Duration::from_secs(30),
             dirty_bytes_max: 128 * MIB,
+            paused: false,
             memory_bytes: 128 * MIB,
             host: "here".into(),
             take_over: false,

@@ -100,7 +100,7 @@ pub struct Properties {
     pub fast_zero: bool,
 }
 
-/// A block device. One object serves all connections to it.
+/// A block device. One object may serve all connections to it, or each have its own.
 ///
 /// What the protocol promises to clients, and an implementation has to keep:
 /// - `write`, `trim` and `write_zeroes` are visible to every later `read`, of any connection,
@@ -156,6 +156,7 @@ pub trait Exports: Send + Sync {
     /// All exports, as shown to clients that ask for a list.
     fn list(&self) -> Vec<ExportEntry>;
 
-    /// The export of that name; the empty name is the default export, if there is one.
+    /// The export of that name; the empty name is the default export, if there is one. Asked
+    /// for every connection: it may get an object of its own, which tells it from the others.
     fn find(&self, name: &str) -> Option<Arc<dyn Export>>;
 }

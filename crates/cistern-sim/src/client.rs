@@ -113,7 +113,7 @@ impl Line {
             self.sim.fail("P8: a flush of new writes succeeded after a failed sync");
         }
         match self.plan.settings.mode {
-            Mode::Writeback => self.branch(|b| b.flushed(invoked)),
+            Mode::Writeback | Mode::Writearound => self.branch(|b| b.flushed(invoked)),
             Mode::Writethrough => self.committed(invoked),
         }
     }
@@ -121,7 +121,7 @@ impl Line {
     fn forced(&self, fua: bool) -> Forced {
         match (fua, self.plan.settings.mode) {
             (false, _) => Forced::No,
-            (true, Mode::Writeback) => Forced::Local,
+            (true, Mode::Writeback | Mode::Writearound) => Forced::Local,
             (true, Mode::Writethrough) => Forced::Store,
         }
     }

@@ -183,7 +183,11 @@ fn draw_settings(rng: &mut ChaCha8Rng, theme: Theme) -> Settings {
         size_bytes,
         compression: *pick(rng, &[Compression::None, Compression::Lz4, Compression::Zstd]),
         key: if rng.random_bool(0.3) { KeySource::KeyFile(vec![7; 32]) } else { KeySource::None },
-        mode: if rng.random_bool(0.3) { Mode::Writethrough } else { Mode::Writeback },
+        mode: match rng.random_range(0..10) {
+            0..3 => Mode::Writethrough,
+            3 => Mode::Writearound,
+            _ => Mode::Writeback,
+        },
         journal_bytes,
         dirty_age_max: *pick(
             rng,

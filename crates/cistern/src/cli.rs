@@ -12,6 +12,7 @@ use crate::{
 
 mod check;
 pub mod create;
+mod drain;
 mod info;
 mod journal;
 mod key;
@@ -21,6 +22,7 @@ mod reference;
 mod resize;
 mod rm;
 mod serve;
+mod set;
 mod status;
 
 const FIRST_STEPS: &str = "\
@@ -52,6 +54,10 @@ enum Verb {
     Serve(Box<serve::Serve>),
     Create(create::Create),
     Status(status::Status),
+    Set(set::Set),
+    Pause(set::Pause),
+    Resume(set::Resume),
+    Drain(drain::Drain),
     Ls(ls::Ls),
     Info(info::Info),
     Check(check::Check),
@@ -79,6 +85,10 @@ impl Cli {
             Verb::Serve(verb) => verb.run(context).await,
             Verb::Create(verb) => verb.run(&context).await,
             Verb::Status(verb) => verb.run(&context).await,
+            Verb::Set(verb) => verb.run(&context).await,
+            Verb::Pause(verb) => verb.run(&context).await,
+            Verb::Resume(verb) => verb.run(&context).await,
+            Verb::Drain(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
             Verb::Info(verb) => verb.run(&context).await,
             Verb::Check(verb) => verb.run(&context).await,

@@ -4,10 +4,11 @@
 //! reference come from it. Unknown keys of the file are errors. Nothing here opens a store or
 //! touches the disk, but for reading the file.
 
-use std::{path::Path, path::PathBuf, time::Duration};
+use std::{fmt, path::Path, path::PathBuf, time::Duration};
 
+use cistern_engine::volume::Mode;
 use clap::{Args, CommandFactory, Parser, ValueEnum};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     failure::{Failure, Kind, Outcome},
@@ -64,7 +65,7 @@ pub struct KeySettings {
 }
 
 /// How far a flush reaches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeSetting {
     /// A flush waits for the local disk; uploading follows
@@ -72,6 +73,68 @@ pub enum ModeSetting {
     Writeback,
     /// A flush waits for the store: slow, but the loss of this host loses nothing
     Writethrough,
+    /// As writeback, but what is written does not enter the chunk cache: for bulk writes
+    Writearound,
+}
+
+impl ModeSetting {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModeSetting::Writeback => "writeback",
+            ModeSetting::Writethrough => "writethrough",
+            ModeSetting::Writearound => "writearound",
+        }
+    }
+}
+
+/// Where the value of a setting comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// `cistern set`.
+    Set,
+    CommandLine,
+    SettingsFile,
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Set => "cistern set",
+            Source::CommandLine => "command line",
+            Source::SettingsFile => "settings file",
+            Source::Default => "default",
+        })
+    }
+}
+
+/// Where the settings come from that can be set while serving.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveSources {
+    pub mode: Source,
+    pub max_dirty_bytes: Source,
+    pub max_dirty_age: Source,
+}
+
+/// What holds for a volume for which nothing was set.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveBase {
+    pub mode: ModeSetting,
+    pub dirty_age_max: Duration,
+    pub dirty_bytes_max: u64,
+    pub sources: LiveSources,
+}
+
+impl From<ModeSetting> for Mode {
+    fn from(mode: ModeSetting) -> Mode {
+        match mode {
+            ModeSetting::Writeback => Mode::Writeback,
+            ModeSetting::Writethrough => Mode::Writethrough,
+            ModeSetting::Writearound => Mode::Writearound,
+        }
+    }
 }
 
 /// Everything that can be set about a daemon.
@@ -115,6 +178,8 @@ pub struct Settings {
 
     /// How far a flush reaches: `writeback` waits for the local disk, `writethrough` for the store
     ///
+    /// `writearound` is as writeback, but what is written does not enter the chunk cache.
+    /// `cistern set` changes it while the volume is served.
     /// [default: writeback]
     #[arg(long, value_name = "MODE", value_enum, help_heading = "Settings")]
     pub mode: Option<ModeSetting>,
@@ -196,6 +261,7 @@ pub struct Resolved {
     pub dirty_age_max: Duration,
     /// `None`: three quarters of the journal.
     pub dirty_bytes_max: Option<u64>,
+    pub sources: LiveSources,
     pub memory_bytes: u64,
     pub drain_timeout: Duration,
     pub tls_dir: Option<PathBuf>,
@@ -227,8 +293,23 @@ impl Settings {
         }
     }
 
+    /// Where each value comes from that can be set while serving, with `file` below these settings.
+    fn sources(&self, file: &Settings) -> LiveSources {
+        let source = |flag: bool, in_file: bool| match (flag, in_file) {
+            (true, _) => Source::CommandLine,
+            (false, true) => Source::SettingsFile,
+            (false, false) => Source::Default,
+        };
+        LiveSources {
+            mode: source(self.mode.is_some(), file.mode.is_some()),
+            max_dirty_bytes: source(self.max_dirty_bytes.is_some(), file.max_dirty_bytes.is_some()),
+            max_dirty_age: source(self.max_dirty_age.is_some(), file.max_dirty_age.is_some()),
+        }
+    }
+
     /// Fills in the defaults and checks the values.
     pub fn resolve(self, file: Settings) -> Outcome<Resolved> {
+        let sources = self.sources(&file);
         let settings = self.or(file);
         let too_small = |name: &str, least: u64| {
             Failure::usage(format!("{name} is too small")).hint(format!("the least is {}", ByteSize(least)))
@@ -253,6 +334,7 @@ impl Settings {
             mode: settings.mode.unwrap_or_default(),
             dirty_age_max: settings.max_dirty_age.map_or(DIRTY_AGE_DEFAULT, |span| span.0),
             dirty_bytes_max: settings.max_dirty_bytes.map(|size| size.0),
+            sources,
             memory_bytes,
             drain_timeout: settings.drain_timeout.map_or(DRAIN_TIMEOUT_DEFAULT, |span| span.0),
             tls_dir: settings.tls_dir,

@@ -21,7 +21,11 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::{
+    daemon::SettingStatus,
+    failure::{Failure, Kind, Outcome},
+    live::Change,
+};
 
 /// Name of the directory of sockets in the state directory.
 pub const DIRECTORY: &str = "control";
@@ -45,6 +49,9 @@ pub enum Request {
     Drain { volume: Option<String>, limit_ms: Option<u64> },
     /// Sets the size of a volume: [`Resized`].
     Resize { volume: String, size_bytes: u64, force: bool },
+    /// Changes settings of a volume, for now and after restarts: [`SetDone`]. After a switch to
+    /// writethrough the reply comes when everything acknowledged before is committed.
+    Set { volume: String, changes: Vec<Change> },
 }
 
 /// What a daemon answers.
@@ -79,6 +86,16 @@ pub struct ServedStatus {
     pub uris: Vec<String>,
     /// Requests to the store since the start, by kind.
     pub store: serde_json::Value,
+    /// The settings that can be changed while serving, and where they come from; empty when
+    /// read-only.
+    #[serde(default)]
+    pub settings: Vec<SettingStatus>,
+    /// Since when write-back is paused, in milliseconds since 1970; null when it is not.
+    #[serde(default)]
+    pub paused_since_ms: Option<u64>,
+    /// For how long the store has not answered; null when it does.
+    #[serde(default)]
+    pub store_away_ms: Option<u64>,
     #[serde(flatten)]
     pub status: VolumeStatus,
 }
@@ -90,6 +107,16 @@ pub struct Drained {
     pub volumes: Vec<String>,
     /// Everything acknowledged before the request is committed.
     pub clean: bool,
+    /// Acknowledged bytes that are not committed.
+    pub dirty_bytes: u64,
+}
+
+/// What holds after a change of settings.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SetDone {
+    pub volume: String,
+    pub settings: Vec<SettingStatus>,
+    pub paused_since_ms: Option<u64>,
     /// Acknowledged bytes that are not committed.
     pub dirty_bytes: u64,
 }

@@ -8,6 +8,7 @@
 mod control;
 mod host;
 mod listen;
+mod live;
 mod metrics;
 mod open;
 mod panic;
@@ -23,7 +24,8 @@ use std::{
     time::Duration,
 };
 
-pub use open::{open_once, volume_disk};
+pub use live::SettingStatus;
+pub use open::{open_once, volume_directory, volume_disk};
 
 use cistern_engine::{cache::ChunkCache, env::Env, store::Scheduler, volume::Volume};
 use cistern_nbd::Server;
@@ -31,9 +33,10 @@ use serde::Serialize;
 
 use crate::{
     config::Resolved,
-    control::{DaemonStatus, Drained, Resized, ServedStatus},
+    control::{DaemonStatus, Drained, Resized, ServedStatus, SetDone},
     export::{ExportSet, VolumeExport},
     failure::{Failure, Kind, Outcome},
+    live::Change,
     observe::{Observed, ObservedVolume},
     place::{OpenStore, VolumeUrl},
     prices::Prices,
@@ -58,6 +61,8 @@ pub struct Served {
     pub uris: Vec<String>,
     pub store: OpenStore,
     pub volume: Arc<Volume>,
+    /// Absent when read-only.
+    live: Option<live::Live>,
 }
 
 /// The running daemon, as its control socket sees it.
@@ -95,6 +100,7 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         prices: plan.settings.prices.clone(),
         stopping: AtomicBool::new(false),
     });
+    daemon.set_rates();
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
         let daemon = daemon.clone();
@@ -146,9 +152,13 @@ async fn serve(
 }
 
 impl Served {
-    fn export(&self) -> Arc<VolumeExport> {
+    fn paused_since_ms(&self) -> Option<u64> {
+        self.live.as_ref().and_then(|live| live.kept().paused_since_ms)
+    }
+
+    fn export(&self) -> VolumeExport {
         let description = format!("cistern volume {}", self.url);
-        Arc::new(VolumeExport::new(self.name.clone(), description, self.volume.clone()))
+        VolumeExport::new(&self.name, &description, self.volume.clone())
     }
 }
 
@@ -167,6 +177,7 @@ fn check_names(volumes: &[VolumeUrl]) -> Outcome {
 /// scripts that wait for readiness.
 fn announce(daemon: &Daemon, metrics_url: Option<&str>) {
     for served in &daemon.served {
+        remind(served);
         let size = ByteSize(served.volume.size_bytes());
         let access = if served.volume.is_read_only() { ", read-only" } else { "" };
         for uri in &served.uris {
@@ -185,6 +196,23 @@ fn announce(daemon: &Daemon, metrics_url: Option<&str>) {
     }
 }
 
+/// Says what differs from the command line because somebody set it.
+fn remind(served: &Served) {
+    let Some(kept) = served.live.as_ref().map(live::Live::kept) else { return };
+    let (name, url) = (&served.name, &served.url);
+    let set = kept.describe();
+    if !set.is_empty() {
+        let set = set.join(" ");
+        terminal::remark(format!("{name}: {set}, as `cistern set` said (NAME=default takes it back)"));
+    }
+    if let Some(since) = kept.paused_since_ms {
+        let since = cistern_engine::units::utc(since);
+        terminal::remark(format!(
+            "{name}: write-back is paused since {since}: nothing is uploaded until `cistern resume {url}`"
+        ));
+    }
+}
+
 /// Counters as the control protocol carries them.
 fn json(counters: impl Serialize) -> serde_json::Value {
     serde_json::to_value(counters).expect("counters have string keys")
@@ -198,6 +226,9 @@ impl Daemon {
             url: served.url.clone(),
             uris: served.uris.clone(),
             store: json(served.store.meter.snapshot()),
+            settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),
+            paused_since_ms: served.paused_since_ms(),
+            store_away_ms: self.store_away_ms(served),
             status: served.volume.status(),
         };
         DaemonStatus {
@@ -258,6 +289,39 @@ impl Daemon {
         let old_bytes = volume.size_bytes();
         volume.resize(size_bytes, force).await?;
         Ok(Resized { old_bytes, size_bytes })
+    }
+
+    /// Changes settings of a volume, for now and after restarts. Returns when what they promise
+    /// holds.
+    pub async fn set(&self, volume: &str, changes: &[Change]) -> Outcome<SetDone> {
+        let served = self.find(volume)?;
+        let live = served.live.as_ref().ok_or_else(|| {
+            Failure::usage(format!("{} is served read-only: there is nothing to set", served.name))
+        })?;
+        live.change(&served.volume, changes, self.env.wall_ms()).await?;
+        self.set_rates();
+        let status = served.volume.status();
+        tracing::info!(volume = served.name, ?changes, "settings changed");
+        if live::reaches_the_store(changes, status.mode) {
+            served.volume.drain().await?;
+        }
+        Ok(SetDone {
+            volume: served.name.clone(),
+            settings: live.show(),
+            paused_since_ms: served.paused_since_ms(),
+            dirty_bytes: served.volume.status().dirty_bytes,
+        })
+    }
+
+    /// Makes the rates count that the volumes ask for.
+    fn set_rates(&self) {
+        self.scheduler.set_rates(live::least(self.served.iter().filter_map(|served| served.live.as_ref())));
+    }
+
+    /// For how long the store of a volume has not answered.
+    fn store_away_ms(&self, served: &Served) -> Option<u64> {
+        let places = self.scheduler.stats().places;
+        places.iter().filter(|place| served.url.starts_with(&place.place)).find_map(|place| place.away_ms)
     }
 
     fn find(&self, volume: &str) -> Outcome<&Served> {

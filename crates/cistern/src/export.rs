@@ -3,7 +3,10 @@
 //! Thin by intent: this is on the path of every request. Holds no state of a volume.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,24 +14,34 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
-    volume::{self, Piece, Volume},
+    volume::{self, ClientId, Piece, Volume},
 };
 use cistern_nbd::{Errno, Export, ExportEntry, ExportError, Exports, Properties, RangeKind, ReadPiece};
 
 /// How often the same kind of fault is logged.
 const SAME_FAULT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A volume as NBD sees it.
+/// A volume as one connection sees it.
+#[derive(Clone)]
 pub struct VolumeExport {
-    name: String,
-    description: String,
+    name: Arc<str>,
+    description: Arc<str>,
     volume: Arc<Volume>,
-    faults: FaultLog,
+    faults: Arc<FaultLog>,
+    /// Tells the connections apart, so that each gets its share where writes are slowed.
+    client: ClientId,
 }
 
 impl VolumeExport {
-    pub fn new(name: String, description: String, volume: Arc<Volume>) -> Self {
-        Self { name, description, volume, faults: FaultLog::default() }
+    pub fn new(name: &str, description: &str, volume: Arc<Volume>) -> Self {
+        let faults = Arc::new(FaultLog::default());
+        Self {
+            name: name.into(),
+            description: description.into(),
+            volume,
+            faults,
+            client: ClientId::default(),
+        }
     }
 
     fn failed(&self, operation: &'static str, error: Error) -> ExportError {
@@ -45,8 +58,8 @@ impl Export for VolumeExport {
 
     fn properties(&self) -> Properties {
         Properties {
-            name: self.name.clone(),
-            description: self.description.clone(),
+            name: self.name.to_string(),
+            description: self.description.to_string(),
             read_only: self.volume.is_read_only(),
             // One journal orders the writes of all connections, and a flush syncs all of it.
             can_multi_conn: true,
@@ -63,7 +76,10 @@ impl Export for VolumeExport {
     }
 
     async fn write(&self, offset: u64, data: Bytes, fua: bool) -> cistern_nbd::Result<()> {
-        self.volume.write(offset, data, fua).await.map_err(|error| self.failed("write", error))
+        self.volume
+            .write_as(self.client, offset, data, fua)
+            .await
+            .map_err(|error| self.failed("write", error))
     }
 
     async fn flush(&self) -> cistern_nbd::Result<()> {
@@ -71,7 +87,7 @@ impl Export for VolumeExport {
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> cistern_nbd::Result<()> {
-        self.volume.trim(offset, len, fua).await.map_err(|error| self.failed("trim", error))
+        self.volume.trim_as(self.client, offset, len, fua).await.map_err(|error| self.failed("trim", error))
     }
 
     async fn write_zeroes(
@@ -82,7 +98,10 @@ impl Export for VolumeExport {
         _fast: bool, // always is
         fua: bool,
     ) -> cistern_nbd::Result<()> {
-        self.volume.zero(offset, len, no_hole, fua).await.map_err(|error| self.failed("write zeroes", error))
+        self.volume
+            .zero_as(self.client, offset, len, no_hole, fua)
+            .await
+            .map_err(|error| self.failed("write zeroes", error))
     }
 
     async fn cache(&self, offset: u64, len: u64) -> cistern_nbd::Result<()> {
@@ -192,29 +211,36 @@ impl FaultLog {
 }
 
 /// All volumes of a daemon.
-pub struct ExportSet(Vec<Arc<VolumeExport>>);
+pub struct ExportSet {
+    exports: Vec<VolumeExport>,
+    /// Connections so far.
+    clients: AtomicU64,
+}
 
 impl ExportSet {
     /// The names must differ.
-    pub fn new(exports: Vec<Arc<VolumeExport>>) -> Self {
+    pub fn new(exports: Vec<VolumeExport>) -> Self {
         debug_assert!(exports.iter().enumerate().all(|(i, a)| exports[..i].iter().all(|b| a.name != b.name)));
-        Self(exports)
+        Self { exports, clients: AtomicU64::new(0) }
     }
 }
 
 impl Exports for ExportSet {
     fn list(&self) -> Vec<ExportEntry> {
-        let entry =
-            |e: &Arc<VolumeExport>| ExportEntry { name: e.name.clone(), description: e.description.clone() };
-        self.0.iter().map(entry).collect()
+        let entry = |e: &VolumeExport| ExportEntry {
+            name: e.name.to_string(),
+            description: e.description.to_string(),
+        };
+        self.exports.iter().map(entry).collect()
     }
 
     fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
-        let found = match (name, &self.0[..]) {
-            ("", [only]) => Some(only),
-            _ => self.0.iter().find(|export| export.name == name),
+        let found = match (name, &self.exports[..]) {
+            ("", [only]) => only,
+            _ => self.exports.iter().find(|export| &*export.name == name)?,
         };
-        found.map(|export| export.clone() as Arc<dyn Export>)
+        let client = ClientId(self.clients.fetch_add(1, Ordering::Relaxed) + 1);
+        Some(Arc::new(VolumeExport { client, ..found.clone() }))
     }
 }
 

@@ -79,6 +79,11 @@ impl LogWriter {
         self.inner.epoch
     }
 
+    /// What this epoch's objects carry.
+    pub fn salt(&self) -> Salt {
+        self.inner.salt
+    }
+
     pub fn keys(&self) -> &VolumeKeys {
         &self.inner.keys
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     Error, Result,
     units::BLOCK_BYTES,
-    volume::{CloseReport, Volume, VolumeStatus, write::Writer},
+    volume::{CloseReport, Volume, VolumeStatus, live, write::Writer},
     writeback::Stopped,
 };
 
@@ -23,7 +23,7 @@ impl Writer {
         let end = self.core.journal.appended();
         // First of all durable here: whoever loses patience while this drains loses nothing.
         let synced = self.core.journal.sync(end).await;
-        let drained = match self.env.timeout(drain_limit, self.control.drain(end)).await {
+        let drained = match self.env.timeout(drain_limit, self.drain_to(end)).await {
             Some(result) => synced.and(result),
             None => Err(Error::Unreachable(format!("not drained within {} s", drain_limit.as_secs_f32()))),
         };
@@ -77,6 +77,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         store_error: None,
         store_error_age_ms: None,
         latched: None,
+        write_back: None,
     };
     if let Some(writer) = &volume.writer {
         fill_in(&mut status, writer);
@@ -88,6 +89,7 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     let (journal, control, now) = (&writer.core.journal, &writer.control, writer.env.now());
     let committed = control.committed();
     let trouble = writer.log.trouble();
+    status.mode = *writer.mode.borrow();
     status.seq = control.committed_seq().map_or(status.seq, |seq| seq.0);
     status.acknowledged = journal.appended().0;
     status.durable = journal.durable().0;
@@ -101,5 +103,6 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     status.uploads_in_flight = control.in_flight();
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
     status.store_error = trouble.map(|(text, _)| text);
+    status.write_back = Some(live::write_back_status(writer, status.dirty_bytes));
     status.latched = writer.core.refusal().filter(|e| !matches!(e, Error::Closed)).map(|e| e.to_string());
 }

@@ -6,7 +6,12 @@
 //! 2. The claim. From here on this host is the writer, and a crash recovers with the journal at hand.
 //! 3. What the journal holds behind the committed position becomes the dirty index again.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use tokio::sync::watch;
 
 use crate::{
     Error, Result,
@@ -21,19 +26,20 @@ use crate::{
     map::{Map, MapOptions},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
-    units::{JournalPos, VolumeId},
+    units::{BLOCK_BYTES, JournalPos, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
         ahead::Ahead,
         check_size,
         dirty::{Dirty, DirtyIndex},
         frames::FrameReader,
-        order::Core,
+        live,
+        order::{Core, Written},
         pacing::Pacer,
         runs::StoredRuns,
         write::Writer,
     },
-    writeback::{Parts, WriteBack, WriteBackOptions},
+    writeback::{Parts, Tuning, WriteBack, WriteBackOptions},
 };
 
 /// Shares of the memory bound. The rest is for segments being packed and uploaded.
@@ -88,6 +94,7 @@ pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed)
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
+    live::check(o.mode, o.paused)?;
     let identity = read_identity(o.stores.read.as_ref()).await?;
     let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
@@ -99,11 +106,15 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let ReadSide { map, frames, ahead } = parts.build(&keys, &committed);
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes);
     journal.free(start);
-    let pacer = Pacer::new(o.env.clone());
-    let core = Arc::new(Core::new(journal.clone(), map.clone(), pacer, dirty, size_bytes));
+    let tuning = tuning(&o, &journal);
+    let dirty_bytes = (journal.appended().0 - start.0) * BLOCK_BYTES as u64;
+    let pacer = Pacer::new(o.env.clone(), tuning.room_bytes, dirty_bytes);
+    let admit = AtomicBool::new(o.mode != Mode::Writearound);
+    let written = Written { cache: o.cache.clone(), salt: log.salt(), admit };
+    let core = Arc::new(Core::new(journal.clone(), map.clone(), pacer, written, dirty, size_bytes));
 
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
-    let write_back = start_write_back(&o, &identity, committed, &core, &log);
+    let write_back = start_write_back(&o, tuning, &identity, committed, &core, &log);
     let control = write_back.control().clone();
     control.note_append(start, journal.appended(), o.env.now());
     tracing::info!(
@@ -117,8 +128,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         core,
         control,
         log,
-        mode: o.mode,
-        dirty_bytes_max: o.dirty_bytes_max,
+        mode: watch::Sender::new(o.mode),
         resizing: tokio::sync::Mutex::new(()),
         write_back: tokio::sync::Mutex::new(Some(write_back)),
     };
@@ -126,8 +136,16 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     Ok(Arc::new(Volume { env, id: identity.volume, io, map, frames, ahead, opened, writer: Some(writer) }))
 }
 
+/// The bound that the user set, within what the journal holds.
+fn tuning(o: &OpenOptions, journal: &Journal) -> Tuning {
+    let journal_bytes = journal.capacity_blocks() * BLOCK_BYTES as u64;
+    let room_bytes = o.dirty_bytes_max.min(journal_bytes);
+    Tuning { dirty_age_max: o.dirty_age_max, room_bytes, paused: o.paused }
+}
+
 fn start_write_back(
     o: &OpenOptions,
+    tuning: Tuning,
     identity: &Identity,
     committed: Committed,
     core: &Arc<Core>,
@@ -145,7 +163,7 @@ fn start_write_back(
         usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
         applied: applied.iter().map(|a| (a.seq, a.data_bytes())).collect::<BTreeMap<_, _>>(),
     };
-    let options = WriteBackOptions { compression: identity.compression, dirty_age_max: o.dirty_age_max };
+    let options = WriteBackOptions { compression: identity.compression, tuning };
     WriteBack::start(parts, options, core.clone())
 }
 

@@ -4,13 +4,19 @@
 //! accepts writes. A commit moves blocks from the dirty index to the map under the same lock, so a
 //! reader finds the newest acknowledged version of a block in exactly one of the two.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
 
 use crate::{
     Error, Result,
+    cache::{Admission, CacheKey, ChunkCache},
     journal::{AppendError, Journal, Record},
     map::{Lookup, Map},
-    units::{BLOCK_BYTES, Extent, JournalPos},
+    units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
     volume::{
         dirty::{Dirty, DirtyIndex},
         locks::{Held, HeldExtents},
@@ -27,7 +33,31 @@ pub struct Core {
     pub journal: Arc<Journal>,
     pub map: Arc<Map>,
     pub pacer: Pacer,
+    written: Written,
     order: Mutex<Order>,
+}
+
+/// Where committed segments are offered to whoever reads them soon.
+pub struct Written {
+    pub cache: Option<Arc<ChunkCache>>,
+    /// Of this writer's epoch.
+    pub salt: Salt,
+    /// Whether to.
+    pub admit: AtomicBool,
+}
+
+/// Bytes of a segment offered to the cache at a time: a busy one takes a part.
+const OFFER_BYTES: usize = 1 << 20;
+
+impl Written {
+    fn offer(&self, seq: Seq, body: &Bytes) {
+        let Some(cache) = self.cache.as_ref().filter(|_| self.admit.load(Ordering::Relaxed)) else { return };
+        let key = CacheKey::new(self.salt.0, seq.0);
+        for from in (0..body.len()).step_by(OFFER_BYTES) {
+            let part = body.slice(from..(from + OFFER_BYTES).min(body.len()));
+            cache.fill(key, from as u64, part, Admission::Written);
+        }
+    }
 }
 
 struct Order {
@@ -59,11 +89,17 @@ impl Core {
         journal: Arc<Journal>,
         map: Arc<Map>,
         pacer: Pacer,
+        written: Written,
         dirty: DirtyIndex,
         size_bytes: u64,
     ) -> Core {
         let order = Mutex::new(Order { dirty, held: HeldExtents::default(), size_bytes, refusal: None });
-        Core { journal, map, pacer, order }
+        Core { journal, map, pacer, written, order }
+    }
+
+    /// Whether what is written enters the chunk cache once it is committed.
+    pub fn admit_written(&self, admit: bool) {
+        self.written.admit.store(admit, Ordering::Relaxed);
     }
 
     fn order(&self) -> MutexGuard<'_, Order> {
@@ -171,6 +207,7 @@ impl Commit for Core {
             }
         }
         self.pacer.note_commit((segment.to.0 - segment.from.0) * BLOCK_BYTES as u64);
+        self.written.offer(segment.seq, segment.body);
     }
 
     fn latch(&self, cause: Error) {

@@ -1,104 +1,139 @@
-//! Slowing writes gradually before the journal is full, so that full shows as a lower rate.
+//! Slowing writes gradually before the room for dirty data is full, fairly between clients.
 //!
-//! A leaky bucket that all writes share: from the high-water mark on, its rate goes from a multiple
-//! of the rate at which the journal drains down to a part of it. [`allowed_rate`] is pure.
+//! A write asks here before it gets its place in the journal. Below the high-water mark it passes;
+//! above, it waits for its turn ([`fair`]) at the rate that [`admission`] allows. There is no task:
+//! one of those who wait lets the others through. A flush never comes here.
 
-use std::{collections::VecDeque, sync::Mutex, time::Duration};
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use crate::env::Env;
 
-/// Share of the room in use from which on writes are slowed.
-const HIGH_WATER: f64 = 0.7;
-/// Multiples of the drain rate allowed at the high-water mark and when full. In between the curve
-/// is a parabola, which passes 1 well before the end.
-const FACTOR_AT_HIGH_WATER: f64 = 8.0;
-const FACTOR_AT_FULL: f64 = 0.25;
-/// Never slower than this (bytes a second), so that a store that is away does not stop writes before the
-/// journal is really full.
-const RATE_MIN: f64 = 4.0 * (1 << 20) as f64;
-/// The drain rate is the mean over this time.
-const RATE_WINDOW: Duration = Duration::from_secs(4);
-/// A single write is never held back longer than this by pacing.
-const DELAY_MAX: Duration = Duration::from_millis(250);
+pub mod admission;
+pub mod fair;
+mod recent;
 
-/// Bytes a second that may be acknowledged; `None` without limit.
-///
-/// `fill` is the share of the room in use (0 to 1), `drain_rate` in bytes a second.
-pub fn allowed_rate(fill: f64, drain_rate: f64) -> Option<f64> {
-    if fill < HIGH_WATER {
-        return None;
-    }
-    let left = ((1.0 - fill) / (1.0 - HIGH_WATER)).clamp(0.0, 1.0);
-    let factor = FACTOR_AT_FULL + (FACTOR_AT_HIGH_WATER - FACTOR_AT_FULL) * left * left;
-    Some((drain_rate * factor).max(RATE_MIN))
+use admission::Admission;
+pub use fair::ClientId;
+use fair::FairQueue;
+
+/// How writes are admitted, at one moment.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct AdmissionStatus {
+    /// Bytes a second that are acknowledged at most; `None`: not limited.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Writes that wait for their turn.
+    pub waiting: u64,
+    /// Bytes that may be dirty before writes wait.
+    pub room_bytes: u64,
+    /// Journal bytes written a second over the last seconds.
+    pub written_bytes_per_s: u64,
+    /// Journal bytes committed a second over the last seconds.
+    pub drained_bytes_per_s: u64,
+    /// Seconds until the room is full at these rates; `None` when it does not fill.
+    pub full_in_s: Option<u64>,
 }
 
-/// The shared bucket.
+/// The gate that all writes of a volume pass.
 pub struct Pacer {
     env: Env,
     state: Mutex<State>,
+    /// Held by the waiting write that lets others through.
+    turnstile: tokio::sync::Mutex<()>,
 }
 
-#[derive(Default)]
 struct State {
-    /// When the next write may go.
-    next: Duration,
-    /// Recent commits: time and bytes.
-    commits: VecDeque<(Duration, u64)>,
+    admission: Admission,
+    /// Bounded by what clients have under way.
+    queue: FairQueue<oneshot::Sender<()>>,
 }
 
 impl Pacer {
-    pub fn new(env: Env) -> Pacer {
-        Pacer { env, state: Mutex::new(State::default()) }
+    pub fn new(env: Env, room_bytes: u64, dirty_bytes: u64) -> Pacer {
+        let admission = Admission::new(env.now(), room_bytes, dirty_bytes);
+        let state = Mutex::new(State { admission, queue: FairQueue::default() });
+        Pacer { env, state, turnstile: tokio::sync::Mutex::new(()) }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    pub fn set_room(&self, room_bytes: u64) {
+        self.state().admission.set_room(room_bytes);
     }
 
     /// So many journal bytes were committed.
     pub fn note_commit(&self, bytes: u64) {
-        let now = self.env.now();
-        let mut state = self.state.lock().expect("no panic under this lock");
-        state.commits.push_back((now, bytes));
-        while state.commits.front().is_some_and(|(t, _)| now.saturating_sub(*t) > RATE_WINDOW) {
-            state.commits.pop_front();
-        }
+        self.state().admission.note_commit(self.env.now(), bytes);
     }
 
-    /// Waits until `bytes` may be acknowledged at the present fill.
-    pub async fn admit(&self, bytes: u64, fill: f64) {
-        if fill < HIGH_WATER {
-            return;
-        }
-        let delay = {
+    /// A write that was admitted as `asked` bytes took `bytes` of the journal.
+    pub fn note_write(&self, asked: u64, bytes: u64) {
+        let mut state = self.state();
+        state.admission.note_write(self.env.now(), bytes);
+        state.admission.spend(bytes as i64 - asked as i64);
+    }
+
+    /// Waits until `client` may write `bytes`.
+    pub async fn admit(&self, client: ClientId, bytes: u64) {
+        let mut granted = {
+            let mut state = self.state();
             let now = self.env.now();
-            let mut state = self.state.lock().expect("no panic under this lock");
-            let recent = state.commits.iter().filter(|(t, _)| now.saturating_sub(*t) <= RATE_WINDOW);
-            let drained: u64 = recent.map(|(_, bytes)| bytes).sum();
-            let drain_rate = drained as f64 / RATE_WINDOW.as_secs_f64();
-            let Some(rate) = allowed_rate(fill, drain_rate) else { return };
-            let start = state.next.max(now).min(now + DELAY_MAX);
-            state.next = start + Duration::from_secs_f64(bytes as f64 / rate);
-            start - now
+            if state.queue.is_empty() && state.admission.wait(now).is_zero() {
+                state.admission.spend(bytes as i64);
+                return;
+            }
+            let (grant, granted) = oneshot::channel();
+            state.queue.push(client, bytes, grant);
+            granted
         };
-        if !delay.is_zero() {
-            self.env.sleep(delay).await;
+        tokio::select! {
+            biased;
+            _ = &mut granted => {}
+            () = self.let_through() => unreachable!("lets others through until granted"),
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Lets writes through, one's own among them, until dropped.
+    async fn let_through(&self) {
+        let _turn = self.turnstile.lock().await;
+        while let Some(wait) = self.grant() {
+            self.env.sleep(wait).await;
+        }
+        std::future::pending().await // one's own was granted: this is dropped at once
+    }
 
-    /// No limit below the mark; from there the rate only falls, passes the drain rate before the
-    /// journal is full, and never reaches zero.
-    #[test]
-    fn the_rate_falls_gradually_and_never_to_zero() {
-        let drain = 100e6;
-        assert_eq!(allowed_rate(HIGH_WATER - 0.01, drain), None);
-        let rates: Vec<f64> = (0..=30)
-            .map(|i| allowed_rate(HIGH_WATER + f64::from(i) * 0.01, drain).expect("limited"))
-            .collect();
-        assert!(rates.windows(2).all(|w| w[1] <= w[0]));
-        assert!(rates[0] >= 7.0 * drain && rates[22] < drain && rates[30] > 0.0);
-        assert_eq!(allowed_rate(1.0, 0.0), Some(RATE_MIN));
+    /// Grants what may go now. Gives the time until more may, `None` when nobody waits.
+    fn grant(&self) -> Option<std::time::Duration> {
+        let mut state = self.state();
+        let now = self.env.now();
+        loop {
+            let wait = state.admission.wait(now);
+            if !state.queue.is_empty() && !wait.is_zero() {
+                return Some(wait);
+            }
+            let (bytes, grant) = state.queue.pop()?;
+            if grant.send(()).is_ok() {
+                state.admission.spend(bytes as i64);
+            }
+        }
+    }
+
+    pub fn status(&self) -> AdmissionStatus {
+        let now = self.env.now();
+        let mut state = self.state();
+        state.admission.wait(now);
+        let admission = &state.admission;
+        AdmissionStatus {
+            rate_bytes_per_s: admission.rate().map(|rate| rate as u64),
+            waiting: state.queue.len() as u64,
+            room_bytes: admission.room_bytes(),
+            written_bytes_per_s: admission.written_bytes_per_s(now) as u64,
+            drained_bytes_per_s: admission.drained_bytes_per_s(now) as u64,
+            full_in_s: admission.full_in_s(now).map(|seconds| seconds as u64),
+        }
     }
 }

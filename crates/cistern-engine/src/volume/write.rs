@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::watch;
 
 use crate::{
     Error, Result,
@@ -11,7 +12,8 @@ use crate::{
     log::LogWriter,
     units::{BLOCK_BYTES, Extent, JournalPos},
     volume::{
-        Mode, Piece, RangeKind, Volume,
+        ClientId, Mode, Piece, RangeKind, Volume,
+        live::PAUSED,
         locks::Held,
         order::{Core, Submitted},
     },
@@ -26,8 +28,7 @@ pub struct Writer {
     pub core: Arc<Core>,
     pub control: Arc<Control>,
     pub log: LogWriter,
-    pub mode: Mode,
-    pub dirty_bytes_max: u64,
+    pub mode: watch::Sender<Mode>,
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.
     pub write_back: tokio::sync::Mutex<Option<WriteBack>>,
@@ -39,14 +40,21 @@ impl Writer {
     }
 
     /// Appends a record as soon as it may go; returns the position to make durable.
-    async fn submit(&self, record: &Record, payload: &[u8], own: Option<&Arc<Held>>) -> Result<JournalPos> {
+    async fn submit(
+        &self,
+        client: ClientId,
+        record: &Record,
+        payload: &[u8],
+        own: Option<&Arc<Held>>,
+    ) -> Result<JournalPos> {
         let blocks = (payload.len() / BLOCK_BYTES) as u64 + 1;
-        self.core.pacer.admit(blocks * BLOCK, self.fill()).await;
+        self.core.pacer.admit(client, blocks * BLOCK).await;
         loop {
             self.wait_below_dirty_max(blocks).await?;
             match self.core.submit(record, payload, own)? {
                 Submitted::Done { from, to } => {
                     self.control.note_append(from, to, self.env.now());
+                    self.core.pacer.note_write(blocks * BLOCK, (to.0 - from.0) * BLOCK);
                     return Ok(to);
                 }
                 Submitted::Held(held) => held.wait().await,
@@ -55,19 +63,11 @@ impl Writer {
         }
     }
 
-    /// The share of the room for dirty data in use: of the journal, or of the bound the user set.
-    fn fill(&self) -> f64 {
-        let journal = &self.core.journal;
-        let dirty = journal.appended().0.saturating_sub(self.control.committed().0) * BLOCK;
-        let of_journal = journal.used_blocks() as f64 / journal.capacity_blocks() as f64;
-        of_journal.max(dirty as f64 / self.dirty_bytes_max as f64)
-    }
-
     async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
         loop {
             let committed = self.control.committed();
             let dirty = self.core.journal.appended().0.saturating_sub(committed.0);
-            if dirty == 0 || (dirty + blocks) * BLOCK <= self.dirty_bytes_max {
+            if dirty == 0 || (dirty + blocks) * BLOCK <= self.control.tuning().room_bytes {
                 return Ok(());
             }
             self.control.drain(JournalPos(committed.0 + 1)).await?;
@@ -81,9 +81,20 @@ impl Writer {
             self.core.refuse(e.clone());
         }
         synced?;
-        match self.mode {
-            Mode::Writeback => Ok(()),
-            Mode::Writethrough => self.control.drain(to).await,
+        self.reach_the_store(to).await
+    }
+
+    /// Waits for the commit of everything before `to`, if and as long as the mode asks for it: what
+    /// counts is the mode at the moment of the reply.
+    async fn reach_the_store(&self, to: JournalPos) -> Result<()> {
+        if *self.mode.borrow() != Mode::Writethrough {
+            return Ok(());
+        }
+        let mut mode = self.mode.subscribe();
+        tokio::select! {
+            biased;
+            drained = self.control.drain(to) => drained,
+            _ = mode.wait_for(|mode| *mode != Mode::Writethrough) => Ok(()),
         }
     }
 
@@ -98,7 +109,19 @@ impl Writer {
         if let Some(e) = self.core.refusal() {
             return Err(e);
         }
-        self.control.drain(self.core.journal.appended()).await
+        self.drain_to(self.core.journal.appended()).await
+    }
+
+    /// Waits until everything before `to` is committed, unless somebody pauses write-back.
+    pub async fn drain_to(&self, to: JournalPos) -> Result<()> {
+        if self.control.committed() >= to {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            () = self.control.paused() => Err(Error::Invalid(PAUSED.into())),
+            drained = self.control.drain(to) => drained,
+        }
     }
 
     async fn hold(&self, extent: Extent) -> Holding<'_> {
@@ -136,16 +159,22 @@ impl Volume {
         self.writer.as_ref().ok_or(Error::ReadOnly)
     }
 
-    pub(super) async fn write_bytes(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
+    pub(super) async fn write_bytes(
+        &self,
+        client: ClientId,
+        offset: u64,
+        data: Bytes,
+        fua: bool,
+    ) -> Result<()> {
         let writer = self.writer()?;
         if data.is_empty() {
             return Ok(());
         }
         let (touched, whole) = blocks_of(offset, data.len() as u64);
         let to = if touched == whole {
-            writer.submit(&Record::Write(touched), &data, None).await?
+            writer.submit(client, &Record::Write(touched), &data, None).await?
         } else {
-            self.write_partial(writer, offset, &data, touched).await?
+            self.write_partial(client, writer, offset, &data, touched).await?
         };
         if fua { writer.make_durable(to).await } else { Ok(()) }
     }
@@ -154,6 +183,7 @@ impl Volume {
     /// held, so that two such writes into one block both survive.
     async fn write_partial(
         &self,
+        client: ClientId,
         writer: &Writer,
         offset: u64,
         data: &[u8],
@@ -172,7 +202,7 @@ impl Volume {
             let block = self.read_block(touched.end() - 1).await?;
             blocks.extend_from_slice(&block[BLOCK_BYTES - (end - data_end) as usize..]);
         }
-        writer.submit(&Record::Write(touched), &blocks, Some(&holding.held)).await
+        writer.submit(client, &Record::Write(touched), &blocks, Some(&holding.held)).await
     }
 
     async fn read_block(&self, block: u64) -> Result<Bytes> {
@@ -183,7 +213,14 @@ impl Volume {
         })
     }
 
-    pub(super) async fn zero_bytes(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
+    pub(super) async fn zero_bytes(
+        &self,
+        client: ClientId,
+        offset: u64,
+        len: u64,
+        allocated: bool,
+        fua: bool,
+    ) -> Result<()> {
         let writer = self.writer()?;
         if len == 0 {
             return Ok(());
@@ -199,13 +236,13 @@ impl Volume {
         } else {
             edges.push((offset, whole.start * BLOCK));
             edges.push((whole.end() * BLOCK, end));
-            to = writer.submit(&Record::Zero { extent: whole, allocated }, &[], None).await?;
+            to = writer.submit(client, &Record::Zero { extent: whole, allocated }, &[], None).await?;
         }
         for (from, until) in edges.into_iter().filter(|(from, until)| from < until) {
             let zeroes = vec![0; (until - from) as usize];
             let (edge, _) = blocks_of(from, until - from);
             debug_assert!(edge.len <= 2 && edge.intersect(touched) == Some(edge));
-            to = to.max(self.write_partial(writer, from, &zeroes, edge).await?);
+            to = to.max(self.write_partial(client, writer, from, &zeroes, edge).await?);
         }
         if fua { writer.make_durable(to).await } else { Ok(()) }
     }
@@ -216,10 +253,11 @@ impl Volume {
         let writer = self.writer()?;
         let _one_at_a_time = writer.resizing.lock().await;
         let old = writer.size_bytes();
+        let client = ClientId::default();
         let resize = Record::Resize { size_bytes };
         let to = if size_bytes >= old {
-            self.zero_bytes(old, size_bytes.next_multiple_of(BLOCK) - old, false, false).await?;
-            writer.submit(&resize, &[], None).await?
+            self.zero_bytes(client, old, size_bytes.next_multiple_of(BLOCK) - old, false, false).await?;
+            writer.submit(client, &resize, &[], None).await?
         } else {
             if !force && self.has_data(size_bytes, old).await? {
                 return Err(Error::Invalid(format!(
@@ -227,12 +265,12 @@ impl Volume {
                      or use --force to drop that data"
                 )));
             }
-            let to = writer.submit(&resize, &[], None).await?;
+            let to = writer.submit(client, &resize, &[], None).await?;
             let extent = Extent::between(size_bytes.div_ceil(BLOCK), old.div_ceil(BLOCK));
             if extent.is_empty() {
                 to
             } else {
-                writer.submit(&Record::Zero { extent, allocated: false }, &[], None).await?
+                writer.submit(client, &Record::Zero { extent, allocated: false }, &[], None).await?
             }
         };
         writer.make_durable(to).await

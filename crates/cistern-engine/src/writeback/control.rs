@@ -14,8 +14,43 @@ use tokio::sync::{Notify, watch};
 use crate::{
     Error, Result,
     units::{JournalPos, Seq},
-    writeback::age::Stamps,
+    writeback::{
+        age::Stamps,
+        pi::{Goal, Rate},
+        policy,
+    },
 };
+
+/// What can be set while a write-back runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tuning {
+    /// Data is committed within this time while the store answers and nobody pauses.
+    pub dirty_age_max: Duration,
+    /// Bytes that may be dirty before writes wait.
+    pub room_bytes: u64,
+    /// Nothing is sealed. What is on its way is finished.
+    pub paused: bool,
+}
+
+impl Tuning {
+    pub fn goal(&self) -> Goal {
+        Goal::new(self.room_bytes, self.dirty_age_max)
+    }
+
+    pub fn segment_bytes(&self) -> u64 {
+        policy::segment_bytes(self.room_bytes)
+    }
+}
+
+/// What the flow shows of its controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shown {
+    pub rate: Rate,
+    /// When the rate was last updated.
+    pub updated: Duration,
+    /// Segments that may be uploaded at once.
+    pub uploads_max: usize,
+}
 
 /// The shared face of a write-back.
 pub struct Control {
@@ -23,6 +58,7 @@ pub struct Control {
     /// Wakes the flow: new work, or a new wish.
     wake: Notify,
     committed: watch::Sender<JournalPos>,
+    tuning: watch::Sender<Tuning>,
     stopped: watch::Sender<bool>,
     in_flight: AtomicU64,
     /// The newest committed seq of this writer; 0 before the first.
@@ -36,15 +72,23 @@ struct State {
     /// Up to here the flow has packed.
     packed: JournalPos,
     latched: Option<Error>,
+    shown: Shown,
 }
 
 impl Control {
-    pub(super) fn new(committed: JournalPos) -> Control {
-        let state = State { stamps: Stamps::default(), wanted: committed, packed: committed, latched: None };
+    pub(super) fn new(committed: JournalPos, tuning: Tuning) -> Control {
+        let state = State {
+            stamps: Stamps::default(),
+            wanted: committed,
+            packed: committed,
+            latched: None,
+            shown: Shown::default(),
+        };
         Control {
             state: Mutex::new(state),
             wake: Notify::new(),
             committed: watch::Sender::new(committed),
+            tuning: watch::Sender::new(tuning),
             stopped: watch::Sender::new(false),
             in_flight: AtomicU64::new(0),
             committed_seq: AtomicU64::new(0),
@@ -59,7 +103,7 @@ impl Control {
         let unpacked = to.0.saturating_sub(state.packed.0);
         drop(state);
         // The flow needs to know of the first write and of every full segment, not of each write.
-        let segment = (crate::units::SEGMENT_DATA_BYTES_MAX / crate::units::BLOCK_BYTES) as u64;
+        let segment = self.tuning.borrow().segment_bytes() / crate::units::BLOCK_BYTES as u64;
         if unpacked_before == 0 || unpacked_before / segment != unpacked / segment {
             self.wake.notify_one();
         }
@@ -67,6 +111,37 @@ impl Control {
 
     pub fn committed(&self) -> JournalPos {
         *self.committed.borrow()
+    }
+
+    pub fn tuning(&self) -> Tuning {
+        *self.tuning.borrow()
+    }
+
+    /// Changes how the write-back behaves, from its next decision on.
+    pub fn tune(&self, change: impl FnOnce(&mut Tuning)) {
+        self.tuning.send_modify(change);
+        self.wake.notify_one();
+    }
+
+    /// Returns once nobody pauses the write-back.
+    pub async fn unpaused(&self) {
+        let mut tuning = self.tuning.subscribe();
+        let _ = tuning.wait_for(|tuning| !tuning.paused).await; // the sender lives as long as `self`
+    }
+
+    /// Returns once somebody pauses the write-back.
+    pub async fn paused(&self) {
+        let mut tuning = self.tuning.subscribe();
+        let _ = tuning.wait_for(|tuning| tuning.paused).await;
+    }
+
+    /// The state of the controller.
+    pub fn shown(&self) -> Shown {
+        self.state.lock().expect("no panic under this lock").shown
+    }
+
+    pub(super) fn show(&self, shown: Shown) {
+        self.state.lock().expect("no panic under this lock").shown = shown;
     }
 
     pub fn in_flight(&self) -> u64 {

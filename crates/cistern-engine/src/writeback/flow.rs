@@ -1,10 +1,13 @@
 //! The one task that packs journal ranges, keeps the window of uploads full and commits in order.
 //!
 //! Invariants: `packed` is where the next range begins; ranges in flight are consecutive and end
-//! there; only the front of the window is ever committed. When a fenced writer's late object took a
+//! there; only the front of the window is ever committed. A few segments are sealed ahead of their
+//! turn to be uploaded ([`Uploads`]), so the link never waits for a seal. When a fenced writer's late object took a
 //! slot, everything in flight is resolved and packed again at later slots.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use bytes::Bytes;
 
 use crate::{
     Error, Result,
@@ -12,17 +15,21 @@ use crate::{
     journal::Record,
     log::Appended,
     segment::{self, JournalRange, SealedSegment},
-    units::{JournalPos, Mapping, SEGMENT_DATA_BYTES_MAX, Seq},
+    units::{BLOCK_BYTES, JournalPos, Mapping, Seq},
     writeback::{
-        Commit, CommittedSegment, Control, Parts, WriteBackOptions,
+        Commit, CommittedSegment, Control, Parts, Shown, Tuning, WriteBackOptions,
+        budget::Budget,
         maintain::{self, Point},
         pack::{Load, pack, payload_bytes},
+        pi::Controller,
         policy::{Decision, Situation, decide},
+        uploads::Uploads,
     },
 };
 
-/// Segments sealed or on their way at once. Each holds its groups or its body: 16 MiB or a little more.
-const WINDOW: usize = 6;
+/// Segments sealed ahead of those on their way. Each of either holds its groups or its body:
+/// 16 MiB or a little more.
+const SEALED_AHEAD: usize = 1;
 /// Segments after which the memory table becomes a run and a checkpoint is written, so that an
 /// opening after a crash reads at most about this many footers.
 const SEGMENTS_PER_CHECKPOINT: u64 = 48;
@@ -41,6 +48,9 @@ pub struct Flow {
     /// Size of the volume as of `packed`.
     size_bytes: u64,
     window: VecDeque<InFlight>,
+    uploads: Arc<Uploads>,
+    controller: Controller,
+    budget: Budget,
     since_checkpoint: u64,
 }
 
@@ -55,6 +65,7 @@ struct InFlight {
 struct Outcome {
     mappings: Vec<Mapping>,
     data_bytes: u64,
+    body: Bytes,
 }
 
 impl Flow {
@@ -67,8 +78,21 @@ impl Flow {
     ) -> Flow {
         let (packed, size_bytes) = (parts.walk.journal_pos, parts.walk.size_bytes);
         let since_checkpoint = parts.applied.len() as u64;
-        let window = VecDeque::new();
-        Flow { parts, options, control, commit, points, packed, size_bytes, window, since_checkpoint }
+        let now = parts.env.now();
+        Flow {
+            window: VecDeque::new(),
+            uploads: Arc::new(Uploads::new()),
+            controller: Controller::new(&options.tuning.goal(), now),
+            budget: Budget::new(now),
+            parts,
+            options,
+            control,
+            commit,
+            points,
+            packed,
+            size_bytes,
+            since_checkpoint,
+        }
     }
 
     /// Runs until something latches; being dropped is the ordinary end.
@@ -83,22 +107,30 @@ impl Flow {
     }
 
     async fn turn(&mut self) -> Result<()> {
+        let tuning = self.control.tuning();
         let appended = self.parts.journal.appended();
         let (wanted, oldest) = self.control.wishes(self.packed);
         let now = self.parts.env.now();
+        let budget_wait = self.control_rate(&tuning, appended, now);
         let decision = decide(&Situation {
             unpacked_blocks: appended.0 - self.packed.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
             wanted,
-            window_open: self.window.len() < WINDOW,
-            dirty_age_max: self.options.dirty_age_max,
+            window_open: self.window.len() < self.uploads.limit() + SEALED_AHEAD,
+            paused: tuning.paused,
+            budget_wait,
+            dirty_age_max: tuning.dirty_age_max,
+            segment_bytes: tuning.segment_bytes(),
         });
         if decision == Decision::Seal {
-            return self.seal(appended).await;
+            return self.seal(appended, &tuning).await;
         }
+        let clean = appended == self.control.committed();
         let pause = async {
             match decision {
-                Decision::WaitFor(time) => self.parts.env.sleep(time).await,
+                Decision::WaitFor(time) => self.parts.env.sleep(time.min(self.controller.next(now))).await,
+                // The controller goes on while anything is dirty.
+                _ if !clean => self.parts.env.sleep(self.controller.next(now)).await,
                 _ => std::future::pending().await,
             }
         };
@@ -116,21 +148,41 @@ impl Flow {
         }
     }
 
+    /// Lets the controller look, and gives the time until its rate allows another segment.
+    fn control_rate(&mut self, tuning: &Tuning, appended: JournalPos, now: Duration) -> Duration {
+        let segment_bytes = tuning.segment_bytes();
+        let rate = self.controller.rate().rate_bytes_per_s;
+        self.budget.fill(now, rate, segment_bytes);
+        let dirty_bytes = (appended.0 - self.control.committed().0) * BLOCK_BYTES as u64;
+        let follows = self.budget.keeps_up(segment_bytes) && !tuning.paused;
+        self.controller.update(&tuning.goal(), now, dirty_bytes, follows);
+        let rate = *self.controller.rate();
+        let updated = self.controller.updated();
+        self.control.show(Shown { rate, updated, uploads_max: self.uploads.limit() });
+        match dirty_bytes >= tuning.goal().unlimited_bytes {
+            true => Duration::ZERO,
+            false => self.budget.wait(rate.rate_bytes_per_s),
+        }
+    }
+
     /// Packs the next range, up to a segment's worth, and sends it on its way.
-    async fn seal(&mut self, appended: JournalPos) -> Result<()> {
+    async fn seal(&mut self, appended: JournalPos, tuning: &Tuning) -> Result<()> {
         self.parts.journal.sync(appended).await?;
-        let load = self.load().await?;
+        let load = self.load(tuning.segment_bytes()).await?;
         let slot = self.parts.log.next_slot();
         let (range, size_after) = (load.range, load.size_bytes);
         let (env, log, compression) =
             (self.parts.env.clone(), self.parts.log.clone(), self.options.compression);
-        let control = self.control.clone();
+        let (control, uploads) = (self.control.clone(), self.uploads.clone());
         let work = async move {
             let keys = log.keys().clone();
             let sealed = env.compute(move || pack(&load, &slot, &keys, compression)).await;
             let SealedSegment { body, mappings, data_bytes } = sealed;
-            let appended = log.append(&slot, body).await?;
-            Ok((appended, Outcome { mappings, data_bytes }))
+            let upload = uploads.turn().await;
+            let began = env.now();
+            let appended = log.append(&slot, body.clone()).await?;
+            upload.ended(env.now().saturating_sub(began));
+            Ok((appended, Outcome { mappings, data_bytes, body }))
         };
         let task = self.parts.env.spawn("segment", async move {
             control.unless_stopped(work).await.unwrap_or(Err(Error::Closed))
@@ -138,12 +190,13 @@ impl Flow {
         let (seq, size_before) = (slot.seq, self.size_bytes);
         self.window.push_back(InFlight { seq, range, size_before, size_after, task });
         self.size_bytes = size_after;
+        self.budget.spend((range.to.0 - range.from.0) * BLOCK_BYTES as u64);
         self.set_packed(range.to);
         Ok(())
     }
 
     /// Reads the groups from `packed` on, until a segment is full or nothing durable is left.
-    async fn load(&self) -> Result<Load> {
+    async fn load(&self, segment_bytes: u64) -> Result<Load> {
         let journal = &self.parts.journal;
         let (from, durable) = (self.packed, journal.durable());
         let (mut to, mut data_bytes, mut records) = (from, 0, 0);
@@ -152,7 +205,7 @@ impl Flow {
         while to < durable {
             let group = journal.group(to).await?;
             let payload_bytes = payload_bytes(&group);
-            let full = data_bytes + payload_bytes > SEGMENT_DATA_BYTES_MAX
+            let full = data_bytes + payload_bytes > segment_bytes as usize
                 || records + group.records().len() > RECORDS_MAX;
             if !groups.is_empty() && full {
                 break;
@@ -185,9 +238,10 @@ impl Flow {
 
     async fn commit(&mut self, front: InFlight, outcome: Outcome) -> Result<()> {
         let to = front.range.to;
-        let Outcome { mappings, data_bytes } = outcome;
+        let Outcome { mappings, data_bytes, body } = outcome;
         let from = front.range.from;
-        self.commit.commit(CommittedSegment { seq: front.seq, mappings: &mappings, from, to });
+        let segment = CommittedSegment { seq: front.seq, mappings: &mappings, from, to, body: &body };
+        self.commit.commit(segment);
         self.parts.journal.free(to);
         self.control.set_committed(front.seq, to, self.parts.journal.appended());
         tracing::debug!(seq = front.seq.0, data_bytes, "committed");

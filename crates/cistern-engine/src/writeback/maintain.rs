@@ -26,7 +26,7 @@ use crate::{
     map::{Dead, Map},
     store::Stores,
     units::{BLOCK_BYTES, Epoch, JournalPos, RunId, Seq},
-    writeback::Parts,
+    writeback::{Control, Parts},
 };
 
 /// Frozen tables that may wait. Each holds the mappings of one checkpoint interval in memory.
@@ -123,10 +123,11 @@ impl Maintainer {
         (maintainer, points, receive)
     }
 
-    /// Runs until dropped.
-    pub async fn run(&self, mut frozen: mpsc::Receiver<Point>) {
+    /// Runs until dropped, and rests while the write-back is paused.
+    pub async fn run(&self, mut frozen: mpsc::Receiver<Point>, control: &Control) {
         let mut merges_due = true;
         loop {
+            control.unpaused().await;
             let next = match frozen.try_recv() {
                 Ok(point) => Some(point),
                 Err(mpsc::error::TryRecvError::Disconnected) => return,

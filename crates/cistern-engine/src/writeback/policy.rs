@@ -1,13 +1,39 @@
-//! When to seal the next segment: a pure decision.
+//! When to seal the next segment, how large it is, and how many are uploaded at once: pure decisions.
 
 use std::time::Duration;
 
 use crate::units::{BLOCK_BYTES, SEGMENT_DATA_BYTES_MAX};
 
-/// Blocks of journal after which a segment is full.
-const SEGMENT_BLOCKS: u64 = (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64;
 /// Sealing begins at this share of the greatest age, so that the upload ends within it.
 const SEAL_AGE_SHARE: (u32, u32) = (3, 4);
+/// A segment is at most this part of the room for dirty data: space comes back in small pieces
+/// where there is little of it, and writes need not stop and go.
+const SEGMENT_PART: u64 = 32;
+/// Bytes of the smallest full segment: below, requests cost more than they carry.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// Segments uploaded at once, at least and at most. One alone would leave the link idle for a
+/// round trip after each.
+pub const UPLOADS: std::ops::RangeInclusive<usize> = 2..=6;
+/// An upload that takes longer than this shares its link with too many: fewer of them end sooner,
+/// and journal space comes back evenly.
+const UPLOAD_SLOW: Duration = Duration::from_secs(4);
+/// An upload that takes less than this leaves room for another beside it.
+const UPLOAD_QUICK: Duration = Duration::from_secs(2);
+
+/// Bytes of block data after which a segment is full, with so much room for dirty data.
+pub fn segment_bytes(room_bytes: u64) -> u64 {
+    (room_bytes / SEGMENT_PART).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64)
+}
+
+/// How many segments to upload at once after one took `took` with `now` at once.
+pub fn uploads_after(now: usize, took: Duration) -> usize {
+    let next = match took {
+        t if t > UPLOAD_SLOW => now - 1,
+        t if t < UPLOAD_QUICK => now + 1,
+        _ => now,
+    };
+    next.clamp(*UPLOADS.start(), *UPLOADS.end())
+}
 
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +46,12 @@ pub struct Situation {
     pub wanted: bool,
     /// There is room in the upload window.
     pub window_open: bool,
+    /// The user holds write-back.
+    pub paused: bool,
+    /// Time until the rate allows another segment.
+    pub budget_wait: Duration,
     pub dirty_age_max: Duration,
+    pub segment_bytes: u64,
 }
 
 /// What to do.
@@ -33,16 +64,21 @@ pub enum Decision {
     WaitFor(Duration),
 }
 
-/// Decides.
+/// Decides. Age and wishes override the rate; a pause overrides everything.
 pub fn decide(s: &Situation) -> Decision {
-    if s.unpacked_blocks == 0 || !s.window_open {
+    if s.unpacked_blocks == 0 || !s.window_open || s.paused {
         return Decision::Wait;
     }
     let seal_age = s.dirty_age_max * SEAL_AGE_SHARE.0 / SEAL_AGE_SHARE.1;
-    if s.wanted || s.unpacked_blocks >= SEGMENT_BLOCKS || s.unpacked_age >= seal_age {
+    if s.wanted || s.unpacked_age >= seal_age {
         return Decision::Seal;
     }
-    Decision::WaitFor(seal_age - s.unpacked_age)
+    let until_old = seal_age - s.unpacked_age;
+    match s.unpacked_blocks * BLOCK_BYTES as u64 >= s.segment_bytes {
+        true if s.budget_wait.is_zero() => Decision::Seal,
+        true => Decision::WaitFor(until_old.min(s.budget_wait)),
+        false => Decision::WaitFor(until_old),
+    }
 }
 
 #[cfg(test)]
@@ -54,22 +90,49 @@ mod tests {
         unpacked_age: Duration::from_secs(1),
         wanted: false,
         window_open: true,
+        paused: false,
+        budget_wait: Duration::ZERO,
         dirty_age_max: Duration::from_secs(30),
+        segment_bytes: SEGMENT_DATA_BYTES_MAX as u64,
     };
+    const FULL: Situation =
+        Situation { unpacked_blocks: (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64, ..IDLE };
 
     /// A little data waits for company, but not beyond its age; full segments and waiters go at once.
     #[test]
     fn seals_when_full_old_or_wanted() {
         assert_eq!(decide(&IDLE), Decision::WaitFor(Duration::from_millis(21_500)));
         assert_eq!(decide(&Situation { unpacked_age: Duration::from_secs(23), ..IDLE }), Decision::Seal);
-        assert_eq!(decide(&Situation { unpacked_blocks: SEGMENT_BLOCKS, ..IDLE }), Decision::Seal);
+        assert_eq!(decide(&FULL), Decision::Seal);
         assert_eq!(decide(&Situation { wanted: true, ..IDLE }), Decision::Seal);
     }
 
-    /// A full window or an empty journal means waiting for an event, without a timer.
+    /// The rate holds a full segment back, but never one that is old or waited for.
+    #[test]
+    fn the_rate_yields_to_age_and_wishes() {
+        let held = Situation { budget_wait: Duration::from_secs(5), ..FULL };
+        assert_eq!(decide(&held), Decision::WaitFor(Duration::from_secs(5)));
+        assert_eq!(decide(&Situation { wanted: true, ..held }), Decision::Seal);
+        assert_eq!(decide(&Situation { unpacked_age: Duration::from_secs(23), ..held }), Decision::Seal);
+    }
+
+    /// A full window, an empty journal or a pause means waiting for an event, without a timer.
     #[test]
     fn waits_without_timer_when_nothing_can_be_done() {
         assert_eq!(decide(&Situation { window_open: false, wanted: true, ..IDLE }), Decision::Wait);
         assert_eq!(decide(&Situation { unpacked_blocks: 0, wanted: true, ..IDLE }), Decision::Wait);
+        assert_eq!(decide(&Situation { paused: true, wanted: true, ..FULL }), Decision::Wait);
+    }
+
+    /// Slow uploads become fewer and quick ones more, within bounds; little room makes small segments.
+    #[test]
+    fn uploads_and_segments_fit_the_link_and_the_room() {
+        let many = (0..20).fold(2, |n, _| uploads_after(n, Duration::from_millis(100)));
+        let few = (0..20).fold(6, |n, _| uploads_after(n, Duration::from_secs(60)));
+        assert_eq!((few, many), (*UPLOADS.start(), *UPLOADS.end()));
+        assert_eq!(uploads_after(4, Duration::from_secs(3)), 4);
+        assert_eq!(segment_bytes(3 << 30), SEGMENT_DATA_BYTES_MAX as u64);
+        assert_eq!(segment_bytes(96 << 20), 3 << 20);
+        assert_eq!(segment_bytes(0), SEGMENT_BYTES_MIN);
     }
 }

@@ -66,6 +66,7 @@ impl Engine for RealEngine {
             journal_bytes: settings.journal_bytes,
             dirty_age_max: settings.dirty_age_max,
             dirty_bytes_max: settings.dirty_bytes_max,
+            paused: false,
             memory_bytes: settings.memory_bytes,
             host: site.host.clone(),
             take_over,

@@ -1,6 +1,7 @@
 //! `cistern status`: what the daemons of this host are doing.
 
 mod io;
+mod writeback;
 
 use std::time::Duration;
 
@@ -40,6 +41,15 @@ pub struct Status {
     /// How long --wait-clean waits; without it as long as it takes
     #[arg(long, value_name = "TIME", requires = "wait_clean")]
     timeout: Option<Span>,
+
+    /// Show how write-back is controlled
+    ///
+    /// `rate`: how fast the journal is packed and uploaded; `proportional` grows with the distance
+    /// of `dirty` from `target`, `integral` with how long it lasts, `change` is what the last
+    /// update did, `next` when the next one comes. Age, a drain, and the high-water mark override
+    /// the rate. `writes`: how far clients are slowed, because the room for dirty data fills.
+    #[arg(long, conflicts_with_all = ["wait_clean", "io"])]
+    writeback: bool,
 
     /// Show what clients ask, how long it takes, and what it costs the store
     ///
@@ -122,6 +132,11 @@ impl Status {
         if self.json {
             return terminal::say_json(&shown);
         }
+        if self.writeback {
+            let blocks =
+                shown.daemons.iter().flat_map(|daemon| daemon.volumes.iter().map(writeback::describe));
+            return terminal::say(blocks.collect::<Vec<_>>().join("\n"));
+        }
         let blocks =
             shown.daemons.iter().flat_map(|daemon| daemon.volumes.iter().map(|v| describe(daemon, v)));
         terminal::say(blocks.collect::<Vec<_>>().join("\n"))
@@ -165,24 +180,18 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
     ];
     if !status.read_only {
         rows.extend([
-            (
-                "mode",
-                if status.mode == cistern_engine::volume::Mode::Writeback {
-                    "writeback"
-                } else {
-                    "writethrough"
-                }
-                .to_owned(),
-            ),
+            ("mode", writeback::mode(served)),
             ("acknowledged", position(status.acknowledged)),
             ("durable", position(status.durable)),
             ("uploaded", position(status.uploaded)),
             ("committed", position(status.committed)),
-            ("dirty", dirty(served)),
+            ("at risk", writeback::at_risk(served)),
             ("journal", journal(served)),
             ("uploads", format!("{} in flight", status.uploads_in_flight)),
         ]);
     }
+    rows.extend(writeback::paused(served).map(|text| ("paused", text)));
+    rows.extend(writeback::away(served).map(|text| ("store away", text)));
     if let Some(error) = &status.store_error {
         let age = Span(Duration::from_millis(status.store_error_age_ms.unwrap_or(0)));
         rows.push(("store error", format!("{age} ago: {error}")));
@@ -201,18 +210,9 @@ fn verdict(daemon: &DaemonStatus, served: &ServedStatus) -> &'static str {
         _ if status.read_only => "read-only",
         _ if daemon.stopping => "stopping",
         _ if status.dirty_bytes == 0 => "clean",
+        _ if served.paused_since_ms.is_some() => "paused",
+        _ if served.store_away_ms.is_some() => "the store does not answer",
         _ => "uploading",
-    }
-}
-
-fn dirty(served: &ServedStatus) -> String {
-    let status = &served.status;
-    match status.dirty_bytes {
-        0 => "nothing".to_owned(),
-        bytes => {
-            let age = Span(Duration::from_millis(status.dirty_age_ms));
-            format!("{} not in the store, the oldest for {age}", ByteSize(bytes))
-        }
     }
 }
 

@@ -166,6 +166,7 @@ async fn answer(daemon: &Daemon, request: Request) -> Vec<u8> {
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }
+        Request::Set { volume, changes } => encode(daemon.set(&volume, &changes).await),
     }
 }
 

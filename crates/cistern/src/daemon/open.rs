@@ -4,7 +4,7 @@ use std::{
     ffi::CString,
     fs::DirBuilder,
     os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -16,16 +16,16 @@ use cistern_engine::{
     env::Env,
     store::{Scheduler, Stores},
     units::VolumeId,
-    volume::{CreateOptions, Mode, OpenOptions, ReadOnlyOptions, Volume, admin},
+    volume::{CreateOptions, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
 use futures_util::future::join_all;
 
 use crate::{
     cli::create::{Probing, make},
     config::{
-        CACHE_BYTES_DEFAULT, JOURNAL_BYTES_DEFAULT, JOURNAL_BYTES_MIN, ModeSetting, Resolved, fitting_bytes,
+        CACHE_BYTES_DEFAULT, JOURNAL_BYTES_DEFAULT, JOURNAL_BYTES_MIN, LiveBase, Resolved, fitting_bytes,
     },
-    daemon::{Plan, Served, host, listen::Doors},
+    daemon::{Plan, Served, host, listen::Doors, live, live::Live},
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
     quantity::ByteSize,
@@ -75,16 +75,16 @@ impl Opener<'_> {
     async fn open(&self, volume: &VolumeUrl, doors: &Doors) -> Outcome<Served> {
         let store = self.find_or_create(volume).await?;
         let opened = match self.plan.read_only {
-            true => self.open_read_only(volume, &store.stores).await,
-            false => self.open_for_writing(volume, &store.stores).await,
+            true => self.open_read_only(volume, &store.stores).await.map(|v| (v, None)),
+            false => self.open_for_writing(volume, &store.stores).await.map(|(v, live)| (v, Some(live))),
         };
         let (name, url) = (volume.name.clone(), volume.url.to_string());
-        let opened = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
+        let (opened, live) = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
         if let Some(wanted) = self.plan.create_bytes.filter(|bytes| *bytes != opened.size_bytes()) {
             let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
-        Ok(Served { uris: doors.uris(&name), name, url, store, volume: opened })
+        Ok(Served { uris: doors.uris(&name), name, url, store, volume: opened, live })
     }
 
     async fn find_or_create(&self, volume: &VolumeUrl) -> Outcome<OpenStore> {
@@ -120,7 +120,7 @@ impl Opener<'_> {
         Ok(opened.await?.0)
     }
 
-    async fn open_for_writing(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
+    async fn open_for_writing(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live)> {
         let writing = Writing {
             env: self.env,
             settings: &self.plan.settings,
@@ -140,6 +140,7 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
     writing
         .open(volume, &stores)
         .await
+        .map(|(volume, _)| volume)
         .map_err(|failure| failure.context(format!("cannot open {}", volume.url)))
 }
 
@@ -153,7 +154,7 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
+    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live)> {
         let settings = self.settings;
         let id = admin::info(self.env, &stores.read, &KeySource::None)
             .await
@@ -161,6 +162,15 @@ impl Writing<'_> {
             .volume;
         let state = volume_disk(&settings.state_dir, id)?;
         let journal_bytes = journal_bytes(settings)?;
+        let dirty_bytes_max = settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3);
+        let base = LiveBase {
+            mode: settings.mode,
+            dirty_age_max: settings.dirty_age_max,
+            dirty_bytes_max,
+            sources: settings.sources,
+        };
+        let live = Live::load(settings.state_dir.join(id.to_string()), base)?;
+        let set = live.settings();
         let opened = secret::unlocking(&settings.key, &volume.name, |key| {
             Volume::open(OpenOptions {
                 env: self.env.clone(),
@@ -168,27 +178,30 @@ impl Writing<'_> {
                 state: state.clone(),
                 cache: self.cache.clone(),
                 key,
-                mode: match settings.mode {
-                    ModeSetting::Writeback => Mode::Writeback,
-                    ModeSetting::Writethrough => Mode::Writethrough,
-                },
+                mode: set.mode.unwrap_or(settings.mode.into()),
                 journal_bytes,
-                dirty_age_max: settings.dirty_age_max,
-                dirty_bytes_max: settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3),
+                dirty_age_max: set.dirty_age_max.unwrap_or(settings.dirty_age_max),
+                dirty_bytes_max: set.dirty_bytes_max.unwrap_or(dirty_bytes_max),
+                paused: set.paused.unwrap_or(false),
                 memory_bytes: self.memory_bytes,
                 host: host::host_name(),
                 take_over: self.take_over,
             })
         });
-        Ok(opened.await?.0)
+        Ok((opened.await.map_err(live::explain)?.0, live))
     }
 }
 
 /// The directory of a volume's journal, made if need be.
 pub fn volume_disk(state_dir: &Path, volume: VolumeId) -> Outcome<Arc<dyn Disk>> {
+    disk(&volume_directory(state_dir, volume)?)
+}
+
+/// Where this host keeps what it has of a volume, made if need be.
+pub fn volume_directory(state_dir: &Path, volume: VolumeId) -> Outcome<PathBuf> {
     let directory = state_dir.join(volume.to_string());
     make_private(&directory)?;
-    disk(&directory)
+    Ok(directory)
 }
 
 fn disk(directory: &Path) -> Outcome<Arc<dyn Disk>> {
