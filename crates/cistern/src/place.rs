@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use cistern_engine::{
     Error,
     env::Env,
-    store::{self, Meter, Priority, Retry, Scheduler, SharedStore, StoreUrl, Stores},
+    store::{self, Meter, Retry, Scheduler, SharedStore, StoreUrl, Stores},
 };
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -55,10 +55,8 @@ impl VolumeUrl {
     pub async fn open_scheduled(&self, env: &Env, scheduler: &Arc<Scheduler>) -> Outcome<OpenStore> {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         let meter = Arc::new(Meter::new(store, env.clone()));
-        let stores = Stores::by_priority(|priority: Priority| {
-            let scheduled = scheduler.store(meter.clone(), priority);
-            Arc::new(Retry::new(scheduled, env.clone(), DAEMON_PATIENCE))
-        });
+        let metered: SharedStore = meter.clone();
+        let stores = scheduler.stores(&metered, DAEMON_PATIENCE);
         Ok(OpenStore { store: stores.read.clone(), stores, meter })
     }
 

@@ -325,7 +325,11 @@ impl ObjectReader {
             }
             let Some(lead) = self.begin_ahead(object, &gap, purpose) else { continue };
             let needed = gap.start.max(range.start)..gap.end.min(range.end);
-            let outcome = self.fetch(&self.stores.background, object, &needed, &gap).await;
+            let store = match purpose {
+                Purpose::Warm => &self.stores.background,
+                Purpose::Demand | Purpose::Ahead => &self.stores.ahead,
+            };
+            let outcome = self.fetch(store, object, &needed, &gap).await;
             if let (Ok(bytes), Some(cache)) = (&outcome, &self.cache) {
                 cache.fill(object.cache, gap.start, bytes.clone(), Admission::Prefetch);
             }

@@ -1,7 +1,8 @@
 //! Tries again what may succeed later: jittered exponential backoff up to a deadline.
 //!
 //! Only `Unreachable` is tried again. Every operation has one deadline that bounds all its tries
-//! together, a try that hangs included. A put that was tried again may find its own object: the
+//! together, a try that hangs included (where nobody in particular waits, a try that has begun
+//! goes on: then whatever lies below bounds it). A put that was tried again may find its own object: the
 //! answer `Exists` is passed on as it is, and the caller, who knows what it wrote, decides.
 
 use std::{fmt, future::Future, ops::Range, time::Duration};
@@ -22,12 +23,21 @@ pub struct Retry {
     inner: SharedStore,
     env: Env,
     deadline: Duration,
+    /// A try ends at the deadline, answered or not.
+    cuts: bool,
 }
 
 impl Retry {
     /// `deadline` bounds each operation, from its first try on.
     pub fn new(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
-        Retry { inner, env, deadline }
+        Retry { inner, env, deadline, cuts: true }
+    }
+
+    /// No try begins after `deadline`, but one that has begun may go on: it may wait for its turn
+    /// in the scheduler below, or have megabytes to send over a slow link. What lies below must
+    /// bound it.
+    pub fn patient(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
+        Retry { inner, env, deadline, cuts: false }
     }
 
     async fn persist<T, F>(&self, attempt: impl Fn() -> F) -> StoreResult<T>
@@ -36,19 +46,28 @@ impl Retry {
     {
         let end = self.env.now() + self.deadline;
         let mut tries = 0u32;
+        let mut why = "no answer".to_owned();
         loop {
-            let left = end.saturating_sub(self.env.now());
-            let why = match self.env.timeout(left, attempt()).await {
-                Some(Err(StoreError::Unreachable(why))) => why,
-                Some(done) => return done,
-                None => "no answer".to_owned(),
+            let answer = match self.cuts {
+                true => self.env.timeout(end.saturating_sub(self.env.now()), attempt()).await,
+                false => Some(attempt().await),
             };
+            match answer {
+                Some(Err(StoreError::Unreachable(last))) => why = last,
+                Some(done) => return done,
+                None => {} // what the try before said is the best that is known
+            }
             let wait = self.wait_after(tries);
             tries += 1;
             if self.env.now() + wait >= end {
                 return Err(self.gave_up(why, tries));
             }
-            tracing::debug!(why, tries, wait_ms = wait.as_millis() as u64, "store: trying again");
+            tracing::debug!(
+                why = why.as_str(),
+                tries,
+                wait_ms = wait.as_millis() as u64,
+                "store: trying again"
+            );
             self.env.sleep(wait).await;
         }
     }

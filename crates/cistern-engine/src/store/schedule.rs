@@ -3,46 +3,70 @@
 //! Owns who may start a request next: by priority, by what a store bears, and by the rates the
 //! user set. A request waits here and nowhere else; it is never changed, dropped or tried again
 //! here ([`super::Retry`] lies above, so that a slot is held for one try and not between tries).
+//! The decisions are pure ([`place`] and below); this file has the lock, the clock and those who
+//! wait. The design is in `docs/design/scheduler.md`.
+//!
+//! Invariants: a slot goes back when its request ends, however it ends; nobody is told anything
+//! under the lock; as long as anybody waits who may start later without anything ending, a timer
+//! is armed.
 
-use std::sync::{Arc, Mutex};
+mod away;
+mod place;
+mod policy;
+mod rate;
+mod scheduled;
+mod stats;
+mod window;
+#[cfg(test)]
+mod window_tests;
 
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use place::{Buckets, Change, Next, Outcome, Place, Slot, Wish};
+use policy::Direction;
+use scheduled::Scheduled;
 use serde::{Deserialize, Serialize};
+pub use stats::{DirectionStats, PlaceStats, SchedulerStats};
+use tokio::sync::oneshot;
 
-use super::SharedStore;
+use super::{Retry, SharedStore, StoreError, StoreResult, StoreUrl};
 use crate::env::Env;
 
-/// Who waits for a request.
+/// How long a request waits for a store that is away before it is told so. Whoever tries again
+/// comes back; whoever gives up knows why.
+const AWAY_HOLD: Duration = Duration::from_secs(15);
+
+/// Who waits for a request. Earlier ones go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// A client's read, or opening a volume.
     Read,
     /// What makes acknowledged data safe in the store.
     WriteBack,
-    /// Nobody: prefetch, warm-up, merges, cleaning.
+    /// What a reader is about to ask for: read-ahead.
+    Ahead,
+    /// Nobody: warm-up, merges, cleaning.
     Background,
 }
 
-/// One store as its three kinds of users reach it.
+/// One store as its kinds of users reach it.
 #[derive(Clone, Debug)]
 pub struct Stores {
     pub read: SharedStore,
     pub write_back: SharedStore,
+    pub ahead: SharedStore,
     pub background: SharedStore,
 }
 
 impl Stores {
     /// All requests alike: for commands and tests, where nothing competes.
     pub fn same(store: SharedStore) -> Stores {
-        Stores { read: store.clone(), write_back: store.clone(), background: store }
-    }
-
-    /// The same store three times, each made by `of`.
-    pub fn by_priority(of: impl Fn(Priority) -> SharedStore) -> Stores {
-        Stores {
-            read: of(Priority::Read),
-            write_back: of(Priority::WriteBack),
-            background: of(Priority::Background),
-        }
+        let of = || store.clone();
+        Stores { read: of(), write_back: of(), ahead: of(), background: of() }
     }
 }
 
@@ -54,58 +78,238 @@ pub struct Rates {
     pub download: Option<u64>,
 }
 
-/// What the scheduler knows at one moment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SchedulerStats {
-    pub rates: Rates,
-    /// Stores by place (bucket or parent directory); limits are found for each of them.
-    pub places: Vec<PlaceStats>,
-}
-
-/// The requests to one place.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PlaceStats {
-    pub place: String,
-    /// For how long the place has not answered; `None` when it does.
-    pub away_ms: Option<u64>,
-    pub uploads: DirectionStats,
-    pub downloads: DirectionStats,
-}
-
-/// The requests in one direction. What has no body counts as a download.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DirectionStats {
-    /// Requests that may be under way at once.
-    pub limit: u64,
-    pub in_use: u64,
-    pub queued_read: u64,
-    pub queued_write_back: u64,
-    pub queued_background: u64,
-    /// For how long the oldest of the queued waits.
-    pub oldest_wait_ms: Option<u64>,
-}
-
 /// The one scheduler of a daemon.
 pub struct Scheduler {
-    rates: Mutex<Rates>,
+    env: Env,
+    /// Held for memory operations only.
+    state: Mutex<State>,
+}
+
+struct State {
+    places: Vec<Place<oneshot::Sender<Permit>>>,
+    buckets: Buckets,
+    waiters: u64,
+    /// When the timer that fires next does.
+    timer_at: Option<Duration>,
+}
+
+/// The right to have one request under way; the slot goes back when this is dropped.
+struct Permit {
+    scheduler: Arc<Scheduler>,
+    place: usize,
+    slot: Option<Slot>,
+}
+
+/// A request in a queue; leaves it when dropped.
+struct Waiting<'a> {
+    scheduler: &'a Arc<Scheduler>,
+    place: usize,
+    id: u64,
+    class: Priority,
+    direction: Direction,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.scheduler.lock().places[self.place].cancel(self.id, self.class, self.direction);
+    }
+}
+
+impl Permit {
+    fn slot(&self) -> &Slot {
+        self.slot.as_ref().expect("taken only at the end")
+    }
+
+    /// The request ended.
+    fn end(mut self, outcome: Outcome) {
+        let slot = self.slot.take().expect("a request ends once");
+        self.scheduler.ended(self.place, &slot, outcome);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.scheduler.ended(self.place, &slot, Outcome::Dropped);
+        }
+    }
 }
 
 impl Scheduler {
-    pub fn new(_env: Env) -> Arc<Scheduler> {
-        Arc::new(Scheduler { rates: Mutex::new(Rates::default()) })
+    pub fn new(env: Env) -> Arc<Scheduler> {
+        let buckets = Default::default();
+        let state = State { places: Vec::new(), buckets, waiters: 0, timer_at: None };
+        Arc::new(Scheduler { env, state: Mutex::new(state) })
     }
 
     /// `inner` as somebody of this priority reaches it.
-    pub fn store(self: &Arc<Self>, inner: SharedStore, _priority: Priority) -> SharedStore {
-        inner
+    pub fn store(self: &Arc<Self>, inner: SharedStore, priority: Priority) -> SharedStore {
+        let place = self.place_of(&inner.url());
+        Arc::new(Scheduled::new(inner, self.clone(), place, priority))
+    }
+
+    /// `inner` as a volume uses it: scheduled, and tried again. What a client waits for ends
+    /// within `patience`.
+    pub fn stores(self: &Arc<Self>, inner: &SharedStore, patience: Duration) -> Stores {
+        let of = |priority| {
+            let scheduled = self.store(inner.clone(), priority);
+            let retry = match priority {
+                Priority::Read | Priority::Ahead => Retry::new(scheduled, self.env.clone(), patience),
+                _ => Retry::patient(scheduled, self.env.clone(), patience),
+            };
+            Arc::new(retry)
+        };
+        Stores {
+            read: of(Priority::Read),
+            write_back: of(Priority::WriteBack),
+            ahead: of(Priority::Ahead),
+            background: of(Priority::Background),
+        }
     }
 
     /// Sets the rates, for requests that wait already too.
-    pub fn set_rates(&self, rates: Rates) {
-        *self.rates.lock().expect("no panic under this lock") = rates;
+    pub fn set_rates(self: &Arc<Self>, rates: Rates) {
+        let now = self.env.now();
+        let mut state = self.lock();
+        state.buckets[Direction::Up as usize].set(now, rates.upload);
+        state.buckets[Direction::Down as usize].set(now, rates.download);
+        self.start_all(state);
     }
 
     pub fn stats(&self) -> SchedulerStats {
-        SchedulerStats { rates: *self.rates.lock().expect("no panic under this lock"), places: Vec::new() }
+        let now = self.env.now();
+        let state = self.lock();
+        let rate = |direction: Direction| state.buckets[direction as usize].rate();
+        SchedulerStats {
+            rates: Rates { upload: rate(Direction::Up), download: rate(Direction::Down) },
+            places: state.places.iter().map(|place| place.stats(now)).collect(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// The place that a store lies in, by number.
+    fn place_of(&self, url: &str) -> usize {
+        let name = place_name(url);
+        let places = &mut self.lock().places;
+        match places.iter().position(|place| place.name() == name) {
+            Some(found) => found,
+            None => {
+                places.push(Place::new(name));
+                places.len() - 1
+            }
+        }
+    }
+
+    /// Waits for the turn of a request.
+    async fn admit(self: &Arc<Self>, place: usize, wish: Wish) -> StoreResult<Permit> {
+        let Wish { class, direction, .. } = wish;
+        let (id, mut told) = self.enqueue(place, wish);
+        if let Ok(permit) = told.try_recv() {
+            return Ok(permit);
+        }
+        let _waiting = Waiting { scheduler: self, place, id, class, direction };
+        loop {
+            tokio::select! {
+                biased;
+                permit = &mut told => return Ok(permit.expect("who leaves the queue is told")),
+                () = self.env.sleep(AWAY_HOLD) => {}
+            }
+            if let Some((since, why)) = self.lock().places[place].away() {
+                let away_s = self.env.now().saturating_sub(since).as_secs();
+                return Err(StoreError::Unreachable(format!("{why} (away for {away_s} s)")));
+            }
+        }
+    }
+
+    /// Puts a request into its queue and starts what may start, perhaps this very request.
+    fn enqueue(self: &Arc<Self>, place: usize, wish: Wish) -> (u64, oneshot::Receiver<Permit>) {
+        let (tell, told) = oneshot::channel();
+        let now = self.env.now();
+        let mut state = self.lock();
+        let id = state.waiters;
+        state.waiters += 1;
+        state.places[place].enqueue(now, id, wish, tell);
+        self.start_all(state);
+        (id, told)
+    }
+
+    fn ended(self: &Arc<Self>, place: usize, slot: &Slot, outcome: Outcome) {
+        let now = self.env.now();
+        let jitter = match &outcome {
+            Outcome::Answered { .. } => 0,
+            _ => u32::from(u16::from_le_bytes(self.env.random_bytes())) % 1001,
+        };
+        let mut state = self.lock();
+        let State { places, buckets, .. } = &mut *state;
+        let change = places[place].ended(now, slot, outcome, buckets, jitter);
+        let changed = (change != Change::None).then(|| places[place].name().to_owned());
+        self.start_all(state);
+        match (change, changed) {
+            (Change::Away, Some(place)) => tracing::info!(place, "the store does not answer"),
+            (Change::Back { after }, Some(place)) => {
+                tracing::info!(place, after_s = after.as_secs(), "the store answers again");
+            }
+            _ => {}
+        }
+    }
+
+    /// Starts whatever may start, and sees to it that somebody looks again in time.
+    fn start_all(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let now = self.env.now();
+        let mut started = Vec::new();
+        let mut wait: Option<Duration> = None;
+        let State { places, buckets, timer_at, .. } = &mut *state;
+        for (number, place) in places.iter_mut().enumerate() {
+            loop {
+                match place.next(now, buckets) {
+                    Next::Start(tell, slot) => started.push((tell, number, slot)),
+                    Next::Wait(pause) => {
+                        wait = Some(wait.map_or(pause, |other| other.min(pause)));
+                        break;
+                    }
+                    Next::Idle => break,
+                }
+            }
+        }
+        let alarm = wait.filter(|pause| timer_at.is_none_or(|at| now + *pause < at));
+        if let Some(pause) = alarm {
+            *timer_at = Some(now + pause);
+        }
+        drop(state);
+        if let Some(pause) = alarm {
+            self.look_again(pause);
+        }
+        for (tell, place, slot) in started {
+            // Who does not wait any more gives the slot back by not taking it.
+            let _ = tell.send(Permit { scheduler: self.clone(), place, slot: Some(slot) });
+        }
+    }
+
+    /// Arms a timer. It keeps nothing alive but itself, for a minute at most.
+    fn look_again(self: &Arc<Self>, pause: Duration) {
+        let (env, scheduler) = (self.env.clone(), Arc::downgrade(self));
+        drop(self.env.spawn("store timer", async move {
+            env.sleep(pause).await;
+            if let Some(scheduler) = scheduler.upgrade() {
+                let mut state = scheduler.lock();
+                state.timer_at = None;
+                scheduler.start_all(state);
+            }
+        }));
+    }
+}
+
+/// What the windows are kept by: requests to one bucket, or below one directory, meet the same
+/// limits.
+fn place_name(url: &str) -> String {
+    StoreUrl::parse(url).map_or_else(|_| url.to_owned(), |url| url.neighbourhood())
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }

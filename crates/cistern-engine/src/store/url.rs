@@ -81,6 +81,15 @@ impl StoreUrl {
         Ok(url)
     }
 
+    /// What other volumes share with this one: the bucket, or the directory it lies in.
+    pub(super) fn neighbourhood(&self) -> String {
+        let components = match self.place {
+            Place::Directory => self.parent().map_or_else(Vec::new, |parent| parent.components),
+            _ => Vec::new(),
+        };
+        StoreUrl { place: self.place.clone(), components }.to_string()
+    }
+
     /// What the keys of this store begin with in its bucket: empty, or ends in `/`.
     pub(super) fn root(&self) -> String {
         self.components.iter().map(|c| format!("{c}/")).collect()

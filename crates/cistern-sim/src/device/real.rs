@@ -29,11 +29,7 @@ fn store(site: &Site) -> SharedStore {
 
 /// The store as a daemon on this host uses it.
 fn stores(site: &Site) -> Stores {
-    let scheduler = Scheduler::new(site.env.clone());
-    Stores::by_priority(|priority| {
-        let scheduled = scheduler.store(site.store.clone(), priority);
-        Arc::new(Retry::new(scheduled, site.env.clone(), RETRY_DEADLINE))
-    })
+    Scheduler::new(site.env.clone()).stores(&site.store, RETRY_DEADLINE)
 }
 
 /// The cache, if there is to be one and it can be had: as in production, serving goes on without.

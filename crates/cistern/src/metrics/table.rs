@@ -401,6 +401,7 @@ fn waiting(seen: &Observed) -> Vec<Sample> {
             for (priority, queued) in [
                 ("read", direction.queued_read),
                 ("write_back", direction.queued_write_back),
+                ("ahead", direction.queued_ahead),
                 ("background", direction.queued_background),
             ] {
                 out.push(sample([&place.place, name, priority], Value::Count(queued)));

@@ -220,12 +220,13 @@ fn describe_scheduler(scheduler: &SchedulerStats) -> Vec<String> {
 }
 
 fn direction(direction: &DirectionStats) -> String {
-    let queued = direction.queued_read + direction.queued_write_back + direction.queued_background;
+    let behind = direction.queued_ahead + direction.queued_background;
+    let queued = direction.queued_read + direction.queued_write_back + behind;
     let mut text = format!("{} under way of at most {}", direction.in_use, direction.limit);
     if queued > 0 {
         text += &format!(
-            ", waiting: {} for clients, {} of write-back, {} in the background",
-            direction.queued_read, direction.queued_write_back, direction.queued_background
+            ", waiting: {} for clients, {} of write-back, {} ahead or in the background",
+            direction.queued_read, direction.queued_write_back, behind
         );
     }
     text

@@ -1,0 +1,349 @@
+//! The requests to one place (a bucket, a directory): who waits, what is under way, what it bears.
+//!
+//! A pure state machine: it is told what happens and when, and says who starts. Waiters are kept
+//! in order of arrival by direction and class; their number is bounded by those who ask, each of
+//! whom waits for its answer. Generic over the ticket by which a waiter is told.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{
+    DirectionStats, PlaceStats, Priority,
+    away::Presence,
+    policy::{self, CLASSES, Direction, Load, Ready, Turns},
+    rate::Bucket,
+    window::{DOWNLOADS, UPLOADS, Window},
+};
+
+/// Reads count as active for so long after the last one.
+const READS_LINGER: Duration = Duration::from_secs(1);
+/// What background downloads may hold up a read by while reads are active: the time that the
+/// bytes under way take on the link.
+const DELAY_BUSY: Duration = Duration::from_millis(5);
+/// The same while there are no reads: what the first one may find.
+const DELAY_IDLE: Duration = Duration::from_millis(100);
+/// Bounds of these in bytes, whatever the link: less would be mostly round trips, and more is no
+/// faster.
+const BUSY_BYTES: (u64, u64) = (128 << 10, 1 << 20);
+const IDLE_BYTES: (u64, u64) = (2 << 20, 64 << 20);
+/// With a download rate, a piece of what can be cut is at most this part of a second long, so
+/// that no read waits longer for what others owe.
+const RATE_PARTS: u64 = 4;
+const RATE_PIECE_MIN: u64 = 64 << 10;
+/// A request dropped after so long without an answer was not answered.
+const DROP_FAILS: Duration = Duration::from_secs(20);
+
+/// A request that wants to start.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub class: Priority,
+    pub direction: Direction,
+    /// Body bytes, where they are known.
+    pub bytes: u64,
+    /// May be granted in part.
+    pub divisible: bool,
+}
+
+#[derive(Debug)]
+struct Waiter<T> {
+    id: u64,
+    since: Duration,
+    wish: Wish,
+    ticket: T,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub class: Priority,
+    pub direction: Direction,
+    /// What was granted and paid.
+    pub bytes: u64,
+    pub began: Duration,
+    /// Bytes under way in this direction, with its own.
+    pub bytes_before: u64,
+}
+
+/// How a request ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// With an answer of so many body bytes; `measured` if its latency says what the store bears.
+    Answered { bytes: u64, measured: bool },
+    /// With an error that may be the store's absence or too much load.
+    Unreachable(String),
+    /// Nobody waited for it any more.
+    Dropped,
+}
+
+/// What an ending changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Away,
+    Back { after: Duration },
+}
+
+/// What happens next.
+#[derive(Debug)]
+pub(super) enum Next<T> {
+    Start(T, Slot),
+    /// Nothing before so much time is over, unless something ends.
+    Wait(Duration),
+    /// Nothing before something ends or comes.
+    Idle,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Lane<T> {
+    direction: Direction,
+    window: Window,
+    turns: Turns,
+    queues: [VecDeque<Waiter<T>>; CLASSES.len()],
+    in_use: [u32; CLASSES.len()],
+    bytes: [u64; CLASSES.len()],
+}
+
+/// Everything about one place.
+#[derive(Debug)]
+pub(super) struct Place<T> {
+    name: String,
+    presence: Presence,
+    /// Reads count as active until then.
+    reads_until: Duration,
+    /// In the order of [`Direction`].
+    lanes: [Lane<T>; 2],
+}
+
+/// The buckets of a daemon, in the order of [`Direction`].
+pub(super) type Buckets = [Bucket; 2];
+
+impl<T> Lane<T> {
+    fn new(direction: Direction, window: Window) -> Lane<T> {
+        let queues = Default::default();
+        Lane { direction, window, turns: Turns::default(), queues, in_use: [0; 4], bytes: [0; 4] }
+    }
+
+    fn queued(&self, class: Priority) -> bool {
+        !self.queues[class as usize].is_empty()
+    }
+
+    fn load(&self, background_bytes_max: u64) -> Load {
+        Load {
+            direction: self.direction,
+            limit: self.window.limit(),
+            in_use: self.in_use,
+            background_bytes: self.bytes[Priority::Background as usize],
+            background_bytes_max,
+        }
+    }
+
+    /// Who waits and finds room. Notes when the limit holds somebody up.
+    fn ready(&mut self, background_bytes_max: u64) -> Ready {
+        let load = self.load(background_bytes_max);
+        CLASSES.map(|class| {
+            let queued = self.queued(class);
+            if queued && !policy::has_slot(&load, class) {
+                self.window.used_up();
+            }
+            queued && policy::has_room(&load, class)
+        })
+    }
+
+    fn stats(&self, now: Duration) -> DirectionStats {
+        let queued = |class: Priority| self.queues[class as usize].len() as u64;
+        let oldest = self.queues.iter().filter_map(VecDeque::front).map(|w| w.since).min();
+        DirectionStats {
+            limit: self.window.limit().into(),
+            in_use: self.in_use.iter().sum::<u32>().into(),
+            bytes_in_use: self.bytes.iter().sum(),
+            queued_read: queued(Priority::Read),
+            queued_write_back: queued(Priority::WriteBack),
+            queued_ahead: queued(Priority::Ahead),
+            queued_background: queued(Priority::Background),
+            oldest_wait_ms: oldest.map(|since| now.saturating_sub(since).as_millis() as u64),
+        }
+    }
+}
+
+impl<T> Place<T> {
+    pub(super) fn new(name: String) -> Place<T> {
+        let lanes = [
+            Lane::new(Direction::Up, Window::new(&UPLOADS)),
+            Lane::new(Direction::Down, Window::new(&DOWNLOADS)),
+        ];
+        Place { name, presence: Presence::default(), reads_until: Duration::ZERO, lanes }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Why nothing is answered, and since when, if nothing is.
+    pub(super) fn away(&self) -> Option<(Duration, &str)> {
+        self.presence.away()
+    }
+
+    /// Puts a request at the end of its queue.
+    pub(super) fn enqueue(&mut self, now: Duration, id: u64, wish: Wish, ticket: T) {
+        self.note_read(now, wish.class, wish.direction);
+        let queue = &mut self.lanes[wish.direction as usize].queues[wish.class as usize];
+        queue.push_back(Waiter { id, since: now, wish, ticket });
+    }
+
+    /// Takes a request that nobody waits for out of its queue, if it is still there.
+    pub(super) fn cancel(&mut self, id: u64, class: Priority, direction: Direction) {
+        self.lanes[direction as usize].queues[class as usize].retain(|waiter| waiter.id != id);
+    }
+
+    /// The next request to start, if one may.
+    pub(super) fn next(&mut self, now: Duration, buckets: &mut Buckets) -> Next<T> {
+        let away = self.presence.away().is_some();
+        let mut wait: Option<Duration> = None;
+        // Downloads first: while the store is away the one probe should be small.
+        for direction in [Direction::Down, Direction::Up] {
+            let lane = &self.lanes[direction as usize];
+            if !CLASSES.into_iter().any(|class| lane.queued(class)) {
+                continue;
+            }
+            let pause = self.presence.wait(now);
+            if !pause.is_zero() {
+                return Next::Wait(pause);
+            }
+            let background_max = self.background_bytes_max(now);
+            let lane = &mut self.lanes[direction as usize];
+            let ready = match away {
+                true => CLASSES.map(|class| lane.queued(class)),
+                false => lane.ready(background_max),
+            };
+            let Some(class) = lane.turns.choose(ready) else { continue };
+            let bucket = &mut buckets[direction as usize];
+            let pause = bucket.wait(now, class == Priority::Read);
+            if !pause.is_zero() {
+                wait = Some(wait.map_or(pause, |other| other.min(pause)));
+                continue;
+            }
+            return self.start(now, direction, class, ready, bucket);
+        }
+        wait.map_or(Next::Idle, Next::Wait)
+    }
+
+    fn start(
+        &mut self,
+        now: Duration,
+        direction: Direction,
+        class: Priority,
+        ready: Ready,
+        bucket: &mut Bucket,
+    ) -> Next<T> {
+        let piece_max = self.piece_bytes_max(now, class, bucket.rate());
+        let lane = &mut self.lanes[direction as usize];
+        let waiter = lane.queues[class as usize].pop_front().expect("it was ready, so it is queued");
+        let bytes = if waiter.wish.divisible { waiter.wish.bytes.min(piece_max) } else { waiter.wish.bytes };
+        lane.turns.started(class, ready);
+        lane.in_use[class as usize] += 1;
+        lane.bytes[class as usize] += bytes;
+        if lane.in_use.iter().sum::<u32>() >= lane.window.limit() {
+            lane.window.used_up();
+        }
+        let bytes_before = lane.bytes.iter().sum();
+        bucket.pay(signed(bytes));
+        self.presence.started(now);
+        self.note_read(now, class, direction);
+        Next::Start(waiter.ticket, Slot { class, direction, bytes, began: now, bytes_before })
+    }
+
+    /// A request ended; its slot is free. `jitter` in 0..=1000 is drawn at random.
+    pub(super) fn ended(
+        &mut self,
+        now: Duration,
+        slot: &Slot,
+        outcome: Outcome,
+        buckets: &mut Buckets,
+        jitter: u32,
+    ) -> Change {
+        let Slot { class, direction, bytes, began, .. } = *slot;
+        let lane = &mut self.lanes[direction as usize];
+        lane.in_use[class as usize] -= 1;
+        lane.bytes[class as usize] -= bytes;
+        self.note_read(now, class, direction);
+        // What was sent was paid; of what is received the answer says how much it was.
+        let came = match (&outcome, direction) {
+            (_, Direction::Up) => bytes,
+            (Outcome::Answered { bytes, .. }, Direction::Down) => *bytes,
+            (_, Direction::Down) => 0,
+        };
+        buckets[direction as usize].pay(signed(came) - signed(bytes));
+        match outcome {
+            Outcome::Answered { measured, .. } => self.answered(now, slot, measured.then_some(came)),
+            Outcome::Unreachable(why) => self.failed(now, slot, &why, jitter),
+            Outcome::Dropped if now.saturating_sub(began) >= DROP_FAILS => {
+                self.failed(now, slot, "no answer", jitter)
+            }
+            Outcome::Dropped => Change::None,
+        }
+    }
+
+    fn answered(&mut self, now: Duration, slot: &Slot, measured: Option<u64>) -> Change {
+        let back = self.presence.answered(now);
+        if let Some(after) = back {
+            self.lanes.iter_mut().for_each(|lane| lane.window.restart(now));
+            return Change::Back { after };
+        }
+        self.lanes[slot.direction as usize].window.answered(slot.began, now, measured);
+        Change::None
+    }
+
+    fn failed(&mut self, now: Duration, slot: &Slot, why: &str, jitter: u32) -> Change {
+        if self.presence.away().is_none() {
+            self.lanes[slot.direction as usize].window.failed(slot.began, now);
+        }
+        match self.presence.failed(slot.began, now, why, jitter) {
+            true => Change::Away,
+            false => Change::None,
+        }
+    }
+
+    fn note_read(&mut self, now: Duration, class: Priority, direction: Direction) {
+        if class == Priority::Read && direction == Direction::Down {
+            self.reads_until = now + READS_LINGER;
+        }
+    }
+
+    fn reads_are_active(&self, now: Duration) -> bool {
+        let lane = &self.lanes[Direction::Down as usize];
+        now < self.reads_until || lane.in_use[Priority::Read as usize] > 0 || lane.queued(Priority::Read)
+    }
+
+    /// Bytes that background downloads may have under way together.
+    fn background_bytes_max(&self, now: Duration) -> u64 {
+        let (delay, bounds) = match self.reads_are_active(now) {
+            true => (DELAY_BUSY, BUSY_BYTES),
+            false => (DELAY_IDLE, IDLE_BYTES),
+        };
+        let per_s = self.lanes[Direction::Down as usize].window.fastest().unwrap_or(0);
+        (per_s / 1000).saturating_mul(delay.as_millis() as u64).clamp(bounds.0, bounds.1)
+    }
+
+    /// The largest piece of a divisible request that may start now.
+    fn piece_bytes_max(&self, now: Duration, class: Priority, rate: Option<u64>) -> u64 {
+        let by_rate = rate.map_or(u64::MAX, |rate| (rate / RATE_PARTS).max(RATE_PIECE_MIN));
+        match class {
+            Priority::Background => by_rate.min(self.background_bytes_max(now)),
+            _ => by_rate,
+        }
+    }
+
+    pub(super) fn stats(&self, now: Duration) -> PlaceStats {
+        let [uploads, downloads] = &self.lanes;
+        PlaceStats {
+            place: self.name.clone(),
+            away_ms: self.away().map(|(since, _)| now.saturating_sub(since).as_millis() as u64),
+            uploads: uploads.stats(now),
+            downloads: downloads.stats(now),
+        }
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
