@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | bench`.
+//! The project's own chores: `cargo xtask try | setup | test | ci | bench | record-traces`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 
@@ -7,6 +7,7 @@ mod demo;
 mod setup;
 mod step;
 mod test;
+mod traces;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,8 @@ enum Chore {
     Ci,
     /// Measure against peers on this machine and print the figures with their bounds
     Bench(bench::Options),
+    /// Record what real filesystems read and write, for replays of the chunk cache
+    RecordTraces,
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Chore::Test => test::run(),
         Chore::Ci => setup::run().and_then(|()| test::run()),
         Chore::Bench(options) => bench::run(&options),
+        Chore::RecordTraces => traces::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

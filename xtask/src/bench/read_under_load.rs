@@ -1,6 +1,6 @@
 //! What a reader waits while write-back and merges of the map have the link, on an aged volume.
 //!
-//! The reader asks for one block at a time. *Cached*: a small window that was read before. *Uncached*:
+//! The reader asks for one block at a time. *Cached*: a window that was read before. *Uncached*:
 //! blocks nobody read on this host. The writer keeps to other blocks, at a depth that fills the link.
 
 use std::{path::PathBuf, time::Duration};
@@ -21,9 +21,9 @@ use super::{
 const LIMIT: Duration = Duration::from_secs(900);
 /// The part that is read, in MiB; the rest of the volume is the writer's.
 const AGED_MIB: u64 = 2048;
-const AGED_MIB_QUICK: u64 = 512;
-/// The window that fits every cache.
-const CACHED_MIB: u64 = 32;
+const AGED_MIB_QUICK: u64 = 1024;
+/// The window that fits the chunk cache, and does not fit the memory: most of it comes from the disk.
+const CACHED_MIB: u64 = 384;
 /// Most that may be dirty: soon full, so that write-back goes as fast as it can.
 const DIRTY: &str = "256M";
 const DIRTY_BYTES: f64 = (256u64 << 20) as f64;
@@ -34,7 +34,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let wan = Wan::start(plan, "16G")?;
     let aged_mib = if plan.quick { AGED_MIB_QUICK } else { AGED_MIB };
     age(&wan, aged_mib)?;
-    let args = ["--cache-size", "1G", "--journal-size", "2G", "--max-dirty-bytes", DIRTY];
+    let args = ["--cache-size", "8G", "--journal-size", "2G", "--max-dirty-bytes", DIRTY];
     let server = wan.host(&wan.cistern(), "reader").args(args).start()?;
     let reader = Reader { server: &server, dir: wan.scratch.dir("reading")?, seconds: plan.seconds(20) };
     reader.warm()?;
@@ -70,10 +70,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the small window once, through the link without limits.
+    /// Reads the window, through the link without limits; twice, as the cache may drop what comes too fast.
     fn warm(&self) -> Result<()> {
         let size = format!("--size={CACHED_MIB}m");
-        fio::nbd(&self.dir, &self.server.uri(), &["--rw=read", "--bs=64k", &size], LIMIT).map(drop)
+        let pass = ["--rw=read", "--bs=64k", "--iodepth=16", &size];
+        (0..2).try_for_each(|_| fio::nbd(&self.dir, &self.server.uri(), &pass, LIMIT).map(drop))
     }
 
     fn cached(&self) -> Result<Figures> {
