@@ -42,6 +42,7 @@ mod stats;
 mod window;
 mod writer;
 
+pub use files::SLAB_NAME;
 pub use flights::AheadCounts;
 use health::Health;
 pub use link::LinkEstimate;

@@ -19,7 +19,8 @@ use crate::{
     env::Env,
 };
 
-const SLAB_NAME: &str = "chunks";
+/// The file that holds the chunks. Its length is the size of the cache.
+pub const SLAB_NAME: &str = "chunks";
 const INDEX_NAME: &str = "chunks.index";
 /// Pages of the index that are read at once: 1 MiB.
 const LOAD_PAGES: u32 = 256;

@@ -10,7 +10,7 @@ use std::{
 
 use cistern_engine::{
     Error,
-    cache::ChunkCache,
+    cache::{self, ChunkCache},
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
@@ -244,11 +244,19 @@ async fn find_cache(env: &Env, settings: &Resolved) -> Outcome<Arc<ChunkCache>> 
     Err(Failure::new(Kind::InUse, text))
 }
 
-/// A cache that is there already takes no more of the free space.
+/// The size of a cache for which none is set.
 fn default_cache_bytes(directory: &Path) -> Outcome<u64> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let there: u64 = entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum();
-    Ok(fitting_bytes(CACHE_BYTES_DEFAULT, free_bytes(directory)? + there))
+    let bytes = |name: &str| std::fs::metadata(directory.join(name)).map_or(0, |meta| meta.len());
+    let there = bytes(cache::SLAB_NAME);
+    let fitting = fitting_bytes(CACHE_BYTES_DEFAULT, free_bytes(directory)? + there);
+    Ok(kept_cache_bytes(there, fitting))
+}
+
+/// A cache of another size starts empty, and the free space is never the same: a cache that is there keeps
+/// its size while that is not far from what fits.
+fn kept_cache_bytes(there: u64, fitting: u64) -> u64 {
+    let near = fitting / 2..=(fitting.saturating_mul(2)).min(CACHE_BYTES_DEFAULT);
+    if there > 0 && near.contains(&there) { there } else { fitting }
 }
 
 /// The size of a journal that does not exist yet.
@@ -280,4 +288,22 @@ fn free_bytes(directory: &Path) -> Outcome<u64> {
 fn make_private(directory: &Path) -> Outcome {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|e| Failure::io(format!("cannot make the directory {}", directory.display()), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache survives a start at which more or less of the disk is free, but grows with a disk that became
+    /// empty and gives way on one that became full.
+    #[test]
+    fn a_cache_keeps_its_size() {
+        let gib = 1 << 30;
+        assert_eq!(kept_cache_bytes(0, 3 * gib), 3 * gib);
+        assert_eq!(kept_cache_bytes(4 * gib, 3 * gib), 4 * gib);
+        assert_eq!(kept_cache_bytes(4 * gib, 7 * gib), 4 * gib);
+        assert_eq!(kept_cache_bytes(4 * gib, 9 * gib), 9 * gib);
+        assert_eq!(kept_cache_bytes(4 * gib, gib), gib);
+        assert_eq!(kept_cache_bytes(100 * gib, CACHE_BYTES_DEFAULT), CACHE_BYTES_DEFAULT);
+    }
 }

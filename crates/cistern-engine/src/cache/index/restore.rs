@@ -1,5 +1,7 @@
 //! The index as records, for its file, and back.
 
+use hashbrown::hash_table::Entry;
+
 use super::{Index, short};
 use crate::cache::{pages::Record, policy::Place};
 
@@ -59,14 +61,17 @@ impl Restore {
     pub fn add(&mut self, no: u32, record: Record) {
         let index = &mut self.index;
         let hash = record.owner.hash();
-        if index.slot_of(&record.owner, hash).is_some() {
-            return;
+        let slots = &index.slots;
+        let owner_of = |no: u32| slots[no as usize].owner;
+        match index.map.entry(hash, |&other| owner_of(other) == record.owner, |&other| owner_of(other).hash())
+        {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(place) => _ = place.insert(no),
         }
         let slot = &mut index.slots[no as usize];
         slot.owner = record.owner;
         (slot.end, slot.valid, slot.unread) = (record.end, record.valid, record.unread);
         (slot.inherited, slot.crcs) = (true, record.crcs);
-        index.link(no, hash);
         let (stamp, place, reads) = (record.stamp, record.place, record.reads);
         self.inherited.push(Inherited { stamp, slot: no, hash: short(hash), place, reads });
     }

@@ -6,16 +6,19 @@
 //! read often long ago fades; that costs some milliseconds for the largest caches, once in tens of
 //! millions of reads.
 
-/// Rows of counters; each has four of the sixteen counters of every word.
+/// Rows of counters: a chunk has one counter in each.
 const ROWS: u32 = 4;
+/// Words of a line, which the rows share.
+const LINE_WORDS: usize = 8;
+const WORDS_PER_ROW: usize = LINE_WORDS / ROWS as usize;
+const COUNTERS_PER_WORD: u32 = 16;
 const COUNT_MAX: u64 = 15;
 /// Words of counters for each chunk that the cache can hold.
 const WORDS_PER_CHUNK: usize = 2;
 /// Reads after which all counters are halved, for each chunk that the cache can hold.
 const READS_PER_CHUNK: u64 = 10;
-/// Odd numbers without a pattern, one for each row (golden ratio, and digits of pi).
-const SPREAD: [u64; ROWS as usize] =
-    [0x9E37_79B9_7F4A_7C15, 0x2436_9A03_7073_4A4D, 0xA409_3822_299F_31D1, 0x082E_FA98_EC4E_6C89];
+/// An odd number without a pattern (golden ratio).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The bits of all counters but their highest.
 const HALVES: u64 = 0x7777_7777_7777_7777;
 
@@ -65,13 +68,14 @@ impl Sketch {
         }
     }
 
-    /// The word and the bit of a row's counter.
+    /// The word and the bit of a row's counter. All counters of a chunk lie in one line of the processor's
+    /// cache.
     fn counter(&self, hash: u32, row: u32) -> (usize, u32) {
-        let spread = (u64::from(hash) + 1).wrapping_mul(SPREAD[row as usize]);
-        let spread = (spread ^ spread >> 29).wrapping_mul(SPREAD[0]);
-        let word = (spread >> 24) as usize & (self.words.len() - 1);
-        let counter = row * 4 + (spread >> 60) as u32 % 4;
-        (word, counter * 4)
+        let spread = (u64::from(hash) + 1).wrapping_mul(SPREAD);
+        let line = (spread >> 24) as usize & (self.words.len() / LINE_WORDS - 1);
+        let spread = (spread ^ spread >> 32).wrapping_mul(SPREAD) >> (32 + row * 6);
+        let word = row as usize * WORDS_PER_ROW + spread as usize % WORDS_PER_ROW;
+        (line * LINE_WORDS + word, (spread >> 1) as u32 % COUNTERS_PER_WORD * 4)
     }
 }
 
