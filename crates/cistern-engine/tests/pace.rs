@@ -2,7 +2,7 @@
 
 mod pace_support;
 
-use pace_support::{MIB, SCENARIOS, Second, run};
+use pace_support::{MIB, SCENARIOS, Second, run, svg::draw};
 
 fn seconds(name: &str) -> Vec<Second> {
     run(SCENARIOS.iter().find(|scenario| scenario.name == name).expect("a scenario"))
@@ -92,5 +92,19 @@ fn bounds_hold_everywhere() {
             assert!(s.rate.rate_bytes_per_s >= least - 1.0);
             assert!(s.rate.integral_bytes_per_s <= 200.0 * MIB);
         }
+    }
+}
+
+/// The plots in the documentation show what the controllers do today.
+#[test]
+fn the_plots_are_up_to_date() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/writeback");
+    for scenario in SCENARIOS {
+        let name = format!("{}.svg", scenario.name);
+        let committed = std::fs::read_to_string(directory.join(&name)).unwrap_or_default();
+        assert!(
+            committed == draw(scenario, &run(scenario)),
+            "{name} is out of date. Regenerate: cargo run -p cistern-engine --example pace_plots"
+        );
     }
 }

@@ -228,7 +228,7 @@ impl Daemon {
             store: json(served.store.meter.snapshot()),
             settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),
             paused_since_ms: served.paused_since_ms(),
-            store_away_ms: self.store_away_ms(served),
+            store_away_ms: served.store.meter.away_for().map(|time| time.as_millis() as u64),
             status: served.volume.status(),
         };
         DaemonStatus {
@@ -316,12 +316,6 @@ impl Daemon {
     /// Makes the rates count that the volumes ask for.
     fn set_rates(&self) {
         self.scheduler.set_rates(live::least(self.served.iter().filter_map(|served| served.live.as_ref())));
-    }
-
-    /// For how long the store of a volume has not answered.
-    fn store_away_ms(&self, served: &Served) -> Option<u64> {
-        let places = self.scheduler.stats().places;
-        places.iter().filter(|place| served.url.starts_with(&place.place)).find_map(|place| place.away_ms)
     }
 
     fn find(&self, volume: &str) -> Outcome<&Served> {

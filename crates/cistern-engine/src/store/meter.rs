@@ -134,11 +134,19 @@ pub struct Meter {
     env: Env,
     kinds: [Counters; StoreKind::ALL.len()],
     last_error: Mutex<Option<ErrorAt>>,
+    /// When the first of the requests failed that nothing was answered after.
+    failing_since: Mutex<Option<Duration>>,
 }
 
 impl Meter {
     pub fn new(inner: SharedStore, env: Env) -> Meter {
-        Meter { inner, env, kinds: Default::default(), last_error: Mutex::new(None) }
+        Meter {
+            inner,
+            env,
+            kinds: Default::default(),
+            last_error: Mutex::new(None),
+            failing_since: Mutex::new(None),
+        }
     }
 
     /// The counters now. They are read one by one, so a request under way may show in some only.
@@ -154,6 +162,20 @@ impl Meter {
         StoreStats { kinds, last_error }
     }
 
+    /// For how long the store has not been reached; `None` while it answers, or nobody asks.
+    pub fn away_for(&self) -> Option<Duration> {
+        let since = *self.failing_since.lock().expect("nothing panics while it holds the time");
+        since.map(|since| self.env.now().saturating_sub(since))
+    }
+
+    fn note_reached(&self, reached: bool) {
+        let mut since = self.failing_since.lock().expect("nothing panics while it holds the time");
+        match reached {
+            true => *since = None,
+            false => _ = since.get_or_insert(self.env.now()),
+        }
+    }
+
     async fn count<T>(
         &self,
         kind: StoreKind,
@@ -165,6 +187,7 @@ impl Meter {
         let begin = self.env.now();
         let answer = request.await;
         counters.latencies.record(self.env.now().saturating_sub(begin));
+        self.note_reached(!matches!(answer, Err(StoreError::Unreachable(_))));
         match &answer {
             Ok(out) => _ = counters.bytes.fetch_add(bytes(out) as u64, Relaxed),
             Err(StoreError::NotFound(_)) => {}

@@ -8,7 +8,7 @@ use crate::units::{BLOCK_BYTES, SEGMENT_DATA_BYTES_MAX};
 const SEAL_AGE_SHARE: (u32, u32) = (3, 4);
 /// A segment is at most this part of the room for dirty data: space comes back in small pieces
 /// where there is little of it, and writes need not stop and go.
-const SEGMENT_PART: u64 = 32;
+const SEGMENT_PART: u64 = 16;
 /// Bytes of the smallest full segment: below, requests cost more than they carry.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Segments uploaded at once, at least and at most. One alone would leave the link idle for a
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!((few, many), (*UPLOADS.start(), *UPLOADS.end()));
         assert_eq!(uploads_after(4, Duration::from_secs(3)), 4);
         assert_eq!(segment_bytes(3 << 30), SEGMENT_DATA_BYTES_MAX as u64);
-        assert_eq!(segment_bytes(96 << 20), 3 << 20);
+        assert_eq!(segment_bytes(96 << 20), 6 << 20);
         assert_eq!(segment_bytes(0), SEGMENT_BYTES_MIN);
     }
 }

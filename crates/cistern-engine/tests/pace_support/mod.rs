@@ -4,6 +4,8 @@
 //! Uses the controllers themselves, and a clock of its own. Deterministic. For the tests of their
 //! behaviour and for the plots in the documentation.
 
+#![allow(dead_code)] // the example draws only
+
 use std::{collections::VecDeque, time::Duration};
 
 use cistern_engine::{
@@ -14,6 +16,8 @@ use cistern_engine::{
         policy::{Decision, Situation, UPLOADS, decide, segment_bytes, uploads_after},
     },
 };
+
+pub mod svg;
 
 pub const MIB: f64 = (1 << 20) as f64;
 /// One step of the model.

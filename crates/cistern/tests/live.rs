@@ -1,0 +1,122 @@
+//! Settings that change while a volume is served, and what stays of them.
+
+mod daemon;
+
+use daemon::Home;
+
+const CREATE: [&str; 3] = ["./tank", "--create", "1G"];
+const MIB: u64 = 1 << 20;
+
+fn volume(home: &Home) -> serde_json::Value {
+    home.status()["daemons"][0]["volumes"][0].clone()
+}
+
+fn setting(home: &Home, name: &str) -> (String, String) {
+    let volume = volume(home);
+    let found = volume["settings"].as_array().expect("a list").iter().find(|s| s["name"] == name).cloned();
+    let found = found.expect("a setting");
+    let text = |key: &str| found[key].as_str().expect("a string").to_owned();
+    (text("value"), text("from"))
+}
+
+/// A mode that was set holds at once and after a crash, whatever the command line says, and status
+/// says who chose it.
+#[test]
+fn a_mode_that_was_set_stays() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(7, 0, MIB);
+    assert_eq!(setting(&home, "mode"), ("writeback".into(), "default".into()));
+    let told = home.ok(&["set", "./tank", "mode=writethrough", "upload-rate=100M"]);
+    assert!(told.contains("mode=writethrough (cistern set)"), "{told}");
+    assert_eq!(volume(&home)["dirty_bytes"], 0, "what was acknowledged before is in the store");
+    daemon.fill(8, MIB, MIB);
+    assert_eq!(volume(&home)["dirty_bytes"], 0, "and what was flushed since");
+    daemon.kill();
+
+    let daemon = home.start(&["./tank", "--mode", "writeback"]);
+    assert_eq!(setting(&home, "mode"), ("writethrough".into(), "set".into()));
+    assert_eq!(setting(&home, "upload-rate"), ("100 MiB/s".into(), "set".into()));
+    home.ok(&["set", "./tank", "mode=default", "upload-rate=default"]);
+    assert_eq!(setting(&home, "mode"), ("writeback".into(), "command-line".into()));
+    assert!(daemon.stop().contains("mode=writethrough"), "the start said what was set");
+}
+
+/// A pause holds the uploads over a stop and a restart; a drain and a switch to writethrough say why
+/// they cannot be; resuming uploads.
+#[test]
+fn a_pause_survives_a_restart() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    assert!(home.ok(&["pause", "./tank"]).contains("paused"));
+    daemon.fill(5, 0, 2 * MIB);
+    assert!(home.ok(&["status"]).contains("tank: paused"));
+    let refused = home.fails(2, &["set", "./tank", "mode=writethrough"]);
+    assert!(refused.contains("cistern resume"), "{refused}");
+    let refused = home.fails(2, &["drain", "./tank"]);
+    assert!(refused.contains("paused"), "{refused}");
+    let farewell = daemon.stop();
+    assert!(farewell.contains("stay in the journal") && farewell.contains("paused"), "{farewell}");
+
+    let daemon = home.start(&["./tank"]);
+    daemon.assert_filled(5, 0, 2 * MIB);
+    assert!(volume(&home)["paused_since_ms"].as_u64().is_some());
+    home.ok(&["resume", "./tank"]);
+    assert!(home.ok(&["drain", "./tank", "--timeout", "2m"]).contains("in the store"));
+    assert_eq!(volume(&home)["dirty_bytes"], 0);
+    let farewell = daemon.stop();
+    assert!(farewell.contains("write-back is paused since"), "the start said so: {farewell}");
+}
+
+/// Without a daemon a change is kept for the next one. A damaged file stops the volume instead of
+/// promising less.
+#[test]
+fn kept_settings_are_never_guessed() {
+    let home = Home::new();
+    home.start(&CREATE).stop();
+    assert!(home.ok(&["set", "./tank", "mode=writethrough"]).contains("kept"));
+    let daemon = home.start(&["./tank"]);
+    assert_eq!(setting(&home, "mode"), ("writethrough".into(), "set".into()));
+    let id = volume(&home)["volume"].as_str().expect("an id").to_owned();
+    daemon.stop();
+    let file = home.path("state").join(id).join("settings");
+    let text = std::fs::read_to_string(&file).expect("kept");
+    std::fs::write(&file, text.replace("writethrough", "writeback")).expect("written");
+    let refused = home.fails(5, &["serve", "./tank"]);
+    assert!(refused.contains("checksum") && refused.contains("--mode"), "{refused}");
+    std::fs::remove_file(&file).expect("removed");
+    home.start(&["./tank"]).stop();
+}
+
+/// What status says of the controllers has the numbers of bcache's writeback_rate_debug.
+#[test]
+fn status_shows_the_controllers() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(5, 0, MIB);
+    let told = home.ok(&["status", "--writeback"]);
+    for name in ["rate", "dirty", "target", "proportional", "integral", "change", "next"] {
+        assert!(told.contains(&format!("  {name} ")), "{name}: {told}");
+    }
+    let shown = volume(&home)["write_back"].clone();
+    assert!(shown["target_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{shown}");
+    assert_eq!(shown["admission"]["rate_bytes_per_s"], serde_json::Value::Null);
+    daemon.stop();
+}
+
+/// A store that is away shows at once: since when, what it said, and how much can still be written.
+#[test]
+fn a_store_away_shows() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(5, 0, MIB);
+    std::fs::rename(home.path("tank"), home.path("away")).expect("renamed");
+    home.fails(8, &["drain", "./tank", "--timeout", "1s"]);
+    let told = home.ok(&["status"]);
+    assert!(told.contains("store away") && told.contains("room for more writes"), "{told}");
+    daemon.fill(6, MIB, MIB);
+    std::fs::rename(home.path("away"), home.path("tank")).expect("renamed");
+    home.ok(&["drain", "./tank"]);
+    assert!(!home.ok(&["status"]).contains("store away"));
+    daemon.stop();
+}
