@@ -36,9 +36,9 @@ pub struct Options {
     /// Short runs, each once: to see that everything works. The figures mean little
     #[arg(long)]
     quick: bool,
-    /// Only the groups whose name contains this; see --list
-    #[arg(long)]
-    only: Option<String>,
+    /// Only the groups whose name contains this, or one of these (a,b); see --list
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// Print the names of the groups and stop
     #[arg(long)]
     list: bool,
@@ -101,7 +101,7 @@ pub fn run(options: &Options) -> Result<()> {
         Plan { quick: options.quick, cistern: Cistern::new(scratch::target_dir()?.join("release/cistern")) };
     let mut report = Report::default();
     for (name, group) in GROUPS {
-        if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if !options.only.is_empty() && !options.only.iter().any(|only| name.contains(only.as_str())) {
             continue;
         }
         eprintln!("{name} ...");

@@ -29,6 +29,8 @@ const WALK_LIMIT: Duration = Duration::from_secs(900);
 /// Peers take minutes: long enough to tell a factor of thirty.
 const PEER_LIMIT: Duration = Duration::from_secs(240);
 const PEER_LIMIT_QUICK: Duration = Duration::from_secs(30);
+/// A link that carried nothing for so long has nothing to carry.
+const QUIET: Duration = Duration::from_secs(2);
 const AFTER_BULK_S_MAX: f64 = 4.0;
 const COLD_FACTOR_MIN: f64 = 10.0;
 const HOT_SET_FACTOR_MIN: f64 = 30.0;
@@ -108,11 +110,12 @@ fn after_bulk(
 /// New hosts, with the hot set and without it, against the peers.
 fn cold(plan: &Plan, wan: &Wan, expected: usize, report: &mut Report) -> Result<()> {
     wan.limit(NARROW, report)?;
-    let with = cold_walk(wan, "new-hot", expected, report)?;
-    wan.widen();
+    cold_walk(wan, "new-hot", Start::AtOnce, expected, report)?;
+    wan.limit(NARROW, report)?;
+    let with = cold_walk(wan, "new-warm", Start::WhenWarm, expected, report)?;
     delete_hot_sets(wan)?;
     wan.limit(NARROW, report)?;
-    let without = cold_walk(wan, "new-cold", expected, report)?;
+    let without = cold_walk(wan, "new-cold", Start::AtOnce, expected, report)?;
     wan.limit(NARROW, report)?;
     let limit = if plan.quick { PEER_LIMIT_QUICK } else { PEER_LIMIT };
     let backer = object_peers::walk_s3backer(wan, limit).context("s3backer")?;
@@ -121,7 +124,7 @@ fn cold(plan: &Plan, wan: &Wan, expected: usize, report: &mut Report) -> Result<
     let best = backer.total_s().min(nbdkit.total_s());
     for (what, walk, least) in [
         ("new host, everything cold", without, COLD_FACTOR_MIN),
-        ("new host with the hot set", with, HOT_SET_FACTOR_MIN),
+        ("new host, warm by the hot set", with, HOT_SET_FACTOR_MIN),
     ] {
         report.row(
             &format!(
@@ -136,13 +139,42 @@ fn cold(plan: &Plan, wan: &Wan, expected: usize, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// The walk on a host that never saw the volume, begun as soon as it is served.
-fn cold_walk(wan: &Wan, host: &str, expected: usize, report: &mut Report) -> Result<Walk> {
+/// When the walk on a new host begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// As soon as the volume is served.
+    AtOnce,
+    /// Once the daemon fetches nothing more by itself.
+    WhenWarm,
+}
+
+/// Returns once nothing came down the link for a while.
+fn await_quiet(wan: &Wan) {
+    let begin = Instant::now();
+    let mut before = wan.link.carried().down;
+    while begin.elapsed() < WALK_LIMIT {
+        std::thread::sleep(QUIET); // that nothing happens is what is waited for
+        let now = wan.link.carried().down;
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// The walk on a host that never saw the volume.
+fn cold_walk(wan: &Wan, host: &str, start: Start, expected: usize, report: &mut Report) -> Result<Walk> {
     let serve = wan.host(&wan.cistern(), host).args(["--cache-size", &format!("{CACHE_MIB}M")]);
     let (before, begin) = (wan.link.carried().down, Instant::now());
     wan.link.take();
     let server = serve.start()?;
     let opened = begin.elapsed().as_secs_f64();
+    if start == Start::WhenWarm {
+        await_quiet(wan);
+        let fetched = (wan.link.carried().down - before) as f64 / 1e6;
+        let seconds = begin.elapsed().saturating_sub(QUIET).as_secs_f64();
+        report.note(format!("{host}: fetched {fetched:.1} MB by itself in {seconds:.1} s, before the walk"));
+    }
     let walk = walk_on(wan, &server, expected)?;
     let fetched = (wan.link.carried().down - before) as f64 / 1e6;
     report.note(format!(
