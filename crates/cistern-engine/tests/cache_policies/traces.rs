@@ -1,5 +1,10 @@
 //! Deterministic traces, and the reader of recorded ones.
 
+use std::collections::BTreeMap;
+
+/// Recorded objects have smaller numbers; a multiple of it is added when they are written again.
+const OBJECTS: u64 = 1 << 16;
+
 /// Whether a chunk was asked for, or came by because it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -16,6 +21,7 @@ pub struct Access {
 
 impl Access {
     pub fn key(&self) -> u64 {
+        debug_assert!(self.object < 1 << 32);
         self.object << 32 | u64::from(self.chunk)
     }
 }
@@ -195,9 +201,11 @@ pub fn all(size: u64) -> Vec<(&'static str, Vec<Access>)> {
 }
 
 /// A recorded trace: a line `object chunk` for each read of a chunk, `object chunk w` for each write.
-/// Numbers are decimal; empty lines and lines that begin with `#` are skipped.
+/// Numbers are decimal; empty lines and lines that begin with `#` are skipped. Objects never change: what
+/// is written again is another object from then on.
 #[allow(dead_code)] // the test reads no files
 pub fn parse(text: &str) -> Result<Vec<Access>, String> {
+    let mut versions: BTreeMap<(u64, u32), u64> = BTreeMap::new();
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|(n, line)| {
@@ -208,8 +216,11 @@ pub fn parse(text: &str) -> Result<Vec<Access>, String> {
                 [object, chunk, "w"] => (object, chunk, Kind::Written),
                 _ => return Err(wrong()),
             };
-            let object = object.parse().map_err(|_| wrong())?;
-            Ok(Access { object, chunk: chunk.parse().map_err(|_| wrong())?, kind })
+            let object: u64 = object.parse().ok().filter(|&object| object < OBJECTS).ok_or_else(wrong)?;
+            let chunk = chunk.parse().map_err(|_| wrong())?;
+            let version = versions.entry((object, chunk)).or_default();
+            *version += u64::from(kind == Kind::Written);
+            Ok(Access { object: object + *version * OBJECTS, chunk, kind })
         })
         .collect()
 }

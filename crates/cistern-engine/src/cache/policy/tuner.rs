@@ -10,14 +10,15 @@ use std::collections::BTreeMap;
 use super::{Admission, Policy, Shares, WHOLE};
 
 /// What is tried: from "what was read often" to "what was read last", which is plain LRU.
-const TRIED: [Shares; 4] = [
+const TRIED: [Shares; 5] = [
     Shares { window: 16, trial: 64 },
     Shares { window: 128, trial: 128 },
+    Shares { window: 128, trial: WHOLE },
     Shares { window: 512, trial: 256 },
     Shares { window: WHOLE, trial: WHOLE },
 ];
 /// Which of them counts while nothing has proved better: fair to a new working set.
-const FIRST: usize = 2;
+const FIRST: usize = 3;
 /// Chunks of a sampled cache, at most twice as many.
 const SAMPLE_CHUNKS: u32 = 2048;
 /// Looks at the result in as many sampled reads as a sampled cache has chunks.
