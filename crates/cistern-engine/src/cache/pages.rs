@@ -193,3 +193,70 @@ fn put(out: &mut [u8], at: usize, value: u32) {
 fn get(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: IndexId = [3; 16];
+
+    fn record(number: u64) -> Record {
+        Record {
+            owner: ChunkId { object: CacheKey::new([number as u8; 16], number << 40), chunk: 7 },
+            end: CHUNK_BYTES as u32 - number as u32,
+            valid: 0b1011,
+            unread: 0b10,
+            place: Place::Kept,
+            reads: 9,
+            stamp: 1 << 30,
+            crcs: std::array::from_fn(|piece| piece as u32 * 0x0101_0101 + number as u32),
+        }
+    }
+
+    /// What was written is read back, in its place; any flipped bit, another page's place or another index's
+    /// id make the page an empty one.
+    #[test]
+    fn pages_are_themselves_or_nothing() {
+        let records: Vec<Option<Record>> = (0..36).map(|n| (n % 3 != 0).then(|| record(n))).collect();
+        let mut page = vec![0; PAGE_BYTES];
+        encode_page(&ID, 5, records.clone().into_iter(), &mut page);
+        let read = |id, number, page: &[u8]| decode_page(id, number, page).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(read(&ID, 5, &page), Some(records));
+        assert!(read(&ID, 6, &page).is_none() && read(&[4; 16], 5, &page).is_none());
+        for bit in 0..PAGE_BYTES * 8 {
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&ID, 5, &page).is_none(), "bit {bit}");
+            page[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    /// Nonsense under a right checksum is nothing but empty slots.
+    #[test]
+    fn records_that_make_no_sense_are_empty() {
+        for fill in 0..=u8::MAX {
+            let mut page = vec![fill; PAGE_BYTES];
+            page[ID_AT + 16..HEAD_BYTES].fill(0);
+            finish(&ID, 0, &mut page);
+            let records = decode_page(&ID, 0, &page).expect("the checksum is right");
+            assert!(records.flatten().next().is_none(), "bytes of {fill}");
+        }
+    }
+
+    /// The header says whose index it is, and why it is of no use.
+    #[test]
+    fn headers_are_told_apart() {
+        let mut page = vec![0; PAGE_BYTES];
+        let why = |page: &[u8], slots| match decode_header(page, slots) {
+            Header::Ours(_) => String::new(),
+            Header::Other(why) => why,
+        };
+        assert!(why(&page, 100).contains("not an index"));
+        encode_header(&ID, 100, &mut page);
+        assert_eq!(decode_header(&page, 100), Header::Ours(ID));
+        assert!(why(&page, 101).contains("another size"));
+        page[200] ^= 1;
+        assert!(why(&page, 100).contains("damaged"));
+        page[VERSION_AT] += 1;
+        assert!(why(&page, 100).contains("version 2"));
+    }
+}
