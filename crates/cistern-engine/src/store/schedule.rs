@@ -217,7 +217,7 @@ impl Scheduler {
                 permit = &mut told => return Ok(permit.expect("who leaves the queue is told")),
                 () = self.env.sleep(AWAY_HOLD) => {}
             }
-            if let Some((since, why)) = self.lock().places[place].away() {
+            if let Some((since, why)) = self.lock().places[place].away(direction) {
                 let away_s = self.env.now().saturating_sub(since).as_secs();
                 return Err(StoreError::Unreachable(format!("{why} (away for {away_s} s)")));
             }
@@ -237,7 +237,7 @@ impl Scheduler {
     }
 
     fn ended(self: &Arc<Self>, place: usize, slot: &Slot, outcome: Outcome) {
-        let now = self.env.now();
+        let (now, direction) = (self.env.now(), slot.direction);
         let jitter = match &outcome {
             Outcome::Answered { .. } => 0,
             _ => u32::from(u16::from_le_bytes(self.env.random_bytes())) % 1001,
@@ -248,9 +248,9 @@ impl Scheduler {
         let changed = (change != Change::None).then(|| places[place].name().to_owned());
         self.start_all(state);
         match (change, changed) {
-            (Change::Away, Some(place)) => tracing::info!(place, "the store does not answer"),
+            (Change::Away, Some(place)) => tracing::info!(place, ?direction, "the store does not answer"),
             (Change::Back { after }, Some(place)) => {
-                tracing::info!(place, after_s = after.as_secs(), "the store answers again");
+                tracing::info!(place, ?direction, after_s = after.as_secs(), "the store answers again");
             }
             _ => {}
         }

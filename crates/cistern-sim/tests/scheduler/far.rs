@@ -39,6 +39,8 @@ pub struct Far {
     round_trip: Duration,
     bytes_per_s: u64,
     away: Mutex<bool>,
+    /// Takes nothing.
+    full: Mutex<bool>,
     seen: Mutex<Seen>,
 }
 
@@ -59,8 +61,8 @@ impl Drop for UnderWay<'_> {
 impl Far {
     pub fn new(env: &Env, url: &'static str, round_trip: Duration, bytes_per_s: u64) -> Arc<Far> {
         let (env, inner) = (env.clone(), MemoryStore::new());
-        let (away, seen) = Default::default();
-        Arc::new(Far { env, inner, url, round_trip, bytes_per_s, away, seen })
+        let (away, full, seen) = Default::default();
+        Arc::new(Far { env, inner, url, round_trip, bytes_per_s, away, full, seen })
     }
 
     /// An object that is just there.
@@ -70,6 +72,10 @@ impl Far {
 
     pub fn set_away(&self, away: bool) {
         *self.away.lock().expect("no panic") = away;
+    }
+
+    pub fn set_full(&self, full: bool) {
+        *self.full.lock().expect("no panic") = full;
     }
 
     /// Bytes that were carried up and down.
@@ -98,7 +104,7 @@ impl Far {
             (now, UnderWay(self))
         };
         let arrives = now + self.round_trip;
-        if *self.away.lock().expect("no panic") {
+        if *self.away.lock().expect("no panic") || (is_put && *self.full.lock().expect("no panic")) {
             self.env.sleep(self.round_trip).await;
             return Err(StoreError::Unreachable("connection refused".to_owned()));
         }

@@ -192,6 +192,27 @@ fn an_outage_ends_without_a_stampede() {
     });
 }
 
+/// A store that takes nothing more still gives: reads do not wait for it to take again.
+#[test]
+fn reads_go_on_while_uploads_fail() {
+    simulate(|env| async move {
+        let world = World::new(env, LINK_BYTES_PER_S).await;
+        world.far.set_full(true);
+        for writer in 0..6 {
+            world.keep(&world.stores.write_back, move |store, n| async move {
+                _ = store.put(&format!("log/{writer}-{n}"), body(MIB)).await.expect_err("full");
+            });
+        }
+        world.env.sleep(Duration::from_secs(100)).await;
+        for _ in 0..100 {
+            let latencies = world.read_for(Duration::from_millis(1)).await;
+            assert!(latencies[0] < 2 * ROUND_TRIP, "{latencies:?}");
+            world.env.sleep(Duration::from_secs(1)).await;
+        }
+        assert!(world.scheduler.stats().places[0].away_ms.is_some());
+    });
+}
+
 /// A read of a store that is away fails within its deadline, with what the store said last.
 #[test]
 fn reads_fail_in_time_and_say_why() {

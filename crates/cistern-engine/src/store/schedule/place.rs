@@ -96,6 +96,8 @@ pub(super) enum Next<T> {
 #[derive(Debug)]
 struct Lane<T> {
     direction: Direction,
+    /// Each direction has its own: a store that is full, or slows writers down, still gives.
+    presence: Presence,
     window: Window,
     turns: Turns,
     queues: [VecDeque<Waiter<T>>; CLASSES.len()],
@@ -107,7 +109,6 @@ struct Lane<T> {
 #[derive(Debug)]
 pub(super) struct Place<T> {
     name: String,
-    presence: Presence,
     /// Reads count as active until then.
     reads_until: Duration,
     /// In the order of [`Direction`].
@@ -119,8 +120,8 @@ pub(super) type Buckets = [Bucket; 2];
 
 impl<T> Lane<T> {
     fn new(direction: Direction, window: Window) -> Lane<T> {
-        let queues = Default::default();
-        Lane { direction, window, turns: Turns::default(), queues, in_use: [0; 4], bytes: [0; 4] }
+        let (queues, turns, presence) = Default::default();
+        Lane { direction, presence, window, turns, queues, in_use: [0; 4], bytes: [0; 4] }
     }
 
     fn queued(&self, class: Priority) -> bool {
@@ -171,16 +172,16 @@ impl<T> Place<T> {
             Lane::new(Direction::Up, Window::new(&UPLOADS)),
             Lane::new(Direction::Down, Window::new(&DOWNLOADS)),
         ];
-        Place { name, presence: Presence::default(), reads_until: Duration::ZERO, lanes }
+        Place { name, reads_until: Duration::ZERO, lanes }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Why nothing is answered, and since when, if nothing is.
-    pub(super) fn away(&self) -> Option<(Duration, &str)> {
-        self.presence.away()
+    /// Why nothing is answered in one direction, and since when, if nothing is.
+    pub(super) fn away(&self, direction: Direction) -> Option<(Duration, &str)> {
+        self.lanes[direction as usize].presence.away()
     }
 
     /// Puts a request at the end of its queue.
@@ -197,21 +198,22 @@ impl<T> Place<T> {
 
     /// The next request to start, if one may.
     pub(super) fn next(&mut self, now: Duration, buckets: &mut Buckets) -> Next<T> {
-        let away = self.presence.away().is_some();
         let mut wait: Option<Duration> = None;
-        // Downloads first: while the store is away the one probe should be small.
+        let mut wait_for =
+            |pause: Duration| wait = Some(wait.map_or(pause, |other: Duration| other.min(pause)));
         for direction in [Direction::Down, Direction::Up] {
             let lane = &self.lanes[direction as usize];
             if !CLASSES.into_iter().any(|class| lane.queued(class)) {
                 continue;
             }
-            let pause = self.presence.wait(now);
+            let pause = lane.presence.wait(now);
             if !pause.is_zero() {
-                return Next::Wait(pause);
+                wait_for(pause);
+                continue;
             }
             let background_max = self.background_bytes_max(now);
             let lane = &mut self.lanes[direction as usize];
-            let ready = match away {
+            let ready = match lane.presence.away().is_some() {
                 true => CLASSES.map(|class| lane.queued(class)),
                 false => lane.ready(background_max),
             };
@@ -219,7 +221,7 @@ impl<T> Place<T> {
             let bucket = &mut buckets[direction as usize];
             let pause = bucket.wait(now, class == Priority::Read);
             if !pause.is_zero() {
-                wait = Some(wait.map_or(pause, |other| other.min(pause)));
+                wait_for(pause);
                 continue;
             }
             return self.start(now, direction, class, ready, bucket);
@@ -246,8 +248,8 @@ impl<T> Place<T> {
             lane.window.used_up();
         }
         let bytes_before = lane.bytes.iter().sum();
+        lane.presence.started(now);
         bucket.pay(signed(bytes));
-        self.presence.started(now);
         self.note_read(now, class, direction);
         Next::Start(waiter.ticket, Slot { class, direction, bytes, began: now, bytes_before })
     }
@@ -284,20 +286,25 @@ impl<T> Place<T> {
     }
 
     fn answered(&mut self, now: Duration, slot: &Slot, measured: Option<u64>) -> Change {
-        let back = self.presence.answered(now);
-        if let Some(after) = back {
-            self.lanes.iter_mut().for_each(|lane| lane.window.restart(now));
-            return Change::Back { after };
+        let lane = &mut self.lanes[slot.direction as usize];
+        match lane.presence.answered(now) {
+            Some(after) => {
+                lane.window.restart(now);
+                Change::Back { after }
+            }
+            None => {
+                lane.window.answered(slot.began, now, measured);
+                Change::None
+            }
         }
-        self.lanes[slot.direction as usize].window.answered(slot.began, now, measured);
-        Change::None
     }
 
     fn failed(&mut self, now: Duration, slot: &Slot, why: &str, jitter: u32) -> Change {
-        if self.presence.away().is_none() {
-            self.lanes[slot.direction as usize].window.failed(slot.began, now);
+        let lane = &mut self.lanes[slot.direction as usize];
+        if lane.presence.away().is_none() {
+            lane.window.failed(slot.began, now);
         }
-        match self.presence.failed(slot.began, now, why, jitter) {
+        match lane.presence.failed(slot.began, now, why, jitter) {
             true => Change::Away,
             false => Change::None,
         }
@@ -335,9 +342,10 @@ impl<T> Place<T> {
 
     pub(super) fn stats(&self, now: Duration) -> PlaceStats {
         let [uploads, downloads] = &self.lanes;
+        let since = self.lanes.iter().filter_map(|lane| lane.presence.away()).map(|away| away.0).min();
         PlaceStats {
             place: self.name.clone(),
-            away_ms: self.away().map(|(since, _)| now.saturating_sub(since).as_millis() as u64),
+            away_ms: since.map(|since| now.saturating_sub(since).as_millis() as u64),
             uploads: uploads.stats(now),
             downloads: downloads.stats(now),
         }

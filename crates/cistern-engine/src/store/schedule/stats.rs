@@ -16,7 +16,7 @@ pub struct SchedulerStats {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlaceStats {
     pub place: String,
-    /// For how long the place has not answered; `None` when it does.
+    /// For how long the place has not answered in one direction; `None` when it does in both.
     pub away_ms: Option<u64>,
     pub uploads: DirectionStats,
     pub downloads: DirectionStats,
