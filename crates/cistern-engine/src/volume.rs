@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    cache::ChunkCache,
+    cache::{AheadCounts, ChunkCache},
     codec::{Compression, KeySource},
     disk::Disk,
     env::Env,
@@ -338,6 +338,11 @@ impl Volume {
     /// What clients asked since the volume was opened.
     pub fn io_stats(&self) -> IoStats {
         self.io.snapshot(self.env.now())
+    }
+
+    /// What became of the bytes that were fetched ahead of readers.
+    pub fn ahead_counts(&self) -> AheadCounts {
+        self.ahead.counts()
     }
 
     async fn counted<T>(

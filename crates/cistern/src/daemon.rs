@@ -249,6 +249,7 @@ impl Daemon {
                 name: served.name.clone(),
                 url: served.url.clone(),
                 io: served.volume.io_stats(),
+                ahead: served.volume.ahead_counts(),
                 cost: self.prices.as_ref().map(|prices| prices.cost(&store)),
                 store,
                 status: served.volume.status(),

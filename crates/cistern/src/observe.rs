@@ -5,7 +5,7 @@
 //! [`Observed::since`]. Nothing here is on the path of a request.
 
 use cistern_engine::{
-    cache::CacheStats,
+    cache::{AheadCounts, CacheStats},
     stats::IoStats,
     store::{SchedulerStats, StoreStats},
     volume::VolumeStatus,
@@ -37,6 +37,8 @@ pub struct ObservedVolume {
     pub url: String,
     /// What clients asked.
     pub io: IoStats,
+    /// What became of the bytes that were fetched ahead of readers.
+    pub ahead: AheadCounts,
     /// What the store was asked.
     pub store: StoreStats,
     /// What that cost, by the prices that were set.
@@ -58,6 +60,7 @@ impl Observed {
         for volume in &mut out.volumes {
             if let Some(then) = earlier.volumes.iter().find(|then| then.name == volume.name) {
                 volume.io = volume.io.since(&then.io);
+                volume.ahead = ahead_since(&volume.ahead, &then.ahead);
                 volume.store = volume.store.since(&then.store);
                 volume.cost = out.prices.as_ref().map(|prices| prices.cost(&volume.store));
             }
@@ -66,6 +69,15 @@ impl Observed {
             *cache = cache_since(cache, then);
         }
         out
+    }
+}
+
+fn ahead_since(now: &AheadCounts, then: &AheadCounts) -> AheadCounts {
+    AheadCounts {
+        fetched_bytes: now.fetched_bytes.saturating_sub(then.fetched_bytes),
+        used_bytes: now.used_bytes.saturating_sub(then.used_bytes),
+        wasted_bytes: now.wasted_bytes.saturating_sub(then.wasted_bytes),
+        waits: now.waits.saturating_sub(then.waits),
     }
 }
 

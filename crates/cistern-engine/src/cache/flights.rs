@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt, future::Shared};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::CacheKey;
@@ -55,7 +56,7 @@ pub(super) struct Part {
 }
 
 /// What became of prefetched bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AheadCounts {
     pub fetched_bytes: u64,
     pub used_bytes: u64,

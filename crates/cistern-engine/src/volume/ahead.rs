@@ -60,6 +60,10 @@ impl Ahead {
         Ahead { reader, state: Mutex::default(), depth_bytes_max: memory_bytes / 2, _task: task }
     }
 
+    pub fn counts(&self) -> AheadCounts {
+        self.reader.ahead_counts()
+    }
+
     fn note(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
         let now = self.reader.ahead_counts();
         let products = self.reader.link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));

@@ -8,7 +8,7 @@ use cistern_engine::{
     stats::{KindIo, LatencyStats},
     store::{DirectionStats, KindStats},
     units::BLOCK_BYTES,
-    volume::VolumeStatus,
+    volume::{VolumeStatus, WriteBackStatus},
 };
 
 use super::{
@@ -134,7 +134,32 @@ pub const TABLE: &[Metric] = &[
         help: "Time since the last error of the store; absent if there was none",
         samples: last_error_age,
     },
+    // Read-ahead.
+    Metric {
+        name: "cistern_read_ahead_bytes_total",
+        kind: Counter,
+        labels: &["volume", "outcome"],
+        help: "Bytes fetched ahead of readers (fetched), read afterwards (used), or pushed out unread (wasted)",
+        samples: read_ahead,
+    },
+    Metric {
+        name: "cistern_read_ahead_waits_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Reads that had to wait for what was being fetched ahead: the link was slower than the reader",
+        samples: |seen| {
+            let volumes = seen.volumes.iter();
+            volumes.map(|volume| sample([&volume.name], Value::Count(volume.ahead.waits))).collect()
+        },
+    },
     // The scheduler of requests to stores.
+    Metric {
+        name: "cistern_store_rate_limit_bytes_per_second",
+        kind: Gauge,
+        labels: &["direction"],
+        help: "The rate that was set for all stores together; absent without one",
+        samples: rate_limits,
+    },
     Metric {
         name: "cistern_store_slots",
         kind: Gauge,
@@ -234,6 +259,28 @@ pub const TABLE: &[Metric] = &[
         help: "Segments being uploaded",
         samples: |seen| by_volume(seen, |status| Value::Count(status.uploads_in_flight)),
     },
+    // Write-back.
+    Metric {
+        name: "cistern_write_back_paused",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "1 while write-back is paused: nothing is uploaded until it is resumed",
+        samples: |seen| of_write_back(seen, |write_back| write_back.paused.into()),
+    },
+    Metric {
+        name: "cistern_write_back_target_bytes",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Dirty bytes that write-back steers to",
+        samples: |seen| of_write_back(seen, |write_back| write_back.target_bytes),
+    },
+    Metric {
+        name: "cistern_write_back_rate_bytes_per_second",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "The rate at which write-back means to upload, in bytes of the journal",
+        samples: |seen| of_write_back(seen, |write_back| write_back.rate_bytes_per_s),
+    },
     // The chunk cache.
     Metric {
         name: "cistern_cache_size_bytes",
@@ -298,6 +345,13 @@ pub const TABLE: &[Metric] = &[
         labels: &[],
         help: "Fills that were dropped because the disk of the cache was busy",
         samples: |seen| of_cache(seen, |cache| cache.fills_dropped),
+    },
+    Metric {
+        name: "cistern_cache_stale_chunks_total",
+        kind: Counter,
+        labels: &[],
+        help: "Chunks from before the last start whose bytes had been overwritten, as after a crash",
+        samples: |seen| of_cache(seen, |cache| cache.stale),
     },
     Metric {
         name: "cistern_cache_faults_total",
@@ -385,6 +439,21 @@ fn last_error_age(seen: &Observed) -> Vec<Sample> {
     seen.volumes.iter().filter_map(age).collect()
 }
 
+fn read_ahead(seen: &Observed) -> Vec<Sample> {
+    let of = |volume: &ObservedVolume| {
+        let ahead = &volume.ahead;
+        [("fetched", ahead.fetched_bytes), ("used", ahead.used_bytes), ("wasted", ahead.wasted_bytes)]
+            .map(|(outcome, bytes)| sample([&volume.name, outcome], Value::Count(bytes)))
+    };
+    seen.volumes.iter().flat_map(of).collect()
+}
+
+fn rate_limits(seen: &Observed) -> Vec<Sample> {
+    let rates = &seen.scheduler.rates;
+    let each = [("upload", rates.upload), ("download", rates.download)];
+    each.iter().filter_map(|(name, rate)| Some(sample([name], Value::Count((*rate)?)))).collect()
+}
+
 fn directions(place: &cistern_engine::store::PlaceStats) -> [(&'static str, &DirectionStats); 2] {
     [("upload", &place.uploads), ("download", &place.downloads)]
 }
@@ -430,6 +499,15 @@ fn frontiers(seen: &Observed) -> Vec<Sample> {
         }
     }
     out
+}
+
+/// Nothing for volumes that are open for reading only.
+fn of_write_back(seen: &Observed, of: fn(&WriteBackStatus) -> u64) -> Vec<Sample> {
+    let figure = |volume: &ObservedVolume| {
+        let write_back = volume.status.write_back.as_ref()?;
+        Some(sample([&volume.name], Value::Count(of(write_back))))
+    };
+    seen.volumes.iter().filter_map(figure).collect()
 }
 
 fn of_cache(seen: &Observed, of: fn(&CacheStats) -> u64) -> Vec<Sample> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cistern_engine::{
-    cache::CacheStats,
+    cache::{AheadCounts, CacheStats},
     stats::{IoKind, IoStats, KindIo, LatencyStats},
     store::{DirectionStats, SchedulerStats, StoreStats},
 };
@@ -47,10 +47,21 @@ fn describe_volume(volume: &ObservedVolume, detail: Detail) -> String {
         out += &histograms(&volume.io);
     }
     out += &store(&volume.store, volume.io.period_us, detail);
+    out += &read_ahead(&volume.ahead);
     if let Some(cost) = &volume.cost {
         out += &describe_cost(cost, volume.io.period_us, detail);
     }
     out
+}
+
+/// Nothing where nothing was fetched ahead.
+fn read_ahead(ahead: &AheadCounts) -> String {
+    if ahead.fetched_bytes == 0 && ahead.used_bytes == 0 && ahead.wasted_bytes == 0 {
+        return String::new();
+    }
+    let [fetched, used, wasted] = [ahead.fetched_bytes, ahead.used_bytes, ahead.wasted_bytes].map(ByteSize);
+    let waits = Thousands(ahead.waits);
+    format!("  read ahead: {fetched} fetched, {used} used, {wasted} wasted; {waits} reads waited for it\n")
 }
 
 fn describe_cost(cost: &Cost, period_us: u64, detail: Detail) -> String {
