@@ -28,6 +28,17 @@ pub async fn prune_checkpoints(store: &dyn Store, newest: (Epoch, Seq)) -> Resul
     Ok(())
 }
 
+/// Deletes the hot sets that are older than `newest`, which is in the store. They are advice, and a fenced
+/// writer knows no newer ones than its own: no order with the log is needed.
+pub async fn prune_hot_sets(store: &dyn Store, newest: (Epoch, u64)) -> Result<()> {
+    for old in store.list_after(keys::HOT_PREFIX, "", LIST_MAX).await? {
+        if keys::parse_hot(&old.key).is_some_and(|name| name < newest) {
+            store.delete(&old.key).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Deletes every object of a volume. The identity goes first, so that what is left by an interruption
 /// is no volume any more; a second run finishes it.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {

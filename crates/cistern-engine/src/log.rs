@@ -5,6 +5,7 @@
 //! journal ranges"). Never deletes, never looks inside data.
 
 pub mod checkpoint;
+pub mod hot;
 pub mod identity;
 pub mod keys;
 pub mod usage;

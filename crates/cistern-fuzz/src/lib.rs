@@ -7,7 +7,7 @@
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
     journal::format::{GroupHeader, Superblock},
-    log::{checkpoint::Checkpoint, identity::Identity, keys, usage::decode_usage},
+    log::{checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, usage::decode_usage},
     map,
     segment::{EntryKind, open_frame, open_raw, read_head, read_tail},
     store::StoreUrl,
@@ -30,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     ("map_index", map::fuzz::index),
     ("checkpoint", checkpoint),
     ("usage", usage),
+    ("hot", hot),
     ("identity", identity),
     ("names", names),
 ];
@@ -154,6 +155,19 @@ pub fn usage(data: &[u8]) {
     let _ = decode_usage(None, VOLUME, id, &object);
 }
 
+/// The hot set: the bytes as they are, and as its plain content.
+pub fn hot(data: &[u8]) {
+    const NUMBER: u64 = 7;
+    let _ = HotSet::decode(None, VOLUME, (EPOCH, NUMBER), data);
+    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    object.extend(VOLUME.0.as_bytes());
+    object.extend(EPOCH.0.to_le_bytes());
+    object.extend(NUMBER.to_le_bytes());
+    object.extend(SALT.0);
+    Sealer::new(None, VOLUME, ObjectKind::Hot, SALT, NUMBER).seal(0, data, &mut object);
+    let _ = HotSet::decode(None, VOLUME, (EPOCH, NUMBER), &object);
+}
+
 /// `volume.json`.
 pub fn identity(data: &[u8]) {
     let _ = Identity::decode(data);
@@ -165,6 +179,7 @@ pub fn names(data: &[u8]) {
     let _ = keys::parse_entry(text);
     let _ = keys::parse_run(text);
     let _ = keys::parse_checkpoint(text);
+    let _ = keys::parse_hot(text);
     if let Ok(url) = StoreUrl::parse(text) {
         let _ = url.volume_name();
         let _ = url.parent();

@@ -39,6 +39,7 @@ pub enum ObjectKind {
     Checkpoint = 5,
     Usage = 6,
     Roots = 7,
+    Hot = 8,
 }
 
 /// The bytes are not what was sealed at this place with this key.

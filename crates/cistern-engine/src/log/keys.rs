@@ -18,6 +18,8 @@ pub const LOG_PREFIX: &str = "log/";
 /// Runs, usage and roots objects: everything that a checkpoint names by id.
 pub const MAP_PREFIX: &str = "map/";
 pub const CHECKPOINT_PREFIX: &str = "checkpoint/";
+/// Hot sets: advice, see [`super::hot`].
+pub const HOT_PREFIX: &str = "hot/";
 
 /// The log object at `seq`.
 pub fn entry(seq: Seq) -> String {
@@ -46,6 +48,16 @@ pub fn checkpoint(epoch: Epoch, covered: Seq) -> String {
 pub fn parse_checkpoint(key: &str) -> Option<(Epoch, Seq)> {
     let (epoch, covered) = key.strip_prefix(CHECKPOINT_PREFIX)?.split_once('-')?;
     Some((Epoch(number(epoch)?), Seq(number(covered)?)))
+}
+
+/// The hot set with this number that the writer of `epoch` made.
+pub fn hot(epoch: Epoch, number: u64) -> String {
+    format!("{HOT_PREFIX}{:016x}-{number:016x}", epoch.0)
+}
+
+pub fn parse_hot(key: &str) -> Option<(Epoch, u64)> {
+    let (epoch, count) = key.strip_prefix(HOT_PREFIX)?.split_once('-')?;
+    Some((Epoch(number(epoch)?), number(count)?))
 }
 
 fn number(digits: &str) -> Option<u64> {
@@ -90,6 +102,9 @@ mod tests {
             prop_assert_eq!(parse_run(&run(run_id)), Some(run_id));
             let (one, two) = (checkpoint(Epoch(a), Seq(b)), checkpoint(Epoch(c), Seq(d)));
             prop_assert_eq!(parse_checkpoint(&one), Some((Epoch(a), Seq(b))));
+            prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));
+            let (one, two) = (hot(Epoch(a), b), hot(Epoch(c), d));
+            prop_assert_eq!(parse_hot(&one), Some((Epoch(a), b)));
             prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));
         }
     }
