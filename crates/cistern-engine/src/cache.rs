@@ -75,6 +75,11 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
+    /// What it was made of.
+    pub const fn parts(&self) -> ([u8; 16], u64) {
+        (self.id, self.number)
+    }
+
     /// `id` is unique by randomness (an epoch's salt, a run's id), `number` counts within it.
     pub const fn new(id: [u8; 16], number: u64) -> CacheKey {
         CacheKey { id, number }
@@ -179,6 +184,11 @@ impl ChunkCache {
         let fits = range.end / CHUNK_BYTES as u64 <= u64::from(u32::MAX);
         state.queue.find(object, &range).is_some()
             || (fits && split(object, &range).all(|(id, part)| state.index.has(&id, pieces(&part))))
+    }
+
+    /// Whether much waits for the writer: whoever fills at will should pause.
+    pub fn is_busy(&self) -> bool {
+        self.shared.state().queue.is_half_full()
     }
 
     /// Drops everything of an object, for instance because it failed a verification further up.

@@ -7,6 +7,7 @@ mod ahead;
 mod close;
 mod dirty;
 mod frames;
+mod hot;
 mod live;
 mod locks;
 mod open;
@@ -39,6 +40,7 @@ pub mod admin;
 
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
+pub use warm::{Warm, WarmStep};
 
 /// What a new volume is to be.
 #[derive(Clone, Debug)]
@@ -168,6 +170,8 @@ pub struct Volume {
     map: Arc<Map>,
     frames: Arc<frames::FrameReader>,
     ahead: ahead::Ahead,
+    /// Absent without a chunk cache.
+    hot: Option<hot::HotKeeper>,
     /// The committed state that a reader opened, or what a writer began with.
     opened: Opened,
     /// Absent when open read-only.
@@ -296,7 +300,7 @@ impl Volume {
         self.counted(IoKind::BlockStatus, Some((offset, len)), request).await
     }
 
-    /// Brings a range into the chunk cache.
+    /// Brings a range into the chunk cache; does nothing without one.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         let request = async {
             self.check_bounds(offset, len)?;
@@ -326,7 +330,10 @@ impl Volume {
     /// arrive after this call fail with `Closed`. Safe to call again.
     pub async fn close(&self, drain_limit: Duration) -> CloseReport {
         match &self.writer {
-            Some(writer) => writer.close(drain_limit).await,
+            Some(writer) => {
+                let (report, ()) = futures_util::join!(writer.close(drain_limit), self.save_hot_set());
+                report
+            }
             None => CloseReport { clean: true, journal_bytes_left: 0, reason: None },
         }
     }

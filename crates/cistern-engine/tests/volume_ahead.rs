@@ -5,12 +5,13 @@ use std::{fmt, ops::Range, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
+    Error,
     cache::ChunkCache,
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
     store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult, Stores},
-    volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
+    volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume, Warm},
 };
 
 const MIB: u64 = 1 << 20;
@@ -210,4 +211,112 @@ async fn a_prefetched_range_is_read_from_the_cache() {
         assert_eq!(read(&volume, mib * MIB, MIB).await, noise(mib * MIB, MIB as usize));
     }
     assert_eq!(fixture.gets(), fetched);
+}
+
+/// Warms until everything is done; gives the bytes that had to be fetched.
+async fn warm(volume: &Volume, what: Warm) -> Result<u64, Error> {
+    let (mut at, mut fetched) = (0, 0);
+    loop {
+        let step = volume.warm(what, at).await?;
+        fetched += step.fetched_bytes;
+        match step.next {
+            Some(next) => assert!(next > at && next < step.total, "{step:?}"),
+            None => return Ok(fetched),
+        }
+        at = step.next.unwrap_or(0);
+    }
+}
+
+/// Scattered blocks that a client reads again and again.
+const HOT_BLOCKS: [u64; 8] = [3, 700, 701, 1500, 2222, 3000, 3500, 4000];
+
+async fn read_hot(volume: &Volume) {
+    for block in HOT_BLOCKS {
+        let mib = block / 256;
+        let expected = noise(mib * MIB, MIB as usize);
+        let at = (block % 256 * 4096) as usize;
+        assert_eq!(read(volume, block * 4096, 4096).await, expected[at..at + 4096]);
+    }
+}
+
+impl Fixture {
+    async fn hot_sets(&self) -> Vec<String> {
+        let listed = self.store().list_after("hot/", "", 100).await.expect("listed");
+        listed.into_iter().map(|l| l.key).collect()
+    }
+
+    /// A volume with some hot blocks, closed; its hot set is in the store.
+    async fn with_hot_set() -> Fixture {
+        let fixture = Fixture::written(16 * MIB).await;
+        let cache = fixture.cache("first").await;
+        let volume = fixture.open(Some(cache.clone())).await;
+        read_hot(&volume).await;
+        cache.close().await; // what was read is in the index
+        fixture.close(volume).await;
+        fixture
+    }
+}
+
+/// What was hot on one host is fetched in bulk on the next, whose reads then need no store; the host
+/// before leaves one hot set, whatever it found there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hot_set_warms_a_new_cache() {
+    let fixture = Fixture::with_hot_set().await;
+    let first = fixture.hot_sets().await;
+    assert_eq!(first.len(), 1, "{first:?}");
+    let volume = fixture.reader(Some(fixture.cache("second").await)).await;
+    warm(&volume, Warm::Hot).await.expect("warm");
+    warm(&volume, Warm::Metadata).await.expect("warm");
+    let before = fixture.gets();
+    read_hot(&volume).await;
+    assert_eq!(fixture.gets(), before);
+
+    let volume = fixture.open(Some(fixture.cache("third").await)).await;
+    for mib in 0..16 {
+        read(&volume, mib * MIB, MIB).await;
+    }
+    fixture.close(volume).await;
+    let second = fixture.hot_sets().await;
+    assert!(second.len() == 1 && second > first, "{second:?} replaces {first:?}");
+}
+
+/// A hot set that is damaged, or named by somebody else, costs a remark and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_hot_set_is_ignored() {
+    let fixture = Fixture::with_hot_set().await;
+    let name = fixture.hot_sets().await.remove(0);
+    fixture.store().put(&name, Bytes::from_static(b"rubbish")).await.expect("put");
+    fixture.store().put("hot/not-ours", Bytes::new()).await.expect("put");
+    let volume = fixture.open(Some(fixture.cache("second").await)).await;
+    assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::Corrupt { .. })));
+    read_hot(&volume).await;
+    fixture.close(volume).await;
+    let left = fixture.hot_sets().await;
+    assert!(
+        left.len() == 2 && !left.contains(&name) && left.contains(&"hot/not-ours".to_owned()),
+        "{left:?}"
+    );
+}
+
+/// With the map warmed, no lookup asks the store; without a cache or a hot set, warming says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_map_needs_no_store() {
+    let fixture = Fixture::written(16 * MIB).await;
+    let cache = fixture.cache("cache").await;
+    let volume = fixture.reader(Some(cache.clone())).await;
+    assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::NotFound(_))));
+    assert!(warm(&volume, Warm::Metadata).await.expect("warm") > 0);
+    cache.close().await;
+    let before = fixture.gets();
+    let mut at = 0;
+    while at < 64 * MIB {
+        let found = volume.ranges(at, 64 * MIB - at, 10).await.expect("ranges");
+        at += found.iter().map(|(len, _)| len).sum::<u64>();
+    }
+    assert_eq!(fixture.gets(), before);
+    let range = Warm::Range { offset: MIB, len: 4 * MIB };
+    let bare = fixture.reader(None).await;
+    assert!(matches!(warm(&bare, range).await, Err(Error::Invalid(_))));
+    let beyond = Warm::Range { offset: 0, len: 65 * MIB };
+    assert!(matches!(warm(&volume, beyond).await, Err(Error::OutOfRange { .. })));
 }

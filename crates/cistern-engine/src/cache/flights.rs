@@ -138,6 +138,13 @@ impl Flights {
         gaps
     }
 
+    /// What will be told of the GETs that touch `range`.
+    pub fn touching(&self, object: CacheKey, range: &Range<u64>) -> Vec<Outcome> {
+        let list = self.objects.get(&object).map_or(&[][..], Vec::as_slice);
+        let touches = |f: &&Flight| f.range.start < range.end && range.start < f.range.end;
+        list.iter().filter(touches).map(|f| f.outcome.clone()).collect()
+    }
+
     /// A GET under way that a reader would have to wait for and that has all of `range`.
     pub fn joinable(&self, object: CacheKey, range: &Range<u64>, demand_only: bool) -> Option<Flight> {
         let covers = |f: &&Flight| {

@@ -44,6 +44,10 @@ impl Queue {
         true
     }
 
+    pub fn is_half_full(&self) -> bool {
+        self.fills.len() >= FILLS_MAX / 2 || self.bytes >= FILL_BYTES_MAX / 2
+    }
+
     /// The bytes of a range, if one fill has them all.
     pub fn find(&self, object: CacheKey, range: &Range<u64>) -> Option<Bytes> {
         self.fills.iter().filter(|fill| fill.object == object).find_map(|fill| {

@@ -32,6 +32,8 @@ use crate::{
 
 /// Neighbours come apart from what is waited for when their transfer takes longer than this.
 const APART_MIN: Duration = Duration::from_millis(10);
+/// How long to wait for the writer of the cache before warming goes on.
+const CACHE_BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// The least time a reader gives a prefetch that is under way.
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
 /// How long it waits before anything is known of the link.
@@ -173,13 +175,23 @@ impl ObjectReader {
         self.fetch_ahead(object, range, Purpose::Ahead).await.map(drop)
     }
 
-    /// Fetches what of `range` is neither here nor under way into the chunk cache. Gives the bytes
-    /// fetched.
+    /// Brings `range` into the chunk cache, as fast as that takes it, and waits for what others
+    /// fetch of it. Gives the bytes that had to be fetched.
     pub async fn warm(&self, object: &ObjectRef, range: Range<u64>) -> Result<u64> {
-        match self.cache {
-            Some(_) => self.fetch_ahead(object, range, Purpose::Warm).await,
-            None => Ok(0),
+        let Some(cache) = &self.cache else { return Ok(0) };
+        while cache.is_busy() {
+            self.env.sleep(CACHE_BUSY_PAUSE).await;
         }
+        let others = self.state().flights.touching(object.cache, &range);
+        let fetched = self.fetch_ahead(object, range, Purpose::Warm).await;
+        for other in others {
+            let _ = other.await; // its owner says what became of it
+        }
+        fetched
+    }
+
+    pub fn has_cache(&self) -> bool {
+        self.cache.is_some()
     }
 
     /// Drops the cached copy of an object that failed its verification.
@@ -324,7 +336,7 @@ impl ObjectReader {
                 continue;
             }
             let Some(lead) = self.begin_ahead(object, &gap, purpose) else { continue };
-            let needed = gap.start.max(range.start)..gap.end.min(range.end);
+            let needed = gap.start..gap.start + 1; // how far it reaches is seen by whoever reads it
             let store = match purpose {
                 Purpose::Warm => &self.stores.background,
                 Purpose::Demand | Purpose::Ahead => &self.stores.ahead,

@@ -58,7 +58,8 @@ impl HotSet {
                     i += 1;
                 }
                 let touching = theirs[i..].iter().take_while(|r| r.start < ours.end);
-                sum += touching.map(|r| u64::from(r.end.min(ours.end) - r.start.max(ours.start))).sum::<u64>();
+                sum +=
+                    touching.map(|r| u64::from(r.end.min(ours.end) - r.start.max(ours.start))).sum::<u64>();
             }
             sum
         };

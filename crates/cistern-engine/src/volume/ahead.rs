@@ -13,7 +13,7 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use crate::{
     Result,
-    cache::{AheadCounts, ObjectReader, ObjectRef, PrefetchTask},
+    cache::{AheadCounts, ObjectReader, PrefetchTask},
     map::Lookup,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
     volume::{
@@ -21,6 +21,7 @@ use crate::{
         frames::FrameReader,
         order::Source,
         readahead::{Feedback, ReadAhead},
+        warm::WARM_FETCH_BYTES_MAX,
     },
 };
 
@@ -130,7 +131,7 @@ pub(super) fn mapped(view: Vec<(Extent, Source)>) -> Vec<(Extent, Lookup)> {
 impl FrameReader {
     /// Fetches the stored bytes of mappings for a reader who will come soon.
     async fn prefetch(&self, mappings: &[Mapping]) -> Result<()> {
-        stream::iter(self.fetches(mappings))
+        stream::iter(self.fetches(mappings, FETCH_BYTES_MAX))
             .map(|(seq, range)| async move {
                 let object = self.object(seq)?.0;
                 self.reader().prefetch(&object, range).await
@@ -141,16 +142,16 @@ impl FrameReader {
     }
 
     /// The ranges of objects that hold the data of mappings.
-    fn fetches(&self, mappings: &[Mapping]) -> Vec<(Seq, Range<u64>)> {
+    fn fetches(&self, mappings: &[Mapping], bytes_max: u64) -> Vec<(Seq, Range<u64>)> {
         let data = mappings.iter().filter(|m| matches!(m.place, Place::Frame(_)));
-        join_ranges(data.map(|m| self.place(m)).collect())
+        join_ranges(data.map(|m| self.place(m)).collect(), bytes_max)
     }
 
     /// Brings the stored bytes of mappings into the chunk cache. Gives the bytes fetched.
     pub(super) async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64> {
-        stream::iter(self.fetches(mappings))
+        stream::iter(self.fetches(mappings, WARM_FETCH_BYTES_MAX))
             .map(|(seq, range)| async move {
-                let object: ObjectRef = self.object(seq)?.0;
+                let object = self.object(seq)?.0;
                 self.reader().warm(&object, range).await
             })
             .buffer_unordered(at_once)
@@ -160,7 +161,7 @@ impl FrameReader {
 }
 
 /// Fewer and larger ranges that hold the given ones, as far as gaps and size allow.
-fn join_ranges(mut frames: Vec<(Seq, Range<u64>)>) -> Vec<(Seq, Range<u64>)> {
+fn join_ranges(mut frames: Vec<(Seq, Range<u64>)>, bytes_max: u64) -> Vec<(Seq, Range<u64>)> {
     frames.sort_unstable_by_key(|(seq, range)| (*seq, range.start));
     let mut out: Vec<(Seq, Range<u64>)> = Vec::new();
     for (seq, range) in frames {
@@ -168,7 +169,7 @@ fn join_ranges(mut frames: Vec<(Seq, Range<u64>)>) -> Vec<(Seq, Range<u64>)> {
             Some((last, wide))
                 if *last == seq
                     && range.start <= wide.end + GAP_BYTES_MAX
-                    && range.end - wide.start <= FETCH_BYTES_MAX =>
+                    && range.end - wide.start <= bytes_max =>
             {
                 wide.end = wide.end.max(range.end);
             }
@@ -189,6 +190,6 @@ mod tests {
         let wanted = vec![at(1, 200_000), at(2, 0), at(1, 150_000), at(1, 9 << 20)];
         let expected =
             vec![(Seq(1), 150_000..204_096), (Seq(1), 9 << 20..(9 << 20) + 4096), (Seq(2), 0..4096)];
-        assert_eq!(join_ranges(wanted), expected);
+        assert_eq!(join_ranges(wanted, FETCH_BYTES_MAX), expected);
     }
 }

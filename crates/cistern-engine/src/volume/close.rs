@@ -12,6 +12,17 @@ use crate::{
 /// How long the last checkpoint and the release may take beyond draining.
 const FINISH_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long writing the hot set may take: nothing depends on it.
+const HOT_SET_LIMIT: Duration = Duration::from_secs(5);
+
+impl Volume {
+    pub(super) async fn save_hot_set(&self) {
+        if let Some(hot) = &self.hot {
+            let _ = self.env.timeout(HOT_SET_LIMIT, hot.save_at_close()).await; // the next one will
+        }
+    }
+}
+
 impl Writer {
     pub async fn close(&self, drain_limit: Duration) -> CloseReport {
         // Requests under way end with this or before it.

@@ -108,6 +108,10 @@ impl FrameReader {
         Ok(parts.into_iter().flatten().collect())
     }
 
+    pub(super) fn epochs(&self) -> &Arc<[EpochStart]> {
+        &self.epochs
+    }
+
     pub(super) fn reader(&self) -> &Arc<ObjectReader> {
         &self.reader
     }
@@ -200,8 +204,7 @@ impl FrameReader {
         let salt = salt_of(&self.epochs, seq).ok_or_else(|| {
             Error::corrupt("map", format!("it names seq {seq}, which is before the first claim"))
         })?;
-        let key = keys::entry(seq);
-        Ok((ObjectRef { key, cache: CacheKey::new(salt.0, seq.0), bytes: None }, salt))
+        Ok((entry_object(seq, salt), salt))
     }
 
     fn sealer(&self, salt: Salt, seq: Seq) -> Sealer {
@@ -213,6 +216,11 @@ impl FrameReader {
         self.sealers.insert(seq.0, sealer.clone());
         sealer
     }
+}
+
+/// The log object at `seq`, for reading.
+pub(super) fn entry_object(seq: Seq, salt: Salt) -> ObjectRef {
+    ObjectRef { key: keys::entry(seq), cache: CacheKey::new(salt.0, seq.0), bytes: None }
 }
 
 impl Group {

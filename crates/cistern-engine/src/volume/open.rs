@@ -26,13 +26,14 @@ use crate::{
     map::{Map, MapOptions},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
-    units::{BLOCK_BYTES, JournalPos, VolumeId},
+    units::{BLOCK_BYTES, Epoch, JournalPos, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
         ahead::Ahead,
         check_size,
         dirty::{Dirty, DirtyIndex},
         frames::FrameReader,
+        hot::{self, HotKeeper},
         live,
         order::{Core, Written},
         pacing::Pacer,
@@ -75,8 +76,12 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
     let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
     let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
-    let parts = ReadParts { env: &o.env, stores: &o.stores, cache: o.cache, memory_bytes: o.memory_bytes };
-    Ok(Arc::new(read_only(parts, &keys, &committed)))
+    let cache = o.cache.clone();
+    let parts = ReadParts { env: &o.env, stores: &o.stores, cache, memory_bytes: o.memory_bytes };
+    let mut volume = read_only(parts, &keys, &committed);
+    let side = (&volume.map, &volume.frames);
+    volume.hot = keep_hot_set(&o.env, &o.stores, o.cache, &keys, side, None);
+    Ok(Arc::new(volume))
 }
 
 /// A volume that shows one committed state.
@@ -90,7 +95,27 @@ pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed)
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
     };
-    Volume { env, id: keys.volume, io, map, frames, ahead, opened, writer: None }
+    Volume { env, id: keys.volume, io, map, frames, ahead, hot: None, opened, writer: None }
+}
+
+fn keep_hot_set(
+    env: &Env,
+    stores: &Stores,
+    cache: Option<Arc<ChunkCache>>,
+    keys: &VolumeKeys,
+    (map, frames): (&Arc<Map>, &Arc<FrameReader>),
+    epoch: Option<Epoch>,
+) -> Option<HotKeeper> {
+    Some(HotKeeper::start(hot::Parts {
+        env: env.clone(),
+        store: stores.background.clone(),
+        cache: cache?,
+        reader: frames.reader().clone(),
+        map: map.clone(),
+        keys: keys.clone(),
+        epochs: frames.epochs().clone(),
+        epoch,
+    }))
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
@@ -113,6 +138,8 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let written = Written { cache: o.cache.clone(), salt: log.salt(), admit };
     let core = Arc::new(Core::new(journal.clone(), map.clone(), pacer, written, dirty, size_bytes));
 
+    let epoch = Some(log.epoch());
+    let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
     let write_back = start_write_back(&o, tuning, &identity, committed, &core, &log);
     let control = write_back.control().clone();
@@ -133,7 +160,17 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         write_back: tokio::sync::Mutex::new(Some(write_back)),
     };
     let (env, io) = (o.env.clone(), IoCounters::new(o.env.now()));
-    Ok(Arc::new(Volume { env, id: identity.volume, io, map, frames, ahead, opened, writer: Some(writer) }))
+    Ok(Arc::new(Volume {
+        env,
+        id: identity.volume,
+        io,
+        map,
+        frames,
+        ahead,
+        hot,
+        opened,
+        writer: Some(writer),
+    }))
 }
 
 /// The bound that the user set, within what the journal holds.

@@ -33,8 +33,7 @@ impl StoredRuns {
 #[async_trait]
 impl RunIo for StoredRuns {
     async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        let object = ObjectRef { key: keys::run(run.id), cache: cache_key(run), bytes: Some(run.bytes) };
-        self.reader.read(&object, range, WINDOW_BYTES).await
+        self.reader.read(&run_object(run), range, WINDOW_BYTES).await
     }
 
     async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
@@ -55,6 +54,11 @@ impl RunIo for StoredRuns {
     async fn write_merged(&self, id: RunId, body: Bytes) -> Result<()> {
         put(&self.stores.background, id, body).await
     }
+}
+
+/// A run, for reading.
+pub(super) fn run_object(run: &RunMeta) -> ObjectRef {
+    ObjectRef { key: keys::run(run.id), cache: cache_key(run), bytes: Some(run.bytes) }
 }
 
 fn cache_key(run: &RunMeta) -> CacheKey {
