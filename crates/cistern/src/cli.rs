@@ -24,6 +24,7 @@ mod rm;
 mod serve;
 mod set;
 mod status;
+mod warm;
 
 const FIRST_STEPS: &str = "\
 First steps:
@@ -63,6 +64,7 @@ enum Verb {
     Check(check::Check),
     Probe(probe::Probe),
     Resize(resize::Resize),
+    Warm(warm::Warm),
     Rm(rm::Rm),
     Key(key::Key),
     Journal(journal::Journal),
@@ -94,6 +96,7 @@ impl Cli {
             Verb::Check(verb) => verb.run(&context).await,
             Verb::Probe(verb) => verb.run(&context).await,
             Verb::Resize(verb) => verb.run(&context).await,
+            Verb::Warm(verb) => verb.run(&context).await,
             Verb::Rm(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,
             Verb::Journal(verb) => verb.run(&context).await,

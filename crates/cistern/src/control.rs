@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::volume::VolumeStatus;
+use cistern_engine::volume::{VolumeStatus, Warm};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -52,6 +52,8 @@ pub enum Request {
     /// Changes settings of a volume, for now and after restarts: [`SetDone`]. After a switch to
     /// writethrough the reply comes when everything acknowledged before is committed.
     Set { volume: String, changes: Vec<Change> },
+    /// Warms the chunk cache from a cursor on, for about half a second: `WarmStep`.
+    Warm { volume: String, what: Warm, from: u64 },
 }
 
 /// What a daemon answers.

@@ -27,7 +27,12 @@ use std::{
 pub use live::SettingStatus;
 pub use open::{open_once, volume_directory, volume_disk};
 
-use cistern_engine::{cache::ChunkCache, env::Env, store::Scheduler, volume::Volume};
+use cistern_engine::{
+    cache::ChunkCache,
+    env::Env,
+    store::Scheduler,
+    volume::{Volume, Warm, WarmStep},
+};
 use cistern_nbd::Server;
 use serde::Serialize;
 
@@ -317,6 +322,11 @@ impl Daemon {
     /// Makes the rates count that the volumes ask for.
     fn set_rates(&self) {
         self.scheduler.set_rates(live::least(self.served.iter().filter_map(|served| served.live.as_ref())));
+    }
+
+    /// Warms the chunk cache with a part of a volume.
+    pub async fn warm(&self, volume: &str, what: Warm, from: u64) -> Outcome<WarmStep> {
+        Ok(self.find(volume)?.volume.warm(what, from).await?)
     }
 
     fn find(&self, volume: &str) -> Outcome<&Served> {

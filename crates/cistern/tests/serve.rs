@@ -157,6 +157,33 @@ fn resize_served_and_not() {
     daemon.stop();
 }
 
+/// `warm` fills the cache of a running daemon, says how much was missing, and the second time
+/// nothing is; a new cache takes what was hot before. Without a daemon it says what to do.
+#[test]
+fn warm_fills_the_cache() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(3, 0, 4 * MIB);
+    daemon.stop();
+    let daemon = home.start(&["./tank"]);
+    home.ok(&["warm", "./tank", "0-2M"]);
+    let all = home.ok(&["warm", "./tank"]);
+    assert!(all.starts_with("tank: 1 GiB warm, "), "{all}");
+    let again = home.ok(&["warm", "./tank", "2M+2M", "--json"]);
+    let again: serde_json::Value = serde_json::from_str(&again).expect("JSON");
+    assert_eq!((&again["bytes"], &again["fetched_bytes"]), (&(2 * MIB).into(), &0.into()));
+    home.ok(&["warm", "./tank", "--metadata"]);
+    daemon.assert_filled(3, 0, 4 * MIB);
+    let beyond = home.fails(2, &["warm", "./tank", "1G+1G"]);
+    assert!(beyond.contains("1 GiB"), "{beyond}");
+    daemon.stop();
+    let daemon = home.start(&["./tank"]);
+    home.ok(&["warm", "./tank", "--hot"]);
+    daemon.stop();
+    let gone = home.fails(4, &["warm", "./tank"]);
+    assert!(gone.contains("cistern serve"), "{gone}");
+}
+
 /// Readers need no claim: they serve the committed state beside the writer, and cannot write.
 #[test]
 fn read_only_beside_the_writer() {

@@ -163,6 +163,7 @@ async fn answer(daemon: &Daemon, request: Request) -> Vec<u8> {
             let limit = limit_ms.map(Duration::from_millis);
             encode(daemon.drain(volume.as_deref(), limit).await)
         }
+        Request::Warm { volume, what, from } => encode(daemon.warm(&volume, what, from).await),
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }

@@ -1,0 +1,164 @@
+//! `cistern warm`: fill the chunk cache of a running daemon before somebody reads.
+//!
+//! Asks in steps of about half a second, and keeps the cursor here: whoever interrupts it has
+//! stopped it, and what was fetched stays.
+
+use std::str::FromStr;
+
+use cistern_engine::volume::{Warm as What, WarmStep};
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    cli::Context,
+    config::{Settings, StateSettings},
+    control::{self, Request, ServedStatus},
+    failure::{Failure, Kind, Outcome},
+    place::{VolumeUrl, volume_url},
+    quantity::ByteSize,
+    terminal::{self, Progress},
+};
+
+/// Bring a served volume, or a part of it, into the chunk cache
+///
+/// Fetches at low priority what is not in the cache yet; reads and write-back go first. Without
+/// RANGE or an option: the whole volume. Ctrl-C stops it, and what was fetched stays.
+#[derive(Args)]
+pub struct Warm {
+    /// URL of the volume
+    #[arg(value_name = "URL", value_parser = volume_url)]
+    volume: VolumeUrl,
+
+    /// Only these bytes of the volume: FROM-TO like 0-10G, or FROM+LENGTH like 10G+1G
+    #[arg(value_name = "RANGE", conflicts_with_all = ["metadata", "hot"])]
+    range: Option<Span>,
+
+    /// Only cistern's own metadata: where each block lies. The metadata of a filesystem on the volume
+    /// is data to cistern, and part of the hot set when it is used often
+    #[arg(long, conflicts_with = "hot")]
+    metadata: bool,
+
+    /// Only what was hot when the volume was closed last, or within the last half hour. A daemon with
+    /// an empty cache does this by itself
+    #[arg(long)]
+    hot: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+}
+
+/// Bytes of a volume, from the first to behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    from: u64,
+    to: u64,
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let explain =
+            || format!("'{text}' is not a range: write FROM-TO like 0-10G, or FROM+LENGTH like 10G+1G");
+        let size = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
+        let (from, to) = match (text.split_once('-'), text.split_once('+')) {
+            (Some((from, to)), None) => (size(from)?, size(to)?),
+            (None, Some((from, len))) => {
+                let from = size(from)?;
+                (from, from.checked_add(size(len)?).ok_or_else(explain)?)
+            }
+            _ => return Err(explain()),
+        };
+        match from < to {
+            true => Ok(Span { from, to }),
+            false => Err(format!("'{text}' is empty: it ends where it begins, or before")),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Report {
+    volume: String,
+    /// Bytes looked at: of the volume, or of objects with --metadata and --hot.
+    bytes: u64,
+    /// Bytes of them, as they lie in the store, that were not in the cache.
+    fetched_bytes: u64,
+}
+
+impl Warm {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let flags = Settings { state: self.state.clone(), ..Settings::default() };
+        let settings = flags.resolve(context.file.clone())?;
+        let url = self.volume.url.to_string();
+        let Some((daemon, served)) = control::serving(&settings.state_dir, &url).await? else {
+            let failure = Failure::new(Kind::NotFound, format!("no daemon serves {}", self.volume.name));
+            return Err(failure.hint("warming fills the cache of a running daemon: `cistern serve` it first"));
+        };
+        let what = self.what(&served)?;
+        let progress = Progress::spinning("warming");
+        let mut report = Report { volume: self.volume.name.clone(), bytes: 0, fetched_bytes: 0 };
+        let mut from = 0;
+        loop {
+            let request = Request::Warm { volume: url.clone(), what, from };
+            let step: WarmStep =
+                daemon.ask(&request, None).await.map_err(|failure| explain(failure, what))?;
+            (report.bytes, report.fetched_bytes) = (step.total, report.fetched_bytes + step.fetched_bytes);
+            let Some(next) = step.next else { break };
+            from = next;
+            let (done, of, fetched) = (ByteSize(next), ByteSize(step.total), ByteSize(report.fetched_bytes));
+            progress.message(format!("warming: {done} of {of}, {fetched} fetched"));
+        }
+        drop(progress);
+        match self.json {
+            true => terminal::say_json(&report),
+            false => {
+                let (bytes, fetched) = (ByteSize(report.bytes), ByteSize(report.fetched_bytes));
+                terminal::say(format!("{}: {bytes} warm, {fetched} fetched", report.volume))
+            }
+        }
+    }
+
+    fn what(&self, served: &ServedStatus) -> Outcome<What> {
+        let size_bytes = served.status.size_bytes;
+        match (self.metadata, self.hot, self.range) {
+            (true, ..) => Ok(What::Metadata),
+            (_, true, _) => Ok(What::Hot),
+            (.., None) => Ok(What::Range { offset: 0, len: size_bytes }),
+            (.., Some(span)) if span.to > size_bytes => {
+                let (size, name) = (ByteSize(size_bytes), &self.volume.name);
+                Err(Failure::usage(format!("the range ends behind the volume: {name} has {size}")))
+            }
+            (.., Some(span)) => Ok(What::Range { offset: span.from, len: span.to - span.from }),
+        }
+    }
+}
+
+fn explain(failure: Failure, what: What) -> Failure {
+    match (failure.kind, what) {
+        (Kind::NotFound, What::Hot) => {
+            failure.hint("it is written when a volume with a chunk cache is closed")
+        }
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways to write a range mean the same; what is empty or unclear is refused with an example.
+    #[test]
+    fn ranges_people_write() {
+        let gib = 1 << 30;
+        assert_eq!("0-10G".parse(), Ok(Span { from: 0, to: 10 * gib }));
+        assert_eq!("10G+1G".parse(), Ok(Span { from: 10 * gib, to: 11 * gib }));
+        for bad in ["10G", "", "-", "5-5", "6-5", "1+0", "1-2+3", "15E+15E"] {
+            bad.parse::<Span>().expect_err(bad);
+        }
+    }
+}
