@@ -12,7 +12,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::Disk,
     env::Env,
-    store::SharedStore,
+    store::{Rates, SharedStore},
     volume::{CloseReport, Mode, RangeKind, VolumeStatus},
 };
 
@@ -80,6 +80,12 @@ pub trait Device: Send + Sync + 'static {
     async fn drain(&self) -> Result<()>;
     async fn close(&self, drain_limit: Duration) -> CloseReport;
     fn status(&self) -> VolumeStatus;
+    /// Switches the mode while requests are under way; false where that cannot be done.
+    async fn set_mode(&self, _mode: Mode) -> Result<bool> {
+        Ok(false)
+    }
+    /// Limits the way to the store from now on.
+    fn set_rates(&self, _rates: Rates) {}
 }
 
 /// Whether the same call may succeed later.

@@ -106,6 +106,8 @@ pub struct Plan {
     pub write_bytes_max: u64,
     /// Trims of the whole volume and resizes happen.
     pub sweeping: bool,
+    /// Clients switch the mode and the rates while others work.
+    pub switching: bool,
     pub faults: StoreFaults,
     /// Chance that bytes of a store's reply are damaged.
     pub damage: f64,
@@ -142,6 +144,7 @@ impl Plan {
             pause: *pick(rng, &[Duration::ZERO, Duration::from_millis(5), Duration::from_millis(300)]),
             write_bytes_max: *pick(rng, &[4096, 64 << 10, 256 << 10]),
             sweeping: rng.random_bool(0.5),
+            switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
             cache_faults: draw_cache_faults(rng, theme),

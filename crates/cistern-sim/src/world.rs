@@ -12,7 +12,7 @@ use std::{
 use cistern_engine::{Error, disk::Disk, store::SharedStore};
 
 use crate::{
-    client::{self, Excuses, Line},
+    client::{self, Excuses, Line, Modes},
     device::{Device, Engine, Site, may_pass},
     disk::{Death, SimDisk},
     env::SimEnv,
@@ -241,6 +241,7 @@ impl World {
             ops: self.ops.clone(),
             disk: self.hosts[host].state.clone(),
             successor: Mutex::new(None),
+            modes: Mutex::new(Modes::new(self.plan.settings.mode)),
             excuses: Mutex::new(Excuses { damaged: self.damaged, ..Excuses::default() }),
         };
         let device = Arc::new(Mutex::new(Some(device)));

@@ -16,7 +16,7 @@ use cistern_engine::{
     Result,
     disk::{Disk, DiskFile},
     store::{Listed, Put, SharedStore, Store, StoreResult},
-    volume::{CloseReport, RangeKind, VolumeStatus},
+    volume::{CloseReport, Mode, RangeKind, VolumeStatus},
 };
 use cistern_sim::{
     device::{Device, RealEngine},
@@ -197,6 +197,8 @@ enum DeviceLie {
     FlushesEarly,
     /// A drain is reported before it happened.
     DrainsEarly,
+    /// A switch of the mode is acknowledged and forgotten.
+    KeepsMode,
     /// Some writes end up one sector further on.
     Shifts,
     /// Some writes are acknowledged and forgotten.
@@ -264,6 +266,12 @@ impl Device for LyingDevice {
     fn status(&self) -> VolumeStatus {
         self.inner.status()
     }
+    async fn set_mode(&self, mode: Mode) -> Result<bool> {
+        match self.lie {
+            DeviceLie::KeepsMode => Ok(true),
+            _ => self.inner.set_mode(mode).await,
+        }
+    }
 }
 
 /// A disk whose sync does nothing breaks P1 at a power cut.
@@ -280,6 +288,12 @@ fn a_disk_that_loses_writes() {
         LyingDisk::lies(DiskLie::LosesWrites),
         &["P1", "cannot open", "fails without"],
     );
+}
+
+/// A switch to writethrough that does nothing breaks P1 when the host is lost.
+#[test]
+fn a_mode_that_does_not_change() {
+    must_notice(Theme::TakeOvers, LyingDevice::lies(DeviceLie::KeepsMode), &["P1", "P2"]);
 }
 
 /// A store that loses a put which it has confirmed breaks P2.

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     cache::ChunkCache,
-    store::{Retry, Scheduler, SharedStore, Stores},
+    store::{Rates, Retry, Scheduler, SharedStore, Stores},
     volume::{
-        CloseReport, CreateOptions, OpenOptions, Piece, RangeKind, ReadOnlyOptions, Volume, VolumeStatus,
+        CloseReport, CreateOptions, LiveSettings, Mode, OpenOptions, Piece, RangeKind, ReadOnlyOptions,
+        Volume, VolumeStatus,
         admin::{self, JournalItem},
     },
 };
@@ -28,8 +29,8 @@ fn store(site: &Site) -> SharedStore {
 }
 
 /// The store as a daemon on this host uses it.
-fn stores(site: &Site) -> Stores {
-    Scheduler::new(site.env.clone()).stores(&site.store, RETRY_DEADLINE)
+fn stores(site: &Site, scheduler: &Arc<Scheduler>) -> Stores {
+    scheduler.stores(&site.store, RETRY_DEADLINE)
 }
 
 /// The cache, if there is to be one and it can be had: as in production, serving goes on without.
@@ -52,9 +53,10 @@ impl Engine for RealEngine {
     }
 
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>> {
+        let scheduler = Scheduler::new(site.env.clone());
         let options = OpenOptions {
             env: site.env.clone(),
-            stores: stores(site),
+            stores: stores(site, &scheduler),
             state: site.state.clone(),
             cache: cache(site, settings).await,
             key: settings.key.clone(),
@@ -67,18 +69,19 @@ impl Engine for RealEngine {
             host: site.host.clone(),
             take_over,
         };
-        Ok(Arc::new(RealDevice(Volume::open(options).await?)))
+        Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }
 
     async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>> {
+        let scheduler = Scheduler::new(site.env.clone());
         let options = ReadOnlyOptions {
             env: site.env.clone(),
-            stores: stores(site),
+            stores: stores(site, &scheduler),
             cache: None,
             key: settings.key.clone(),
             memory_bytes: settings.memory_bytes,
         };
-        Ok(Arc::new(RealDevice(Volume::open_read_only(options).await?)))
+        Ok(Arc::new(RealDevice(Volume::open_read_only(options).await?, scheduler)))
     }
 
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>> {
@@ -106,7 +109,8 @@ impl Engine for RealEngine {
     }
 }
 
-struct RealDevice(Arc<Volume>);
+/// A volume and what schedules its requests to the store.
+struct RealDevice(Arc<Volume>, Arc<Scheduler>);
 
 #[async_trait]
 impl Device for RealDevice {
@@ -156,5 +160,14 @@ impl Device for RealDevice {
 
     fn status(&self) -> VolumeStatus {
         self.0.status()
+    }
+
+    async fn set_mode(&self, mode: Mode) -> Result<bool> {
+        self.0.set(LiveSettings { mode: Some(mode), ..LiveSettings::default() })?;
+        Ok(true)
+    }
+
+    fn set_rates(&self, rates: Rates) {
+        self.1.set_rates(rates);
     }
 }
