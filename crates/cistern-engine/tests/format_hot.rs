@@ -21,6 +21,7 @@ fn run(number: u128) -> HotName {
     HotName::Run(RunId(Uuid::from_u128(0x0e0e_0000_0000_4000_8000_0000_0000_0000 + number)))
 }
 
+#[allow(clippy::single_range_in_vec_init)] // a list of ranges, of which some have one
 fn sample() -> HotSet {
     let objects = [
         (HotName::Entry(Seq(0)), vec![0..16]),

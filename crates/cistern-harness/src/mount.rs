@@ -122,7 +122,9 @@ impl BlockDevice {
         tool::run("blockdev", [Path::new("--flushbufs"), self.path()])?;
         self.device.detach()?;
         let Some(mut fuse) = self.fuse.take() else { return Ok(()) };
-        tool::run("umount", [&fuse.dir])?;
+        // Whoever looks at every device just now (a scan for btrfs) keeps the loop device, and so the file,
+        // for a moment longer: nbdfuse ends when the last one lets go.
+        tool::run("umount", [Path::new("--lazy"), &fuse.dir])?;
         let status = fuse.process.wait(FUSE_LIMIT)?;
         if !status.success() {
             bail!("nbdfuse ended with {status}");

@@ -11,6 +11,7 @@ use std::{
     process::Command,
 };
 
+use cistern_engine::log::identity::FORMAT;
 use daemon::{Daemon, Home};
 
 const CREATE: [&str; 3] = ["./tank", "--create", "1G"];
@@ -157,7 +158,8 @@ fn a_newer_format_is_refused() {
     filled(&home);
     let identity = home.path("tank/volume.json");
     let text = fs::read_to_string(&identity).expect("readable");
-    let newer = text.replace("\"format\": 1", "\"format\": 2");
+    let newer = text.replace(&format!("\"format\": {FORMAT}"), "\"format\": 4000");
+    assert_ne!(newer, text);
     fs::write(&identity, &newer).expect("writable");
     for verb in
         [&["serve", "./tank"][..], &["info", "./tank"], &["check", "./tank"], &["resize", "./tank", "2G"]]

@@ -116,15 +116,22 @@ impl Hot {
     }
 
     async fn run(&self) {
-        match self.load().await {
-            Ok(set) => self.warm(&set).await,
-            Err(Error::NotFound(_)) => {}
-            Err(e) => tracing::info!(error = %e, "the hot set in the store is not used"),
+        if !self.is_first_writer() {
+            match self.load().await {
+                Ok(set) => self.warm(&set).await,
+                Err(Error::NotFound(_)) => {}
+                Err(e) => tracing::info!(error = %e, "the hot set in the store is not used"),
+            }
         }
         while self.parts.epoch.is_some() {
             self.parts.env.sleep(SAVE_INTERVAL).await;
             self.save(CHANGED_PART).await;
         }
+    }
+
+    /// Whether all objects of the volume are this writer's own: no earlier hot set names any of them.
+    fn is_first_writer(&self) -> bool {
+        self.parts.epoch.is_some() && self.parts.epochs.len() <= 1
     }
 
     /// The newest hot set in the store.
