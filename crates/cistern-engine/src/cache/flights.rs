@@ -155,9 +155,14 @@ impl Flights {
         self.objects.get(&object)?.iter().find(covers).cloned()
     }
 
+    /// Bytes that prefetches have yet to bring.
+    pub fn ahead_bytes_under_way(&self) -> u64 {
+        self.held_bytes - self.landed_bytes
+    }
+
     /// Makes room for a prefetch of so many bytes, or says that there is none.
     pub fn make_room(&mut self, bytes: u64) -> bool {
-        if self.held_bytes - self.landed_bytes + bytes > self.held_bytes_max {
+        if self.ahead_bytes_under_way() + bytes > self.held_bytes_max {
             return false; // what is under way alone is too much
         }
         while self.held_bytes + bytes > self.held_bytes_max {

@@ -30,8 +30,10 @@ use crate::{
     store::{SharedStore, Stores},
 };
 
-/// Neighbours come apart from what is waited for when their transfer takes longer than this.
-const APART_MIN: Duration = Duration::from_millis(10);
+/// Neighbours come apart from what is waited for when their transfer takes longer than this, and longer
+/// than this part of the link's latency.
+const APART_MIN: Duration = Duration::from_millis(5);
+const APART_LATENCY_PART: u32 = 4;
 /// How long to wait for the writer of the cache before warming goes on.
 const CACHE_BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// The least time a reader gives a prefetch that is under way.
@@ -249,8 +251,7 @@ impl ObjectReader {
         let outcome = match flight.outcome.clone().now_or_never() {
             Some(outcome) => outcome,
             None => {
-                self.state().flights.counts.waits += 1;
-                let patience = self.patience(flight.range.end - flight.range.start);
+                let patience = self.patience(flight);
                 self.env.timeout(patience, flight.outcome.clone()).await?
             }
         };
@@ -258,9 +259,13 @@ impl ObjectReader {
         outcome.ok()?.ok().and_then(|bytes| cut(object, &flight.range, range, &bytes).ok()).map(Ok)
     }
 
-    /// How long a reader waits for a prefetch of so many bytes before it does a GET of its own.
-    fn patience(&self, bytes: u64) -> Duration {
-        let expected = self.link().map(|link| link.time_of(bytes).saturating_mul(2));
+    /// How long a reader waits for a prefetch before it does a GET of its own: twice what the link
+    /// takes for all prefetches under way, which share it.
+    fn patience(&self, flight: &Flight) -> Duration {
+        let mut state = self.state();
+        state.flights.counts.waits += 1;
+        let bytes = (flight.range.end - flight.range.start).max(state.flights.ahead_bytes_under_way());
+        let expected = state.link.estimate().map(|link| link.time_of(bytes).saturating_mul(2));
         expected.unwrap_or(PATIENCE_FIRST).max(PATIENCE_MIN)
     }
 
@@ -277,8 +282,9 @@ impl ObjectReader {
         };
         // Where their transfer takes time, the neighbours come apart from what somebody waits for.
         let beside = (wide.end - wide.start) - (needed.end - needed.start);
-        let is_slow =
-            |link: LinkEstimate| link.transfer_of(beside) > link.latency().div_f64(2.0).max(APART_MIN);
+        let is_slow = |link: LinkEstimate| {
+            link.transfer_of(beside) > (link.latency() / APART_LATENCY_PART).max(APART_MIN)
+        };
         let apart = state.link.estimate().is_some_and(is_slow);
         let (now, later) = match apart {
             true => (needed.clone(), vec![wide.start..needed.start, needed.end..wide.end]),
