@@ -75,6 +75,8 @@ pub(super) struct Flights {
     /// Those of them that landed.
     landed_bytes: u64,
     held_bytes_max: u64,
+    /// Bytes of all GETs that have not landed, whoever wants them.
+    under_way_bytes: u64,
     tickets: u64,
     pub counts: AheadCounts,
 }
@@ -88,6 +90,7 @@ impl Flights {
             held_bytes: 0,
             landed_bytes: 0,
             held_bytes_max,
+            under_way_bytes: 0,
             tickets: 0,
             counts: AheadCounts::default(),
         }
@@ -155,14 +158,14 @@ impl Flights {
         self.objects.get(&object)?.iter().find(covers).cloned()
     }
 
-    /// Bytes that prefetches have yet to bring.
-    pub fn ahead_bytes_under_way(&self) -> u64 {
-        self.held_bytes - self.landed_bytes
+    /// Bytes that GETs have yet to bring.
+    pub fn under_way_bytes(&self) -> u64 {
+        self.under_way_bytes
     }
 
     /// Makes room for a prefetch of so many bytes, or says that there is none.
     pub fn make_room(&mut self, bytes: u64) -> bool {
-        if self.ahead_bytes_under_way() + bytes > self.held_bytes_max {
+        if self.held_bytes - self.landed_bytes + bytes > self.held_bytes_max {
             return false; // what is under way alone is too much
         }
         while self.held_bytes + bytes > self.held_bytes_max {
@@ -185,6 +188,7 @@ impl Flights {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let (tell, outcome) = oneshot::channel();
+        self.under_way_bytes += range.end - range.start;
         if purpose == Purpose::Ahead {
             self.held_bytes += range.end - range.start;
         }
@@ -201,6 +205,7 @@ impl Flights {
         match (flight, bytes) {
             (Some(flight), Some(bytes)) if flight.purpose == Purpose::Ahead => {
                 flight.landed = true;
+                self.under_way_bytes -= flight.range.end - flight.range.start;
                 self.landed_bytes += flight.range.end - flight.range.start;
                 self.counts.fetched_bytes += bytes;
                 self.landed.push_back((object, ticket));
@@ -240,8 +245,9 @@ impl Flights {
         if list.is_empty() {
             self.objects.remove(&object);
         }
+        let len = flight.range.end - flight.range.start;
+        self.under_way_bytes -= if flight.landed { 0 } else { len };
         if flight.purpose == Purpose::Ahead {
-            let len = flight.range.end - flight.range.start;
             self.held_bytes -= len;
             self.landed_bytes -= if flight.landed { len } else { 0 };
             self.counts.used_bytes += flight.taken.min(len);
@@ -325,6 +331,9 @@ mod tests {
                 let listed: u64 = flights.objects.values().flatten()
                     .filter(|f| f.purpose == Purpose::Ahead).map(|f| f.range.end - f.range.start).sum();
                 prop_assert_eq!(flights.held(), listed);
+                let coming: u64 = flights.objects.values().flatten()
+                    .filter(|f| !f.landed).map(|f| f.range.end - f.range.start).sum();
+                prop_assert_eq!(flights.under_way_bytes(), coming);
             }
             for (object, ticket, _) in under_way {
                 flights.end(object, ticket, None);

@@ -260,11 +260,11 @@ impl ObjectReader {
     }
 
     /// How long a reader waits for a prefetch before it does a GET of its own: twice what the link
-    /// takes for all prefetches under way, which share it.
+    /// takes for all that is under way, which shares it.
     fn patience(&self, flight: &Flight) -> Duration {
         let mut state = self.state();
         state.flights.counts.waits += 1;
-        let bytes = (flight.range.end - flight.range.start).max(state.flights.ahead_bytes_under_way());
+        let bytes = (flight.range.end - flight.range.start).max(state.flights.under_way_bytes());
         let expected = state.link.estimate().map(|link| link.time_of(bytes).saturating_mul(2));
         expected.unwrap_or(PATIENCE_FIRST).max(PATIENCE_MIN)
     }
