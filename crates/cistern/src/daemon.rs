@@ -299,15 +299,15 @@ impl Daemon {
 
     /// Changes settings of a volume, for now and after restarts. Returns when what they promise
     /// holds.
-    pub async fn set(&self, volume: &str, changes: &[Change]) -> Outcome<SetDone> {
+    pub async fn set(self: &Arc<Self>, volume: &str, changes: &[Change]) -> Outcome<SetDone> {
         let served = self.find(volume)?;
         let live = served.live.as_ref().ok_or_else(|| {
             Failure::usage(format!("{} is served read-only: there is nothing to set", served.name))
         })?;
-        live.change(&served.volume, changes, self.env.wall_ms()).await?;
-        self.set_rates();
+        // A task of its own: if whoever asked hangs up, what is kept is in effect all the same.
+        let change = self.clone().change(served.name.clone(), changes.to_vec());
+        tokio::spawn(change).await.expect("a change does not panic and is never cancelled")?;
         let status = served.volume.status();
-        tracing::info!(volume = served.name, ?changes, "settings changed");
         if live::reaches_the_store(changes, status.mode) {
             served.volume.drain().await?;
         }
@@ -317,6 +317,16 @@ impl Daemon {
             paused_since_ms: served.paused_since_ms(),
             dirty_bytes: served.volume.status().dirty_bytes,
         })
+    }
+
+    /// Keeps changes of a volume and puts them into effect.
+    async fn change(self: Arc<Self>, volume: String, changes: Vec<Change>) -> Outcome {
+        let served = self.find(&volume)?;
+        let Some(live) = &served.live else { return Ok(()) };
+        live.change(&served.volume, &changes, self.env.wall_ms()).await?;
+        self.set_rates();
+        tracing::info!(volume, ?changes, "settings changed");
+        Ok(())
     }
 
     /// Makes the rates count that the volumes ask for.

@@ -2,6 +2,13 @@
 
 mod daemon;
 
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+};
+
+use cistern::{config::ModeSetting, control::Request, live::Change};
 use daemon::Home;
 
 const CREATE: [&str; 3] = ["./tank", "--create", "1G"];
@@ -40,6 +47,31 @@ fn a_mode_that_was_set_stays() {
     home.ok(&["set", "./tank", "mode=default", "upload-rate=default"]);
     assert_eq!(setting(&home, "mode"), ("writeback".into(), "command-line".into()));
     assert!(daemon.stop().contains("mode=writethrough"), "the start said what was set");
+}
+
+/// Whoever asks for a change and hangs up leaves no half of it: what is kept for the next start is in
+/// effect now.
+#[test]
+fn a_change_outlives_whoever_asked() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    let control = std::fs::read_dir(home.path("state/control")).expect("a directory");
+    let socket = control.map(|entry| entry.expect("an entry").path());
+    let socket = socket.filter(|path| path.extension().is_some_and(|e| e == "sock")).last().expect("one");
+    let mut asking = UnixStream::connect(socket).expect("connected");
+    let changes = vec![Change::Mode(Some(ModeSetting::Writethrough))];
+    let request = Request::Set { volume: "tank".into(), changes };
+    let line = serde_json::to_string(&request).expect("string keys") + "\n";
+    asking.write_all(line.as_bytes()).expect("sent");
+    asking.shutdown(Shutdown::Write).expect("hung up");
+    let _ = asking.read_to_end(&mut Vec::new()).expect("the daemon hung up too");
+    home.ok(&["set", "./tank", "upload-rate=100M"]);
+    assert_eq!(setting(&home, "mode"), ("writethrough".into(), "set".into()));
+    assert_eq!(volume(&home)["mode"], "writethrough");
+    daemon.kill();
+    let daemon = home.start(&["./tank"]);
+    assert_eq!(setting(&home, "mode"), ("writethrough".into(), "set".into()));
+    daemon.stop();
 }
 
 /// A pause holds the uploads over a stop and a restart; a drain and a switch to writethrough say why

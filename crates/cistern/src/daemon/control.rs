@@ -130,7 +130,7 @@ pub(super) fn lock(path: &Path) -> std::io::Result<File> {
 }
 
 /// Serves one connection until the client closes it, asks nonsense or takes too long.
-async fn talk(stream: UnixStream, daemon: &Daemon) {
+async fn talk(stream: UnixStream, daemon: &Arc<Daemon>) {
     let (input, mut output) = stream.into_split();
     let mut input = BufReader::new(input);
     loop {
@@ -155,7 +155,7 @@ async fn talk(stream: UnixStream, daemon: &Daemon) {
     }
 }
 
-async fn answer(daemon: &Daemon, request: Request) -> Vec<u8> {
+async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
     match request {
         Request::Status => encode(Ok(daemon.status())),
         Request::Io => encode(Ok(daemon.observe())),
