@@ -8,6 +8,9 @@ pub enum Error {
     /// The request itself is wrong; nothing was changed.
     #[error("{0}")]
     Invalid(String),
+    /// Mode and pause do not go together.
+    #[error("in writethrough mode write-back cannot be paused: every flush would wait until it is resumed")]
+    PausedWritethrough,
     /// A request reaches beyond the end of the volume.
     #[error("beyond the end of the volume ({size_bytes} bytes)")]
     OutOfRange { size_bytes: u64 },

@@ -245,13 +245,13 @@ async fn a_pause_and_writethrough_exclude_each_other() {
     let host = Host::with_volume().await;
     let volume = host.open().await;
     let both = LiveSettings { mode: Some(Mode::Writethrough), paused: Some(true), ..LiveSettings::default() };
-    assert!(matches!(volume.set(both), Err(Error::Invalid(_))));
+    assert!(matches!(volume.set(both), Err(Error::PausedWritethrough)));
     volume.set(paused(true)).expect("paused");
-    assert!(matches!(volume.set(mode(Mode::Writethrough)), Err(Error::Invalid(_))));
+    assert!(matches!(volume.set(mode(Mode::Writethrough)), Err(Error::PausedWritethrough)));
     assert_eq!(volume.status().mode, Mode::Writeback);
     drop(volume);
     let options = OpenOptions { mode: Mode::Writethrough, paused: true, ..host.options() };
-    assert!(matches!(Volume::open(options).await.err(), Some(Error::Invalid(_))));
+    assert!(matches!(Volume::open(options).await.err(), Some(Error::PausedWritethrough)));
 }
 
 /// What is written enters the chunk cache by being committed, but not in writearound.

@@ -142,7 +142,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         // What the protocol asks for: writing beyond the end is a lack of space.
         Error::OutOfRange { .. } if operation == "read" => Errno::Inval,
         Error::OutOfRange { .. } | Error::Full(_) => Errno::NoSpc,
-        Error::Invalid(_) => Errno::Inval,
+        Error::Invalid(_) | Error::PausedWritethrough => Errno::Inval,
         Error::ReadOnly => Errno::Perm,
         Error::Closed => Errno::Shutdown,
         Error::NotFound(_)

@@ -123,6 +123,13 @@ impl From<StoreError> for Failure {
 fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
     match error {
         Error::Invalid(_) | Error::OutOfRange { .. } => (Kind::Usage, None),
+        Error::PausedWritethrough => (
+            Kind::Usage,
+            Some(
+                "`cistern resume URL` first; or pause in another mode: `cistern set URL mode=writeback`, which gives \
+                 up that a flush waits for the store",
+            ),
+        ),
         Error::NotFound(_) => (Kind::NotFound, None),
         Error::Exists(_) => (Kind::Exists, None),
         Error::Unreachable(_) => (

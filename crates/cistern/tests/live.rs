@@ -107,6 +107,8 @@ fn kept_settings_are_never_guessed() {
     let home = Home::new();
     home.start(&CREATE).stop();
     assert!(home.ok(&["set", "./tank", "mode=writethrough"]).contains("kept"));
+    let refused = home.fails(2, &["pause", "./tank"]);
+    assert!(refused.contains("cannot be paused") && refused.contains("mode=writeback"), "{refused}");
     let daemon = home.start(&["./tank"]);
     assert_eq!(setting(&home, "mode"), ("writethrough".into(), "set".into()));
     let id = volume(&home)["volume"].as_str().expect("an id").to_owned();

@@ -55,7 +55,7 @@ impl Volume {
     /// Whether a change can be made now.
     ///
     /// # Errors
-    /// `ReadOnly`; `Invalid` for a pause in `Mode::Writethrough`, or the other way round.
+    /// `ReadOnly`; `PausedWritethrough` for a pause in `Mode::Writethrough`, or the other way round.
     pub fn may_set(&self, change: &LiveSettings) -> Result<()> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
         let mode = change.mode.unwrap_or(*writer.mode.borrow());
@@ -90,10 +90,7 @@ impl Volume {
 /// Whether mode and pause go together.
 pub(super) fn check(mode: Mode, paused: bool) -> Result<()> {
     match mode == Mode::Writethrough && paused {
-        true => Err(Error::Invalid(
-            "in writethrough mode write-back cannot be paused: every flush would wait until it is resumed"
-                .into(),
-        )),
+        true => Err(Error::PausedWritethrough),
         false => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! `cistern set`, `pause` and `resume`: change how a volume is served, now and after restarts.
 
+use cistern_engine::Error;
 use clap::Args;
 
 use crate::{
@@ -7,7 +8,7 @@ use crate::{
     config::{KeySettings, Settings, StateSettings},
     control::{self, Request, SetDone},
     daemon,
-    failure::{Failure, Kind, Outcome},
+    failure::Outcome,
     live::{Change, Kept, parse_change},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::ByteSize,
@@ -120,8 +121,7 @@ impl Target {
         let directory = daemon::volume_directory(state_dir, info.volume)?;
         let kept = Kept::load(&directory)?.after(changes, context.env.wall_ms());
         if kept.mode == Some(crate::config::ModeSetting::Writethrough) && kept.paused_since_ms.is_some() {
-            return Err(Failure::new(Kind::Usage, "in writethrough mode write-back cannot be paused")
-                .hint("every flush would wait until it is resumed; `cistern resume URL` first"));
+            return Err(Error::PausedWritethrough.into());
         }
         kept.save(&directory)?;
         match self.json {

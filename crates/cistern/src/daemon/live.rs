@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{LiveBase, ModeSetting, Source},
-    failure::{Failure, Outcome},
+    failure::Outcome,
     live::{Change, Kept},
     quantity::{ByteSize, Span},
 };
@@ -68,7 +68,7 @@ impl Live {
         let _one_at_a_time = self.changing.lock().await;
         let kept = self.kept().after(changes, wall_ms);
         let settings = self.effective(&kept);
-        volume.may_set(&settings).map_err(|e| explain(Failure::from(e)))?;
+        volume.may_set(&settings)?;
         let (directory, saved) = (self.directory.clone(), kept.clone());
         let saving = tokio::task::spawn_blocking(move || saved.save(&directory));
         saving.await.expect("saving does not panic")?;
@@ -117,17 +117,6 @@ pub fn least<'a>(lives: impl Iterator<Item = &'a Live>) -> Rates {
         upload: min(sum.upload, rates.upload),
         download: min(sum.download, rates.download),
     })
-}
-
-/// Adds what to do about a combination that is refused.
-pub fn explain(failure: Failure) -> Failure {
-    match failure.text.contains("cannot be paused") {
-        true => failure.hint(
-            "`cistern resume URL` first; or pause in another mode: `cistern set URL mode=writeback`, which gives up \
-             that a flush waits for the store",
-        ),
-        false => failure,
-    }
 }
 
 /// Whether a change ends with a wait for the store.

@@ -25,7 +25,7 @@ use crate::{
     config::{
         CACHE_BYTES_DEFAULT, JOURNAL_BYTES_DEFAULT, JOURNAL_BYTES_MIN, LiveBase, Resolved, fitting_bytes,
     },
-    daemon::{Plan, Served, host, listen::Doors, live, live::Live},
+    daemon::{Plan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
     quantity::ByteSize,
@@ -188,7 +188,7 @@ impl Writing<'_> {
                 take_over: self.take_over,
             })
         });
-        Ok((opened.await.map_err(live::explain)?.0, live))
+        Ok((opened.await?.0, live))
     }
 }
 
