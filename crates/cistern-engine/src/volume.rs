@@ -38,6 +38,7 @@ use crate::{
 
 pub mod admin;
 
+pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use warm::{Warm, WarmStep};
@@ -350,6 +351,11 @@ impl Volume {
     /// What became of the bytes that were fetched ahead of readers.
     pub fn ahead_counts(&self) -> AheadCounts {
         self.ahead.counts()
+    }
+
+    /// How many reads were answered by frames that were decoded already.
+    pub fn decoded_counts(&self) -> DecodedCounts {
+        self.frames.counts()
     }
 
     async fn counted<T>(

@@ -255,6 +255,7 @@ impl Daemon {
                 url: served.url.clone(),
                 io: served.volume.io_stats(),
                 ahead: served.volume.ahead_counts(),
+                decoded: served.volume.decoded_counts(),
                 cost: self.prices.as_ref().map(|prices| prices.cost(&store)),
                 store,
                 status: served.volume.status(),

@@ -8,7 +8,7 @@ use cistern_engine::{
     cache::{AheadCounts, CacheStats},
     stats::IoStats,
     store::{SchedulerStats, StoreStats},
-    volume::VolumeStatus,
+    volume::{DecodedCounts, VolumeStatus},
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,8 @@ pub struct ObservedVolume {
     pub io: IoStats,
     /// What became of the bytes that were fetched ahead of readers.
     pub ahead: AheadCounts,
+    /// What was read from decoded frames in memory.
+    pub decoded: DecodedCounts,
     /// What the store was asked.
     pub store: StoreStats,
     /// What that cost, by the prices that were set.
@@ -61,6 +63,7 @@ impl Observed {
             if let Some(then) = earlier.volumes.iter().find(|then| then.name == volume.name) {
                 volume.io = volume.io.since(&then.io);
                 volume.ahead = ahead_since(&volume.ahead, &then.ahead);
+                volume.decoded = decoded_since(&volume.decoded, &then.decoded);
                 volume.store = volume.store.since(&then.store);
                 volume.cost = out.prices.as_ref().map(|prices| prices.cost(&volume.store));
             }
@@ -79,6 +82,10 @@ fn ahead_since(now: &AheadCounts, then: &AheadCounts) -> AheadCounts {
         wasted_bytes: now.wasted_bytes.saturating_sub(then.wasted_bytes),
         waits: now.waits.saturating_sub(then.waits),
     }
+}
+
+fn decoded_since(now: &DecodedCounts, then: &DecodedCounts) -> DecodedCounts {
+    DecodedCounts { hits: now.hits.saturating_sub(then.hits), misses: now.misses.saturating_sub(then.misses) }
 }
 
 fn cache_since(now: &CacheStats, then: &CacheStats) -> CacheStats {

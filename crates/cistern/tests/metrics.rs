@@ -167,7 +167,18 @@ fn metrics_are_valid_and_agree_with_status() {
     assert_eq!(of("cistern_requests_total", "write"), 2000.0);
     assert_eq!(of("cistern_request_bytes_total", "read"), 500.0 * 4096.0);
     assert_eq!(of("cistern_requests_total", "flush"), 20.0);
-    assert_eq!(series["cistern_dirty_bytes{volume=\"tank\"}"], 0.0);
+    let of_volume = |name: &str, labels: &str| Some(series[&format!("{name}{{volume=\"tank\"{labels}}}")]);
+    for name in ["hits", "misses"] {
+        let shown = volume["decoded"][name].as_f64();
+        assert_eq!(shown, of_volume(&format!("cistern_decoded_{name}_total"), ""), "{name}");
+    }
+    for name in ["fetched", "used", "wasted"] {
+        let shown = volume["ahead"][format!("{name}_bytes")].as_f64();
+        let labels = format!(",outcome=\"{name}\"");
+        assert_eq!(shown, of_volume("cistern_read_ahead_bytes_total", &labels), "{name}");
+    }
+    assert_eq!(volume["ahead"]["waits"].as_f64(), of_volume("cistern_read_ahead_waits_total", ""));
+    assert_eq!(of_volume("cistern_dirty_bytes", ""), Some(0.0));
     daemon.stop();
 }
 

@@ -69,6 +69,33 @@ fn the_counters_are_what_the_client_did() {
     daemon.stop();
 }
 
+/// What is read again comes from decoded frames in memory and counts there, before the chunk cache; a
+/// stream is fetched ahead, and what became of that adds up.
+#[test]
+fn reads_are_counted_where_they_are_answered() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.nbdsh("import os; h.pwrite(os.urandom(16 << 20), 0); h.flush()");
+    daemon.stop();
+    std::fs::remove_dir_all(home.path("cache")).expect("removed");
+    let daemon = home.start(&["./tank"]);
+    let volume = || io(&home)["daemons"][0]["volumes"][0].clone();
+    let decoded = || ["hits", "misses"].map(|name| volume()["decoded"][name].as_u64().expect("a number"));
+    daemon.nbdsh("h.pread(4096, 8 << 20)");
+    assert_eq!(decoded(), [0, 1]);
+    daemon.nbdsh("for i in range(5): h.pread(4096, 8 << 20)");
+    assert_eq!(decoded(), [5, 1]);
+    assert_eq!(volume()["ahead"]["fetched_bytes"], 0, "one place is no stream");
+    daemon.nbdsh("for i in range(256): h.pread(65536, i << 16)");
+    let ahead = volume()["ahead"].clone();
+    let [fetched, used, wasted] =
+        ["fetched_bytes", "used_bytes", "wasted_bytes"].map(|name| ahead[name].as_u64().expect("a number"));
+    assert!(used > 8 << 20 && used + wasted <= fetched, "{ahead}");
+    let text = home.ok(&["status", "--io"]);
+    assert!(text.contains("decoded frames in memory: ") && text.contains("read ahead: "), "{text}");
+    daemon.stop();
+}
+
 /// Watching gives the total first and then what came in between, one JSON object per line, until an
 /// interrupt ends it in an orderly way.
 #[test]

@@ -5,13 +5,18 @@
 //! once more; if it fails again, the object itself is bad and the read fails.
 
 use std::{
+    borrow::Borrow,
     hash::{BuildHasherDefault, DefaultHasher},
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
@@ -27,6 +32,15 @@ const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// Fetches of one read at once.
 const FETCHES_MAX: usize = 16;
 
+/// Where the extents came from that were read out of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecodedCounts {
+    /// Frames in memory, already decoded.
+    pub hits: u64,
+    /// The chunk cache or the store.
+    pub misses: u64,
+}
+
 /// Reads frames of one volume.
 pub struct FrameReader {
     reader: Arc<ObjectReader>,
@@ -36,6 +50,8 @@ pub struct FrameReader {
     /// Decoded blocks by where in the object their bytes begin (seq, offset): whole packed frames, and
     /// what was read of raw ones.
     decoded: DecodedFrames,
+    hits: AtomicU64,
+    misses: AtomicU64,
     /// Sealers of segments that are read.
     sealers: Sealers,
 }
@@ -89,12 +105,13 @@ impl FrameReader {
         let shape = FrameShape::new(keys.key.is_some());
         let (weighter, hasher, lifecycle) = Default::default();
         let sealers = Sealers::with(SEALERS_MAX, SEALERS_MAX as u64, weighter, hasher, lifecycle);
-        FrameReader { reader, keys, epochs, shape, decoded, sealers }
+        let (hits, misses) = Default::default();
+        FrameReader { reader, keys, epochs, shape, decoded, hits, misses, sealers }
     }
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
     pub async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
-        if let Some(all) = mappings.iter().map(|m| self.kept(&self.part(m))).collect() {
+        if let Some(all) = self.all_kept(mappings.iter().map(|m| self.part(m))) {
             return Ok(all);
         }
         let mut groups = self.group(mappings);
@@ -142,6 +159,17 @@ impl FrameReader {
         groups
     }
 
+    pub(super) fn counts(&self) -> DecodedCounts {
+        DecodedCounts { hits: self.hits.load(Relaxed), misses: self.misses.load(Relaxed) }
+    }
+
+    /// The blocks of all parts, if they are in memory.
+    fn all_kept(&self, parts: impl Iterator<Item = impl Borrow<Part>>) -> Option<Vec<Bytes>> {
+        let all: Vec<Bytes> = parts.map(|part| self.kept(part.borrow())).collect::<Option<_>>()?;
+        self.hits.fetch_add(all.len() as u64, Relaxed);
+        Some(all)
+    }
+
     /// The blocks of a part, if they are in memory.
     fn kept(&self, part: &Part) -> Option<Bytes> {
         self.cut(part, &self.decoded.get(&(part.frame.seq.0, part.range.start))?)
@@ -156,9 +184,10 @@ impl FrameReader {
     }
 
     async fn read_group(&self, group: Group) -> Result<Vec<Bytes>> {
-        if let Some(all) = group.parts.iter().map(|part| self.kept(part)).collect() {
+        if let Some(all) = self.all_kept(group.parts.iter()) {
             return Ok(all);
         }
+        self.misses.fetch_add(group.parts.len() as u64, Relaxed);
         let (object, salt) = self.object(group.seq)?;
         let sealer = self.sealer(salt, group.seq);
         let stored = self.reader.read(&object, group.range.clone(), self.reader.window_bytes()).await?;

@@ -134,7 +134,21 @@ pub const TABLE: &[Metric] = &[
         help: "Time since the last error of the store; absent if there was none",
         samples: last_error_age,
     },
-    // Read-ahead.
+    // What is in memory, and read-ahead.
+    Metric {
+        name: "cistern_decoded_hits_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Extents read from frames that were in memory, decoded already; the chunk cache is not asked for them",
+        samples: |seen| of_volumes(seen, |volume| volume.decoded.hits),
+    },
+    Metric {
+        name: "cistern_decoded_misses_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Extents read from frames that were not, and came from the chunk cache or the store",
+        samples: |seen| of_volumes(seen, |volume| volume.decoded.misses),
+    },
     Metric {
         name: "cistern_read_ahead_bytes_total",
         kind: Counter,
@@ -147,10 +161,7 @@ pub const TABLE: &[Metric] = &[
         kind: Counter,
         labels: VOLUME,
         help: "Reads that had to wait for what was being fetched ahead: the link was slower than the reader",
-        samples: |seen| {
-            let volumes = seen.volumes.iter();
-            volumes.map(|volume| sample([&volume.name], Value::Count(volume.ahead.waits))).collect()
-        },
+        samples: |seen| of_volumes(seen, |volume| volume.ahead.waits),
     },
     // The scheduler of requests to stores.
     Metric {
@@ -384,6 +395,10 @@ fn sample<const N: usize>(labels: [&str; N], value: Value) -> Sample {
 
 fn by_volume(seen: &Observed, of: fn(&VolumeStatus) -> Value) -> Vec<Sample> {
     seen.volumes.iter().map(|volume| sample([&volume.name], of(&volume.status))).collect()
+}
+
+fn of_volumes(seen: &Observed, of: fn(&ObservedVolume) -> u64) -> Vec<Sample> {
+    seen.volumes.iter().map(|volume| sample([&volume.name], Value::Count(of(volume)))).collect()
 }
 
 fn by_kind(seen: &Observed, of: fn(&KindIo) -> Value) -> Vec<Sample> {

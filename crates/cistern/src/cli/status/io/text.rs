@@ -6,6 +6,7 @@ use cistern_engine::{
     cache::{AheadCounts, CacheStats},
     stats::{IoKind, IoStats, KindIo, LatencyStats},
     store::{DirectionStats, SchedulerStats, StoreStats},
+    volume::DecodedCounts,
 };
 
 use crate::{
@@ -47,11 +48,25 @@ fn describe_volume(volume: &ObservedVolume, detail: Detail) -> String {
         out += &histograms(&volume.io);
     }
     out += &store(&volume.store, volume.io.period_us, detail);
+    out += &decoded(&volume.decoded);
     out += &read_ahead(&volume.ahead);
     if let Some(cost) = &volume.cost {
         out += &describe_cost(cost, volume.io.period_us, detail);
     }
     out
+}
+
+/// Nothing where nothing was read that lies in the store.
+fn decoded(decoded: &DecodedCounts) -> String {
+    let DecodedCounts { hits, misses } = *decoded;
+    if hits + misses == 0 {
+        return String::new();
+    }
+    format!("  decoded frames in memory: {}, {} misses\n", hits_of(hits, hits + misses), Thousands(misses))
+}
+
+fn hits_of(hits: u64, looked: u64) -> String {
+    format!("{} hits ({:.1} %)", Thousands(hits), hits as f64 * 100.0 / looked as f64)
 }
 
 /// Nothing where nothing was fetched ahead.
@@ -188,9 +203,8 @@ fn describe_cache(cache: &CacheStats) -> String {
     let ratio = match looked {
         0 => "nothing was asked".to_owned(),
         _ => format!(
-            "{} hits ({:.1} %), {} misses: {} cold, {} evicted before",
-            Thousands(cache.hits),
-            cache.hits as f64 * 100.0 / looked as f64,
+            "{}, {} misses: {} cold, {} evicted before",
+            hits_of(cache.hits, looked),
             Thousands(cache.misses),
             Thousands(cache.misses_cold),
             Thousands(cache.misses_evicted)
