@@ -138,19 +138,25 @@ fn status_shows_the_controllers() {
     daemon.stop();
 }
 
-/// A store that is away shows at once: since when, what it said, and how much can still be written.
+/// A store that is away shows at once: since when, what it said, and how much can still be written. The log
+/// says once that it is away, and what goes on, and once for how long it was.
 #[test]
 fn a_store_away_shows() {
     let home = Home::new();
-    let daemon = home.start(&CREATE);
+    let mut daemon = home.start(&CREATE);
     daemon.fill(5, 0, MIB);
     std::fs::rename(home.path("tank"), home.path("away")).expect("renamed");
     home.fails(8, &["drain", "./tank", "--timeout", "1s"]);
     let told = home.ok(&["status"]);
     assert!(told.contains("store away") && told.contains("room for more writes"), "{told}");
+    let said = daemon.wait_to_say("does not answer");
+    assert!(said.contains(home.path("tank").to_str().expect("UTF-8")), "{said}");
+    assert!(said.contains("writes and flushes go on") && said.contains("room for"), "{said}");
     daemon.fill(6, MIB, MIB);
     std::fs::rename(home.path("away"), home.path("tank")).expect("renamed");
     home.ok(&["drain", "./tank"]);
     assert!(!home.ok(&["status"]).contains("store away"));
-    daemon.stop();
+    assert!(daemon.wait_to_say("answers again").contains("away="));
+    let said = daemon.stop();
+    assert!(!said.contains("does not answer") && !said.contains("answers again"), "{said}");
 }

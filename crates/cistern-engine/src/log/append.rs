@@ -214,7 +214,10 @@ impl LogWriter {
         let text = e.to_string();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");
-        if trouble.as_ref().is_none_or(|(last, at)| *last != text || now.saturating_sub(*at) > LOG_PERIOD) {
+        let is_new =
+            trouble.as_ref().is_none_or(|(last, at)| *last != text || now.saturating_sub(*at) > LOG_PERIOD);
+        // Whoever serves the volume says, once, that its store is away.
+        if is_new && !matches!(e, Error::Unreachable(_)) {
             tracing::warn!(error = %text, "the store is in trouble; uploads are tried again until it is back");
         }
         *trouble = Some((text, now));

@@ -187,7 +187,6 @@ impl Meter {
         let begin = self.env.now();
         let answer = request.await;
         counters.latencies.record(self.env.now().saturating_sub(begin));
-        self.note_reached(!matches!(answer, Err(StoreError::Unreachable(_))));
         match &answer {
             Ok(out) => _ = counters.bytes.fetch_add(bytes(out) as u64, Relaxed),
             Err(StoreError::NotFound(_)) => {}
@@ -197,6 +196,8 @@ impl Meter {
                 *self.last_error.lock().expect("nothing panics while it holds the error") = Some(error);
             }
         }
+        // After the error: whoever sees that the store is away sees why.
+        self.note_reached(!matches!(answer, Err(StoreError::Unreachable(_))));
         answer
     }
 }

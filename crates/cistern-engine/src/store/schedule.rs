@@ -248,9 +248,9 @@ impl Scheduler {
         let changed = (change != Change::None).then(|| places[place].name().to_owned());
         self.start_all(state);
         match (change, changed) {
-            (Change::Away, Some(place)) => tracing::info!(place, ?direction, "the store does not answer"),
+            (Change::Away, Some(place)) => tracing::debug!(place, ?direction, "the store does not answer"),
             (Change::Back { after }, Some(place)) => {
-                tracing::info!(place, ?direction, after_s = after.as_secs(), "the store answers again");
+                tracing::debug!(place, ?direction, after_s = after.as_secs(), "the store answers again");
             }
             _ => {}
         }

@@ -2,34 +2,33 @@
 
 use std::time::Duration;
 
-use cistern_engine::volume::VolumeStatus;
+use cistern_engine::volume::{Mode, VolumeStatus};
 
-use crate::{daemon::Daemon, daemon::host, quantity::ByteSize};
+use crate::{
+    daemon::{Daemon, Served, host},
+    quantity::{ByteSize, Span},
+};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A store that gave an error so recently counts as away: longer than the waits between tries.
-const AWAY_MS: u64 = 15_000;
 
 /// What is worth a line in the log when it changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Health {
     #[default]
     Fine,
-    StoreAway(String),
-    Stopped(String),
+    /// Since this time.
+    StoreAway(Duration),
+    Stopped,
 }
 
 impl Health {
-    fn of(status: &VolumeStatus) -> Health {
-        if let Some(why) = &status.latched {
-            return Health::Stopped(why.clone());
-        }
-        match &status.store_error {
-            Some(error) if status.store_error_age_ms.is_some_and(|age| age <= AWAY_MS) => {
-                Health::StoreAway(error.clone())
-            }
-            _ => Health::Fine,
+    /// `away`: for how long the store has not been reached, as `status` shows it.
+    fn of(status: &VolumeStatus, away: Option<Duration>, now: Duration) -> Health {
+        match away {
+            _ if status.latched.is_some() => Health::Stopped,
+            Some(away) => Health::StoreAway(now.saturating_sub(away)),
+            None => Health::Fine,
         }
     }
 }
@@ -46,7 +45,7 @@ pub async fn watch(daemon: &Daemon) {
         for (served, known) in daemon.served.iter().zip(&mut known) {
             let status = served.volume.status();
             dirty_bytes += status.dirty_bytes;
-            note(&served.name, known, Health::of(&status));
+            note(served, &status, known, daemon.env.now());
         }
         let text = summary(&known, dirty_bytes);
         if text != told {
@@ -56,22 +55,44 @@ pub async fn watch(daemon: &Daemon) {
     }
 }
 
-fn note(name: &str, known: &mut Health, now: Health) {
-    match (&*known, &now) {
-        (Health::Fine, Health::StoreAway(error)) => {
-            tracing::warn!(volume = name, error, "the store does not answer; writes go on into the journal");
+/// Logs what has changed, once.
+fn note(served: &Served, status: &VolumeStatus, known: &mut Health, now: Duration) {
+    let volume = &served.name;
+    let health = Health::of(status, served.store.meter.away_for(), now);
+    match (*known, health) {
+        (Health::Fine, Health::StoreAway(_)) => {
+            let error = served.store.meter.snapshot().last_error.map(|error| error.text);
+            let error = error.unwrap_or_default();
+            tracing::warn!(volume, error, "the store does not answer; {}", goes_on(status));
         }
-        (Health::StoreAway(_), Health::Fine) => tracing::info!(volume = name, "the store answers again"),
-        (Health::Fine | Health::StoreAway(_), Health::Stopped(why)) => {
-            tracing::error!(volume = name, why, "the volume has stopped");
+        (Health::StoreAway(since), Health::Fine) => {
+            let away = Span(now.saturating_sub(since));
+            tracing::info!(volume, %away, "the store answers again");
+        }
+        (Health::Fine | Health::StoreAway(_), Health::Stopped) => {
+            let why = status.latched.as_deref().unwrap_or_default();
+            tracing::error!(volume, why, "the volume has stopped");
         }
         _ => {}
     }
-    *known = now;
+    *known = health;
+}
+
+/// What a volume still does without its store.
+fn goes_on(status: &VolumeStatus) -> String {
+    let Some(write_back) = &status.write_back else {
+        return "what is in the cache can be read".to_owned();
+    };
+    let room = ByteSize(write_back.dirty_bytes_max.saturating_sub(status.dirty_bytes));
+    let flushes = match status.mode {
+        Mode::Writethrough => "writes go on, flushes wait for it",
+        Mode::Writeback | Mode::Writearound => "writes and flushes go on",
+    };
+    format!("{flushes}, with room for {room}; what is not here cannot be read")
 }
 
 fn summary(health: &[Health], dirty_bytes: u64) -> String {
-    let stopped = health.iter().filter(|h| matches!(h, Health::Stopped(_))).count();
+    let stopped = health.iter().filter(|h| **h == Health::Stopped).count();
     let away = health.iter().any(|h| matches!(h, Health::StoreAway(_)));
     let volumes = health.len();
     match (stopped, away, dirty_bytes) {
@@ -89,11 +110,10 @@ mod tests {
     /// The service manager's line says the worst thing first.
     #[test]
     fn the_worst_comes_first() {
-        let away = || Health::StoreAway("time-out".into());
-        let stopped = || Health::Stopped("fenced".into());
+        let away = Health::StoreAway(Duration::ZERO);
         assert_eq!(summary(&[Health::Fine], 0), "1 volumes, everything is in the store");
         assert_eq!(summary(&[Health::Fine], 1 << 20), "1 volumes, 1 MiB to upload");
-        assert!(summary(&[Health::Fine, away()], 1).contains("does not answer"));
-        assert!(summary(&[away(), stopped()], 1).contains("1 of 2 volumes have stopped"));
+        assert!(summary(&[Health::Fine, away], 1).contains("does not answer"));
+        assert!(summary(&[away, Health::Stopped], 1).contains("1 of 2 volumes have stopped"));
     }
 }

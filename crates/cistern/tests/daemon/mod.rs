@@ -124,13 +124,14 @@ impl Daemon {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
-    /// Waits until it says something with `text` in it.
-    pub fn wait_to_say(&mut self, text: &str) {
+    /// Waits until it says something with `text` in it; gives that line.
+    pub fn wait_to_say(&mut self, text: &str) -> String {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();
             assert!(self.stderr.read_line(&mut line).expect("UTF-8") > 0, "ended without saying '{text}'");
         }
+        line
     }
 
     /// What follows `name` at the beginning of a line that it tells once it is ready.
