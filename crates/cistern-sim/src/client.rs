@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cistern_engine::{Error, store::Rates, units::SECTOR_BYTES, volume::Mode};
+use cistern_engine::{Error, units::SECTOR_BYTES};
 
 use crate::{
     device::Device,
@@ -22,6 +22,11 @@ use crate::{
     runtime::Sim,
     stamp::{OpId, Seen, seen, stamped},
 };
+
+mod switch;
+
+pub use switch::Modes;
+use switch::{pause, switch};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Bytes of the largest read.
@@ -41,23 +46,6 @@ pub struct Line {
     /// Why requests may fail for good.
     pub excuses: Mutex<Excuses>,
     pub modes: Mutex<Modes>,
-}
-
-/// How far a FLUSH reaches, as far as clients know.
-#[derive(Clone, Copy, Debug)]
-pub struct Modes {
-    mode: Mode,
-    /// The tick from which on it is in effect.
-    since: u64,
-    /// Somebody is switching it: it is this one or another.
-    changing: bool,
-}
-
-impl Modes {
-    /// The mode a volume was opened in.
-    pub fn new(mode: Mode) -> Modes {
-        Modes { mode, since: 0, changing: false }
-    }
 }
 
 /// What the script did to a writer that entitles it to fail.
@@ -136,20 +124,6 @@ impl Line {
         }
     }
 
-    fn modes<T>(&self, f: impl FnOnce(&mut Modes) -> T) -> T {
-        f(&mut self.modes.lock().expect("no panic under this lock"))
-    }
-
-    /// Whether the reply to a flush that was invoked then means the store: in writethrough ever since.
-    fn reaches_the_store(&self, invoked: u64) -> bool {
-        self.modes(|m| m.mode == Mode::Writethrough && !m.changing && m.since <= invoked)
-    }
-
-    /// Whether a flush that was invoked then needs the local disk only.
-    pub fn stays_local(&self, invoked: u64) -> bool {
-        self.modes(|m| m.mode != Mode::Writethrough && !m.changing && m.since <= invoked)
-    }
-
     fn forced(&self, fua: bool, invoked: u64) -> Forced {
         match (fua, self.reaches_the_store(invoked)) {
             (false, _) => Forced::No,
@@ -183,6 +157,7 @@ pub async fn run(line: Arc<Line>, device: Arc<dyn Device>, count: u64) {
             75..87 => zero(&line, &*device).await,
             87..96 => flush(&line, &*device).await,
             96 if line.plan.switching => switch(&line, &*device).await,
+            97 if line.plan.switching => pause(&line, &*device).await,
             _ => look(&line, &*device).await,
         };
         if matches!(mood, Mood::Done) {
@@ -295,37 +270,6 @@ async fn flush(line: &Line, device: &dyn Device) -> Mood {
             Mood::Content
         }
         Err(error) => line.complain("a flush", &error),
-    }
-}
-
-/// Switches the mode, or limits the rates. One client at a time: of two switches at once nobody knows
-/// which one lasts.
-async fn switch(line: &Line, device: &dyn Device) -> Mood {
-    const MIB: u64 = 1 << 20;
-    let limit = |n: u64| [None, Some(2 * MIB), Some(20 * MIB)][n as usize];
-    if line.sim.chance(0.5) {
-        let rates = Rates { upload: limit(line.sim.range(0, 3)), download: limit(line.sim.range(0, 3)) };
-        line.sim.note(format_args!("client: limits {rates:?}"));
-        device.set_rates(rates);
-        return Mood::Content;
-    }
-    if line.modes(|m| std::mem::replace(&mut m.changing, true)) {
-        return Mood::Content;
-    }
-    let mode = [Mode::Writeback, Mode::Writethrough, Mode::Writearound][line.sim.range(0, 3) as usize];
-    line.sim.note(format_args!("client: switches to {mode:?}"));
-    let reply = device.set_mode(mode).await;
-    let tick = line.sim.tick();
-    line.modes(|m| {
-        m.changing = false;
-        m.since = tick;
-        if let Ok(true) = reply {
-            m.mode = mode;
-        }
-    });
-    match reply {
-        Ok(_) => Mood::Content,
-        Err(error) => line.complain("a switch of the mode", &error),
     }
 }
 

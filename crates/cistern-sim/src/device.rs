@@ -84,6 +84,10 @@ pub trait Device: Send + Sync + 'static {
     async fn set_mode(&self, _mode: Mode) -> Result<bool> {
         Ok(false)
     }
+    /// Holds the uploads, or lets them go on; false where that cannot be done.
+    async fn set_paused(&self, _paused: bool) -> Result<bool> {
+        Ok(false)
+    }
     /// Limits the way to the store from now on.
     fn set_rates(&self, _rates: Rates) {}
 }

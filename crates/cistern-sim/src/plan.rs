@@ -106,7 +106,7 @@ pub struct Plan {
     pub write_bytes_max: u64,
     /// Trims of the whole volume and resizes happen.
     pub sweeping: bool,
-    /// Clients switch the mode and the rates while others work.
+    /// Clients switch the mode and the rates, and pause the uploads, while others work.
     pub switching: bool,
     pub faults: StoreFaults,
     /// Chance that bytes of a store's reply are damaged.

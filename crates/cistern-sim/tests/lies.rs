@@ -199,6 +199,8 @@ enum DeviceLie {
     DrainsEarly,
     /// A switch of the mode is acknowledged and forgotten.
     KeepsMode,
+    /// A pause is acknowledged and forgotten.
+    GoesOnUploading,
     /// Some writes end up one sector further on.
     Shifts,
     /// Some writes are acknowledged and forgotten.
@@ -272,6 +274,13 @@ impl Device for LyingDevice {
             _ => self.inner.set_mode(mode).await,
         }
     }
+    async fn set_paused(&self, paused: bool) -> Result<bool> {
+        match self.lie {
+            DeviceLie::GoesOnUploading => Ok(true),
+            DeviceLie::KeepsMode => Ok(false), // only its flushes are to give it away
+            _ => self.inner.set_paused(paused).await,
+        }
+    }
 }
 
 /// A disk whose sync does nothing breaks P1 at a power cut.
@@ -290,10 +299,18 @@ fn a_disk_that_loses_writes() {
     );
 }
 
-/// A switch to writethrough that does nothing breaks P1 when the host is lost.
+/// A switch to writethrough that does nothing breaks P1 when the host is lost; a zero with FUA that is said to be in
+/// the store asks for all that came before it (P3).
 #[test]
 fn a_mode_that_does_not_change() {
-    must_notice(Theme::TakeOvers, LyingDevice::lies(DeviceLie::KeepsMode), &["P1", "P2"]);
+    must_notice(Theme::TakeOvers, LyingDevice::lies(DeviceLie::KeepsMode), &["P1", "P2", "P3"]);
+}
+
+/// A pause that does nothing is noticed by what is uploaded all the same, or can be drained.
+#[test]
+fn a_pause_that_holds_nothing() {
+    let lies = LyingDevice::lies(DeviceLie::GoesOnUploading);
+    must_notice(Theme::Calm, lies, &["pause: more than", "pause: a drain"]);
 }
 
 /// A store that loses a put which it has confirmed breaks P2.

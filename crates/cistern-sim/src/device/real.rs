@@ -167,6 +167,11 @@ impl Device for RealDevice {
         Ok(true)
     }
 
+    async fn set_paused(&self, paused: bool) -> Result<bool> {
+        self.0.set(LiveSettings { paused: Some(paused), ..LiveSettings::default() })?;
+        Ok(true)
+    }
+
     fn set_rates(&self, rates: Rates) {
         self.1.set_rates(rates);
     }

@@ -219,6 +219,7 @@ impl World {
         self.store.set_cut_off(zombie.host, false);
         self.calm();
         let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
+            line.end_pauses(&*device).await;
             let wrote = write_block(&line, &*device).await;
             let invoked = line.sim.tick();
             let flushed = device.flush().await.is_ok();

@@ -92,8 +92,8 @@ impl World {
     fn promised_by_age(&self, session: &Session) -> u64 {
         let (age, now) = (self.plan.settings.dirty_age_max, self.sim.now());
         let margin = 2 * age + Duration::from_secs(60);
-        // A writer has the time from its opening on, and a store that answers.
-        let begin = self.store.troubled_at().max(session.since);
+        // A writer has the time from its opening on, a store that answers, and nobody who pauses it.
+        let begin = self.store.troubled_at().max(session.since).max(session.line.held_until());
         let healthy = begin + 2 * margin < now && !self.damaged;
         if healthy { session.line.branch(|b| b.acknowledged_until(now - margin)) } else { 0 }
     }
@@ -184,12 +184,14 @@ impl World {
         if self.sim.chance(0.2) {
             self.crash_after_polls(session.host, session.inc, self.draw_polls(2000));
         }
+        let begin = self.sim.now();
         let close =
             |device: std::sync::Arc<dyn crate::device::Device>, _| async move { device.close(limit).await };
         let report = self.on_device(&session, "close", close).await;
         self.sim.note(format_args!("closed: {report:?}"));
         let clean = report.as_ref().is_some_and(|r| r.clean);
-        if unhurried && report.as_ref().is_some_and(|r| !r.clean) && !self.damaged {
+        let paused = session.line.held_until() >= begin;
+        if unhurried && !paused && report.as_ref().is_some_and(|r| !r.clean) && !self.damaged {
             self.sim.fail(format!("a close with plenty of time was not clean: {report:?}"));
         }
         if clean {
