@@ -1,113 +1,38 @@
 //! A volume from creation to reopening, on a real disk and a store in memory.
 
+mod volume_support;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cistern_engine::{
     Error,
-    codec::{Compression, KeySource},
-    disk::{Disk, RealDisk},
-    env::{Env, real::RealEnv},
+    codec::KeySource,
+    env::real::RealEnv,
     stats::IoKind,
-    store::{MemoryStore, SharedStore, Stores},
-    volume::{CreateOptions, Mode, OpenOptions, Piece, RangeKind, ReadOnlyOptions, Volume, admin},
+    store::MemoryStore,
+    volume::{RangeKind, Volume, admin},
 };
+use volume_support::{Host, MIB, close, noise, read};
 
-const MIB: u64 = 1 << 20;
-
-struct Host {
-    env: Env,
-    store: SharedStore,
-    state: tempfile::TempDir,
-    key: KeySource,
-}
-
-impl Host {
-    async fn with_volume(size_bytes: u64, key: KeySource) -> Host {
-        let env = RealEnv::start();
-        let store: SharedStore = Arc::new(MemoryStore::new());
-        let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: key.clone() };
-        Volume::create(&env, &store, options).await.expect("created");
-        Host { env, store, state: tempdir(), key }
-    }
-
-    fn options(&self) -> OpenOptions {
-        let state: Arc<dyn Disk> = Arc::new(RealDisk::open(self.state.path()).expect("a directory"));
-        OpenOptions {
-            env: self.env.clone(),
-            stores: Stores::same(self.store.clone()),
-            state,
-            cache: None,
-            key: self.key.clone(),
-            mode: Mode::Writeback,
-            journal_bytes: 128 * MIB,
-            dirty_age_max: Duration::from_secs(30),
-            dirty_bytes_max: 128 * MIB,
-            paused: false,
-            memory_bytes: 128 * MIB,
-            host: "here".into(),
-            take_over: false,
-        }
-    }
-
-    async fn open(&self) -> Arc<Volume> {
-        Volume::open(self.options()).await.expect("opened")
-    }
-
-    async fn open_read_only(&self) -> Arc<Volume> {
-        let (env, key) = (self.env.clone(), self.key.clone());
-        let stores = Stores::same(self.store.clone());
-        let options = ReadOnlyOptions { env, stores, cache: None, key, memory_bytes: 64 * MIB };
-        Volume::open_read_only(options).await.expect("opened read-only")
-    }
-}
-
-fn tempdir() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
-}
-
-async fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    for piece in volume.read(offset, len).await.expect("read") {
-        match piece {
-            Piece::Data(data) => out.extend_from_slice(&data),
-            Piece::Zeroes(n) => out.resize(out.len() + n as usize, 0),
-        }
-    }
-    out
-}
-
-/// Bytes that do not compress and differ for every tag.
-fn noise(tag: u64, len: usize) -> Vec<u8> {
-    let mut x = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-async fn close(volume: Arc<Volume>) {
-    let report = volume.close(Duration::from_secs(60)).await;
-    assert!(report.clean, "{report:?}");
+async fn host(size_bytes: u64, key: KeySource) -> Host {
+    Host::with_volume(RealEnv::start(), Arc::new(MemoryStore::new()), size_bytes, key).await
 }
 
 /// What was written is read back at once, after a drain, and by a reader without a claim.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_is_read_back_everywhere() {
-    let host = Host::with_volume(64 * MIB, KeySource::None).await;
+    let host = host(64 * MIB, KeySource::None).await;
     let volume = host.open().await;
     let data = noise(1, 3 * MIB as usize + 512);
-    volume.write(512 * 7, Bytes::from(data.clone()), false).await.expect("written");
+    volume.write(512 * 7, data.clone(), false).await.expect("written");
     volume.zero(MIB, 8192, false, false).await.expect("trimmed");
-    let mut expected = data.clone();
+    let mut expected = data.to_vec();
     expected[(MIB - 512 * 7) as usize..][..8192].fill(0);
     assert_eq!(read(&volume, 512 * 7, expected.len() as u64).await, expected);
     volume.drain().await.expect("drained");
     assert_eq!(read(&volume, 512 * 7, expected.len() as u64).await, expected);
-    let reader = host.open_read_only().await;
+    let reader = host.open_read_only(None).await;
     assert_eq!(read(&reader, 512 * 7, expected.len() as u64).await, expected);
     let ranges = volume.ranges(0, 64 * MIB, 100).await.expect("ranges");
     assert_eq!(ranges[0].1, RangeKind::Data);
@@ -119,14 +44,14 @@ async fn what_is_written_is_read_back_everywhere() {
 /// After a clean stop the volume opens on a host with an empty disk; nothing is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clean_stop_leaves_everything_in_the_store() {
-    let mut host = Host::with_volume(256 * MIB, KeySource::Passphrase("open sesame".into())).await;
+    let mut host = host(256 * MIB, KeySource::Passphrase("open sesame".into())).await;
     let volume = host.open().await;
     let data = noise(2, 40 * MIB as usize);
     for (n, part) in data.chunks(MIB as usize).enumerate() {
-        volume.write(n as u64 * 3 * MIB, Bytes::copy_from_slice(part), false).await.expect("written");
+        volume.write(n as u64 * 3 * MIB, data.slice_ref(part), false).await.expect("written");
     }
     close(volume).await;
-    host.state = tempdir();
+    host.replace_disk();
     let volume = host.open().await;
     for (n, part) in data.chunks(MIB as usize).enumerate() {
         assert_eq!(read(&volume, n as u64 * 3 * MIB, MIB).await, part, "part {n}");
@@ -144,13 +69,13 @@ async fn a_clean_stop_leaves_everything_in_the_store() {
 /// journal is then refused, with what to do about it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_host_is_refused_until_it_takes_over() {
-    let mut host = Host::with_volume(64 * MIB, KeySource::None).await;
+    let mut host = host(64 * MIB, KeySource::None).await;
     let first = host.open().await;
-    first.write(0, Bytes::from(noise(3, 4096)), false).await.expect("written");
+    first.write(0, noise(3, 4096), false).await.expect("written");
     first.drain().await.expect("drained");
-    first.write(4096, Bytes::from(noise(4, 4096)), true).await.expect("written, not uploaded");
+    first.write(4096, noise(4, 4096), true).await.expect("written, not uploaded");
 
-    let first_state = std::mem::replace(&mut host.state, tempdir());
+    let first_disk = host.replace_disk();
     let mut options = host.options();
     options.host = "there".into();
     match Volume::open(options).await {
@@ -172,12 +97,12 @@ async fn a_second_host_is_refused_until_it_takes_over() {
     close(second).await;
 
     // Its journal holds what it acknowledged: neither replayed nor dropped.
-    host.state = first_state;
+    host.put_back(first_disk);
     match Volume::open(host.options()).await {
         Err(Error::StaleJournal(text)) => assert!(text.contains("journal export"), "{text}"),
         other => panic!("expected a refusal, got {:?}", other.map(|_| ())),
     }
-    let state: Arc<dyn Disk> = Arc::new(RealDisk::open(host.state.path()).expect("a directory"));
+    let state = host.state();
     let mut exported = Vec::new();
     admin::journal_export(&host.env, &state, first.id(), &mut |item| {
         if let admin::JournalItem::Write { offset, data } = item {
@@ -187,7 +112,7 @@ async fn a_second_host_is_refused_until_it_takes_over() {
     })
     .await
     .expect("exported");
-    assert_eq!(exported.last(), Some(&(4096, Bytes::from(noise(4, 4096)))));
+    assert_eq!(exported.last(), Some(&(4096, noise(4, 4096))));
     admin::journal_discard(&state).await.expect("discarded");
     close(host.open().await).await;
 }
@@ -195,18 +120,15 @@ async fn a_second_host_is_refused_until_it_takes_over() {
 /// Two writes of 512 bytes into one block at the same time both survive.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_writes_into_one_block_both_survive() {
-    let host = Host::with_volume(16 * MIB, KeySource::None).await;
+    let host = host(16 * MIB, KeySource::None).await;
     let volume = host.open().await;
-    volume.write(0, Bytes::from(noise(5, 4096)), false).await.expect("written");
+    volume.write(0, noise(5, 4096), false).await.expect("written");
     volume.drain().await.expect("drained");
     for round in 0..50u64 {
         let writes = (0..8u64).map(|sector| {
             let volume = volume.clone();
             async move {
-                volume
-                    .write(sector * 512, Bytes::from(noise(round * 8 + sector, 512)), false)
-                    .await
-                    .expect("written");
+                volume.write(sector * 512, noise(round * 8 + sector, 512), false).await.expect("written");
             }
         });
         futures_util::future::join_all(writes).await;
@@ -219,14 +141,14 @@ async fn concurrent_writes_into_one_block_both_survive() {
 /// Growing shows zeroes even where data lay before a shrink, and shrinking below data needs force.
 #[tokio::test(flavor = "multi_thread")]
 async fn resizing_keeps_what_remains_and_zeroes_what_comes() {
-    let host = Host::with_volume(16 * MIB, KeySource::None).await;
+    let host = host(16 * MIB, KeySource::None).await;
     let volume = host.open().await;
-    volume.write(0, Bytes::from(noise(6, MIB as usize)), false).await.expect("written");
+    volume.write(0, noise(6, MIB as usize), false).await.expect("written");
     assert!(matches!(volume.resize(4096 + 512, false).await, Err(Error::Invalid(_))));
     volume.resize(4096 + 512, true).await.expect("shrunk");
     assert!(matches!(volume.read(4096, 1024).await, Err(Error::OutOfRange { .. })));
     volume.resize(32 * MIB, false).await.expect("grown");
-    let mut expected = noise(6, 4096 + 512);
+    let mut expected = noise(6, 4096 + 512).to_vec();
     expected.resize(MIB as usize, 0);
     assert_eq!(read(&volume, 0, MIB).await, expected);
     close(volume).await;
@@ -240,10 +162,10 @@ async fn resizing_keeps_what_remains_and_zeroes_what_comes() {
 /// only the whole blocks inside are trimmed. What fails counts as an error and moves no bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_clients_ask_is_counted() {
-    let host = Host::with_volume(64 * MIB, KeySource::None).await;
+    let host = host(64 * MIB, KeySource::None).await;
     let volume = host.open().await;
-    volume.write(0, Bytes::from(noise(3, 65536)), false).await.expect("written");
-    volume.write(512, Bytes::from(noise(4, 512)), true).await.expect("written");
+    volume.write(0, noise(3, 65536), false).await.expect("written");
+    volume.write(512, noise(4, 512), true).await.expect("written");
     read(&volume, 0, 8192).await;
     assert!(volume.read(64 * MIB, 512).await.is_err());
     volume.trim(512, 8192, false).await.expect("trimmed");

@@ -1,20 +1,19 @@
 //! Read-ahead and warming of a volume, by the requests they cost: a store with a latency, counted.
 
+mod volume_support;
+
 use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
-    cache::ChunkCache,
-    codec::{Compression, KeySource},
-    disk::{Disk, RealDisk},
+    codec::KeySource,
     env::{Env, real::RealEnv},
-    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult, Stores},
-    volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume, Warm},
+    store::{Listed, MemoryStore, Meter, Put, Store, StoreKind, StoreResult},
+    volume::{Volume, Warm},
 };
-
-const MIB: u64 = 1 << 20;
+use volume_support::{Host, MIB, close, noise, read};
 
 /// A store whose ranged reads take a while, as over a link.
 struct Distant(MemoryStore, Env);
@@ -55,9 +54,8 @@ impl Store for Distant {
 }
 
 struct Fixture {
-    env: Env,
+    host: Host,
     meter: Arc<Meter>,
-    state: tempfile::TempDir,
 }
 
 impl Fixture {
@@ -65,67 +63,14 @@ impl Fixture {
     async fn written(bytes: u64) -> Fixture {
         let env = RealEnv::start();
         let meter = Arc::new(Meter::new(Arc::new(Distant(MemoryStore::new(), env.clone())), env.clone()));
-        let state = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
-        let fixture = Fixture { env, meter, state };
-        let options = CreateOptions {
-            size_bytes: 64 * MIB,
-            compression: Compression::Lz4,
-            key: KeySource::Passphrase("open sesame".into()),
-        };
-        Volume::create(&fixture.env, &fixture.store(), options).await.expect("created");
-        let volume = fixture.open(None).await;
+        let key = KeySource::Passphrase("open sesame".into());
+        let host = Host::with_volume(env, meter.clone(), 64 * MIB, key).await;
+        let volume = host.open().await;
         for at in (0..bytes).step_by(MIB as usize) {
             volume.write(at, noise(at, MIB as usize), false).await.expect("written");
         }
-        fixture.close(volume).await;
-        fixture
-    }
-
-    fn store(&self) -> SharedStore {
-        self.meter.clone()
-    }
-
-    fn disk(&self, name: &str) -> Arc<dyn Disk> {
-        Arc::new(RealDisk::create(&self.state.path().join(name)).expect("a directory"))
-    }
-
-    async fn cache(&self, name: &str) -> Arc<ChunkCache> {
-        ChunkCache::open(self.env.clone(), self.disk(name), 64 * MIB).await.expect("a cache")
-    }
-
-    async fn open(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
-        let options = OpenOptions {
-            env: self.env.clone(),
-            stores: Stores::same(self.store()),
-            state: self.disk("state"),
-            cache,
-            key: KeySource::Passphrase("open sesame".into()),
-            mode: Mode::Writeback,
-            journal_bytes: 128 * MIB,
-            dirty_age_max: Duration::from_secs(30),
-            dirty_bytes_max: 128 * MIB,
-            paused: false,
-            memory_bytes: 128 * MIB,
-            host: "here".into(),
-            take_over: false,
-        };
-        Volume::open(options).await.expect("opened")
-    }
-
-    async fn reader(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
-        let options = ReadOnlyOptions {
-            env: self.env.clone(),
-            stores: Stores::same(self.store()),
-            cache,
-            key: KeySource::Passphrase("open sesame".into()),
-            memory_bytes: 128 * MIB,
-        };
-        Volume::open_read_only(options).await.expect("opened read-only")
-    }
-
-    async fn close(&self, volume: Arc<Volume>) {
-        let report = volume.close(Duration::from_secs(60)).await;
-        assert!(report.clean, "{report:?}");
+        close(volume).await;
+        Fixture { host, meter }
     }
 
     /// Ranged GETs so far, and the bytes they brought.
@@ -136,37 +81,14 @@ impl Fixture {
     }
 }
 
-/// Bytes that do not compress and differ for every tag.
-fn noise(tag: u64, len: usize) -> Bytes {
-    let mut x = (tag + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-async fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    for piece in volume.read(offset, len).await.expect("read") {
-        match piece {
-            Piece::Data(data) => out.extend_from_slice(&data),
-            Piece::Zeroes(n) => out.resize(out.len() + n as usize, 0),
-        }
-    }
-    out
-}
-
 /// A sequential reader of 128 KiB gets the right bytes, with and without a chunk cache, for far
 /// fewer GETs than it has requests, and hardly any byte is fetched twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sequential_read_is_fetched_ahead() {
     let fixture = Fixture::written(32 * MIB).await;
     for cached in [false, true] {
-        let cache = if cached { Some(fixture.cache("cache").await) } else { None };
-        let volume = fixture.reader(cache).await;
+        let cache = if cached { Some(fixture.host.cache("cache").await) } else { None };
+        let volume = fixture.host.open_read_only(cache).await;
         let before = fixture.gets();
         for mib in 0..32 {
             let expected = noise(mib * MIB, MIB as usize);
@@ -186,7 +108,7 @@ async fn a_sequential_read_is_fetched_ahead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_reads_are_not_fetched_ahead() {
     let fixture = Fixture::written(32 * MIB).await;
-    let volume = fixture.reader(None).await;
+    let volume = fixture.host.open_read_only(None).await;
     read(&volume, 0, 4096).await; // the map is in memory now
     let before = fixture.gets();
     let order: Vec<u64> = (1..200).map(|n: u64| n.wrapping_mul(2_654_435_761) % 8192).collect();
@@ -201,8 +123,8 @@ async fn random_reads_are_not_fetched_ahead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefetched_range_is_read_from_the_cache() {
     let fixture = Fixture::written(16 * MIB).await;
-    let cache = fixture.cache("cache").await;
-    let volume = fixture.reader(Some(cache.clone())).await;
+    let cache = fixture.host.cache("cache").await;
+    let volume = fixture.host.open_read_only(Some(cache.clone())).await;
     volume.prefetch(MIB, 8 * MIB).await.expect("prefetched");
     cache.close().await; // what was on its way to the disk is there now
     let fetched = fixture.gets();
@@ -241,18 +163,18 @@ async fn read_hot(volume: &Volume) {
 
 impl Fixture {
     async fn hot_sets(&self) -> Vec<String> {
-        let listed = self.store().list_after("hot/", "", 100).await.expect("listed");
+        let listed = self.host.store.list_after("hot/", "", 100).await.expect("listed");
         listed.into_iter().map(|l| l.key).collect()
     }
 
     /// A volume with some hot blocks, closed; its hot set is in the store.
     async fn with_hot_set() -> Fixture {
         let fixture = Fixture::written(16 * MIB).await;
-        let cache = fixture.cache("first").await;
-        let volume = fixture.open(Some(cache.clone())).await;
+        let cache = fixture.host.cache("first").await;
+        let volume = fixture.host.open_with(cache.clone()).await;
         read_hot(&volume).await;
         cache.close().await; // what was read is in the index
-        fixture.close(volume).await;
+        close(volume).await;
         fixture
     }
 }
@@ -264,18 +186,18 @@ async fn the_hot_set_warms_a_new_cache() {
     let fixture = Fixture::with_hot_set().await;
     let first = fixture.hot_sets().await;
     assert_eq!(first.len(), 1, "{first:?}");
-    let volume = fixture.reader(Some(fixture.cache("second").await)).await;
+    let volume = fixture.host.open_read_only(Some(fixture.host.cache("second").await)).await;
     warm(&volume, Warm::Hot).await.expect("warm");
     warm(&volume, Warm::Metadata).await.expect("warm");
     let before = fixture.gets();
     read_hot(&volume).await;
     assert_eq!(fixture.gets(), before);
 
-    let volume = fixture.open(Some(fixture.cache("third").await)).await;
+    let volume = fixture.host.open_with(fixture.host.cache("third").await).await;
     for mib in 0..16 {
         read(&volume, mib * MIB, MIB).await;
     }
-    fixture.close(volume).await;
+    close(volume).await;
     let second = fixture.hot_sets().await;
     assert!(second.len() == 1 && second > first, "{second:?} replaces {first:?}");
 }
@@ -285,12 +207,12 @@ async fn the_hot_set_warms_a_new_cache() {
 async fn a_bad_hot_set_is_ignored() {
     let fixture = Fixture::with_hot_set().await;
     let name = fixture.hot_sets().await.remove(0);
-    fixture.store().put(&name, Bytes::from_static(b"rubbish")).await.expect("put");
-    fixture.store().put("hot/not-ours", Bytes::new()).await.expect("put");
-    let volume = fixture.open(Some(fixture.cache("second").await)).await;
+    fixture.host.store.put(&name, Bytes::from_static(b"rubbish")).await.expect("put");
+    fixture.host.store.put("hot/not-ours", Bytes::new()).await.expect("put");
+    let volume = fixture.host.open_with(fixture.host.cache("second").await).await;
     assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::Corrupt { .. })));
     read_hot(&volume).await;
-    fixture.close(volume).await;
+    close(volume).await;
     let left = fixture.hot_sets().await;
     assert!(
         left.len() == 2 && !left.contains(&name) && left.contains(&"hot/not-ours".to_owned()),
@@ -302,8 +224,8 @@ async fn a_bad_hot_set_is_ignored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warm_map_needs_no_store() {
     let fixture = Fixture::written(16 * MIB).await;
-    let cache = fixture.cache("cache").await;
-    let volume = fixture.reader(Some(cache.clone())).await;
+    let cache = fixture.host.cache("cache").await;
+    let volume = fixture.host.open_read_only(Some(cache.clone())).await;
     assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::NotFound(_))));
     assert!(warm(&volume, Warm::Metadata).await.expect("warm") > 0);
     cache.close().await;
@@ -315,7 +237,7 @@ async fn a_warm_map_needs_no_store() {
     }
     assert_eq!(fixture.gets(), before);
     let range = Warm::Range { offset: MIB, len: 4 * MIB };
-    let bare = fixture.reader(None).await;
+    let bare = fixture.host.open_read_only(None).await;
     assert!(matches!(warm(&bare, range).await, Err(Error::Invalid(_))));
     let beyond = Warm::Range { offset: 0, len: 65 * MIB };
     assert!(matches!(warm(&volume, beyond).await, Err(Error::OutOfRange { .. })));

@@ -1,22 +1,20 @@
 //! A volume whose store answers or does not, and whose settings change while it is open.
 
+mod volume_support;
+
 use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
-    cache::ChunkCache,
-    codec::{Compression, KeySource},
-    disk::{Disk, RealDisk},
-    env::{Env, real::RealEnv},
-    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreResult, Stores},
-    volume::{ClientId, CreateOptions, LiveSettings, Mode, OpenOptions, Volume},
+    codec::KeySource,
+    env::real::RealEnv,
+    store::{Listed, MemoryStore, Put, Store, StoreResult},
+    volume::{ClientId, LiveSettings, Mode, OpenOptions, Volume},
 };
 use tokio::sync::watch;
-
-const MIB: u64 = 1 << 20;
-const JOURNAL_BYTES: u64 = 128 * MIB;
+use volume_support::{Host, MIB, close};
 
 /// A store in memory behind a gate: while it is closed, requests hang for ever.
 struct Gated {
@@ -31,6 +29,10 @@ impl fmt::Debug for Gated {
 }
 
 impl Gated {
+    fn set_open(&self, open: bool) {
+        self.open.send_replace(open);
+    }
+
     async fn pass(&self) -> &MemoryStore {
         let _ = self.open.subscribe().wait_for(|open| *open).await;
         &self.inner
@@ -65,52 +67,11 @@ impl Store for Gated {
     }
 }
 
-struct Host {
-    env: Env,
-    store: Arc<Gated>,
-    state: tempfile::TempDir,
-}
-
-impl Host {
-    async fn with_volume() -> Host {
-        let env = RealEnv::start();
-        let store = Arc::new(Gated { inner: MemoryStore::new(), open: watch::Sender::new(true) });
-        let options =
-            CreateOptions { size_bytes: 1 << 30, compression: Compression::Lz4, key: KeySource::None };
-        Volume::create(&env, &(store.clone() as SharedStore), options).await.expect("created");
-        let state = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
-        Host { env, store, state }
-    }
-
-    fn disk(&self) -> Arc<dyn Disk> {
-        Arc::new(RealDisk::open(self.state.path()).expect("a directory"))
-    }
-
-    fn options(&self) -> OpenOptions {
-        OpenOptions {
-            env: self.env.clone(),
-            stores: Stores::same(self.store.clone()),
-            state: self.disk(),
-            cache: None,
-            key: KeySource::None,
-            mode: Mode::Writeback,
-            journal_bytes: JOURNAL_BYTES,
-            dirty_age_max: Duration::from_secs(3600),
-            dirty_bytes_max: JOURNAL_BYTES,
-            paused: false,
-            memory_bytes: 128 * MIB,
-            host: "here".into(),
-            take_over: false,
-        }
-    }
-
-    async fn open(&self) -> Arc<Volume> {
-        Volume::open(self.options()).await.expect("opened")
-    }
-
-    fn gate(&self, open: bool) {
-        self.store.open.send_replace(open);
-    }
+/// A host whose store has a gate.
+async fn gated_host() -> (Host, Arc<Gated>) {
+    let store = Arc::new(Gated { inner: MemoryStore::new(), open: watch::Sender::new(true) });
+    let host = Host::with_volume(RealEnv::start(), store.clone(), 1 << 30, KeySource::None).await;
+    (host, store)
 }
 
 fn data(len: u64) -> Bytes {
@@ -128,9 +89,9 @@ fn paused(paused: bool) -> LiveSettings {
 /// The store hangs for ever. Flushes, and writes with FUA, are answered all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_store_delays_no_flush() {
-    let host = Host::with_volume().await;
+    let (host, store) = gated_host().await;
     let volume = host.open().await;
-    host.gate(false);
+    store.set_open(false);
     for n in 0..32 {
         volume.write(n * MIB, data(MIB), n % 2 == 0).await.expect("written");
         volume.flush().await.expect("flushed");
@@ -143,9 +104,9 @@ async fn a_dead_store_delays_no_flush() {
 /// pass by it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_passes_writes_that_wait() {
-    let host = Host::with_volume().await;
+    let (host, store) = gated_host().await;
     let volume = host.open().await;
-    host.gate(false);
+    store.set_open(false);
     let flood: Vec<_> = (0..240)
         .map(|n| {
             let volume = volume.clone();
@@ -160,7 +121,7 @@ async fn a_flush_passes_writes_that_wait() {
         volume.flush().await.expect("flushed");
         assert!(volume.status().write_back.expect("a writer").admission.waiting > 0, "writes still wait");
     }
-    host.gate(true);
+    store.set_open(true);
     for write in flood {
         write.await.expect("no panic").expect("written in the end");
     }
@@ -170,9 +131,9 @@ async fn a_flush_passes_writes_that_wait() {
 /// acknowledged before is there too.
 #[tokio::test(flavor = "multi_thread")]
 async fn writethrough_from_now_on() {
-    let host = Host::with_volume().await;
+    let (host, store) = gated_host().await;
     let volume = host.open().await;
-    host.gate(false);
+    store.set_open(false);
     volume.write(0, data(MIB), false).await.expect("written");
     volume.flush().await.expect("flushed, here");
     volume.set(mode(Mode::Writethrough)).expect("set");
@@ -180,7 +141,7 @@ async fn writethrough_from_now_on() {
         let volume = volume.clone();
         async move { volume.flush().await.map(|()| volume.status()) }
     });
-    host.gate(true);
+    store.set_open(true);
     let status = flush.await.expect("no panic").expect("flushed");
     assert_eq!(status.committed, status.acknowledged);
     volume.write(MIB, data(MIB), true).await.expect("written through");
@@ -192,10 +153,10 @@ async fn writethrough_from_now_on() {
 /// answered once the user settles for the local disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn back_to_writeback_lets_waiting_flushes_go() {
-    let host = Host::with_volume().await;
+    let (host, store) = gated_host().await;
     let volume =
         Volume::open(OpenOptions { mode: Mode::Writethrough, ..host.options() }).await.expect("opened");
-    host.gate(false);
+    store.set_open(false);
     volume.write(0, data(MIB), false).await.expect("written");
     let flush = host.env.spawn("flush", {
         let volume = volume.clone();
@@ -213,7 +174,7 @@ async fn back_to_writeback_lets_waiting_flushes_go() {
 /// next opening uploads it once it is resumed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_holds_everything_here() {
-    let host = Host::with_volume().await;
+    let (host, _) = gated_host().await;
     let volume = host.open().await;
     volume.set(paused(true)).expect("paused");
     for n in 0..20 {
@@ -236,13 +197,13 @@ async fn a_pause_holds_everything_here() {
         }
     });
     draining.await.expect("no panic").expect("drained");
-    assert!(volume.close(Duration::from_secs(60)).await.clean);
+    close(volume).await;
 }
 
 /// A pause in writethrough would hang every flush: it is refused, from either side.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_and_writethrough_exclude_each_other() {
-    let host = Host::with_volume().await;
+    let (host, _) = gated_host().await;
     let volume = host.open().await;
     let both = LiveSettings { mode: Some(Mode::Writethrough), paused: Some(true), ..LiveSettings::default() };
     assert!(matches!(volume.set(both), Err(Error::PausedWritethrough)));
@@ -258,15 +219,13 @@ async fn a_pause_and_writethrough_exclude_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writearound_keeps_writes_out_of_the_cache() {
     for (mode, enters) in [(Mode::Writeback, true), (Mode::Writearound, false)] {
-        let host = Host::with_volume().await;
-        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(directory.path()).expect("a directory"));
-        let cache = ChunkCache::open(host.env.clone(), disk, 64 * MIB).await.expect("a cache");
+        let (host, _) = gated_host().await;
+        let cache = host.cache("cache").await;
         let options = OpenOptions { mode, cache: Some(cache.clone()), ..host.options() };
         let volume = Volume::open(options).await.expect("opened");
         volume.write(0, data(MIB), false).await.expect("written");
         volume.drain().await.expect("drained");
-        assert!(volume.close(Duration::from_secs(60)).await.clean);
+        close(volume).await;
         cache.close().await;
         assert_eq!(cache.stats().fill_written_bytes > 0, enters, "{mode:?}");
     }

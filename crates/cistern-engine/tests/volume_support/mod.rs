@@ -1,0 +1,124 @@
+//! What the tests of whole volumes share: a host with a disk of its own, one volume, and bytes to write.
+
+#![allow(dead_code)] // each test binary uses a part
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use cistern_engine::{
+    cache::ChunkCache,
+    codec::{Compression, KeySource},
+    disk::{Disk, RealDisk},
+    env::Env,
+    store::{SharedStore, Stores},
+    volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
+};
+
+pub const MIB: u64 = 1 << 20;
+
+/// A host, and the volume that its store holds.
+pub struct Host {
+    pub env: Env,
+    pub store: SharedStore,
+    pub key: KeySource,
+    directory: tempfile::TempDir,
+}
+
+impl Host {
+    pub async fn with_volume(env: Env, store: SharedStore, size_bytes: u64, key: KeySource) -> Host {
+        let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: key.clone() };
+        Volume::create(&env, &store, options).await.expect("created");
+        Host { env, store, key, directory: tempdir() }
+    }
+
+    /// Another host with an empty disk takes this one's place; gives the disk that was.
+    pub fn replace_disk(&mut self) -> tempfile::TempDir {
+        std::mem::replace(&mut self.directory, tempdir())
+    }
+
+    /// A host comes back with the disk it had.
+    pub fn put_back(&mut self, disk: tempfile::TempDir) {
+        self.directory = disk;
+    }
+
+    /// A directory of this host.
+    pub fn disk(&self, name: &str) -> Arc<dyn Disk> {
+        Arc::new(RealDisk::create(&self.directory.path().join(name)).expect("a directory"))
+    }
+
+    pub fn state(&self) -> Arc<dyn Disk> {
+        self.disk("state")
+    }
+
+    /// A chunk cache with this name.
+    pub async fn cache(&self, name: &str) -> Arc<ChunkCache> {
+        ChunkCache::open(self.env.clone(), self.disk(name), 64 * MIB).await.expect("a cache")
+    }
+
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions {
+            env: self.env.clone(),
+            stores: Stores::same(self.store.clone()),
+            state: self.state(),
+            cache: None,
+            key: self.key.clone(),
+            mode: Mode::Writeback,
+            journal_bytes: 128 * MIB,
+            dirty_age_max: Duration::from_secs(3600),
+            dirty_bytes_max: 128 * MIB,
+            paused: false,
+            memory_bytes: 128 * MIB,
+            host: "here".into(),
+            take_over: false,
+        }
+    }
+
+    pub async fn open(&self) -> Arc<Volume> {
+        Volume::open(self.options()).await.expect("opened")
+    }
+
+    pub async fn open_with(&self, cache: Arc<ChunkCache>) -> Arc<Volume> {
+        let options = OpenOptions { cache: Some(cache), ..self.options() };
+        Volume::open(options).await.expect("opened")
+    }
+
+    pub async fn open_read_only(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
+        let (env, key) = (self.env.clone(), self.key.clone());
+        let stores = Stores::same(self.store.clone());
+        let options = ReadOnlyOptions { env, stores, cache, key, memory_bytes: 128 * MIB };
+        Volume::open_read_only(options).await.expect("opened read-only")
+    }
+}
+
+fn tempdir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
+}
+
+pub async fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    for piece in volume.read(offset, len).await.expect("read") {
+        match piece {
+            Piece::Data(data) => out.extend_from_slice(&data),
+            Piece::Zeroes(n) => out.resize(out.len() + n as usize, 0),
+        }
+    }
+    out
+}
+
+/// Bytes that do not compress and differ for every tag.
+pub fn noise(tag: u64, len: usize) -> Bytes {
+    let mut x = (tag + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Closes a volume, which must leave everything in the store.
+pub async fn close(volume: Arc<Volume>) {
+    let report = volume.close(Duration::from_secs(60)).await;
+    assert!(report.clean, "{report:?}");
+}
