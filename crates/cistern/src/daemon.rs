@@ -5,6 +5,7 @@
 //! uploads until the time is over, then the journals are closed. Whatever happens, what was
 //! acknowledged is in the store or in a journal, or the exit code says that it is not.
 
+mod accept;
 mod control;
 mod host;
 mod listen;

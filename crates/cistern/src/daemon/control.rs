@@ -13,6 +13,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
+    task::Context,
     time::Duration,
 };
 
@@ -20,13 +21,11 @@ use serde::Serialize;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    sync::Semaphore,
-    task::JoinSet,
 };
 
 use crate::{
     control::{DIRECTORY, REQUEST_BYTES_MAX, Reply, Request, short_name},
-    daemon::Daemon,
+    daemon::{Daemon, accept::accept_all},
     failure::{Failure, Outcome},
 };
 
@@ -54,25 +53,9 @@ impl ControlSocket {
 
     /// Answers requests until dropped.
     pub async fn serve(&self, daemon: Arc<Daemon>) {
-        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let mut connections = JoinSet::new();
-        loop {
-            let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
-            while connections.try_join_next().is_some() {}
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    let daemon = daemon.clone();
-                    connections.spawn(async move {
-                        let _permit = permit;
-                        talk(stream, &daemon).await;
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "control socket cannot accept");
-                    tokio::time::sleep(Duration::from_secs(1)).await; // out of descriptors: wait for some
-                }
-            }
-        }
+        let accept = |cx: &mut Context<'_>| self.listener.poll_accept(cx);
+        accept_all("control socket", CONNECTIONS_MAX, accept, |(stream, _)| talk(stream, daemon.clone()))
+            .await;
     }
 }
 
@@ -130,7 +113,7 @@ pub(super) fn lock(path: &Path) -> std::io::Result<File> {
 }
 
 /// Serves one connection until the client closes it, asks nonsense or takes too long.
-async fn talk(stream: UnixStream, daemon: &Arc<Daemon>) {
+async fn talk(stream: UnixStream, daemon: Arc<Daemon>) {
     let (input, mut output) = stream.into_split();
     let mut input = BufReader::new(input);
     loop {
@@ -144,7 +127,7 @@ async fn talk(stream: UnixStream, daemon: &Arc<Daemon>) {
             Err(e) => encode::<()>(Err(Failure::usage(format!("the request cannot be read: {e}")))),
             Ok(request) => tokio::select! {
                 biased;
-                reply = answer(daemon, request) => reply,
+                reply = answer(&daemon, request) => reply,
                 // Whoever hangs up no longer waits for a drain.
                 _ = input.fill_buf() => return,
             },

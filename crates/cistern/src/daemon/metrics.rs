@@ -4,7 +4,7 @@
 //! request, and its time. One request per connection. It can read counters and change nothing, and what it
 //! tells are figures and the names of volumes and buckets.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, task::Context, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -12,14 +12,10 @@ use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinSet,
-};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
-    daemon::Daemon,
+    daemon::{Daemon, accept::accept_all},
     failure::{Failure, Kind, Outcome},
     metrics,
 };
@@ -32,8 +28,6 @@ const CONNECTIONS_MAX: usize = 8;
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// After a failure to accept, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bound address of the metrics.
 pub struct MetricsDoor {
@@ -65,29 +59,13 @@ impl MetricsDoor {
 
     /// Answers until dropped, and its connections with it.
     pub async fn serve(self, daemon: Arc<Daemon>) {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let mut connections = JoinSet::new();
-        loop {
-            let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
-            while connections.try_join_next().is_some() {}
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    let daemon = daemon.clone();
-                    connections.spawn(async move {
-                        talk(stream, &daemon).await;
-                        drop(slot);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection for metrics");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
+        let accept = |cx: &mut Context<'_>| self.listener.poll_accept(cx);
+        accept_all("metrics", CONNECTIONS_MAX, accept, |(stream, _)| talk(stream, daemon.clone())).await;
     }
 }
 
-async fn talk(stream: TcpStream, daemon: &Daemon) {
+async fn talk(stream: TcpStream, daemon: Arc<Daemon>) {
+    let daemon = &*daemon;
     let answer =
         service_fn(|request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(&request, daemon)) });
     let mut server = http1::Builder::new();
