@@ -1,4 +1,4 @@
-//! Writes the plots of `docs/design/writeback.md`: how the controllers of write-back and admission
+//! Writes the plots of `docs/design/writeback.md`: how the controllers of write-back and pacing
 //! behave in a model. A test compares them with what is committed.
 
 #[path = "../tests/pace_support/mod.rs"]

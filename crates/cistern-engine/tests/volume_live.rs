@@ -114,12 +114,12 @@ async fn a_flush_passes_writes_that_wait() {
             host.env.spawn("write", write)
         })
         .collect();
-    while volume.status().write_back.expect("a writer").admission.waiting < 100 {
+    while volume.status().write_back.expect("a writer").throttle.waiting < 100 {
         tokio::task::yield_now().await;
     }
     for _ in 0..10 {
         volume.flush().await.expect("flushed");
-        assert!(volume.status().write_back.expect("a writer").admission.waiting > 0, "writes still wait");
+        assert!(volume.status().write_back.expect("a writer").throttle.waiting > 0, "writes still wait");
     }
     store.set_open(true);
     for write in flood {

@@ -134,7 +134,7 @@ fn status_shows_the_controllers() {
     }
     let shown = volume(&home)["write_back"].clone();
     assert!(shown["target_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{shown}");
-    assert_eq!(shown["admission"]["rate_bytes_per_s"], serde_json::Value::Null);
+    assert_eq!(shown["throttle"]["rate_bytes_per_s"], serde_json::Value::Null);
     daemon.stop();
 }
 

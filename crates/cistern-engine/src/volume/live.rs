@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Result,
     units::BLOCK_BYTES,
-    volume::{Mode, Volume, pacing::AdmissionStatus, write::Writer},
+    volume::{Mode, Volume, pacing::ThrottleStatus, write::Writer},
     writeback::pi,
 };
 
@@ -28,7 +28,7 @@ pub struct LiveSettings {
     pub paused: Option<bool>,
 }
 
-/// How write-back and admission are controlled at one moment. Rates are of journal bytes.
+/// How write-back and the throttle of writes are controlled at one moment. Rates are of journal bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WriteBackStatus {
     pub paused: bool,
@@ -48,7 +48,7 @@ pub struct WriteBackStatus {
     pub uploads_max: u64,
     pub dirty_age_max_ms: u64,
     pub dirty_bytes_max: u64,
-    pub admission: AdmissionStatus,
+    pub throttle: ThrottleStatus,
 }
 
 impl Volume {
@@ -111,6 +111,6 @@ pub(super) fn write_back_status(writer: &Writer, dirty_bytes: u64) -> WriteBackS
         uploads_max: shown.uploads_max as u64,
         dirty_age_max_ms: tuning.dirty_age_max.as_millis() as u64,
         dirty_bytes_max: tuning.room_bytes,
-        admission: writer.core.pacer.status(),
+        throttle: writer.core.pacer.status(),
     }
 }

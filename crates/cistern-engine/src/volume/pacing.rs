@@ -1,7 +1,7 @@
 //! Slowing writes gradually before the room for dirty data is full, fairly between clients.
 //!
 //! A write asks here before it gets its place in the journal. Below the high-water mark it passes;
-//! above, it waits for its turn ([`fair`]) at the rate that [`admission`] allows. There is no task:
+//! above, it waits for its turn ([`fair`]) at the rate that the [`throttle`] allows. There is no task:
 //! one of those who wait lets the others through. A flush never comes here.
 
 use std::sync::Mutex;
@@ -11,17 +11,17 @@ use tokio::sync::oneshot;
 
 use crate::env::Env;
 
-pub mod admission;
 pub mod fair;
 mod recent;
+pub mod throttle;
 
-use admission::Admission;
 pub use fair::ClientId;
 use fair::FairQueue;
+use throttle::Throttle;
 
-/// How writes are admitted, at one moment.
+/// How writes are slowed, at one moment.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct AdmissionStatus {
+pub struct ThrottleStatus {
     /// Bytes a second that are acknowledged at most; `None`: not limited.
     pub rate_bytes_per_s: Option<u64>,
     /// Writes that wait for their turn.
@@ -45,15 +45,15 @@ pub struct Pacer {
 }
 
 struct State {
-    admission: Admission,
+    throttle: Throttle,
     /// Bounded by what clients have under way.
     queue: FairQueue<oneshot::Sender<()>>,
 }
 
 impl Pacer {
     pub fn new(env: Env, room_bytes: u64, dirty_bytes: u64) -> Pacer {
-        let admission = Admission::new(env.now(), room_bytes, dirty_bytes);
-        let state = Mutex::new(State { admission, queue: FairQueue::default() });
+        let throttle = Throttle::new(env.now(), room_bytes, dirty_bytes);
+        let state = Mutex::new(State { throttle, queue: FairQueue::default() });
         Pacer { env, state, turnstile: tokio::sync::Mutex::new(()) }
     }
 
@@ -62,28 +62,28 @@ impl Pacer {
     }
 
     pub fn set_room(&self, room_bytes: u64) {
-        self.state().admission.set_room(room_bytes);
+        self.state().throttle.set_room(room_bytes);
     }
 
     /// So many journal bytes were committed.
     pub fn note_commit(&self, bytes: u64) {
-        self.state().admission.note_commit(self.env.now(), bytes);
+        self.state().throttle.note_commit(self.env.now(), bytes);
     }
 
-    /// A write that was admitted as `asked` bytes took `bytes` of the journal.
+    /// A write that passed as `asked` bytes took `bytes` of the journal.
     pub fn note_write(&self, asked: u64, bytes: u64) {
         let mut state = self.state();
-        state.admission.note_write(self.env.now(), bytes);
-        state.admission.spend(bytes as i64 - asked as i64);
+        state.throttle.note_write(self.env.now(), bytes);
+        state.throttle.spend(bytes as i64 - asked as i64);
     }
 
     /// Waits until `client` may write `bytes`.
-    pub async fn admit(&self, client: ClientId, bytes: u64) {
+    pub async fn pass(&self, client: ClientId, bytes: u64) {
         let mut granted = {
             let mut state = self.state();
             let now = self.env.now();
-            if state.queue.is_empty() && state.admission.wait(now).is_zero() {
-                state.admission.spend(bytes as i64);
+            if state.queue.is_empty() && state.throttle.wait(now).is_zero() {
+                state.throttle.spend(bytes as i64);
                 return;
             }
             let (grant, granted) = oneshot::channel();
@@ -111,29 +111,29 @@ impl Pacer {
         let mut state = self.state();
         let now = self.env.now();
         loop {
-            let wait = state.admission.wait(now);
+            let wait = state.throttle.wait(now);
             if !state.queue.is_empty() && !wait.is_zero() {
                 return Some(wait);
             }
             let (bytes, grant) = state.queue.pop()?;
             if grant.send(()).is_ok() {
-                state.admission.spend(bytes as i64);
+                state.throttle.spend(bytes as i64);
             }
         }
     }
 
-    pub fn status(&self) -> AdmissionStatus {
+    pub fn status(&self) -> ThrottleStatus {
         let now = self.env.now();
         let mut state = self.state();
-        state.admission.wait(now);
-        let admission = &state.admission;
-        AdmissionStatus {
-            rate_bytes_per_s: admission.rate().map(|rate| rate as u64),
+        state.throttle.wait(now);
+        let throttle = &state.throttle;
+        ThrottleStatus {
+            rate_bytes_per_s: throttle.rate().map(|rate| rate as u64),
             waiting: state.queue.len() as u64,
-            room_bytes: admission.room_bytes(),
-            written_bytes_per_s: admission.written_bytes_per_s(now) as u64,
-            drained_bytes_per_s: admission.drained_bytes_per_s(now) as u64,
-            full_in_s: admission.full_in_s(now).map(|seconds| seconds as u64),
+            room_bytes: throttle.room_bytes(),
+            written_bytes_per_s: throttle.written_bytes_per_s(now) as u64,
+            drained_bytes_per_s: throttle.drained_bytes_per_s(now) as u64,
+            full_in_s: throttle.full_in_s(now).map(|seconds| seconds as u64),
         }
     }
 }

@@ -48,7 +48,7 @@ impl Writer {
         own: Option<&Arc<Held>>,
     ) -> Result<JournalPos> {
         let blocks = (payload.len() / BLOCK_BYTES) as u64 + 1;
-        self.core.pacer.admit(client, blocks * BLOCK).await;
+        self.core.pacer.pass(client, blocks * BLOCK).await;
         loop {
             self.wait_below_dirty_max(blocks).await?;
             match self.core.submit(record, payload, own)? {

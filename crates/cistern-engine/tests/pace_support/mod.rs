@@ -9,7 +9,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use cistern_engine::{
-    volume::pacing::admission::Admission,
+    volume::pacing::throttle::Throttle,
     writeback::{
         budget::Budget,
         pi::{Controller, Goal, Rate},
@@ -67,7 +67,7 @@ struct Segment {
 /// The state of a run.
 struct World {
     now: Duration,
-    admission: Admission,
+    throttle: Throttle,
     controller: Controller,
     budget: Budget,
     goal: Goal,
@@ -87,7 +87,7 @@ pub fn run(scenario: &Scenario) -> Vec<Second> {
     let goal = Goal::new(scenario.room_bytes, scenario.age_max);
     let mut world = World {
         now: Duration::ZERO,
-        admission: Admission::new(Duration::ZERO, scenario.room_bytes, 0),
+        throttle: Throttle::new(Duration::ZERO, scenario.room_bytes, 0),
         controller: Controller::new(&goal, Duration::ZERO),
         budget: Budget::new(Duration::ZERO),
         goal,
@@ -136,12 +136,12 @@ impl World {
         let step_bytes = bytes_per_s * STEP.as_secs_f64();
         self.wanted_bytes = (self.wanted_bytes + step_bytes).min(step_bytes + WRITE_BYTES);
         let mut written = 0.0;
-        while self.wanted_bytes >= WRITE_BYTES && self.admission.wait(self.now).is_zero() {
+        while self.wanted_bytes >= WRITE_BYTES && self.throttle.wait(self.now).is_zero() {
             if self.dirty_bytes + WRITE_BYTES > scenario.room_bytes as f64 {
                 break; // the hard end
             }
-            self.admission.spend(WRITE_BYTES as i64);
-            self.admission.note_write(self.now, WRITE_BYTES as u64);
+            self.throttle.spend(WRITE_BYTES as i64);
+            self.throttle.note_write(self.now, WRITE_BYTES as u64);
             self.unpacked.push_back((self.now, WRITE_BYTES));
             self.unpacked_bytes += WRITE_BYTES;
             self.dirty_bytes += WRITE_BYTES;
@@ -174,7 +174,7 @@ impl World {
         while self.window.front().is_some_and(|front| front.took.is_some()) {
             let front = self.window.pop_front().expect("just seen");
             self.dirty_bytes -= front.bytes;
-            self.admission.note_commit(self.now, front.bytes as u64);
+            self.throttle.note_commit(self.now, front.bytes as u64);
         }
     }
 

@@ -53,9 +53,9 @@ pub fn allowed_rate(fill: f64, left_bytes: f64, drain_bytes_per_s: f64) -> Optio
     Some((drain_bytes_per_s * factor).max(left_bytes / LEFT_S).max(LEAST_BYTES_PER_S))
 }
 
-/// The state of admission.
+/// The state of the throttle.
 #[derive(Debug)]
-pub struct Admission {
+pub struct Throttle {
     room_bytes: u64,
     /// May be below zero for a moment: a write is noted after it was made.
     dirty_bytes: i64,
@@ -65,14 +65,14 @@ pub struct Admission {
     /// By how much more would have been committed if commits came evenly.
     ahead_bytes: f64,
     written: Recent,
-    /// What may be admitted now; below zero after a write larger than that.
+    /// What may pass now; below zero after a write larger than that.
     credit_bytes: f64,
     at: Duration,
 }
 
-impl Admission {
-    pub fn new(now: Duration, room_bytes: u64, dirty_bytes: u64) -> Admission {
-        Admission {
+impl Throttle {
+    pub fn new(now: Duration, room_bytes: u64, dirty_bytes: u64) -> Throttle {
+        Throttle {
             room_bytes,
             dirty_bytes: dirty_bytes as i64,
             drained: Recent::new(now, DRAIN_SPAN, Duration::ZERO, DRAIN_COMMITS_MIN),
@@ -105,7 +105,7 @@ impl Admission {
         self.drained.note(now, bytes);
     }
 
-    /// Time until something may be admitted; zero: now.
+    /// Time until something may pass; zero: now.
     pub fn wait(&mut self, now: Duration) -> Duration {
         self.advance(now);
         match self.rate() {
@@ -116,7 +116,7 @@ impl Admission {
         }
     }
 
-    /// So many bytes were admitted, or (below zero) were fewer than had been thought.
+    /// So many bytes passed, or (below zero) were fewer than had been thought.
     pub fn spend(&mut self, bytes: i64) {
         self.credit_bytes -= bytes as f64;
     }

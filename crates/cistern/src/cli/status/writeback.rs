@@ -1,4 +1,4 @@
-//! `cistern status --writeback`: what the controllers of write-back and admission do, and why; and
+//! `cistern status --writeback`: what the controllers of write-back and pacing do, and why; and
 //! the lines about risk and store that every status shows.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{
     terminal,
 };
 
-/// The rows of one volume, as bcache's writeback_rate_debug has them, and admission.
+/// The rows of one volume, as bcache's writeback_rate_debug has them, and the throttle of writes.
 pub fn describe(served: &ServedStatus) -> String {
     let Some(w) = &served.status.write_back else { return format!("{}: read-only\n", served.name) };
     let rate = match w.unlimited {
@@ -25,8 +25,8 @@ pub fn describe(served: &ServedStatus) -> String {
         ),
         false => speed(w.rate_bytes_per_s),
     };
-    let admitted = match w.admission.rate_bytes_per_s {
-        Some(rate) => format!("at most {}, {} writes wait", speed(rate), w.admission.waiting),
+    let writes = match w.throttle.rate_bytes_per_s {
+        Some(rate) => format!("at most {}, {} writes wait", speed(rate), w.throttle.waiting),
         None => "not slowed".to_owned(),
     };
     let mut rows = vec![
@@ -38,9 +38,9 @@ pub fn describe(served: &ServedStatus) -> String {
         ("change", signed(w.change_bytes_per_s)),
         ("next", format!("{} ms", w.next_ms)),
         ("uploads", format!("{} in flight of {}", served.status.uploads_in_flight, w.uploads_max)),
-        ("written", speed(w.admission.written_bytes_per_s)),
-        ("drained", speed(w.admission.drained_bytes_per_s)),
-        ("writes", admitted),
+        ("written", speed(w.throttle.written_bytes_per_s)),
+        ("drained", speed(w.throttle.drained_bytes_per_s)),
+        ("writes", writes),
         ("full in", full_in(w)),
         ("bounds", bounds(w)),
     ];
@@ -100,7 +100,7 @@ pub fn away(served: &ServedStatus) -> Option<String> {
 /// How long the room for dirty data lasts.
 fn full_in(w: &WriteBackStatus) -> String {
     let left = ByteSize(w.dirty_bytes_max.saturating_sub(w.dirty_bytes));
-    match w.admission.full_in_s {
+    match w.throttle.full_in_s {
         Some(seconds) => format!("{left}, {} at the present rate", Span(Duration::from_secs(seconds))),
         None => format!("{left}, not filling"),
     }
