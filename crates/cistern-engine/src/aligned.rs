@@ -1,9 +1,12 @@
 //! Memory aligned for O_DIRECT.
 //!
 //! Owns its allocation, which never moves and never grows; the address is a multiple of 4096.
+//! A thread keeps a few small buffers that it let go: asking the allocator for aligned memory and
+//! clearing it costs a small read more than the checksum of what it brings.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    cell::RefCell,
     fmt,
     ops::{Deref, DerefMut},
     ptr::NonNull,
@@ -12,6 +15,15 @@ use std::{
 
 /// Alignment of the address in bytes: enough for every block device and filesystem we know.
 pub const ALIGN_BYTES: usize = 4096;
+
+/// Bytes of the buffers that are kept: most cached reads want one block, which lies across two pieces.
+const KEPT_BYTES: usize = 2 * ALIGN_BYTES;
+/// How many of them a thread keeps.
+const KEPT_MAX: usize = 32;
+
+thread_local! {
+    static KEPT: RefCell<Vec<AlignedBuf>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A buffer of fixed length whose address is a multiple of 4096.
 pub struct AlignedBuf {
@@ -39,6 +51,27 @@ impl AlignedBuf {
         debug_assert_eq!(start.as_ptr() as usize % ALIGN_BYTES, 0);
         AlignedBuf { start, len }
     }
+
+    /// `len` bytes of anything (zeroes, or what such a buffer last held), for who will write to all of it
+    /// before anybody reads it. `len` is bounded as for [`zeroed`](Self::zeroed).
+    pub fn for_reading(len: usize) -> AlignedBuf {
+        let kept = if len == KEPT_BYTES { KEPT.with_borrow_mut(Vec::pop) } else { None };
+        kept.unwrap_or_else(|| AlignedBuf::zeroed(len))
+    }
+
+    /// Gives the memory to the thread's kept buffers, if they have room and the thread is not at its end.
+    /// Then this buffer must not touch it any more.
+    fn keep(&self) -> bool {
+        let push = |kept: &RefCell<Vec<AlignedBuf>>| {
+            let mut kept = kept.borrow_mut();
+            let has_room = kept.len() < KEPT_MAX;
+            if has_room {
+                kept.push(AlignedBuf { start: self.start, len: self.len });
+            }
+            has_room
+        };
+        KEPT.try_with(push).unwrap_or(false)
+    }
 }
 
 fn layout_of(len: usize) -> Layout {
@@ -47,10 +80,11 @@ fn layout_of(len: usize) -> Layout {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: allocated in `zeroed` with the same layout, freed once.
-            unsafe { dealloc(self.start.as_ptr(), layout_of(self.len)) };
+        if self.len == 0 || (self.len == KEPT_BYTES && self.keep()) {
+            return;
         }
+        // SAFETY: allocated in `zeroed` with the same layout, freed once.
+        unsafe { dealloc(self.start.as_ptr(), layout_of(self.len)) };
     }
 }
 
@@ -95,6 +129,23 @@ mod tests {
             buf.fill(0xA5);
             assert!(buf.iter().all(|&b| b == 0xA5));
             assert!(len == 0 || (buf.as_ptr() as usize).is_multiple_of(ALIGN_BYTES));
+        }
+    }
+
+    /// A thread keeps a few buffers and no more, each with one owner at a time; a buffer that must be zeroed
+    /// never is one of them.
+    #[test]
+    fn buffers_are_kept() {
+        let many = || -> Vec<AlignedBuf> {
+            (0..2 * KEPT_MAX).map(|_| AlignedBuf::for_reading(KEPT_BYTES)).collect()
+        };
+        for _round in 0..2 {
+            let mut bufs = many();
+            (0u8..).zip(&mut bufs).for_each(|(n, buf)| buf.fill(n + 1));
+            assert!((0u8..).zip(&bufs).all(|(n, buf)| buf.iter().all(|&b| b == n + 1)));
+            drop(bufs);
+            assert_eq!(KEPT.with_borrow(Vec::len), KEPT_MAX);
+            assert!(AlignedBuf::zeroed(KEPT_BYTES).iter().all(|&b| b == 0));
         }
     }
 }

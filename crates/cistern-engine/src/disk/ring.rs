@@ -2,8 +2,9 @@
 //!
 //! A thread with an event loop of its own (one that serves connections) submits its reads to its ring
 //! and sleeps in its event loop until they are done, so no read costs a switch to another thread.
-//! What one turn of the loop asks for is submitted with one system call. Where the kernel has no
-//! io_uring or forbids it, [`start`] gives nothing and callers read with threads as before.
+//! What one turn of the loop asks for is submitted in batches of [`BATCH_READS`]: the disk works on one
+//! while the next is put together. Where the kernel has no io_uring or forbids it, [`start`] gives
+//! nothing and callers read with threads as before.
 //!
 //! Invariants: the memory and the file of a read stay until the kernel is done with them, whoever
 //! stopped waiting; as long as anybody waits, one of them (the *driver*) watches the ring or has been
@@ -27,6 +28,9 @@ use crate::aligned::AlignedBuf;
 
 /// Reads under way in one ring. Whoever wants more reads with threads.
 const READS_MAX: usize = 256;
+/// Reads that the kernel is told of at once. Fewer cost a system call and a kick of the device each; many
+/// more, and disk and thread take turns.
+const BATCH_READS: usize = 8;
 
 thread_local! {
     static RING: RefCell<Slot> = const { RefCell::new(Slot::Off) };
@@ -81,7 +85,7 @@ struct State {
     free: Vec<usize>,
     /// Reads in the submission queue that the kernel has not been told of.
     unsubmitted: usize,
-    /// Somebody was woken to submit them.
+    /// Somebody was woken to submit them and to watch the ring.
     submitter_woken: bool,
     /// Reads the kernel has been told of and has not completed.
     in_flight: usize,
@@ -167,7 +171,7 @@ impl State {
             }
             None => return None,
         };
-        let mut buf = AlignedBuf::zeroed(len);
+        let mut buf = AlignedBuf::for_reading(len);
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), buf.as_mut_ptr(), len as u32)
             .offset(offset)
             .build()
@@ -177,12 +181,21 @@ impl State {
         assert!(pushed.is_ok(), "the queue has as many entries as there are reads");
         self.ops[id] = Some(Op { buf, _file: file.clone(), done: None, waker: None, abandoned: false });
         self.unsubmitted += 1;
+        if self.unsubmitted >= BATCH_READS {
+            // An error comes again when a read is polled, which reports it.
+            let _ = self.enter();
+        }
         Some(id)
     }
 
-    /// Tells the kernel of the reads that were pushed.
+    /// As [`enter`](Self::enter), for whoever was woken to do so.
     fn submit(&mut self) -> io::Result<()> {
         self.submitter_woken = false;
+        self.enter()
+    }
+
+    /// Tells the kernel of the reads that were pushed.
+    fn enter(&mut self) -> io::Result<()> {
         while self.unsubmitted > 0 {
             match self.ring.submit() {
                 Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),

@@ -141,33 +141,43 @@ pub(super) fn take<'a>(input: &mut &'a [u8], base: u64) -> Option<Chunk<'a>> {
 }
 
 impl Chunk<'_> {
-    /// Appends the chunk's mappings that end behind `block` to `out`; `None` when the columns are
-    /// malformed or any of these mappings is impossible.
-    pub(super) fn decode_behind(&self, block: u64, out: &mut Vec<Mapping>) -> Option<()> {
-        let mut columns = Columns::new();
+    /// Appends the chunk's mappings that end behind `block` to `out`, up to the first that reaches `limit`;
+    /// `None` when the columns are malformed or any of these mappings is impossible.
+    pub(super) fn decode(&self, block: u64, limit: u64, out: &mut Vec<Mapping>) -> Option<()> {
         let mut input = self.body;
-        for c in columns.in_order() {
-            column::take(&mut input, &mut c[..self.mappings])?;
+        let mut columns = Columns::new();
+        let [gaps, lens, others @ ..] = columns.in_order();
+        column::take(&mut input, self.mappings)?.unpack(0, &mut gaps[..self.mappings]);
+        column::take(&mut input, self.mappings)?.unpack(0, &mut lens[..self.mappings]);
+        // Where they lie says which of them are wanted; of the other columns nothing else is decoded.
+        let (mut wanted, mut end) = (0..0, self.start);
+        let starts = gaps; // each takes the place of its gap
+        for i in 0..self.mappings {
+            starts[i] = end.checked_add(starts[i])?;
+            end = starts[i].checked_add(lens[i])?.checked_add(1).filter(|&end| end <= BLOCKS_MAX)?;
+            wanted.end = i + 1;
+            if end <= block {
+                wanted.start = wanted.end;
+            } else if end >= limit {
+                break;
+            }
+        }
+        for values in others {
+            column::take(&mut input, self.mappings)?.unpack(wanted.start, &mut values[wanted.clone()]);
         }
         if !input.is_empty() {
             return None;
         }
-        let mut end = self.start;
-        for i in 0..self.mappings {
-            let start = end.checked_add(columns.gap[i])?;
-            let len = columns.len[i].checked_add(1)?;
-            end = start.checked_add(len).filter(|&end| end <= BLOCKS_MAX)?;
-            if end <= block {
-                continue;
-            }
+        for i in wanted {
+            let extent = Extent::new(columns.gap[i], columns.len[i] + 1);
             let birth = Seq(columns.birth[i]);
             let place = match columns.kind[i] {
                 KIND_HOLE => Place::Hole,
                 KIND_ZERO => Place::Zero,
-                KIND_FRAME => frame(&columns, i, len)?,
+                KIND_FRAME => frame(&columns, i, extent.len)?,
                 _ => return None,
             };
-            out.push(Mapping { extent: Extent::new(start, len), birth, place });
+            out.push(Mapping { extent, birth, place });
         }
         Some(())
     }
@@ -206,8 +216,24 @@ mod tests {
             prop_assert!(input.is_empty());
             prop_assert_eq!(chunk.start, mappings[0].extent.start);
             let mut seen = Vec::new();
-            prop_assert!(chunk.decode_behind(0, &mut seen).is_some());
+            prop_assert!(chunk.decode(0, u64::MAX, &mut seen).is_some());
             prop_assert_eq!(seen, mappings);
+        }
+
+        /// A lookup gets the mappings from its block to its limit, and one in any case where one is behind it.
+        #[test]
+        fn decodes_what_is_asked_for(mappings in mappings(1..=CHUNK_MAPPINGS_MAX),
+                                     at in any::<prop::sample::Index>(), off in 0u64..4, len in 1u64..1000) {
+            let mut bytes = Vec::new();
+            put(&mappings, 0, &mut bytes);
+            let block = (mappings[at.index(mappings.len())].extent.start + off).saturating_sub(2);
+            let limit = block + len;
+            let behind = mappings.iter().filter(|m| m.extent.end() > block);
+            let mut wanted: Vec<Mapping> = behind.clone().take_while(|m| m.extent.end() < limit).copied().collect();
+            wanted.extend(behind.copied().nth(wanted.len()));
+            let mut seen = Vec::new();
+            prop_assert!(take(&mut &bytes[..], 0).expect("a chunk").decode(block, limit, &mut seen).is_some());
+            prop_assert_eq!(seen, wanted);
         }
 
         /// Arbitrary bytes give an error or mappings that keep the rules, never a panic.
@@ -218,7 +244,7 @@ mod tests {
             }
             let mut out = Vec::new();
             if let Some(chunk) = take(&mut &bytes[..], base) {
-                let _ = chunk.decode_behind(0, &mut out);
+                let _ = chunk.decode(0, u64::MAX, &mut out);
             }
             check(&out)?;
         }
@@ -232,7 +258,7 @@ mod tests {
             bytes[at] = to;
             let mut out = Vec::new();
             if let Some(chunk) = take(&mut &bytes[..], 0) {
-                let _ = chunk.decode_behind(0, &mut out);
+                let _ = chunk.decode(0, u64::MAX, &mut out);
             }
             check(&out)?;
         }

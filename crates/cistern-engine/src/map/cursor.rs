@@ -12,7 +12,9 @@ use crate::{Result, units::Mapping};
 /// A cursor over the runs of one level.
 pub(super) struct Cursor<'a> {
     level: &'a [RunMeta],
-    /// Mappings of one chunk that are not yet behind the position.
+    /// Nobody asks for this block or one behind it.
+    limit: u64,
+    /// Mappings of one chunk that are not yet behind the position, as far as the limit.
     chunk: Vec<Mapping>,
     next: usize,
     /// Nothing of the level lies at the position or behind it.
@@ -30,8 +32,8 @@ pub(super) enum Known {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(level: &'a [RunMeta]) -> Cursor<'a> {
-        Cursor { level, chunk: Vec::new(), next: 0, ended: false }
+    pub(super) fn new(level: &'a [RunMeta], limit: u64) -> Cursor<'a> {
+        Cursor { level, limit, chunk: Vec::new(), next: 0, ended: false }
     }
 
     fn run_behind(&self, block: u64) -> usize {
@@ -40,7 +42,7 @@ impl<'a> Cursor<'a> {
 
     /// What lies at `block` or behind it, below `limit`. Blocks asked for must not go back.
     pub(super) fn at(&mut self, block: u64, limit: u64) -> Known {
-        debug_assert!(block < limit);
+        debug_assert!(block < limit && limit <= self.limit);
         while let Some(m) = self.chunk.get(self.next) {
             if m.extent.end() > block {
                 return Known::Next(*m);
@@ -75,7 +77,7 @@ impl<'a> Cursor<'a> {
         held: &Held,
     ) -> Result<Option<(&'a RunMeta, super::runs::Wanted)>> {
         for run in &self.level[self.run_behind(block)..] {
-            match runs.look(run, block, held)? {
+            match runs.look(run, block, self.limit, held)? {
                 Look::Found(chunk) => {
                     (self.chunk, self.next) = (chunk, 0);
                     return Ok(None);

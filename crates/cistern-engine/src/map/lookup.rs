@@ -39,8 +39,8 @@ impl Lookup {
     pub async fn finish(self) -> Result<Vec<Mapping>> {
         let extent = self.extent;
         let overlaps = |level: &&[_]| overlaps(level, extent);
-        let cursors: Vec<_> =
-            self.levels.iter().map(Vec::as_slice).filter(overlaps).map(Cursor::new).collect();
+        let levels = self.levels.iter().map(Vec::as_slice).filter(overlaps);
+        let cursors: Vec<_> = levels.map(|level| Cursor::new(level, extent.end())).collect();
         let mut walk = Walk { lookup: &self, next_piece: 0, cursors, first_read: true };
         let mut out: Vec<Mapping> = Vec::new();
         let mut at = extent.start;

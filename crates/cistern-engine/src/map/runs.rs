@@ -82,7 +82,7 @@ pub(super) enum Wanted {
 /// What one look into a run gives without waiting.
 pub(super) enum Look {
     /// Mappings of one chunk, cut to the run's span; the first one is the first that ends behind
-    /// the block asked for.
+    /// the block asked for, the last one reaches the limit or is the chunk's last.
     Found(Vec<Mapping>),
     /// No mapping of the run ends behind that block.
     End,
@@ -127,8 +127,9 @@ impl Runs {
         Sealer::new(self.key.as_deref(), self.volume, ObjectKind::Run, Salt(*id.0.as_bytes()), 0)
     }
 
-    /// Looks for the first mappings of `run` that end behind `block`, using what is in memory.
-    pub(super) fn look(&self, run: &RunMeta, block: u64, held: &Held) -> Result<Look> {
+    /// Looks for the first mappings of `run` that end behind `block`, up to one that reaches `limit`, using
+    /// what is in memory.
+    pub(super) fn look(&self, run: &RunMeta, block: u64, limit: u64, held: &Held) -> Result<Look> {
         let block = block.max(run.span.start);
         let Some(Part::Top(top)) = self.get((run.id, TOP), held) else {
             return Ok(Look::Missing(Wanted::Top));
@@ -145,7 +146,7 @@ impl Runs {
                 let Some(Part::Block(plain)) = self.get((run.id, entry.offset), held) else {
                     return Ok(Look::Missing(Wanted::Block(*entry)));
                 };
-                let found = find_in_block(&plain, block, run.span)
+                let found = find_in_block(&plain, block, limit, run.span)
                     .ok_or_else(|| corrupt(run, entry.offset, "the block is malformed"))?;
                 if !found.is_empty() {
                     return Ok(Look::Found(found));
@@ -296,7 +297,7 @@ pub(super) fn decode_block(plain: &[u8], out: &mut Vec<Mapping>) -> Option<()> {
     let (mut input, base) = begin_block(plain)?;
     while !input.is_empty() {
         let before = out.len();
-        chunk::take(&mut input, base)?.decode_behind(0, out)?;
+        chunk::take(&mut input, base)?.decode(0, u64::MAX, out)?;
         if before > 0 && out[before - 1].extent.end() > out[before].extent.start {
             return None;
         }
@@ -310,9 +311,9 @@ fn begin_block(plain: &[u8]) -> Option<(&[u8], u64)> {
     (tag == TAG_BLOCK).then_some((input, base))
 }
 
-/// The first chunk with a mapping that ends behind `block`, from that mapping on, cut to `span`.
-/// Empty when there is none; `None` when the bytes are malformed.
-fn find_in_block(plain: &[u8], block: u64, span: Extent) -> Option<Vec<Mapping>> {
+/// The first chunk with a mapping that ends behind `block`, from that mapping on up to one that reaches
+/// `limit`, cut to `span`. Empty when there is none; `None` when the bytes are malformed.
+fn find_in_block(plain: &[u8], block: u64, limit: u64, span: Extent) -> Option<Vec<Mapping>> {
     let (mut input, base) = begin_block(plain)?;
     let mut before = None;
     let mut out = Vec::new();
@@ -324,7 +325,7 @@ fn find_in_block(plain: &[u8], block: u64, span: Extent) -> Option<Vec<Mapping>>
         }
         for candidate in [before.take(), Some(chunk)].into_iter().flatten() {
             out.clear();
-            candidate.decode_behind(block, &mut out)?;
+            candidate.decode(block, limit, &mut out)?;
             cut(&mut out, span);
             if !out.is_empty() {
                 return Some(out);
@@ -333,7 +334,7 @@ fn find_in_block(plain: &[u8], block: u64, span: Extent) -> Option<Vec<Mapping>>
         return Some(out); // the chunk lies behind the span
     }
     if let Some(last) = before {
-        last.decode_behind(block, &mut out)?;
+        last.decode(block, limit, &mut out)?;
         cut(&mut out, span);
     }
     Some(out)
