@@ -26,7 +26,6 @@ use crate::{
 mod changed;
 mod files;
 mod flights;
-mod ghost;
 mod health;
 mod index;
 mod link;

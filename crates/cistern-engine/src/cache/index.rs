@@ -12,8 +12,7 @@ use hashbrown::HashTable;
 use super::{
     Admission, CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES,
     changed::Changed,
-    ghost::Ghost,
-    policy::{Place, Policy, Tuner},
+    policy::{Ghost, Place, Policy, Tuner},
 };
 
 mod restore;
@@ -38,11 +37,6 @@ impl ChunkId {
         let words = [id as u64, (id >> 64) as u64, self.object.number, u64::from(self.chunk)];
         words.into_iter().fold(0x2436_9A03_7073_4A4D, mix)
     }
-}
-
-/// What the policy takes for the identity of a chunk.
-fn short(hash: u64) -> u32 {
-    (hash >> 32) as u32
 }
 
 /// One place of the slab.
@@ -141,7 +135,7 @@ impl Index {
     pub fn find(&mut self, id: &ChunkId, pieces: Range<usize>, end: u32) -> Result<Found, Miss> {
         let hash = id.hash();
         let Some(no) = self.slot_of(id, hash) else {
-            return Err(if self.ghost.contains(hash) { Miss::Evicted } else { Miss::Cold });
+            return Err(if self.ghost.last(hash).is_some() { Miss::Evicted } else { Miss::Cold });
         };
         self.touch(no, hash);
         let slot = &mut self.slots[no as usize];
@@ -190,10 +184,10 @@ impl Index {
         let no = self.free.pop()?;
         self.slots[no as usize].owner = *id;
         self.link(no, hash);
-        self.policy.admit(no, short(hash), admission);
+        self.policy.admit(no, self.ghost.last(hash), admission);
         match admission {
             Admission::Demand => self.tune(hash),
-            Admission::Prefetch | Admission::Written => self.tuner.unread(short(hash), admission),
+            Admission::Prefetch | Admission::Written => self.tuner.unread(hash, admission),
         }
         self.make_room();
         self.policy.place(no).map(|_| no)
@@ -202,7 +196,7 @@ impl Index {
     /// Evicts until the policy keeps no more than it should: one slot is always free.
     fn make_room(&mut self) {
         while let Some(victim) = self.policy.victim() {
-            self.ghost.add(self.slots[victim as usize].owner.hash());
+            self.ghost.add(self.slots[victim as usize].owner.hash(), self.policy.last(victim));
             self.release(victim);
         }
         debug_assert!(!self.free.is_empty(), "the policy keeps one chunk less than there are slots");
@@ -290,7 +284,7 @@ impl Index {
     }
 
     fn tune(&mut self, hash: u64) {
-        if let Some(shares) = self.tuner.read(short(hash)) {
+        if let Some(shares) = self.tuner.read(hash) {
             self.policy.set_shares(shares);
         }
     }

@@ -2,25 +2,32 @@
 //!
 //! Owns the order of the slots, by number; knows neither owners nor bytes. Four queues: *trial* holds
 //! what nobody has read yet (prefetched, written back), *window* what was read lately, and *main*,
-//! split into *cold* and *kept*, what was read again. Who leaves the window gets into main only if
-//! it was read more often than the one it would displace (W-TinyLFU). So one pass over a volume, or a
-//! bulk write, displaces itself and nothing else. How large window and trial are is the tuner's.
+//! split into *cold* and *kept*, what was read again. A chunk is expected after as many reads as lay
+//! between its last two; it gets into a full main only in place of one that was not read for longer (as in
+//! LIRS). So one pass over a volume displaces what the window holds and nothing else, and what a workload
+//! leaves behind goes as soon as another one comes back to its own. How large window and trial are is
+//! the tuner's.
 //!
-//! Deterministic and O(1): linked lists in one array, a sketch of fixed size. Reads of one chunk that
-//! follow each other closely count once: a sequential reader touches a chunk many times.
+//! Deterministic and O(1): linked lists in one array, ages in ticks. Reads of one chunk that follow each
+//! other closely count once: a sequential reader touches a chunk many times.
 
 use super::Admission;
 
+mod ghost;
 mod list;
-mod sketch;
 mod tuner;
 
+pub(super) use ghost::Ghost;
 use list::{Links, List, NONE};
-use sketch::Sketch;
 pub(super) use tuner::Tuner;
 
 /// The part of main that is kept for what was read again in it, in percent (as W-TinyLFU has it).
 const KEPT_PERCENT: u64 = 80;
+/// What is kept goes before what is cold if it was not read for so many times as long.
+const KEPT_PATIENCE: u32 = 8;
+/// What was not read within so many times as many reads as the cache has chunks is new: a pass over ten
+/// times the cache leaves what was read before it.
+const HORIZON: u32 = 12;
 /// Chunks that leave a window that is too large, for each newcomer, until it fits.
 const SHRINK_STEP: usize = 4;
 /// A chunk counts as read again after so many counted reads: the cache's size divided by this, and
@@ -29,12 +36,17 @@ const SPAN_DIVISOR: u32 = 64;
 const SPAN_MAX: u32 = 4096;
 /// The clock of a slot ticks so often within a span.
 const TICKS_PER_SPAN: u32 = 4;
+/// And at most so often within as many reads as the cache has chunks: it wraps long after the horizon.
+const TICKS_MAX: u32 = 2048;
+const _: () = assert!(TICKS_MAX * HORIZON < u16::MAX as u32 / 2);
+
+/// Reads of a chunk are counted up to this.
+const READS_MAX: u8 = 15;
 
 /// How much of the cache is window and trial at most, in 1024ths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shares {
     pub window: u32,
-    /// 1024 and more: what nobody has read is treated as if it had been.
     pub trial: u32,
 }
 
@@ -61,9 +73,12 @@ impl Place {
 
 #[derive(Clone, Copy)]
 struct Node {
-    hash: u32,
     /// When it was last counted, in ticks; wraps.
     tick: u16,
+    /// Ticks between the last two reads, at most up to the horizon.
+    gap: u16,
+    /// Reads since it came, up to 15.
+    reads: u8,
     /// `None` while the slot is free.
     place: Option<Place>,
 }
@@ -83,7 +98,6 @@ pub(super) struct Policy {
     nodes: Vec<Node>,
     links: Links,
     lists: [List; PLACES.len()],
-    sketch: Sketch,
     /// Counted reads since the beginning.
     clock: u64,
     /// Counted reads to a tick.
@@ -94,16 +108,17 @@ impl Policy {
     /// For `slots` slots of which at most `capacity` are to be used.
     pub fn new(slots: u32, capacity: u32, shares: Shares) -> Policy {
         assert!(capacity >= 1 && slots >= capacity);
-        let node = Node { hash: 0, tick: 0, place: None };
+        let node = Node { tick: 0, gap: 0, reads: 0, place: None };
         Policy {
             capacity,
             shares,
             nodes: vec![node; slots as usize],
             links: Links::new(slots),
             lists: [List::default(); PLACES.len()],
-            sketch: Sketch::new(capacity),
             clock: 0,
-            tick_reads: ((capacity / SPAN_DIVISOR).min(SPAN_MAX) / TICKS_PER_SPAN).max(1),
+            tick_reads: ((capacity / SPAN_DIVISOR).min(SPAN_MAX) / TICKS_PER_SPAN)
+                .max(capacity / TICKS_MAX)
+                .max(1),
         }
     }
 
@@ -111,18 +126,19 @@ impl Policy {
         self.shares = shares;
     }
 
-    /// Takes a slot in, for a chunk with this hash. Follow up with `victim` until there is none.
-    pub fn admit(&mut self, slot: u32, hash: u32, admission: Admission) {
+    /// Takes a slot in, for a chunk that was here last at this tick, if it was. Follow up with `victim`
+    /// until there is none.
+    pub fn admit(&mut self, slot: u32, last: Option<u16>, admission: Admission) {
         debug_assert!(self.nodes[slot as usize].place.is_none());
-        self.nodes[slot as usize].hash = hash;
+        self.nodes[slot as usize] = Node { tick: self.tick(), gap: self.horizon(), reads: 0, place: None };
         match admission {
-            Admission::Written | Admission::Prefetch if self.shares.trial < WHOLE => {
-                self.nodes[slot as usize].tick = self.tick();
-                self.enter(slot, Place::Trial);
-            }
-            _ => {
-                self.count(slot);
-                self.enter(slot, Place::Window);
+            Admission::Written | Admission::Prefetch => self.enter(slot, Place::Trial),
+            Admission::Demand => {
+                self.count(slot, last);
+                let again = self.nodes[slot as usize].gap < self.horizon();
+                let place =
+                    if again && self.beats(slot, self.resident()) { Place::Cold } else { Place::Window };
+                self.enter(slot, place);
             }
         }
     }
@@ -131,14 +147,14 @@ impl Policy {
     pub fn touch(&mut self, slot: u32) -> Touch {
         let Node { tick, place, .. } = self.nodes[slot as usize];
         let again = u32::from(self.tick().wrapping_sub(tick)) >= TICKS_PER_SPAN || self.tick_reads == 1;
-        let next = match place {
+        let (next, last) = match place {
             None => return Touch { counted: false, moved: false },
-            Some(Place::Trial) => Place::Window,
+            Some(Place::Trial) => (Place::Window, None),
             Some(_) if !again => return Touch { counted: false, moved: false },
-            Some(Place::Window) => Place::Window,
-            Some(Place::Cold | Place::Kept) => Place::Kept,
+            Some(Place::Window) => (Place::Window, Some(tick)),
+            Some(Place::Cold | Place::Kept) => (Place::Kept, Some(tick)),
         };
-        self.count(slot);
+        self.count(slot, last);
         self.leave(slot);
         self.enter(slot, next);
         self.demote();
@@ -171,9 +187,15 @@ impl Policy {
         self.nodes[slot as usize].place
     }
 
-    /// How often a slot's chunk was read lately, from 0 to 15.
+    /// How often a slot's chunk was read since it came, from 0 to 15.
     pub fn reads(&self, slot: u32) -> u8 {
-        self.sketch.estimate(self.nodes[slot as usize].hash)
+        self.nodes[slot as usize].reads
+    }
+
+    /// When a slot was last counted, also one that has just gone: what `admit` wants to know when its chunk
+    /// comes back.
+    pub fn last(&self, slot: u32) -> u16 {
+        self.nodes[slot as usize].tick
     }
 
     /// When a slot was last counted, by a clock that goes on in the next life of the cache.
@@ -188,11 +210,11 @@ impl Policy {
     }
 
     /// Puts a slot where it was in an earlier life. To be called from the oldest to the youngest.
-    pub fn restore(&mut self, slot: u32, hash: u32, place: Place, reads: u8, stamp: u32) {
+    pub fn restore(&mut self, slot: u32, place: Place, reads: u8, stamp: u32) {
         debug_assert!(self.nodes[slot as usize].place.is_none());
-        self.sketch.restore(hash, reads);
         let age = self.now().saturating_sub(stamp).min(u32::from(u16::MAX)) as u16;
-        self.nodes[slot as usize] = Node { hash, tick: self.tick().wrapping_sub(age), place: None };
+        let tick = self.tick().wrapping_sub(age);
+        self.nodes[slot as usize] = Node { tick, gap: self.horizon(), reads, place: None };
         self.enter(slot, place);
     }
 
@@ -214,10 +236,25 @@ impl Policy {
         self.tick().wrapping_sub(self.nodes[slot as usize].tick)
     }
 
-    fn count(&mut self, slot: u32) {
+    /// Ticks until what was read is new again.
+    fn horizon(&self) -> u16 {
+        (self.capacity / self.tick_reads * HORIZON) as u16
+    }
+
+    /// Counts a read of what was read before at tick `last`, if it was.
+    fn count(&mut self, slot: u32, last: Option<u16>) {
         self.clock += 1;
-        self.sketch.add(self.nodes[slot as usize].hash);
-        self.nodes[slot as usize].tick = self.tick();
+        let (tick, horizon) = (self.tick(), self.horizon());
+        let node = &mut self.nodes[slot as usize];
+        node.tick = tick;
+        node.gap = last.map_or(horizon, |last| tick.wrapping_sub(last).min(horizon));
+        node.reads = (node.reads + 1).min(READS_MAX);
+    }
+
+    /// Whether a slot is expected to be read sooner than one of main: in as many reads as lay between its last
+    /// two, and no less than it has waited already.
+    fn beats(&self, slot: u32, resident: u32) -> bool {
+        resident != NONE && self.nodes[slot as usize].gap.max(self.age(slot)) < self.age(resident)
     }
 
     fn enter(&mut self, slot: u32, place: Place) {
@@ -275,24 +312,27 @@ impl Policy {
         u32::from(self.age(slot)) > self.capacity / self.tick_reads
     }
 
+    /// Who of main would go first.
+    fn resident(&self) -> u32 {
+        let (cold, kept) = (self.list(Place::Cold).tail, self.list(Place::Kept).tail);
+        let age = |slot: u32| u32::from(self.age(slot));
+        if cold == NONE || kept != NONE && age(kept) / KEPT_PATIENCE > age(cold) { kept } else { cold }
+    }
+
     fn choose(&mut self) -> Option<u32> {
         let trial = self.list(Place::Trial).tail;
         if trial != NONE && (self.list(Place::Trial).len > self.share(self.shares.trial) || self.stale(trial))
         {
             return Some(trial);
         }
-        let candidate = self.list(Place::Window).tail;
-        let resident = match self.list(Place::Cold).tail {
-            NONE => self.list(Place::Kept).tail,
-            cold => cold,
-        };
+        let (candidate, resident) = (self.list(Place::Window).tail, self.resident());
         let over = self.list(Place::Window).len > self.share(self.shares.window);
         match (candidate, resident) {
             (NONE, NONE) => Some(trial).filter(|&slot| slot != NONE),
             (candidate, NONE) => Some(candidate),
             (NONE, resident) => Some(resident),
             (_, resident) if !over => Some(resident),
-            (candidate, resident) if self.reads(candidate) > self.reads(resident) => {
+            (candidate, resident) if self.beats(candidate, resident) => {
                 self.pass(Place::Window, Place::Cold);
                 Some(resident)
             }

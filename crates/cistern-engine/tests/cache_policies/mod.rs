@@ -28,9 +28,9 @@ impl Row {
     }
 
     /// The bounds: no worse than LRU, and within a tenth of the best. Learning what a trace is like may
-    /// cost up to 1.5 of 100 reads against LRU.
+    /// cost up to 0.75 of 100 reads against LRU.
     pub fn holds(&self) -> bool {
-        self.ours + 1.5 >= self.lru && self.ours >= self.best() * 0.9
+        self.ours + 0.75 >= self.lru && self.ours >= self.best() * 0.9
     }
 }
 

@@ -203,7 +203,6 @@ pub fn all(size: u64) -> Vec<(&'static str, Vec<Access>)> {
 /// A recorded trace: a line `object chunk` for each read of a chunk, `object chunk w` for each write.
 /// Numbers are decimal; empty lines and lines that begin with `#` are skipped. Objects never change: what
 /// is written again is another object from then on.
-#[allow(dead_code)] // the test reads no files
 pub fn parse(text: &str) -> Result<Vec<Access>, String> {
     let mut versions: BTreeMap<(u64, u32), u64> = BTreeMap::new();
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

@@ -2,7 +2,7 @@
 
 use hashbrown::hash_table::Entry;
 
-use super::{Index, short};
+use super::Index;
 use crate::cache::{pages::Record, policy::Place};
 
 /// An index that takes in the records of an earlier life.
@@ -15,7 +15,6 @@ pub(in crate::cache) struct Restore {
 struct Inherited {
     stamp: u32,
     slot: u32,
-    hash: u32,
     place: Place,
     reads: u8,
 }
@@ -73,7 +72,7 @@ impl Restore {
         (slot.end, slot.valid, slot.unread) = (record.end, record.valid, record.unread);
         (slot.inherited, slot.crcs) = (true, record.crcs);
         let (stamp, place, reads) = (record.stamp, record.place, record.reads);
-        self.inherited.push(Inherited { stamp, slot: no, hash: short(hash), place, reads });
+        self.inherited.push(Inherited { stamp, slot: no, place, reads });
     }
 
     /// The index with everything in the order in which it was read last.
@@ -81,8 +80,8 @@ impl Restore {
         let Restore { mut index, mut inherited } = self;
         inherited.sort_unstable_by_key(|slot| (slot.stamp, slot.slot));
         index.policy.resume(inherited.last().map_or(0, |slot| slot.stamp));
-        for Inherited { stamp, slot, hash, place, reads } in inherited {
-            index.policy.restore(slot, hash, place, reads, stamp);
+        for Inherited { stamp, slot, place, reads } in inherited {
+            index.policy.restore(slot, place, reads, stamp);
         }
         let policy = &index.policy;
         index.free.retain(|&no| policy.place(no).is_none());

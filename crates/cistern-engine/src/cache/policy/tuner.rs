@@ -1,103 +1,85 @@
 //! Finds how large window and trial should be, by trying.
 //!
 //! Owns a few small copies of the policy, each with other shares, which see a fixed sample of the
-//! chunks in a cache as much smaller. The shares of the one that hits most are used. A sample of
-//! some thousand chunks tells the ratio of hits to about a percent. Memory: 40 bytes for each sampled
-//! chunk and copy, under 1 MiB whatever the size of the cache.
+//! chunks in a cache as much smaller. The cache follows one of them until another has hit more often by a
+//! good part of what a cache holds, for that is what it costs to follow. A sample of some thousand
+//! chunks tells the ratio of hits to about a percent. Memory: 80 bytes for each sampled chunk and copy, under
+//! 1.5 MiB whatever the size of the cache.
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Policy, Shares, WHOLE};
+use super::{Admission, Ghost, Policy, Shares, WHOLE};
 
-/// What is tried: from "what was read often" to "what was read last", which is plain LRU.
-const TRIED: [Shares; 5] = [
+/// What is tried: from "what was read often" to "what was read last", which is LRU.
+const TRIED: [Shares; 4] = [
     Shares { window: 16, trial: 64 },
-    Shares { window: 128, trial: 128 },
-    Shares { window: 128, trial: WHOLE },
-    Shares { window: 512, trial: 256 },
-    Shares { window: WHOLE, trial: WHOLE },
+    Shares { window: 128, trial: 256 },
+    Shares { window: 512, trial: 384 },
+    Shares { window: WHOLE, trial: 512 },
 ];
-/// Which of them counts while nothing has proved better: fair to a new working set.
-const FIRST: usize = 3;
+/// Which of them is followed first: fair to a new working set, and not yet to be flushed by one pass.
+const FIRST: usize = 2;
 /// Chunks of a sampled cache, at most twice as many.
 const SAMPLE_CHUNKS: u32 = 2048;
-/// Looks at the result in as many sampled reads as a sampled cache has chunks.
-const LOOKS: u64 = 4;
-/// At each look hits fade by one of so many parts: two sizes of a cache decide.
-const FADE: u64 = 8;
-/// How much better another one must be to be followed: in percent, and in hits.
-const BETTER_PERCENT: u64 = 2;
-const BETTER_HITS: u64 = 8;
-/// Reads between looks are no fewer, for the smallest caches.
-const READS_MIN: u64 = 64;
+/// How many hits the followed one may fall behind the best: what a sampled cache holds, divided by this.
+const PATIENCE_DIVISOR: u32 = 10;
 
 struct Copy {
     policy: Policy,
-    slots: BTreeMap<u32, u32>,
-    hashes: Vec<u32>,
+    ghost: Ghost,
+    slots: BTreeMap<u64, u32>,
+    hashes: Vec<u64>,
     free: Vec<u32>,
+    /// Nobody falls behind the best by more than the patience: what was long ago does not count.
     hits: u64,
 }
 
 pub(in crate::cache) struct Tuner {
     copies: Vec<Copy>,
     /// A chunk is in the sample if these bits of its hash are zero.
-    mask: u32,
-    reads: u64,
-    reads_max: u64,
-    used: usize,
+    mask: u64,
+    patience: u64,
+    followed: usize,
 }
 
 impl Tuner {
     pub fn new(capacity: u32) -> Tuner {
-        let one_of = (capacity / SAMPLE_CHUNKS).max(1).next_power_of_two();
-        let one_of = if one_of > capacity / SAMPLE_CHUNKS && one_of > 1 { one_of / 2 } else { one_of };
+        let one_of = (capacity / SAMPLE_CHUNKS).max(1);
+        let one_of = 1 << one_of.ilog2();
         let sampled = (capacity / one_of).max(1);
-        let copies = TRIED.iter().map(|&shares| Copy::new(sampled, shares)).collect();
         Tuner {
-            copies,
-            mask: one_of - 1,
-            reads: 0,
-            reads_max: (u64::from(sampled) / LOOKS).max(READS_MIN),
-            used: FIRST,
+            copies: TRIED.iter().map(|&shares| Copy::new(sampled, shares)).collect(),
+            mask: u64::from(one_of - 1) << 32,
+            patience: u64::from((sampled / PATIENCE_DIVISOR).max(1)),
+            followed: FIRST,
         }
     }
 
     pub fn shares(&self) -> Shares {
-        TRIED[self.used]
+        TRIED[self.followed]
     }
 
     /// Says that a chunk was read. Gives other shares when they have become better.
-    pub fn read(&mut self, hash: u32) -> Option<Shares> {
-        if !self.samples(hash) {
+    pub fn read(&mut self, hash: u64) -> Option<Shares> {
+        if hash & self.mask != 0 {
             return None;
         }
         self.copies.iter_mut().for_each(|copy| copy.see(hash, Admission::Demand));
-        self.reads += 1;
-        if self.reads < self.reads_max {
+        let best = (0..self.copies.len()).max_by_key(|&copy| self.copies[copy].hits)?;
+        let behind = self.copies[best].hits.saturating_sub(self.patience);
+        self.copies.iter_mut().for_each(|copy| copy.hits = copy.hits.max(behind));
+        if behind == 0 || self.copies[self.followed].hits > behind {
             return None;
         }
-        self.reads = 0;
-        let best = self.best();
-        self.copies.iter_mut().for_each(|copy| copy.hits -= copy.hits / FADE);
-        (std::mem::replace(&mut self.used, best) != best).then(|| self.shares())
+        self.followed = best;
+        Some(self.shares())
     }
 
     /// Says that a chunk came in that nobody has read.
-    pub fn unread(&mut self, hash: u32, admission: Admission) {
-        if self.samples(hash) {
+    pub fn unread(&mut self, hash: u64, admission: Admission) {
+        if hash & self.mask == 0 {
             self.copies.iter_mut().for_each(|copy| copy.see(hash, admission));
         }
-    }
-
-    fn samples(&self, hash: u32) -> bool {
-        hash.wrapping_mul(0x9E37_79B9) >> 8 & self.mask == 0
-    }
-
-    fn best(&self) -> usize {
-        let most = (0..self.copies.len()).max_by_key(|&i| (self.copies[i].hits, usize::MAX - i)).unwrap_or(0);
-        let (used, other) = (self.copies[self.used].hits, self.copies[most].hits);
-        if other * 100 > used * (100 + BETTER_PERCENT) + BETTER_HITS * 100 { most } else { self.used }
     }
 }
 
@@ -106,6 +88,7 @@ impl Copy {
         let slots = capacity + 1;
         Copy {
             policy: Policy::new(slots, capacity, shares),
+            ghost: Ghost::new(capacity),
             slots: BTreeMap::new(),
             hashes: vec![0; slots as usize],
             free: (0..slots).rev().collect(),
@@ -113,7 +96,7 @@ impl Copy {
         }
     }
 
-    fn see(&mut self, hash: u32, admission: Admission) {
+    fn see(&mut self, hash: u64, admission: Admission) {
         if let Some(&slot) = self.slots.get(&hash) {
             if admission == Admission::Demand {
                 self.policy.touch(slot);
@@ -124,9 +107,11 @@ impl Copy {
         let slot = self.free.pop().expect("one slot more than the policy keeps");
         self.hashes[slot as usize] = hash;
         self.slots.insert(hash, slot);
-        self.policy.admit(slot, hash, admission);
+        self.policy.admit(slot, self.ghost.last(hash), admission);
         while let Some(slot) = self.policy.victim() {
-            self.slots.remove(&self.hashes[slot as usize]);
+            let gone = self.hashes[slot as usize];
+            self.ghost.add(gone, self.policy.last(slot));
+            self.slots.remove(&gone);
             self.free.push(slot);
         }
     }
