@@ -153,7 +153,8 @@ impl ObjectReader {
 
     /// Bytes to fetch around a miss, as what became of neighbours so far suggests.
     pub fn window_bytes(&self) -> u64 {
-        self.state().window.bytes()
+        let state = self.state();
+        state.window.bytes(state.link.estimate())
     }
 
     /// What is known of the link to the store.

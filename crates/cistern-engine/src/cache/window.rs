@@ -6,6 +6,12 @@
 //! get stuck where nothing is learnt any more. A window pays when the round trips that its used
 //! pieces save last longer than the transfer of its unused ones.
 //!
+//! That takes a hundred misses to change its mind. When reads go elsewhere (a scan ends, random reads
+//! begin), *doubt* is faster: every miss in a new neighbourhood adds to it, every read in a watched one
+//! takes four times as much away, and it divides the size. So neighbours that fewer than one
+//! neighbourhood in five uses soon are no longer fetched after about sixteen misses, and are again after
+//! some four reads among what was watched.
+//!
 //! Bounded: `WATCHED_MAX` neighbourhoods of some 80 bytes.
 
 use std::{
@@ -21,6 +27,8 @@ pub(super) const WINDOW_BYTES_MAX: u64 = 1 << 20;
 pub(super) const WINDOW_BYTES_MIN: u64 = PIECE_BYTES as u64;
 /// The window before anything is known.
 const WINDOW_BYTES_FIRST: u64 = 256 << 10;
+/// The most while nothing is known of the link: on a narrow one every miss of a mount waits for its window.
+const WINDOW_BYTES_BLIND: u64 = 64 << 10;
 /// Neighbourhoods watched at once: a working set of 128 MiB of the log.
 const WATCHED_MAX: usize = 128;
 /// Neighbourhoods whose end must have been seen before the first decision.
@@ -32,6 +40,12 @@ const SEEN_HALVE: u32 = 128;
 const TRANSFER_LATENCIES_MAX: f64 = 8.0;
 /// What decides must be better by this factor, so that the size does not flutter.
 const BETTER: f64 = 1.1;
+
+/// Doubt that halves the window, and what a read in a watched neighbourhood takes away; a miss in a new
+/// one adds 1.
+const DOUBT_HALVES: usize = 2;
+const TRUST: usize = 4;
+const DOUBT_MAX: usize = DOUBT_HALVES * (SIZES - 1);
 
 /// Weight of one miss in the average size of misses.
 const MISS_WEIGHT: f64 = 1.0 / 32.0;
@@ -63,6 +77,7 @@ pub(super) struct Window {
     pieces_per_read: f64,
     seen: u32,
     size: usize,
+    doubt: usize,
 }
 
 impl Default for Window {
@@ -75,21 +90,25 @@ impl Default for Window {
             pieces_per_read: 1.0,
             seen: 0,
             size: (WINDOW_BYTES_FIRST / WINDOW_BYTES_MIN).trailing_zeros() as usize,
+            doubt: 0,
         }
     }
 }
 
 impl Window {
     /// Bytes to fetch around a miss now.
-    pub fn bytes(&self) -> u64 {
-        WINDOW_BYTES_MIN << self.size
+    pub fn bytes(&self, link: Option<LinkEstimate>) -> u64 {
+        let bytes = WINDOW_BYTES_MIN << self.size.saturating_sub(self.doubt / DOUBT_HALVES);
+        bytes.min(link.map_or(WINDOW_BYTES_BLIND, |_| WINDOW_BYTES_MAX))
     }
 
     /// Bytes of an object were read, from wherever.
     pub fn note_read(&mut self, object: CacheKey, range: &Range<u64>) {
         for hood in hoods(range) {
-            if let Some(watched) = self.watched.get_mut(&(object, hood)) {
-                mark(&mut watched.read, pieces_in(hood, range));
+            if let Some(watched) = self.watched.get_mut(&(object, hood))
+                && mark(&mut watched.read, pieces_in(hood, range))
+            {
+                self.doubt = self.doubt.saturating_sub(TRUST);
             }
         }
     }
@@ -100,8 +119,10 @@ impl Window {
         let pieces = pieces_in(hood, range);
         self.pieces_per_read += (pieces.len() as f64 - self.pieces_per_read) * MISS_WEIGHT;
         if let Entry::Vacant(vacant) = self.watched.entry((object, hood)) {
-            vacant.insert(Watched { first: pieces.start, read: [0; WORDS] });
+            let watched = vacant.insert(Watched { first: pieces.start, read: [0; WORDS] });
+            mark(&mut watched.read, pieces);
             self.order.push_back((object, hood));
+            self.doubt = (self.doubt + 1).min(DOUBT_MAX);
         }
         self.note_read(object, range);
         if self.order.len() > WATCHED_MAX {
@@ -164,10 +185,15 @@ fn pieces_in(hood: u64, range: &Range<u64>) -> Range<usize> {
     from as usize / PIECE_BYTES..(to as usize).div_ceil(PIECE_BYTES)
 }
 
-fn mark(bits: &mut [u64; WORDS], pieces: Range<usize>) {
+/// Whether any of them was not marked before.
+fn mark(bits: &mut [u64; WORDS], pieces: Range<usize>) -> bool {
+    let mut is_new = false;
     for piece in pieces {
-        bits[piece / 64] |= 1 << (piece % 64);
+        let bit = 1 << (piece % 64);
+        is_new |= bits[piece / 64] & bit == 0;
+        bits[piece / 64] |= bit;
     }
+    is_new
 }
 
 fn count(bits: &[u64; WORDS], pieces: Range<usize>) -> usize {
@@ -193,7 +219,7 @@ mod tests {
                 window.note_read(object, &piece(n));
             }
         }
-        window.bytes()
+        window.bytes(Some(link))
     }
 
     /// Reads without neighbours make the window a single piece, on every link.
@@ -218,6 +244,40 @@ mod tests {
     fn what_pays_depends_on_the_link() {
         assert!(after(&mut Window::default(), FAST, 512 << 10, 16, 0) >= 256 << 10);
         assert_eq!(after(&mut Window::default(), SLOW, 512 << 10, 16, 0), 4096);
+    }
+
+    /// Reads that go elsewhere cost neighbours for some misses only, whatever was learnt before; some
+    /// reads among neighbours bring the window back.
+    #[test]
+    fn doubt_comes_and_goes_within_some_misses() {
+        let mut window = Window::default();
+        assert_eq!(after(&mut window, FAST, 512 << 10, 1, 0), 512 << 10);
+        let lonely = |window: &mut Window, number: u64| {
+            let bytes = window.bytes(Some(FAST));
+            window.note_miss(CacheKey::new([2; 16], number), &(0..4096), Some(FAST));
+            bytes
+        };
+        let fetched: u64 = (0..100).map(|number| lonely(&mut window, number)).sum();
+        assert!(fetched <= 4 << 20, "{fetched} bytes for 100 lonely misses");
+        assert_eq!(window.bytes(Some(FAST)), 4096);
+        for piece in 1..5 {
+            window.note_read(CacheKey::new([2; 16], 99), &(piece * 4096..(piece + 1) * 4096));
+        }
+        assert_eq!(window.bytes(Some(FAST)), 512 << 10);
+        for _ in 0..100 {
+            lonely(&mut window, 200); // the same block again and again says nothing of neighbours
+        }
+        assert_eq!(window.bytes(Some(FAST)), 512 << 10);
+    }
+
+    /// Nobody waits for more than 64 KiB before the link is known.
+    #[test]
+    fn an_unknown_link_gets_small_windows() {
+        let mut window = Window::default();
+        assert_eq!(window.bytes(None), 64 << 10);
+        assert_eq!(window.bytes(Some(FAST)), 256 << 10);
+        after(&mut window, FAST, 4096, 1, 0);
+        assert_eq!(window.bytes(None), 4096);
     }
 
     /// A window that shrank grows again when the reads change, and the other way round.
@@ -246,8 +306,8 @@ mod tests {
                     true => window.note_miss(object, &range, Some(link)),
                     false => window.note_read(object, &range),
                 }
-                prop_assert!((WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&window.bytes()));
-                prop_assert!(window.bytes().is_power_of_two());
+                prop_assert!((WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&window.bytes(Some(FAST))));
+                prop_assert!(window.bytes(Some(FAST)).is_power_of_two());
                 prop_assert!(window.watched.len() <= WATCHED_MAX && window.order.len() == window.watched.len());
             }
         }
