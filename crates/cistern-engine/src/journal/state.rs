@@ -431,8 +431,9 @@ impl State {
         }
     }
 
-    /// Everything before the group that begins at `to` (or ends there) is no longer needed.
-    pub fn free(&mut self, to: u64) {
+    /// Everything before the group that begins at `to` (or ends there) is no longer needed. Gives
+    /// what of it was in memory.
+    pub fn free(&mut self, to: u64) -> Vec<Arc<Group>> {
         assert!(to <= self.at.durable, "only what is durable can be committed and freed");
         while self.starts.front().is_some_and(|&start| start < to) {
             let end = self.starts.get(1).copied().unwrap_or(self.at.appended);
@@ -443,10 +444,10 @@ impl State {
             self.starts.pop_front();
             self.at.freed = end;
         }
-        while self.memory.front().is_some_and(|group| group.start().0 < self.at.freed) {
-            let group = self.memory.pop_front().expect("it was just looked at");
-            self.memory_bytes -= group.memory_bytes();
-        }
+        let freed = self.memory.partition_point(|group| group.start().0 < self.at.freed);
+        let freed: Vec<_> = self.memory.drain(..freed).collect();
+        self.memory_bytes -= freed.iter().map(|group| group.memory_bytes()).sum::<usize>();
+        freed
     }
 
     /// The positions of the group that holds `pos`, if it is not freed.
