@@ -34,7 +34,17 @@ pub struct Flushes {
 
 /// Runs `fio --name=t --ioengine=nbd --uri=URI ARGS`; errors of the server or of verification fail.
 pub fn nbd(scratch: &Path, uri: &str, args: &[&str], limit: Duration) -> Result<Value> {
-    let mut command = command(scratch, uri)?;
+    report(nbd_command(scratch, uri)?, scratch, args, limit)
+}
+
+/// The same on a file, past the page cache, one system call after the other.
+pub fn file(scratch: &Path, file: &Path, args: &[&str], limit: Duration) -> Result<Value> {
+    let mut command = command(scratch)?;
+    command.args(["--ioengine=psync", "--direct=1"]).arg(format!("--filename={}", file.display()));
+    report(command, scratch, args, limit)
+}
+
+fn report(mut command: Command, scratch: &Path, args: &[&str], limit: Duration) -> Result<Value> {
     command.args(["--output-format=json", "--output=fio.json"]).args(args);
     tool::run_command(command, limit)?;
     let text = std::fs::read_to_string(scratch.join("fio.json"))?;
@@ -45,17 +55,22 @@ pub fn nbd(scratch: &Path, uri: &str, args: &[&str], limit: Duration) -> Result<
 /// Starts the same as a load in the background, which lasts until the guard is dropped.
 pub fn background(scratch: &Path, uri: &str, args: &[&str]) -> Result<Guard> {
     let log = std::fs::File::create(scratch.join("fio.log"))?;
-    let mut command = command(scratch, uri)?;
+    let mut command = nbd_command(scratch, uri)?;
     command.args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Guard::spawn(command)
 }
 
-fn command(scratch: &Path, uri: &str) -> Result<Command> {
+fn nbd_command(scratch: &Path, uri: &str) -> Result<Command> {
+    let mut command = command(scratch)?;
+    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    Ok(command)
+}
+
+fn command(scratch: &Path) -> Result<Command> {
     let mut command = tool::command("fio")?;
     command
         .current_dir(scratch) // fio leaves verify states and logs where it runs
-        .args(["--name=t", "--thread", "--ioengine=nbd", "--randrepeat=0", "--percentile_list=50:99:99.9"])
-        .arg(format!("--uri={uri}"));
+        .args(["--name=t", "--thread", "--randrepeat=0", "--percentile_list=50:99:99.9"]);
     Ok(command)
 }
 

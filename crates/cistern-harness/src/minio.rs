@@ -63,19 +63,28 @@ impl Minio {
 
     /// Runs curl with a signed request on a key of the bucket, or on the bucket itself.
     fn signed(&self, key: &str, args: &[&str]) -> Result<tool::Output> {
+        self.signed_through(self.port, key, args)
+    }
+
+    fn signed_through(&self, port: u16, key: &str, args: &[&str]) -> Result<tool::Output> {
         let mut curl = tool::command("curl")?;
         curl.args(["--silent", "--show-error", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3"])
             .args(["--user", &format!("{USER}:{SECRET}")])
             .args(args)
-            .arg(format!("http://127.0.0.1:{}/{BUCKET}{key}", self.port));
+            .arg(format!("http://127.0.0.1:{port}/{BUCKET}{key}"));
         tool::run_command(curl, tool::RUN_LIMIT)
     }
 
     /// Uploads a file in one request.
     pub fn put(&self, key: &str, file: &Path) -> Result<()> {
+        self.put_through(self.port, key, file)
+    }
+
+    /// The same through a proxy at `port`.
+    pub fn put_through(&self, port: u16, key: &str, file: &Path) -> Result<()> {
         let file = file.display().to_string();
         let unsigned = "x-amz-content-sha256: UNSIGNED-PAYLOAD";
-        self.signed(&format!("/{key}"), &["-H", unsigned, "--upload-file", &file]).map(drop)
+        self.signed_through(port, &format!("/{key}"), &["-H", unsigned, "--upload-file", &file]).map(drop)
     }
 
     /// The keys that begin with `prefix`, at most a thousand.

@@ -2,11 +2,15 @@
 //!
 //! What others published: 25,000 IOPS until the cache was full, then near zero.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fio::{self, Flushes},
+    fixture::random_bytes,
     serve::Server,
 };
 
@@ -24,6 +28,8 @@ const DIRTY: &str = "1G";
 const DIRTY_QUICK: &str = "256M";
 /// From this share of the greatest amount of dirty bytes on, the link sets the pace.
 const FULL_SHARE: f64 = 0.8;
+/// An object such as write-back uploads.
+const OBJECT_BYTES: usize = 16 << 20;
 const SLACK: Duration = Duration::from_secs(300);
 
 /// What a run showed.
@@ -94,6 +100,39 @@ impl Paced {
         Ok(Run { seconds: seconds_seen, samples, flushes: fio::flushes(&json).ok(), longest_s })
     }
 
+    /// Flushes of the bare disk at the pace of `iops`, while the store takes what the link carries: the store is
+    /// on the same disk and processors here, and whoever flushes beside it waits for both.
+    fn bare_flushes(&self, iops: f64, seconds: u64) -> Result<Flushes> {
+        let (scratch, object) = (&self.wan.scratch, self.wan.scratch.file("object"));
+        std::fs::write(&object, random_bytes(OBJECT_BYTES, 1))?;
+        let file = scratch.file("bare");
+        let (rate, runtime) = (format!("--rate_iops={iops:.0}"), format!("--runtime={seconds}"));
+        let fill = ["--rw=write", "--bs=1m", "--size=2g"];
+        // What a write of 4 KiB is in the journal, in its order.
+        let load = ["--rw=write", "--bs=8k", "--size=2g", "--fdatasync=10", "--time_based", &rate, &runtime];
+        let limit = Duration::from_secs(seconds) + SLACK;
+        fio::file(scratch.path(), &file, &fill, limit)?;
+        let is_over = AtomicBool::new(false);
+        let (minio, port) = (&self.wan.minio, self.wan.link.port());
+        let upload = |key: &str| -> Result<()> {
+            while !is_over.load(Ordering::Relaxed) {
+                minio.put_through(port, key, &object)?;
+            }
+            Ok(())
+        };
+        let upload = &upload;
+        let json = std::thread::scope(|threads| {
+            let uploads = ["bare/1", "bare/2"].map(|key| threads.spawn(move || upload(key)));
+            let json = fio::file(scratch.path(), &file, &load, limit);
+            is_over.store(true, Ordering::Relaxed);
+            for upload in uploads {
+                upload.join().expect("an upload does not panic")?;
+            }
+            json
+        })?;
+        fio::flushes(&json)
+    }
+
     /// Without limits what is still dirty is gone in a moment.
     fn finish(self) -> Result<()> {
         self.wan.widen();
@@ -106,8 +145,9 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let seconds = if plan.quick { 60 } else { 600 };
     let paced = Paced::start(plan, report)?;
     let run = paced.write(1, seconds, &["--fsync=10"], report)?;
+    let bare = paced.bare_flushes(median(run.seconds.clone()), plan.seconds(60))?;
     paced.finish()?;
-    flushed_rows(&run, report)?;
+    flushed_rows(&run, &bare, report)?;
     let seconds = if plan.quick { 30 } else { 180 };
     let paced = Paced::start(plan, report)?;
     let run = paced.write(32, seconds, &[], report)?;
@@ -124,7 +164,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn flushed_rows(run: &Run, report: &mut Report) -> Result<()> {
+fn flushed_rows(run: &Run, bare: &Flushes, report: &mut Report) -> Result<()> {
     let picture =
         run.save("paced-depth-1", "4 KiB random writes, depth 1, FLUSH every 10, 20 ms and 30 MB/s")?;
     let middle = median(run.seconds.clone());
@@ -155,6 +195,14 @@ fn flushed_rows(run: &Run, report: &mut Report) -> Result<()> {
         flushes.p99_9_us / flushes.p50_us,
         Bound::AtMost(10.0),
     );
+    report.note(format!(
+        "flushes of the bare disk at this pace, beside a store that takes the link's rate: p99.9 {:.0} us = {:.0} times \
+         their median {:.0} us, longest {:.0} us",
+        bare.p99_9_us,
+        bare.p99_9_us / bare.p50_us,
+        bare.p50_us,
+        bare.max_us
+    ));
     report.note(format!("longest write {:.2} s; second by second: {picture}", run.longest_s));
     Ok(())
 }
