@@ -61,6 +61,8 @@ pub const PIECE_BYTES: usize = 4096;
 const PIECES: usize = CHUNK_BYTES / PIECE_BYTES;
 /// The smallest cache: below, the eviction policy has nothing to choose from.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
+/// Of an object just written, offered at a time.
+const WRITTEN_FILL_BYTES: usize = 1 << 20;
 /// Held by the daemon that uses the cache.
 const LOCK_NAME: &str = "chunks.lock";
 
@@ -174,6 +176,14 @@ impl ChunkCache {
         match self.shared.state().queue.push(object, offset, bytes, admission) {
             true => _ = wake.try_send(()), // full: it is awake already
             false => _ = self.shared.counts.fills_dropped.fetch_add(1, Relaxed),
+        }
+    }
+
+    /// Offers a whole object that was just written, in parts: a busy cache takes some of them.
+    pub fn fill_written(&self, object: CacheKey, body: &Bytes) {
+        for from in (0..body.len()).step_by(WRITTEN_FILL_BYTES) {
+            let part = body.slice(from..(from + WRITTEN_FILL_BYTES).min(body.len()));
+            self.fill(object, from as u64, part, Admission::Written);
         }
     }
 

@@ -135,6 +135,26 @@ async fn a_prefetched_range_is_read_from_the_cache() {
     assert_eq!(fixture.gets(), fetched);
 }
 
+/// What a writer wrote, data and map, it reads from its own cache, also after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_here_is_read_here() {
+    let fixture = Fixture::written(0).await;
+    let cache = fixture.host.cache("cache").await;
+    let volume = fixture.host.open_with(cache.clone()).await;
+    for block in 0..2048 {
+        volume.write(block * 8192, noise(block, 4096), false).await.expect("written");
+    }
+    close(volume).await;
+    cache.close().await; // what was on its way to the disk is there now
+    drop(cache);
+    let volume = fixture.host.open_with(fixture.host.cache("cache").await).await;
+    let fetched = fixture.gets();
+    for block in [0, 1000, 2047] {
+        assert_eq!(read(&volume, block * 8192, 4096).await, noise(block, 4096));
+    }
+    assert_eq!(fixture.gets(), fetched);
+}
+
 /// Warms until everything is done; gives the bytes that had to be fetched.
 async fn warm(volume: &Volume, what: Warm) -> Result<u64, Error> {
     let (mut at, mut fetched) = (0, 0);

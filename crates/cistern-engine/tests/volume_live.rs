@@ -215,7 +215,8 @@ async fn a_pause_and_writethrough_exclude_each_other() {
     assert!(matches!(Volume::open(options).await.err(), Some(Error::PausedWritethrough)));
 }
 
-/// What is written enters the chunk cache by being committed, but not in writearound.
+/// What is written enters the chunk cache by being committed, but not in writearound: then only
+/// the map does.
 #[tokio::test(flavor = "multi_thread")]
 async fn writearound_keeps_writes_out_of_the_cache() {
     for (mode, enters) in [(Mode::Writeback, true), (Mode::Writearound, false)] {
@@ -227,6 +228,6 @@ async fn writearound_keeps_writes_out_of_the_cache() {
         volume.drain().await.expect("drained");
         close(volume).await;
         cache.close().await;
-        assert_eq!(cache.stats().fill_written_bytes > 0, enters, "{mode:?}");
+        assert_eq!(cache.stats().fill_written_bytes >= MIB, enters, "{mode:?}");
     }
 }

@@ -39,12 +39,14 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let reader = Reader { server: &server, dir: wan.scratch.dir("reading")?, seconds: plan.seconds(20) };
     reader.warm()?;
     wan.limit(GOOD, report)?;
+    let idle_bare = reader.bare()?;
     let idle_cached = reader.cached()?;
     let idle_uncached = reader.uncached(aged_mib / 2, aged_mib / 4)?;
     let under = under_load(&wan, &server, report, || {
-        Ok((reader.cached()?, reader.uncached(aged_mib / 4 * 3, aged_mib / 4)?))
+        let bare = reader.bare()?;
+        Ok((reader.cached()?, reader.uncached(aged_mib / 4 * 3, aged_mib / 4)?, bare))
     })?;
-    rows(&(idle_cached, idle_uncached), &under, report);
+    rows(&(idle_cached, idle_uncached, idle_bare), &under, report);
     wan.widen();
     server.stop()
 }
@@ -62,6 +64,8 @@ fn age(wan: &Wan, mib: u64) -> Result<()> {
     wan.forget("writer");
     Ok(())
 }
+
+const RANDOM_READS: [&str; 3] = ["--rw=randread", "--bs=4k", "--time_based"];
 
 struct Reader<'a> {
     server: &'a Server,
@@ -86,10 +90,25 @@ impl Reader<'_> {
         self.read(&[&format!("--offset={from_mib}m"), &format!("--size={mib}m")])
     }
 
+    /// The same reads of a file on the disk that has journal, cache and store.
+    fn bare(&self) -> Result<Figures> {
+        let (file, size) = (self.dir.join("bare"), format!("--size={CACHED_MIB}m"));
+        if !file.exists() {
+            fio::file(&self.dir, &file, &["--rw=write", "--bs=1m", &size], LIMIT)?;
+        }
+        let runtime = format!("--runtime={}", self.seconds);
+        let json = fio::file(
+            &self.dir,
+            &file,
+            &[&RANDOM_READS[..], &["--norandommap", &size, &runtime]].concat(),
+            LIMIT,
+        )?;
+        fio::figures(&json, "read")
+    }
+
     fn read(&self, more: &[&str]) -> Result<Figures> {
         let runtime = format!("--runtime={}", self.seconds);
-        let mut args = vec!["--rw=randread", "--bs=4k", "--iodepth=1", &runtime, "--time_based"];
-        args.extend(more);
+        let args = [&RANDOM_READS[..], &["--iodepth=1", &runtime], more].concat();
         let json = fio::nbd(&self.dir, &self.server.uri(), &args, LIMIT)?;
         fio::figures(&json, "read")
     }
@@ -115,7 +134,16 @@ fn under_load<T>(
     Ok(measured)
 }
 
-fn rows(idle: &(Figures, Figures), under: &(Figures, Figures), report: &mut Report) {
+/// Of cached, uncached and bare reads.
+type Seen = (Figures, Figures, Figures);
+
+fn rows(idle: &Seen, under: &Seen, report: &mut Report) {
+    report.note(format!(
+        "p99 of the bare disk: idle {:.0} us, beside the same write-back {:.0} us = {:.2} times",
+        idle.2.p99_us,
+        under.2.p99_us,
+        under.2.p99_us / idle.2.p99_us
+    ));
     report.row(
         "4 KiB read, depth 1, cached, p99 while write-back has a link of 20 ms and 30 MB/s",
         format!("{:.0} us", under.0.p99_us),

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     Error, Result,
-    cache::{Admission, CacheKey, ChunkCache},
+    cache::{CacheKey, ChunkCache},
     journal::{AppendError, Journal, Record},
     map::{Lookup, Map},
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
@@ -48,17 +48,10 @@ pub struct Written {
     pub admit: AtomicBool,
 }
 
-/// Bytes of a segment offered to the cache at a time: a busy one takes a part.
-const OFFER_BYTES: usize = 1 << 20;
-
 impl Written {
     fn offer(&self, seq: Seq, body: &Bytes) {
         let Some(cache) = self.cache.as_ref().filter(|_| self.admit.load(Ordering::Relaxed)) else { return };
-        let key = CacheKey::new(self.salt.0, seq.0);
-        for from in (0..body.len()).step_by(OFFER_BYTES) {
-            let part = body.slice(from..(from + OFFER_BYTES).min(body.len()));
-            cache.fill(key, from as u64, part, Admission::Written);
-        }
+        cache.fill_written(CacheKey::new(self.salt.0, seq.0), body);
     }
 }
 

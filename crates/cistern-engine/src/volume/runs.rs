@@ -14,8 +14,11 @@ use crate::{
     units::RunId,
 };
 
-/// Bytes around a miss that are fetched with it: neighbouring run blocks are wanted together.
-const WINDOW_BYTES: u64 = 128 << 10;
+/// Bytes around a miss that are fetched with it: at least so many, and on a link that carries more in
+/// some latencies that much. Every lookup needs run blocks, and a map is small: what is fetched
+/// around one is soon used.
+const WINDOW_BYTES_MIN: u64 = 128 << 10;
+const WINDOW_LATENCIES: u64 = 2;
 
 /// Runs in the store.
 pub struct StoredRuns {
@@ -28,23 +31,38 @@ impl StoredRuns {
     pub fn new(reader: Arc<ObjectReader>, stores: Stores, cache: Option<Arc<ChunkCache>>) -> Self {
         Self { reader, stores, cache }
     }
+
+    fn window_bytes(&self) -> u64 {
+        let carried =
+            self.reader.link().map_or(0, |link| link.product_bytes().saturating_mul(WINDOW_LATENCIES));
+        carried.max(WINDOW_BYTES_MIN)
+    }
+
+    /// A new run replaces what was read until now: the next lookups want it.
+    fn keep(&self, id: RunId, body: &Bytes) {
+        if let Some(cache) = &self.cache {
+            cache.fill_written(run_key(id), body);
+        }
+    }
 }
 
 #[async_trait]
 impl RunIo for StoredRuns {
     async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        self.reader.read(&run_object(run), range, WINDOW_BYTES).await
+        self.reader.read(&run_object(run), range, self.window_bytes()).await
     }
 
     async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
-        put(&self.stores.write_back, id, body).await
+        put(&self.stores.write_back, id, body.clone()).await?;
+        self.keep(id, &body);
+        Ok(())
     }
 
     async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         // What is cached is used, but what is not does not come into the cache: a merged run is
         // on its way out.
         if let Some(cache) = &self.cache
-            && let Some(bytes) = cache.get(cache_key(run), range.clone()).await
+            && let Some(bytes) = cache.get(run_key(run.id), range.clone()).await
         {
             return Ok(bytes);
         }
@@ -52,17 +70,19 @@ impl RunIo for StoredRuns {
     }
 
     async fn write_merged(&self, id: RunId, body: Bytes) -> Result<()> {
-        put(&self.stores.background, id, body).await
+        put(&self.stores.background, id, body.clone()).await?;
+        self.keep(id, &body);
+        Ok(())
     }
 }
 
 /// A run, for reading.
 pub(super) fn run_object(run: &RunMeta) -> ObjectRef {
-    ObjectRef { key: keys::run(run.id), cache: cache_key(run), bytes: Some(run.bytes) }
+    ObjectRef { key: keys::run(run.id), cache: run_key(run.id), bytes: Some(run.bytes) }
 }
 
-fn cache_key(run: &RunMeta) -> CacheKey {
-    CacheKey::new(*run.id.0.as_bytes(), 0)
+fn run_key(id: RunId) -> CacheKey {
+    CacheKey::new(*id.0.as_bytes(), 0)
 }
 
 async fn put(store: &SharedStore, id: RunId, body: Bytes) -> Result<()> {
