@@ -14,7 +14,7 @@ use cistern_engine::{
     volume::{ClientId, LiveSettings, Mode, OpenOptions, Volume},
 };
 use tokio::sync::watch;
-use volume_support::{Host, MIB, close};
+use volume_support::{Host, MIB, close, noise};
 
 /// A store in memory behind a gate: while it is closed, requests hang for ever.
 struct Gated {
@@ -224,7 +224,7 @@ async fn writearound_keeps_writes_out_of_the_cache() {
         let cache = host.cache("cache").await;
         let options = OpenOptions { mode, cache: Some(cache.clone()), ..host.options() };
         let volume = Volume::open(options).await.expect("opened");
-        volume.write(0, data(MIB), false).await.expect("written");
+        volume.write(0, noise(1, MIB as usize), false).await.expect("written");
         volume.drain().await.expect("drained");
         close(volume).await;
         cache.close().await;
