@@ -179,8 +179,9 @@ impl<'a> Session<'a> {
                 // Either some was sent, or the socket is full and requests go on without it.
                 Need::Send => true,
                 Need::Room => {
-                    debug_assert!(self.held() > 0, "room is missing only while something takes it");
-                    sent || answered > 0
+                    let came = sent || answered > 0;
+                    debug_assert!(came || self.held() > 0, "room is missing only while something takes it");
+                    came
                 }
             };
             // Beyond the most there may be more.

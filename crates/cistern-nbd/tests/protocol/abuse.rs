@@ -124,6 +124,20 @@ fn running_requests_fit_the_budget() {
     assert_eq!(held.waiting_bytes_peak.load(SeqCst), 614_400);
 }
 
+/// Requests that arrive together and are answered at once go on when the reply before them has left.
+#[test]
+fn answered_requests_make_room() {
+    let settings = Settings { connection_bytes_max: 1, ..Settings::default() };
+    let fixture = Fixture::with(settings, TlsMode::Off);
+    let mut client = Client::go(&fixture.path, "disk", Style::Simple);
+    let reads: Vec<u8> = (0..100).flat_map(|n| client.header(READ, 0, n, 0, 4096)).collect();
+    client.send(&reads);
+    for n in 0..100 {
+        assert_eq!(client.reply(), Reply::Simple { errno: 0, cookie: n });
+        client.take(4096);
+    }
+}
+
 /// Wrong requests without end, whose errors nobody reads, are stopped by the same budget.
 #[test]
 fn errors_nobody_reads() {
