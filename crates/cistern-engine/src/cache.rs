@@ -179,8 +179,13 @@ impl ChunkCache {
         }
     }
 
-    /// Offers a whole object that was just written, in parts: a busy cache takes some of them.
+    /// Offers a whole object that was just written, in parts. A busy cache takes nothing of it: every part
+    /// keeps the whole body in memory until it is on the disk.
     pub fn fill_written(&self, object: CacheKey, body: &Bytes) {
+        if self.is_busy() {
+            self.shared.counts.fills_dropped.fetch_add(1, Relaxed);
+            return;
+        }
         for from in (0..body.len()).step_by(WRITTEN_FILL_BYTES) {
             let part = body.slice(from..(from + WRITTEN_FILL_BYTES).min(body.len()));
             self.fill(object, from as u64, part, Admission::Written);

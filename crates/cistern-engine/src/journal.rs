@@ -44,6 +44,9 @@ pub const LOCK_NAME: &str = "journal.lock";
 /// Bytes of the smallest journal: four of the largest groups.
 pub const JOURNAL_BYTES_MIN: u64 =
     (SUPERBLOCK_AREA_BLOCKS + 4 * (1 + GROUP_PAYLOAD_BLOCKS_MAX)) * BLOCK_BYTES as u64;
+/// Blocks of groups that are read from the disk at once (1 MiB): a journal of single writes has a group every
+/// 8 KiB, and one read for each would be most of what write-back costs.
+const LOAD_BLOCKS: u64 = 256;
 /// Positions beyond are not given to a new journal.
 const START_MAX: u64 = 1 << 56;
 
@@ -325,21 +328,26 @@ impl Journal {
         payload.map(Some).ok_or_else(|| self.damaged(group.start))
     }
 
-    /// The group that begins at `at`, which is durable and not freed. `Error::Invalid` if no
-    /// such group begins there.
-    pub async fn group(&self, at: JournalPos) -> Result<Arc<Group>> {
+    /// The group that begins at `at`, which is durable and not freed; and where it must be read from the
+    /// disk, those behind it as far as they come with it, up to 1 MiB. `Error::Invalid` if no such group
+    /// begins there.
+    pub async fn groups(&self, at: JournalPos) -> Result<Vec<Arc<Group>>> {
         let missing = || Error::Invalid(format!("no durable group begins at journal position {at}"));
-        let found = self.shared.lock().find_group(at.0).ok_or_else(missing)?;
-        let place = match found {
-            Ok(group) => return Ok(group),
-            Err(place) => place,
+        let found = self.shared.lock().find_groups(at.0, LOAD_BLOCKS).ok_or_else(missing)?;
+        let places = match found {
+            Ok(group) => return Ok(vec![group]),
+            Err(places) => places,
         };
         let Shared { env, ring, .. } = &*self.shared;
-        let group = recover::load_group(env, ring, self.id, place.start, place.len).await?;
-        if self.tail().0 > place.start {
+        let groups = recover::load_groups(env, ring, self.id, &places).await?;
+        // What was freed meanwhile may have been written over.
+        if self.tail().0 > at.0 {
             return Err(missing());
         }
-        group.map(Arc::new).ok_or_else(|| self.damaged(place.start))
+        let intact = |(group, place): (Option<Group>, &Extent)| {
+            group.map(Arc::new).ok_or_else(|| self.damaged(place.start))
+        };
+        groups.into_iter().zip(&places).map(intact).collect()
     }
 
     fn damaged(&self, start: u64) -> Error {

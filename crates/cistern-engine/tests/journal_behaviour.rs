@@ -106,7 +106,7 @@ fn impossible_records_are_refused() {
         assert!(matches!(journal.room(u64::MAX).await, Err(Error::Invalid(_))));
         assert!(matches!(journal.sync(JournalPos(1)).await, Err(Error::Invalid(_))));
         assert!(matches!(journal.read(JournalPos(0), 1).await, Err(Error::Invalid(_))));
-        assert!(matches!(journal.group(JournalPos(0)).await, Err(Error::Invalid(_))));
+        assert!(matches!(journal.groups(JournalPos(0)).await, Err(Error::Invalid(_))));
         assert_eq!(journal.appended(), JournalPos(0));
         let (pos, _) = write(&journal, 1, 2).expect("append");
         assert!(matches!(journal.read(pos, 3).await, Err(Error::Invalid(_))), "behind the group");
@@ -158,7 +158,7 @@ fn many_laps() {
                         check_live(&journal, &live).await;
                         let mut to = journal.tail();
                         while to < journal.durable() && dice.below(50) > 0 {
-                            to = journal.group(to).await.expect("group").next();
+                            to = journal.groups(to).await.expect("group")[0].next();
                         }
                         journal.free(to);
                         let freed = live.partition_point(|&(_, pos, _)| pos < to);
@@ -209,7 +209,7 @@ fn room_is_fair() {
         journal.sync(journal.appended()).await.expect("sync");
         assert!(order.lock().unwrap().is_empty());
         while order.lock().unwrap().len() < 3 {
-            let next = journal.group(journal.tail()).await.expect("group").next();
+            let next = journal.groups(journal.tail()).await.expect("group")[0].next();
             journal.free(next);
             env.sleep(std::time::Duration::from_millis(1)).await;
         }
@@ -217,6 +217,31 @@ fn room_is_fair() {
             task.await.expect("it ends");
         }
         assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+        journal.close().await.expect("close");
+    });
+}
+
+/// Small groups that are on the disk only come together, up to 1 MiB, and none that is not durable.
+#[test]
+fn groups_on_the_disk_come_together() {
+    story(9, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 0).await; // keeps nothing in memory
+        for id in 0..200 {
+            let (_, end) = write(&journal, id, 1).expect("append");
+            journal.sync(end).await.expect("sync");
+        }
+        let durable = journal.durable();
+        write(&journal, 200, 1).expect("append");
+        let (mut at, mut counts) = (JournalPos(0), Vec::new());
+        while at < durable {
+            let groups = journal.groups(at).await.expect("groups");
+            counts.push(groups.len());
+            for group in groups {
+                assert_eq!(group.start(), at);
+                at = group.next();
+            }
+        }
+        assert_eq!((at, counts), (durable, vec![128, 72]));
         journal.close().await.expect("close");
     });
 }
@@ -459,7 +484,7 @@ fn a_damaged_superblock_loses_nothing_in_silence() {
                         break end;
                     }
                     // The ring stays as full as it can be.
-                    let next = journal.group(journal.tail()).await.expect("group").next();
+                    let next = journal.groups(journal.tail()).await.expect("group")[0].next();
                     journal.free(next);
                     let _ = env.timeout(std::time::Duration::from_millis(1), journal.room(blocks)).await;
                 };
@@ -557,7 +582,7 @@ fn reads_never_return_wrong_bytes() {
                     assert!(read.expect("read").expect("not freed")[..] == whole[at..at + 4096]);
                 }
             }
-            assert!(matches!(journal.group(JournalPos(0)).await, Err(Error::Corrupt { .. })));
+            assert!(matches!(journal.groups(JournalPos(0)).await, Err(Error::Corrupt { .. })));
             journal.close().await.expect("close");
         });
     }

@@ -165,7 +165,7 @@ async fn write_back(world: Arc<World>, journal: Arc<Journal>, history: Shared, m
         let mut at = journal.tail();
         let until = journal.durable();
         while at < until && !dice.one_in(20) {
-            at = check_group(&journal, at).await;
+            at = check_groups(&journal, at).await;
         }
         {
             let mut history = history.lock().unwrap();
@@ -193,17 +193,19 @@ async fn free_all(world: &Arc<World>, journal: &Journal, history: &Shared) {
     world.env().sleep(std::time::Duration::from_secs(5)).await;
 }
 
-async fn check_group(journal: &Journal, at: JournalPos) -> JournalPos {
-    let group = journal.group(at).await.expect("group");
-    assert_eq!(group.start(), at);
-    for placed in group.records() {
-        assert!(at <= placed.pos && placed.pos < group.next());
-        if let Record::Write(extent) = placed.record {
-            let data = group.payload(placed.pos, extent.len).expect("a record's payload is in its group");
-            assert!(data[..] == expected(extent)[..]);
+async fn check_groups(journal: &Journal, mut at: JournalPos) -> JournalPos {
+    for group in journal.groups(at).await.expect("groups") {
+        assert_eq!(group.start(), at);
+        for placed in group.records() {
+            assert!(at <= placed.pos && placed.pos < group.next());
+            if let Record::Write(extent) = placed.record {
+                let data = group.payload(placed.pos, extent.len).expect("a record's payload is in its group");
+                assert!(data[..] == expected(extent)[..]);
+            }
         }
+        at = group.next();
     }
-    group.next()
+    at
 }
 
 /// Opens (or creates) the journal and checks what it holds against the history, which is cut to it.

@@ -87,7 +87,7 @@ async fn laps_by_many_tasks_survive_a_drop() {
         while !until.load(Ordering::Relaxed) {
             freeing.sync(freeing.appended()).await.expect("sync");
             while freeing.durable().0 - freeing.tail().0 > 2048 {
-                let next = freeing.group(freeing.tail()).await.expect("group").next();
+                let next = freeing.groups(freeing.tail()).await.expect("group")[0].next();
                 freeing.free(next);
             }
             tokio::task::yield_now().await;

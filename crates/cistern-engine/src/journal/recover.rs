@@ -19,7 +19,7 @@ use crate::{
     disk::{AlignedBuf, Disk, DiskFile},
     env::{Env, Task},
     error::{Error, Result},
-    units::{BLOCK_BYTES, JournalId, JournalPos},
+    units::{BLOCK_BYTES, Extent, JournalId, JournalPos},
 };
 
 /// Blocks that may be written and not synced (64 MiB): so far behind an invalid group recovery
@@ -151,21 +151,24 @@ pub(super) fn decode_at(block: &[u8], journal: JournalId, pos: u64) -> Option<Gr
     GroupHeader::decode(block).filter(|h| h.journal == journal && h.pos == pos)
 }
 
-/// Reads one whole group from the disk. `None` if what lies there is not intact.
-pub(super) async fn load_group(
+/// Reads consecutive whole groups from the disk, at once. `None` for one that is not intact.
+pub(super) async fn load_groups(
     env: &Env,
     ring: &Ring,
     journal: JournalId,
-    start: u64,
-    blocks: u64,
-) -> Result<Option<Group>> {
-    let whole = Bytes::from_owner(ring.load(env, start, blocks).await?);
-    let Some(header) = decode_at(&whole[..BLOCK_BYTES], journal, start) else { return Ok(None) };
-    let payload = whole.slice(BLOCK_BYTES..);
-    if !crcs_match(&header.crcs, &payload) {
-        return Ok(None);
-    }
-    Ok(Some(Group::from_disk(start, &header.records, header.crcs, payload)))
+    groups: &[Extent],
+) -> Result<Vec<Option<Group>>> {
+    let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return Ok(Vec::new()) };
+    let all = Bytes::from_owner(ring.load(env, first.start, last.end() - first.start).await?);
+    let place = |block: u64| (block - first.start) as usize * BLOCK_BYTES;
+    let decode = |group: &Extent| {
+        let whole = all.slice(place(group.start)..place(group.end()));
+        let header = decode_at(&whole[..BLOCK_BYTES], journal, group.start)?;
+        let payload = whole.slice(BLOCK_BYTES..);
+        crcs_match(&header.crcs, &payload)
+            .then(|| Group::from_disk(group.start, &header.records, header.crcs, payload))
+    };
+    Ok(groups.iter().map(decode).collect())
 }
 
 /// Reads payload blocks of the group at `start` and verifies them. `None` if they are not intact.

@@ -482,10 +482,18 @@ impl State {
         payload.map_or(Found::Nowhere, Found::Memory)
     }
 
-    /// The group that begins at `start`: itself, or its positions if it is on the disk only.
-    /// `None` if no durable group begins there.
-    pub fn find_group(&self, start: u64) -> Option<Result<Arc<Group>, Extent>> {
-        let around = self.group_around(start).filter(|g| g.start == start && g.end() <= self.at.durable)?;
-        Some(self.in_memory(start).cloned().ok_or(around))
+    /// The group that begins at `start`: itself; or if it is on the disk only, its positions and those of
+    /// the groups behind it that are on the disk only, together at most `blocks_max`, but one in any
+    /// case. `None` if no durable group begins there.
+    pub fn find_groups(&self, start: u64, blocks_max: u64) -> Option<Result<Arc<Group>, Vec<Extent>>> {
+        let is_durable = |group: &Extent| group.end() <= self.at.durable;
+        let first = self.group_around(start).filter(|g| g.start == start && is_durable(g))?;
+        if let Some(group) = self.in_memory(start) {
+            return Some(Ok(group.clone()));
+        }
+        let behind = std::iter::successors(Some(first), |group| self.group_around(group.end()));
+        let fits = |group: &Extent| *group == first || group.end() - start <= blocks_max;
+        let on_disk = |group: &Extent| is_durable(group) && self.in_memory(group.start).is_none();
+        Some(Err(behind.take_while(|group| fits(group) && on_disk(group)).collect()))
     }
 }

@@ -202,8 +202,12 @@ impl Flow {
         let (mut to, mut data_bytes, mut records) = (from, 0, 0);
         let mut size_bytes = self.size_bytes;
         let mut groups = Vec::new();
+        let mut loaded = VecDeque::new();
         while to < durable {
-            let group = journal.group(to).await?;
+            if loaded.is_empty() {
+                loaded.extend(journal.groups(to).await?);
+            }
+            let Some(group) = loaded.pop_front() else { break };
             let payload_bytes = payload_bytes(&group);
             let full = data_bytes + payload_bytes > segment_bytes as usize
                 || records + group.records().len() > RECORDS_MAX;
