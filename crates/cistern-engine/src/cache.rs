@@ -182,7 +182,7 @@ impl ChunkCache {
     /// Offers a whole object that was just written, in parts. A busy cache takes nothing of it: every part
     /// keeps the whole body in memory until it is on the disk.
     pub fn fill_written(&self, object: CacheKey, body: &Bytes) {
-        if self.is_busy() {
+        if !self.shared.state().queue.takes_written(body.len()) {
             self.shared.counts.fills_dropped.fetch_add(1, Relaxed);
             return;
         }

@@ -12,7 +12,9 @@ use super::{Admission, CacheKey};
 /// Fills that may wait. They are searched one by one.
 const FILLS_MAX: usize = 64;
 /// Bytes that may wait.
-const FILL_BYTES_MAX: usize = 16 << 20;
+const FILL_BYTES_MAX: usize = 24 << 20;
+/// What just written objects leave of that to what was read.
+const READ_BYTES_MIN: usize = 4 << 20;
 
 /// Bytes of an object to be written.
 #[derive(Clone)]
@@ -46,6 +48,16 @@ impl Queue {
 
     pub fn is_half_full(&self) -> bool {
         self.fills.len() >= FILLS_MAX / 2 || self.bytes >= FILL_BYTES_MAX / 2
+    }
+
+    /// Whether an object of so many bytes that was just written may be pushed, all of it.
+    pub fn takes_written(&self, bytes: usize) -> bool {
+        self.fills.len() < FILLS_MAX / 2 && self.bytes + bytes <= FILL_BYTES_MAX - READ_BYTES_MIN
+    }
+
+    /// Whether nothing waits but what was just written.
+    pub fn is_leisurely(&self) -> bool {
+        self.fills.iter().all(|fill| fill.admission == Admission::Written)
     }
 
     /// The bytes of a range, if one fill has them all.
