@@ -73,7 +73,7 @@ pub struct KindIo {
     /// Requests not answered yet.
     pub in_flight: u64,
     /// Sum of the time that requests spent here, those in flight included. Its growth divided by the
-    /// time it took is the mean number of requests in flight.
+    /// time it took is the mean number of requests in flight. Never goes back.
     pub busy_us: u64,
     pub latency: LatencyStats,
     /// Requests by the length of their range; empty for a flush, which has none.
@@ -100,6 +100,8 @@ pub struct IoCounters {
 #[derive(Default)]
 struct Counters {
     pending: Pending,
+    /// As last told.
+    busy_us: AtomicU64,
     errors: AtomicU64,
     bytes: AtomicU64,
     latencies: Latencies,
@@ -182,13 +184,16 @@ impl Counters {
     fn snapshot(&self, kind: IoKind, now: Duration) -> KindIo {
         let latency = self.latencies.snapshot();
         let (in_flight, waiting) = self.pending.snapshot(now);
+        // A request that ends between the two is in neither, and the sum must not go back.
+        let busy_us = latency.sum_us + micros(waiting);
+        let busy_us = busy_us.max(self.busy_us.fetch_max(busy_us, Relaxed));
         KindIo {
             kind,
             requests: latency.count,
             errors: self.errors.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             in_flight,
-            busy_us: latency.sum_us + micros(waiting),
+            busy_us,
             latency,
             sizes: self.shapes.sizes(),
             alignments: self.shapes.alignments(),
