@@ -37,13 +37,6 @@ pub fn nbd(scratch: &Path, uri: &str, args: &[&str], limit: Duration) -> Result<
     report(nbd_command(scratch, uri)?, scratch, args, limit)
 }
 
-/// The same on a file, past the page cache, one system call after the other.
-pub fn file(scratch: &Path, file: &Path, args: &[&str], limit: Duration) -> Result<Value> {
-    let mut command = command(scratch)?;
-    command.args(["--ioengine=psync", "--direct=1"]).arg(format!("--filename={}", file.display()));
-    report(command, scratch, args, limit)
-}
-
 fn report(mut command: Command, scratch: &Path, args: &[&str], limit: Duration) -> Result<Value> {
     command.args(["--output-format=json", "--output=fio.json"]).args(args);
     tool::run_command(command, limit)?;
@@ -52,7 +45,7 @@ fn report(mut command: Command, scratch: &Path, args: &[&str], limit: Duration) 
     serde_json::from_str(&text[from..]).context("fio wrote broken JSON")
 }
 
-/// Starts the same as a load in the background, which lasts until the guard is dropped.
+/// Starts `nbd` as a load in the background, which lasts until the guard is dropped.
 pub fn background(scratch: &Path, uri: &str, args: &[&str]) -> Result<Guard> {
     let log = std::fs::File::create(scratch.join("fio.log"))?;
     let mut command = nbd_command(scratch, uri)?;

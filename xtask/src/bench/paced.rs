@@ -16,6 +16,7 @@ use cistern_harness::{
 
 use super::{
     Plan,
+    peers::{Peer, Target},
     plot::{self, Series},
     report::{Bound, Report, median},
     sampler::{self, Sample},
@@ -30,6 +31,8 @@ const DIRTY_QUICK: &str = "256M";
 const FULL_SHARE: f64 = 0.8;
 /// An object such as write-back uploads.
 const OBJECT_BYTES: usize = 16 << 20;
+const RANDOM_WRITES: [&str; 5] =
+    ["--rw=randwrite", "--bs=4k", "--norandommap", "--size=8g", "--refill_buffers"];
 const SLACK: Duration = Duration::from_secs(300);
 
 /// What a run showed.
@@ -85,7 +88,7 @@ impl Paced {
     /// 4 KiB random writes of incompressible bytes over 8 GiB.
     fn write(&self, depth: u32, seconds: u64, more: &[&str], report: &mut Report) -> Result<Run> {
         let own = [format!("--iodepth={depth}"), format!("--runtime={seconds}")];
-        let mut args = vec!["--rw=randwrite", "--bs=4k", "--norandommap", "--size=8g", "--refill_buffers"];
+        let mut args = RANDOM_WRITES.to_vec();
         args.extend(["--time_based", "--write_iops_log=series", "--log_avg_msec=1000"]);
         args.extend(own.iter().map(String::as_str).chain(more.iter().copied()));
         let scratch = self.wan.scratch.path();
@@ -100,18 +103,16 @@ impl Paced {
         Ok(Run { seconds: seconds_seen, samples, flushes: fio::flushes(&json).ok(), longest_s })
     }
 
-    /// Flushes of the bare disk at the pace of `iops`, while the store takes what the link carries: the store is
-    /// on the same disk and processors here, and whoever flushes beside it waits for both.
-    fn bare_flushes(&self, iops: f64, seconds: u64) -> Result<Flushes> {
-        let (scratch, object) = (&self.wan.scratch, self.wan.scratch.file("object"));
+    /// Flushes of a server that has a file for a store, at the pace of `iops`, while the store takes what the link
+    /// carries: the store is on the same disk and processors here, and whoever flushes beside it waits for both.
+    fn plain_flushes(&self, iops: f64, seconds: u64) -> Result<Flushes> {
+        let object = self.wan.scratch.file("object");
         std::fs::write(&object, random_bytes(OBJECT_BYTES, 1))?;
-        let file = scratch.file("bare");
+        let plain = Target::start(&self.wan.cistern(), Peer::NbdkitFile, 8, &[])?;
         let (rate, runtime) = (format!("--rate_iops={iops:.0}"), format!("--runtime={seconds}"));
-        let fill = ["--rw=write", "--bs=1m", "--size=2g"];
-        // What a write of 4 KiB is in the journal, in its order.
-        let load = ["--rw=write", "--bs=8k", "--size=2g", "--fdatasync=10", "--time_based", &rate, &runtime];
+        let load =
+            [&RANDOM_WRITES[..], &["--iodepth=1", "--fsync=10", "--time_based", &rate, &runtime]].concat();
         let limit = Duration::from_secs(seconds) + SLACK;
-        fio::file(scratch.path(), &file, &fill, limit)?;
         let is_over = AtomicBool::new(false);
         let (minio, port) = (&self.wan.minio, self.wan.link.port());
         let upload = |key: &str| -> Result<()> {
@@ -122,8 +123,8 @@ impl Paced {
         };
         let upload = &upload;
         let json = std::thread::scope(|threads| {
-            let uploads = ["bare/1", "bare/2"].map(|key| threads.spawn(move || upload(key)));
-            let json = fio::file(scratch.path(), &file, &load, limit);
+            let uploads = ["plain/1", "plain/2"].map(|key| threads.spawn(move || upload(key)));
+            let json = fio::nbd(plain.scratch.path(), &plain.uri(), &load, limit);
             is_over.store(true, Ordering::Relaxed);
             for upload in uploads {
                 upload.join().expect("an upload does not panic")?;
@@ -145,9 +146,9 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let seconds = if plan.quick { 60 } else { 600 };
     let paced = Paced::start(plan, report)?;
     let run = paced.write(1, seconds, &["--fsync=10"], report)?;
-    let bare = paced.bare_flushes(median(run.seconds.clone()), plan.seconds(60))?;
+    let plain = paced.plain_flushes(median(run.seconds.clone()), plan.seconds(60))?;
     paced.finish()?;
-    flushed_rows(&run, &bare, report)?;
+    flushed_rows(&run, &plain, report)?;
     let seconds = if plan.quick { 30 } else { 180 };
     let paced = Paced::start(plan, report)?;
     let run = paced.write(32, seconds, &[], report)?;
@@ -164,7 +165,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn flushed_rows(run: &Run, bare: &Flushes, report: &mut Report) -> Result<()> {
+fn flushed_rows(run: &Run, plain: &Flushes, report: &mut Report) -> Result<()> {
     let picture =
         run.save("paced-depth-1", "4 KiB random writes, depth 1, FLUSH every 10, 20 ms and 30 MB/s")?;
     let middle = median(run.seconds.clone());
@@ -196,12 +197,12 @@ fn flushed_rows(run: &Run, bare: &Flushes, report: &mut Report) -> Result<()> {
         Bound::AtMost(10.0),
     );
     report.note(format!(
-        "flushes of the bare disk at this pace, beside a store that takes the link's rate: p99.9 {:.0} us = {:.0} times \
-         their median {:.0} us, longest {:.0} us",
-        bare.p99_9_us,
-        bare.p99_9_us / bare.p50_us,
-        bare.p50_us,
-        bare.max_us
+        "FLUSH of nbdkit on a file at this pace, beside a store that takes the link's rate: p99.9 {:.0} us = {:.0} \
+         times its median {:.0} us, longest {:.0} us",
+        plain.p99_9_us,
+        plain.p99_9_us / plain.p50_us,
+        plain.p50_us,
+        plain.max_us
     ));
     report.note(format!("longest write {:.2} s; second by second: {picture}", run.longest_s));
     Ok(())

@@ -13,6 +13,7 @@ use cistern_harness::{
 
 use super::{
     Plan,
+    peers::{Peer, Target},
     report::{Bound, Report},
     sampler,
     wan::{Cpu, GOOD, Wan},
@@ -36,17 +37,19 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     age(&wan, aged_mib)?;
     let args = ["--cache-size", "8G", "--journal-size", "2G", "--max-dirty-bytes", DIRTY];
     let server = wan.host(&wan.cistern(), "reader").args(args).start()?;
-    let reader = Reader { server: &server, dir: wan.scratch.dir("reading")?, seconds: plan.seconds(20) };
+    let plain = Target::start(&wan.cistern(), Peer::QemuNbd, 1, &[])?;
+    let reader =
+        Reader { server: &server, plain, dir: wan.scratch.dir("reading")?, seconds: plan.seconds(20) };
     reader.warm()?;
     wan.limit(GOOD, report)?;
-    let idle_bare = reader.bare()?;
+    let idle_plain = reader.plain()?;
     let idle_cached = reader.cached()?;
     let idle_uncached = reader.uncached(aged_mib / 2, aged_mib / 4)?;
     let under = under_load(&wan, &server, report, || {
-        let bare = reader.bare()?;
-        Ok((reader.cached()?, reader.uncached(aged_mib / 4 * 3, aged_mib / 4)?, bare))
+        let plain = reader.plain()?;
+        Ok((reader.cached()?, reader.uncached(aged_mib / 4 * 3, aged_mib / 4)?, plain))
     })?;
-    rows(&(idle_cached, idle_uncached, idle_bare), &under, report);
+    rows(&(idle_cached, idle_uncached, idle_plain), &under, report);
     wan.widen();
     server.stop()
 }
@@ -69,6 +72,7 @@ const RANDOM_READS: [&str; 3] = ["--rw=randread", "--bs=4k", "--time_based"];
 
 struct Reader<'a> {
     server: &'a Server,
+    plain: Target,
     dir: PathBuf,
     seconds: u64,
 }
@@ -90,26 +94,19 @@ impl Reader<'_> {
         self.read(&[&format!("--offset={from_mib}m"), &format!("--size={mib}m")])
     }
 
-    /// The same reads of a file on the disk that has journal, cache and store.
-    fn bare(&self) -> Result<Figures> {
-        let (file, size) = (self.dir.join("bare"), format!("--size={CACHED_MIB}m"));
-        if !file.exists() {
-            fio::file(&self.dir, &file, &["--rw=write", "--bs=1m", &size], LIMIT)?;
-        }
-        let runtime = format!("--runtime={}", self.seconds);
-        let json = fio::file(
-            &self.dir,
-            &file,
-            &[&RANDOM_READS[..], &["--norandommap", &size, &runtime]].concat(),
-            LIMIT,
-        )?;
-        fio::figures(&json, "read")
+    /// The same reads from a server that has a file on the disk that carries journal, cache and store.
+    fn plain(&self) -> Result<Figures> {
+        self.read_from(&self.plain.uri(), &["--norandommap", &format!("--size={CACHED_MIB}m")])
     }
 
     fn read(&self, more: &[&str]) -> Result<Figures> {
+        self.read_from(&self.server.uri(), more)
+    }
+
+    fn read_from(&self, uri: &str, more: &[&str]) -> Result<Figures> {
         let runtime = format!("--runtime={}", self.seconds);
         let args = [&RANDOM_READS[..], &["--iodepth=1", &runtime], more].concat();
-        let json = fio::nbd(&self.dir, &self.server.uri(), &args, LIMIT)?;
+        let json = fio::nbd(&self.dir, uri, &args, LIMIT)?;
         fio::figures(&json, "read")
     }
 }
@@ -134,12 +131,12 @@ fn under_load<T>(
     Ok(measured)
 }
 
-/// Of cached, uncached and bare reads.
+/// Of cached and uncached reads, and of a plain server's.
 type Seen = (Figures, Figures, Figures);
 
 fn rows(idle: &Seen, under: &Seen, report: &mut Report) {
     report.note(format!(
-        "p99 of the bare disk: idle {:.0} us, beside the same write-back {:.0} us = {:.2} times",
+        "p99 of qemu-nbd on a raw file: idle {:.0} us, beside the same write-back {:.0} us = {:.2} times",
         idle.2.p99_us,
         under.2.p99_us,
         under.2.p99_us / idle.2.p99_us
