@@ -10,6 +10,7 @@
 //! those that these levels no longer have); memory is bounded by the caches' limit, the tables
 //! the caller lets grow, and one merge. Never deletes, never looks at data.
 
+mod block;
 mod chunk;
 mod column;
 mod cursor;

@@ -7,7 +7,7 @@
 
 use super::{
     BLOCKS_MAX,
-    column::{self, CHUNK_MAPPINGS_MAX},
+    column::{self, CHUNK_MAPPINGS_MAX, Column},
     varint,
 };
 use crate::units::{Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq};
@@ -16,24 +16,25 @@ const KIND_HOLE: u64 = 0;
 const KIND_ZERO: u64 = 1;
 const KIND_FRAME: u64 = 2;
 
-type Column = [u64; CHUNK_MAPPINGS_MAX];
+/// The values of a column.
+type Values = [u64; CHUNK_MAPPINGS_MAX];
 
 /// The columns of a chunk, in the order in which they are stored.
 struct Columns {
     /// Blocks between the end of the mapping before and the start of this one; 0 for the first.
-    gap: Column,
+    gap: Values,
     /// Blocks, less one.
-    len: Column,
-    kind: Column,
-    birth: Column,
+    len: Values,
+    kind: Values,
+    birth: Values,
     /// Seq of the place less birth, wrapping. Like all below, meaningless for holes and zeroes.
-    moved: Column,
-    stored: Column,
-    index: Column,
+    moved: Values,
+    stored: Values,
+    index: Values,
     /// `offset / stored` and `offset % stored`: frames of one stored length, one after the other
     /// (incompressible blocks), have a constant remainder and a quotient of 12 bits.
-    quotient: Column,
-    remainder: Column,
+    quotient: Values,
+    remainder: Values,
 }
 
 impl Columns {
@@ -52,7 +53,7 @@ impl Columns {
         }
     }
 
-    fn in_order(&mut self) -> [&mut Column; 9] {
+    fn in_order(&mut self) -> [&mut Values; 9] {
         let Columns { gap, len, kind, birth, moved, stored, index, quotient, remainder } = self;
         [gap, len, kind, birth, moved, stored, index, quotient, remainder]
     }
@@ -145,58 +146,62 @@ impl Chunk<'_> {
     /// `None` when the columns are malformed or any of these mappings is impossible.
     pub(super) fn decode(&self, block: u64, limit: u64, out: &mut Vec<Mapping>) -> Option<()> {
         let mut input = self.body;
-        let mut columns = Columns::new();
-        let [gaps, lens, others @ ..] = columns.in_order();
-        column::take(&mut input, self.mappings)?.unpack(0, &mut gaps[..self.mappings]);
-        column::take(&mut input, self.mappings)?.unpack(0, &mut lens[..self.mappings]);
-        // Where they lie says which of them are wanted; of the other columns nothing else is decoded.
-        let (mut wanted, mut end) = (0..0, self.start);
-        let starts = gaps; // each takes the place of its gap
-        for i in 0..self.mappings {
-            starts[i] = end.checked_add(starts[i])?;
-            end = starts[i].checked_add(lens[i])?.checked_add(1).filter(|&end| end <= BLOCKS_MAX)?;
-            wanted.end = i + 1;
-            if end <= block {
-                wanted.start = wanted.end;
-            } else if end >= limit {
-                break;
-            }
-        }
-        for values in others {
-            column::take(&mut input, self.mappings)?.unpack(wanted.start, &mut values[wanted.clone()]);
-        }
+        let mut next = || column::take(&mut input, self.mappings);
+        let (gap, len, kind, birth) = (next()?, next()?, next()?, next()?);
+        let frames =
+            Frames { moved: next()?, stored: next()?, index: next()?, quotient: next()?, remainder: next()? };
         if !input.is_empty() {
             return None;
         }
-        for i in wanted {
-            let extent = Extent::new(columns.gap[i], columns.len[i] + 1);
-            let birth = Seq(columns.birth[i]);
-            let place = match columns.kind[i] {
+        let mut end = self.start;
+        for i in 0..self.mappings {
+            let start = end.checked_add(gap.get(i))?;
+            end = start.checked_add(len.get(i))?.checked_add(1).filter(|&end| end <= BLOCKS_MAX)?;
+            if end <= block {
+                continue;
+            }
+            let (extent, birth) = (Extent::between(start, end), Seq(birth.get(i)));
+            let place = match kind.get(i) {
                 KIND_HOLE => Place::Hole,
                 KIND_ZERO => Place::Zero,
-                KIND_FRAME => frame(&columns, i, extent.len)?,
+                KIND_FRAME => frames.place(i, birth, extent.len)?,
                 _ => return None,
             };
             out.push(Mapping { extent, birth, place });
+            if end >= limit {
+                break;
+            }
         }
         Some(())
     }
 }
 
-/// The place of mapping `i`, if it lies within one frame.
-fn frame(columns: &Columns, i: usize, len: u64) -> Option<Place> {
-    let stored = u32::try_from(columns.stored[i]).ok().filter(|&s| s > 0)?;
-    let offset = columns.quotient[i].checked_mul(u64::from(stored))?.checked_add(columns.remainder[i])?;
-    let index = columns.index[i];
-    if index >= FRAME_BLOCKS_MAX as u64 || len > FRAME_BLOCKS_MAX as u64 - index {
-        return None;
+/// The columns that say where frames are.
+struct Frames<'a> {
+    moved: Column<'a>,
+    stored: Column<'a>,
+    index: Column<'a>,
+    quotient: Column<'a>,
+    remainder: Column<'a>,
+}
+
+impl Frames<'_> {
+    /// The place of mapping `i`, if it lies within one frame.
+    fn place(&self, i: usize, birth: Seq, len: u64) -> Option<Place> {
+        let stored = u32::try_from(self.stored.get(i)).ok().filter(|&s| s > 0)?;
+        let start = self.quotient.get(i).checked_mul(u64::from(stored))?;
+        let offset = start.checked_add(self.remainder.get(i))?;
+        let index = self.index.get(i);
+        if index >= FRAME_BLOCKS_MAX as u64 || len > FRAME_BLOCKS_MAX as u64 - index {
+            return None;
+        }
+        Some(Place::Frame(FrameRef {
+            seq: Seq(birth.0.wrapping_add(self.moved.get(i))),
+            offset: u32::try_from(offset).ok()?,
+            stored,
+            index: index as u8,
+        }))
     }
-    Some(Place::Frame(FrameRef {
-        seq: Seq(columns.birth[i].wrapping_add(columns.moved[i])),
-        offset: u32::try_from(offset).ok()?,
-        stored,
-        index: index as u8,
-    }))
 }
 
 #[cfg(test)]

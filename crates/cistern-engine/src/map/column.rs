@@ -11,9 +11,8 @@ use super::varint;
 /// few neighbours, large enough that the column heads cost about two bits per mapping.
 pub(super) const CHUNK_MAPPINGS_MAX: usize = 128;
 
-/// Bytes of the packed bits of the widest column, and 8 more so that every value can be loaded
-/// as one word.
-const PACKED_BYTES_MAX: usize = CHUNK_MAPPINGS_MAX * 8 + 8;
+/// Bytes that hold any value from the byte in which it begins: 64 bits and 7 before them, rounded up to a word.
+const WINDOW_BYTES: usize = 16;
 
 /// Appends `values` (not empty) to `out`.
 pub(super) fn put(values: &[u64], out: &mut Vec<u8>) {
@@ -63,28 +62,23 @@ pub(super) fn take<'a>(input: &mut &'a [u8], count: usize) -> Option<Column<'a>>
 }
 
 impl Column<'_> {
-    /// The values from number `first` on into `values`. Together they must not be more than there are.
-    pub(super) fn unpack(&self, first: usize, values: &mut [u64]) {
+    /// Value number `i`. There must be that many.
+    pub(super) fn get(&self, i: usize) -> u64 {
         let Column { width, base, packed } = *self;
         if width == 0 {
-            return values.fill(base);
+            return base;
         }
-        let (begin, end) = (first * width, (first + values.len()) * width);
-        let packed = &packed[begin / 8..end.div_ceil(8)];
-        let mut buffer = [0u8; PACKED_BYTES_MAX];
-        buffer[..packed.len()].copy_from_slice(packed);
-        let mask = u64::MAX >> (64 - width);
-        for (i, value) in values.iter_mut().enumerate() {
-            let bit = begin % 8 + i * width;
-            let (at, shift) = (bit / 8, bit % 8);
-            let word = buffer[at..at + 8].try_into().expect("a slice of eight bytes");
-            let mut raw = u64::from_le_bytes(word) >> shift;
-            if shift + width > 64 {
-                raw |= u64::from(buffer[at + 8]) << (64 - shift);
+        let (at, shift) = (i * width / 8, i * width % 8);
+        let bits = match packed[at..].first_chunk::<WINDOW_BYTES>() {
+            Some(window) => u128::from_le_bytes(*window),
+            None => {
+                let mut window = [0; WINDOW_BYTES];
+                window[..packed.len() - at].copy_from_slice(&packed[at..]);
+                u128::from_le_bytes(window)
             }
-            // Wraps only on bytes that no writer made; the caller checks what the values mean.
-            *value = base.wrapping_add(raw & mask);
-        }
+        };
+        // Wraps only on bytes that no writer made; the caller checks what the values mean.
+        base.wrapping_add((bits >> shift) as u64 & (u64::MAX >> (64 - width)))
     }
 }
 
@@ -94,9 +88,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Any column of any width comes back as it was, whole or in parts, and takes exactly its own bytes.
+        /// Any column of any width comes back as it was, and takes exactly its own bytes.
         #[test]
-        fn comes_back(shift in 0u32..64, base in any::<u64>(), cut in any::<prop::sample::Index>(),
+        fn comes_back(shift in 0u32..64, base in any::<u64>(),
                       raw in prop::collection::vec(any::<u64>(), 1..=CHUNK_MAPPINGS_MAX)) {
             let values: Vec<u64> = raw.iter().map(|v| (base >> 1 >> shift) + (v >> 1 >> shift)).collect();
             let mut bytes = Vec::new();
@@ -104,14 +98,7 @@ mod tests {
             bytes.push(7);
             let mut input = &bytes[..];
             let column = take(&mut input, values.len()).expect("a column");
-            let mut seen = vec![0; values.len()];
-            column.unpack(0, &mut seen);
-            prop_assert_eq!(&seen, &values);
-            let cut = cut.index(values.len());
-            seen.fill(0);
-            column.unpack(cut, &mut seen[cut..]);
-            prop_assert_eq!(&seen[cut..], &values[cut..]);
-            column.unpack(0, &mut seen[..cut]);
+            let seen: Vec<u64> = (0..values.len()).map(|i| column.get(i)).collect();
             prop_assert_eq!(seen, values);
             prop_assert_eq!(input, &[7][..]);
         }
@@ -120,7 +107,7 @@ mod tests {
         #[test]
         fn survives_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), n in 1..=CHUNK_MAPPINGS_MAX) {
             if let Some(column) = take(&mut &bytes[..], n) {
-                column.unpack(0, &mut vec![0; n]);
+                (0..n).for_each(|i| _ = column.get(i));
             }
         }
     }
@@ -131,8 +118,7 @@ mod tests {
         let values = [0, u64::MAX, 1, u64::MAX - 1, 0];
         let mut bytes = Vec::new();
         put(&values, &mut bytes);
-        let mut seen = [0; 5];
-        take(&mut &bytes[..], seen.len()).expect("a column").unpack(0, &mut seen);
-        assert_eq!(seen, values);
+        let column = take(&mut &bytes[..], values.len()).expect("a column");
+        assert_eq!([0, 1, 2, 3, 4].map(|i| column.get(i)), values);
     }
 }

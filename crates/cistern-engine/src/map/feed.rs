@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    RunMeta,
+    RunMeta, block,
     fence::Entry,
     runs::{self, Runs, corrupt},
 };
@@ -151,7 +151,7 @@ impl Open {
         self.raw_at += u64::from(entry.bytes);
         let plain = runs::open(&self.sealer, &self.meta, entry.offset, &sealed)?;
         let malformed = || corrupt(&self.meta, entry.offset, "the block is malformed");
-        runs::decode_block(&plain, out).ok_or_else(malformed)?;
+        block::decode(&plain, out).ok_or_else(malformed)?;
         let span = self.meta.span;
         out.retain_mut(|m| match m.extent.intersect(span) {
             Some(part) => {

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use quick_cache::{OptionsBuilder, Weighter, sync::Cache};
 
 use super::{
-    RunIo, RunMeta, chunk,
-    fence::{self, Entry, Fence, TAG_BLOCK, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
-    varint,
+    RunIo, RunMeta,
+    block::Block,
+    fence::{self, Entry, Fence, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
     writer::PART_BYTES_MAX,
 };
 use crate::{
@@ -38,8 +38,7 @@ const CACHE_SHARDS: usize = 4;
 pub(super) enum Part {
     Top(Arc<Top>),
     Section(Arc<Fence>),
-    /// The plain bytes of a block.
-    Block(Bytes),
+    Block(Arc<Block>),
 }
 
 /// The first thing that is read of a run.
@@ -61,7 +60,7 @@ impl Weighter<PartKey, Part> for Weigh {
         let bytes = match part {
             Part::Top(top) => std::mem::size_of::<Top>() + 1024 + fence_bytes(&top.fence),
             Part::Section(fence) => fence_bytes(fence),
-            Part::Block(plain) => plain.len(),
+            Part::Block(block) => block.memory_bytes(),
         };
         bytes as u64 + CACHED_OVERHEAD_BYTES
     }
@@ -143,10 +142,11 @@ impl Runs {
                 if entry.first >= run.span.end() {
                     return Ok(Look::End);
                 }
-                let Some(Part::Block(plain)) = self.get((run.id, entry.offset), held) else {
+                let Some(Part::Block(part)) = self.get((run.id, entry.offset), held) else {
                     return Ok(Look::Missing(Wanted::Block(*entry)));
                 };
-                let found = find_in_block(&plain, block, limit, run.span)
+                let found = part
+                    .find(block, limit, run.span)
                     .ok_or_else(|| corrupt(run, entry.offset, "the block is malformed"))?;
                 if !found.is_empty() {
                     return Ok(Look::Found(found));
@@ -169,8 +169,9 @@ impl Runs {
                 ((run.id, e.offset), Part::Section(Arc::new(self.load_section(run, e, held).await?)))
             }
             Wanted::Block(e) => {
-                let plain = self.load_part(run, e, held).await?;
-                ((run.id, e.offset), Part::Block(plain.into()))
+                let block = Block::new(self.load_part(run, e, held).await?)
+                    .ok_or_else(|| corrupt(run, e.offset, "the block is malformed"))?;
+                ((run.id, e.offset), Part::Block(Arc::new(block)))
             }
         };
         self.cache.insert(key, part.clone());
@@ -289,66 +290,6 @@ pub(super) fn open(sealer: &Sealer, run: &RunMeta, offset: u64, sealed: &[u8]) -
     match sealer.open(offset, sealed) {
         Ok(plain) => Ok(plain.into_owned()),
         Err(cause) => Err(corrupt(run, offset, &cause.to_string())),
-    }
-}
-
-/// The mappings of a block, appended to `out`; `None` when it is malformed.
-pub(super) fn decode_block(plain: &[u8], out: &mut Vec<Mapping>) -> Option<()> {
-    let (mut input, base) = begin_block(plain)?;
-    while !input.is_empty() {
-        let before = out.len();
-        chunk::take(&mut input, base)?.decode(0, u64::MAX, out)?;
-        if before > 0 && out[before - 1].extent.end() > out[before].extent.start {
-            return None;
-        }
-    }
-    Some(())
-}
-
-fn begin_block(plain: &[u8]) -> Option<(&[u8], u64)> {
-    let (&tag, mut input) = plain.split_first()?;
-    let base = varint::take(&mut input)?;
-    (tag == TAG_BLOCK).then_some((input, base))
-}
-
-/// The first chunk with a mapping that ends behind `block`, from that mapping on up to one that reaches
-/// `limit`, cut to `span`. Empty when there is none; `None` when the bytes are malformed.
-fn find_in_block(plain: &[u8], block: u64, limit: u64, span: Extent) -> Option<Vec<Mapping>> {
-    let (mut input, base) = begin_block(plain)?;
-    let mut before = None;
-    let mut out = Vec::new();
-    while !input.is_empty() {
-        let chunk = chunk::take(&mut input, base)?;
-        if chunk.start <= block {
-            before = Some(chunk); // the one to decode is the last such
-            continue;
-        }
-        for candidate in [before.take(), Some(chunk)].into_iter().flatten() {
-            out.clear();
-            candidate.decode(block, limit, &mut out)?;
-            cut(&mut out, span);
-            if !out.is_empty() {
-                return Some(out);
-            }
-        }
-        return Some(out); // the chunk lies behind the span
-    }
-    if let Some(last) = before {
-        last.decode(block, limit, &mut out)?;
-        cut(&mut out, span);
-    }
-    Some(out)
-}
-
-/// Keeps what lies in `span`; all mappings end behind its start.
-fn cut(mappings: &mut Vec<Mapping>, span: Extent) {
-    mappings.truncate(mappings.partition_point(|m| m.extent.start < span.end()));
-    let n = mappings.len();
-    for i in [0, n.wrapping_sub(1)] {
-        if let Some(m) = mappings.get_mut(i) {
-            let part = m.extent.intersect(span).expect("it ends behind the span's start and begins in it");
-            *m = m.slice(part);
-        }
     }
 }
 
