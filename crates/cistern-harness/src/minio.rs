@@ -38,18 +38,31 @@ pub fn binary() -> Result<PathBuf> {
 impl Minio {
     /// Starts a server on a free port over a new directory of `scratch`.
     pub fn start(scratch: &Scratch) -> Result<Minio> {
+        Minio::start_on(scratch, 1)
+    }
+
+    /// Starts a server over so many new directories of `scratch`, over which it spreads objects without copies.
+    ///
+    /// On one directory it writes objects through the page cache and flushes each as a whole, which holds the disk
+    /// for milliseconds. On more it writes past the page cache, piece by piece.
+    pub fn start_on(scratch: &Scratch, directories: usize) -> Result<Minio> {
         let binary = binary()?;
         if !binary.is_file() {
             bail!("{} is missing: run cargo xtask setup", binary.display());
         }
-        let data = scratch.dir("minio")?;
-        scratch.dir(&format!("minio/{BUCKET}"))?;
+        let mut data = Vec::new();
+        for n in 0..directories {
+            scratch.dir(&format!("minio/{n}/{BUCKET}"))?;
+            data.push(scratch.file(&format!("minio/{n}")));
+        }
         let log = std::fs::File::create(scratch.file("minio.log"))?;
         let port = free_port()?;
         let mut command = Command::new(binary);
         command
             .args(["server", "--quiet", "--address", &format!("127.0.0.1:{port}")])
-            .arg(data)
+            .args(data)
+            .env("MINIO_CI_CD", "1") // directories may lie on one disk
+            .env("MINIO_STORAGE_CLASS_STANDARD", "EC:0")
             .env("MINIO_ROOT_USER", USER)
             .env("MINIO_ROOT_PASSWORD", SECRET)
             .env("MINIO_BROWSER", "off")

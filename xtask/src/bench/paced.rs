@@ -77,7 +77,7 @@ struct Paced {
 
 impl Paced {
     fn start(plan: &Plan, report: &mut Report) -> Result<Paced> {
-        let wan = Wan::start(plan, "16G")?;
+        let wan = Wan::start_gentle(plan, "16G")?;
         let dirty = if plan.quick { DIRTY_QUICK } else { DIRTY };
         let args = ["--journal-size", "2G", "--max-dirty-bytes", dirty, "--cache-size", "256M"];
         let server = wan.host(&wan.cistern(), "home").args(args).start()?;

@@ -32,7 +32,7 @@ const CACHED_FACTOR_MAX: f64 = 2.0;
 const UNCACHED_ROUND_TRIPS_MAX: f64 = 3.0;
 
 pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
-    let wan = Wan::start(plan, "16G")?;
+    let wan = Wan::start_gentle(plan, "16G")?;
     let aged_mib = if plan.quick { AGED_MIB_QUICK } else { AGED_MIB };
     age(&wan, aged_mib)?;
     let args = ["--cache-size", "8G", "--journal-size", "2G", "--max-dirty-bytes", DIRTY];

@@ -35,8 +35,18 @@ pub struct Wan {
 impl Wan {
     /// Creates a volume of `size`; the link has no limits yet.
     pub fn start(plan: &Plan, size: &str) -> Result<Wan> {
+        Wan::start_on(plan, size, 1)
+    }
+
+    /// The same with a store that writes past the page cache, so that the disk is its own for less long at a time:
+    /// for what waits for the disk.
+    pub fn start_gentle(plan: &Plan, size: &str) -> Result<Wan> {
+        Wan::start_on(plan, size, 2)
+    }
+
+    fn start_on(plan: &Plan, size: &str, directories: usize) -> Result<Wan> {
         let scratch = Scratch::new("bench-wan")?;
-        let minio = Minio::start(&scratch)?;
+        let minio = Minio::start_on(&scratch, directories)?;
         let link = Link::start(minio.port())?;
         let url = format!("s3://{BUCKET}/vol");
         let wan = Wan { link, minio, url, scratch, plain: plan.cistern.clone(), checked: RefCell::default() };

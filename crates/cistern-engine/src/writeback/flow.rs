@@ -207,7 +207,7 @@ impl Flow {
             if loaded.is_empty() {
                 loaded.extend(journal.groups(to).await?);
             }
-            let Some(group) = loaded.pop_front() else { break };
+            let group = loaded.pop_front().expect("the group that was asked for comes first");
             let payload_bytes = payload_bytes(&group);
             let full = data_bytes + payload_bytes > segment_bytes as usize
                 || records + group.records().len() > RECORDS_MAX;
