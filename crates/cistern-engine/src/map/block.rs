@@ -99,3 +99,48 @@ fn cut(mappings: &mut Vec<Mapping>, span: Extent) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{
+        super::{BLOCKS_MAX, arbitrary::mappings},
+        *,
+    };
+    use crate::units::{Place, Seq};
+
+    fn encode(mappings: &[Mapping], chunk_mappings: usize) -> Vec<u8> {
+        let base = mappings[0].extent.start;
+        let mut plain = vec![TAG_BLOCK];
+        varint::put(base, &mut plain);
+        mappings.chunks(chunk_mappings).for_each(|part| chunk::put(part, base, &mut plain));
+        plain
+    }
+
+    proptest! {
+        /// A lookup gives the first mapping that a walk through the whole block finds behind its block.
+        #[test]
+        fn finds_what_a_walk_finds(mappings in mappings(1..=40), chunk_mappings in 1usize..8,
+                                   at in any::<prop::sample::Index>(), off in 0u64..4) {
+            let plain = encode(&mappings, chunk_mappings);
+            let mut all = Vec::new();
+            prop_assert!(decode(&plain, &mut all).is_some());
+            prop_assert_eq!(&all, &mappings);
+            let block = (mappings[at.index(mappings.len())].extent.start + off).saturating_sub(2);
+            let whole = Extent::new(0, BLOCKS_MAX);
+            let found = Block::new(plain).expect("a block").find(block, block + 1, whole).expect("well-formed");
+            prop_assert_eq!(found.first(), all.iter().find(|m| m.extent.end() > block));
+        }
+    }
+
+    /// Chunks that do not ascend are refused when the block is read.
+    #[test]
+    fn chunks_ascend() {
+        let hole = |start| Mapping { extent: Extent::new(start, 1), birth: Seq(1), place: Place::Hole };
+        let mut plain = encode(&[hole(5), hole(9)], 1);
+        assert!(Block::new(plain.clone()).is_some());
+        chunk::put(&[hole(7)], 5, &mut plain);
+        assert!(Block::new(plain).is_none());
+    }
+}
