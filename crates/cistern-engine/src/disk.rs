@@ -14,11 +14,9 @@ use crate::{env::BoxFuture, error::Result};
 
 mod file;
 mod real;
-mod ring;
 
 pub use crate::aligned::AlignedBuf;
 pub use real::RealDisk;
-pub use ring::use_ring_on_this_thread;
 
 /// A directory of local files, by plain names (no path separators).
 #[async_trait]

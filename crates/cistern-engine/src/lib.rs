@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
 //! | 1 tools | `aligned`, `extents`, `env` |
-//! | 2 sealing | `codec` |
+//! | 2 sealing, reads of files | `codec`, `uring` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
 //! | 5 one door | `log` |
@@ -33,6 +33,7 @@ pub mod segment;
 pub mod stats;
 pub mod store;
 pub mod units;
+pub mod uring;
 pub mod volume;
 pub mod writeback;
 

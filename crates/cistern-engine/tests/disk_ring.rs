@@ -6,8 +6,9 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
 use bytes::Bytes;
 use cistern_engine::{
     cache::{Admission, CacheKey, ChunkCache},
-    disk::{AlignedBuf, Disk, DiskFile, RealDisk, use_ring_on_this_thread},
+    disk::{AlignedBuf, Disk, DiskFile, RealDisk},
     env::{BoxFuture, real::RealEnv},
+    uring::use_ring_on_this_thread,
 };
 use futures_util::future::{Future, MaybeDone, join_all, maybe_done};
 use tempfile::TempDir;

@@ -264,7 +264,7 @@ const ABSENCES: &[(&str, &[&str], &str)] = &[
     ("getrandom", &["env"], "randomness comes through env"),
     ("Uuid::new_v4", &[], "identities come through env"),
     ("object_store::", &["store"], "no type of a cloud's client above store"),
-    ("std::fs::", &["disk", "store"], "local files come through disk"),
+    ("std::fs::", &["disk", "store", "uring"], "local files come through disk"),
     (".delete(", &["gc", "store"], "objects are deleted in one place"),
     ("unbounded", &[], "every queue has a limit"),
     ("mpsc::channel()", &[], "every queue has a limit"),

@@ -34,6 +34,10 @@ use crate::{
 /// than this part of the link's latency.
 const APART_MIN: Duration = Duration::from_millis(5);
 const APART_LATENCY_PART: u32 = 4;
+/// Requests of one read that wait for the store at the same time, as a share of its latency each.
+const GAP_SHARE: u64 = 32;
+/// Bounds of a gap: a piece costs a local file nothing, and a link is never filled with what nobody wants.
+const GAP_BYTES: Range<u64> = PIECE_BYTES as u64..64 << 10;
 /// How long to wait for the writer of the cache before warming goes on.
 const CACHE_BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// The least time a reader gives a prefetch that is under way.
@@ -160,6 +164,13 @@ impl ObjectReader {
     /// What is known of the link to the store.
     pub fn link(&self) -> Option<LinkEstimate> {
         self.state().link.estimate()
+    }
+
+    /// Bytes between two wanted ranges of an object that are better fetched along than asked around: what the
+    /// link carries in the time by which one request more delays a read, whose requests share a latency.
+    pub fn gap_bytes(&self) -> u64 {
+        let product = self.state().link.estimate().map_or(0, |link| link.product_bytes());
+        (product / GAP_SHARE).clamp(GAP_BYTES.start, GAP_BYTES.end)
     }
 
     pub fn ahead_counts(&self) -> AheadCounts {

@@ -21,12 +21,13 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{DiskFile, ring};
+use super::DiskFile;
 use crate::{
     aligned::{ALIGN_BYTES, AlignedBuf},
     env::BoxFuture,
     error::{Error, Result},
     units::BLOCK_BYTES,
+    uring,
 };
 
 /// Bytes of the buffer through which unaligned memory goes.
@@ -282,7 +283,7 @@ impl DiskFile for RealFile {
 
     fn read_without_blocking(&self, offset: u64, len: usize) -> Option<BoxFuture<Option<AlignedBuf>>> {
         self.check(offset, len).ok()?;
-        let reading = ring::start(&self.file, offset, len)?;
+        let reading = uring::start(&self.file, offset, len)?;
         Some(Box::pin(async move {
             let (read, buf) = reading.await.ok()?;
             (read == len).then_some(buf)

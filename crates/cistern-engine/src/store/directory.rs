@@ -8,7 +8,8 @@
 //! An object appears whole or not at all, and is durable before a put returns: the file is synced
 //! before it gets its name, and then every directory up to the root.
 //!
-//! File operations run on `Env::blocking`. At most [`OPERATIONS_MAX`] of them hold a thread, so
+//! File operations run on `Env::blocking`, but for short reads of objects that are open already ([`open`]).
+//! At most [`OPERATIONS_MAX`] of them hold a thread, so
 //! that a server which hangs cannot use up the process's threads.
 
 use std::{
@@ -33,9 +34,11 @@ use crate::env::Env;
 
 mod fault;
 mod list;
+mod open;
 mod write;
 
 use fault::fault;
+use open::{OpenObject, OpenObjects};
 
 /// The directory of files on their way in, and the mark of a root.
 const TEMP_DIR: &str = ".tmp";
@@ -47,6 +50,7 @@ pub struct DirectoryStore {
     env: Env,
     root: Arc<Root>,
     slots: Arc<Semaphore>,
+    open: Arc<OpenObjects>,
 }
 
 /// The root directory and what is known about it.
@@ -90,7 +94,7 @@ impl DirectoryStore {
 
     fn new(env: &Env, root: Root) -> DirectoryStore {
         let slots = Arc::new(Semaphore::new(OPERATIONS_MAX));
-        DirectoryStore { env: env.clone(), root: Arc::new(root), slots }
+        DirectoryStore { env: env.clone(), root: Arc::new(root), slots, open: Arc::new(OpenObjects::new()) }
     }
 
     async fn run<T: Send + 'static>(
@@ -216,6 +220,7 @@ impl fmt::Debug for DirectoryStore {
 impl Store for DirectoryStore {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
         check_key(key)?;
+        self.open.forget(key);
         let (key, temp) = (key.to_owned(), self.temp_name());
         self.run(move |root| write::put(root, &key, &temp, &body)).await
     }
@@ -241,10 +246,23 @@ impl Store for DirectoryStore {
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         check_key(key)?;
-        let key = key.to_owned();
+        let now = self.env.now();
+        let found = self.open.get(key, now);
+        if let Some(object) = &found
+            && let Some(bytes) = object.read_here(&range).await
+        {
+            return Ok(bytes);
+        }
+        let (key, open) = (key.to_owned(), self.open.clone());
         self.run(move |root| {
-            let (file, len) = root.open_object(&key)?;
-            root.read(&key, &file, clip(&range, len))
+            let object = match found {
+                Some(object) => object,
+                None => {
+                    let (file, bytes) = root.open_object(&key)?;
+                    open.keep(&key, OpenObject { file: Arc::new(file), bytes, since: now })
+                }
+            };
+            root.read(&key, &object.file, clip(&range, object.bytes))
         })
         .await
     }
@@ -263,6 +281,7 @@ impl Store for DirectoryStore {
 
     async fn delete(&self, key: &str) -> StoreResult<()> {
         check_key(key)?;
+        self.open.forget(key);
         let key = key.to_owned();
         self.run(move |root| write::delete(root, &key)).await
     }

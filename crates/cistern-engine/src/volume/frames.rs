@@ -1,11 +1,10 @@
 //! From mappings to bytes: fetch, verify and decode frames, keeping decoded ones for a while.
 //!
-//! Frames that lie side by side in an object are fetched with one request, and of raw frames only the
+//! Frames that lie near each other in an object are fetched with one request, and of raw frames only the
 //! blocks that are needed. A frame that does not verify is dropped from the chunk cache and fetched
 //! once more; if it fails again, the object itself is bad and the read fails.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasherDefault, DefaultHasher},
     ops::Range,
     sync::{
@@ -77,13 +76,15 @@ const SEALERS_MAX: usize = 1024;
 
 /// A mapping and what it takes to read it.
 struct Part {
+    /// Which of the mappings that were asked for.
+    at: usize,
     frame: FrameRef,
     blocks: u64,
     /// Of the object.
     range: Range<u64>,
 }
 
-/// Parts that are fetched together: consecutive in one object.
+/// Parts that are fetched together: near each other in one object, ascending.
 struct Group {
     seq: Seq,
     /// From the first part's beginning to the last one's end, in the object.
@@ -111,18 +112,32 @@ impl FrameReader {
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
     pub async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
-        if let Some(all) = self.all_kept(mappings.iter().map(|m| self.part(m))) {
-            return Ok(all);
+        let mut out = vec![Bytes::new(); mappings.len()];
+        let mut missing = Vec::new();
+        for (at, mapping) in mappings.iter().enumerate() {
+            let part = self.part(at, mapping);
+            match self.kept(&part) {
+                Some(blocks) => out[at] = blocks,
+                None => missing.push(part),
+            }
         }
-        let mut groups = self.group(mappings);
+        self.hits.fetch_add((mappings.len() - missing.len()) as u64, Relaxed);
+        self.misses.fetch_add(missing.len() as u64, Relaxed);
+        let mut groups = group(missing, self.reader.gap_bytes());
         if groups.len() == 1 {
-            return self.read_group(groups.remove(0)).await;
+            for (at, blocks) in self.read_group(groups.remove(0)).await? {
+                out[at] = blocks;
+            }
+            return Ok(out);
         }
-        let parts: Vec<Vec<Bytes>> = stream::iter(groups.into_iter().map(|g| self.read_group(g)))
-            .buffered(FETCHES_MAX)
-            .try_collect()
-            .await?;
-        Ok(parts.into_iter().flatten().collect())
+        let mut read =
+            stream::iter(groups.into_iter().map(|g| self.read_group(g))).buffer_unordered(FETCHES_MAX);
+        while let Some(group) = read.try_next().await? {
+            for (at, blocks) in group {
+                out[at] = blocks;
+            }
+        }
+        Ok(out)
     }
 
     pub(super) fn epochs(&self) -> &Arc<[EpochStart]> {
@@ -135,39 +150,18 @@ impl FrameReader {
 
     /// Where in its object the bytes lie that a data mapping needs.
     pub(super) fn place(&self, mapping: &Mapping) -> (Seq, Range<u64>) {
-        let part = self.part(mapping);
+        let part = self.part(0, mapping);
         (part.frame.seq, part.range)
     }
 
-    fn part(&self, mapping: &Mapping) -> Part {
+    fn part(&self, at: usize, mapping: &Mapping) -> Part {
         let Place::Frame(frame) = mapping.place else { unreachable!("only data has frames") };
         let blocks = mapping.extent.len;
-        Part { frame, blocks, range: self.shape.needed(&frame, blocks) }
-    }
-
-    fn group(&self, mappings: &[Mapping]) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        for part in mappings.iter().map(|m| self.part(m)) {
-            match groups.last_mut() {
-                Some(g) if g.takes(&part) => {
-                    g.range.end = part.range.end;
-                    g.parts.push(part);
-                }
-                _ => groups.push(Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] }),
-            }
-        }
-        groups
+        Part { at, frame, blocks, range: self.shape.needed(&frame, blocks) }
     }
 
     pub(super) fn counts(&self) -> DecodedCounts {
         DecodedCounts { hits: self.hits.load(Relaxed), misses: self.misses.load(Relaxed) }
-    }
-
-    /// The blocks of all parts, if they are in memory.
-    fn all_kept(&self, parts: impl Iterator<Item = impl Borrow<Part>>) -> Option<Vec<Bytes>> {
-        let all: Vec<Bytes> = parts.map(|part| self.kept(part.borrow())).collect::<Option<_>>()?;
-        self.hits.fetch_add(all.len() as u64, Relaxed);
-        Some(all)
     }
 
     /// The blocks of a part, if they are in memory.
@@ -183,11 +177,8 @@ impl FrameReader {
         (to <= decoded.len()).then(|| decoded.slice(from..to))
     }
 
-    async fn read_group(&self, group: Group) -> Result<Vec<Bytes>> {
-        if let Some(all) = self.all_kept(group.parts.iter()) {
-            return Ok(all);
-        }
-        self.misses.fetch_add(group.parts.len() as u64, Relaxed);
+    /// The blocks of every part, with what was asked for.
+    async fn read_group(&self, group: Group) -> Result<Vec<(usize, Bytes)>> {
         let (object, salt) = self.object(group.seq)?;
         let sealer = self.sealer(salt, group.seq);
         let stored = self.reader.read(&object, group.range.clone(), self.reader.window_bytes()).await?;
@@ -200,8 +191,8 @@ impl FrameReader {
         self.decode(&sealer, &group, &stored)
     }
 
-    fn decode(&self, sealer: &Sealer, group: &Group, stored: &Bytes) -> Result<Vec<Bytes>> {
-        let mut out: Vec<Bytes> = Vec::with_capacity(group.parts.len());
+    fn decode(&self, sealer: &Sealer, group: &Group, stored: &Bytes) -> Result<Vec<(usize, Bytes)>> {
+        let mut out: Vec<(usize, Bytes)> = Vec::with_capacity(group.parts.len());
         let mut last: Option<(u64, Bytes)> = None;
         for part in &group.parts {
             let decoded = match &last {
@@ -214,9 +205,10 @@ impl FrameReader {
                     decoded
                 }
             };
-            out.push(self.cut(part, &decoded).ok_or_else(|| {
+            let blocks = self.cut(part, &decoded).ok_or_else(|| {
                 Error::corrupt(keys::entry(part.frame.seq), "a frame is shorter than the map says")
-            })?);
+            })?;
+            out.push((part.at, blocks));
             last = Some((part.range.start, decoded));
         }
         Ok(out)
@@ -252,12 +244,28 @@ pub(super) fn entry_object(seq: Seq, salt: Salt) -> ObjectRef {
     ObjectRef { key: keys::entry(seq), cache: CacheKey::new(salt.0, seq.0), bytes: None }
 }
 
+/// Parts by object and place, together where no more than `gap_bytes` lie between them: data that was written at
+/// random lies in the order of its blocks in each of many objects.
+fn group(mut parts: Vec<Part>, gap_bytes: u64) -> Vec<Group> {
+    parts.sort_unstable_by_key(|part| (part.frame.seq, part.range.start));
+    let mut groups: Vec<Group> = Vec::new();
+    for part in parts {
+        match groups.last_mut() {
+            Some(g) if g.takes(&part, gap_bytes) => {
+                g.range.end = g.range.end.max(part.range.end);
+                g.parts.push(part);
+            }
+            _ => groups.push(Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] }),
+        }
+    }
+    groups
+}
+
 impl Group {
-    /// Whether a part goes on where this ends, or lies in the frame it ends with.
-    fn takes(&self, part: &Part) -> bool {
-        let last = self.parts.last().expect("no group is empty");
+    /// Whether a part begins where this ends, or not far behind.
+    fn takes(&self, part: &Part, gap_bytes: u64) -> bool {
         self.seq == part.frame.seq
-            && (self.range.end == part.range.start || last.range == part.range)
+            && part.range.start <= self.range.end + gap_bytes
             && part.range.end - self.range.start <= FETCH_BYTES_MAX
     }
 }

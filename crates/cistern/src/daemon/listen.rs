@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::{disk::use_ring_on_this_thread, env::real::prefer_latency};
+use cistern_engine::{env::real::prefer_latency, uring::use_ring_on_this_thread};
 use cistern_nbd::{Address, Listener, Settings, TlsConfig, TlsMode};
 
 use crate::{

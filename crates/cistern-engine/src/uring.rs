@@ -53,7 +53,7 @@ pub fn use_ring_on_this_thread() {
 
 /// Starts a read of `len` bytes at `offset`, both fit for the file; `None` if this thread has no ring
 /// or its ring is full.
-pub(super) fn start(file: &Arc<File>, offset: u64, len: usize) -> Option<Reading> {
+pub(crate) fn start(file: &Arc<File>, offset: u64, len: usize) -> Option<Reading> {
     let ring = RING.with_borrow_mut(|slot| {
         if matches!(slot, Slot::Wanted) {
             *slot = match Ring::new() {
@@ -106,7 +106,7 @@ struct Op {
 }
 
 /// A read under way: gives the bytes read, which may be fewer than asked for, and the memory.
-pub(super) struct Reading {
+pub(crate) struct Reading {
     ring: Arc<Ring>,
     id: usize,
     polled: bool,
