@@ -15,6 +15,7 @@ mod read_under_load;
 mod report;
 mod rows;
 mod sampler;
+mod scattered_reads;
 mod tree;
 mod walk;
 mod wan;
@@ -87,6 +88,7 @@ const GROUPS: &[Group] = &[
     ("cold-sequential", cold_sequential::run),
     ("read-under-load", read_under_load::run),
     ("cached-reads", cached_reads::run),
+    ("scattered-reads", scattered_reads::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

@@ -407,6 +407,11 @@ async fn reading(cached: bool, permits: usize, cut: Option<u64>) -> Reading {
 }
 
 impl Reading {
+    /// All of a range, for somebody who will read all of it.
+    async fn prefetch(&self, range: Range<u64>) -> Result<()> {
+        self.reader.prefetch(&self.object, range.clone(), std::slice::from_ref(&range)).await
+    }
+
     /// Ranged GETs so far, and the bytes they brought.
     fn gets(&self) -> (u64, u64) {
         let stats = self.meter.snapshot();
@@ -506,7 +511,7 @@ async fn bad_copies_are_fetched_again() {
 async fn prefetched_bytes_are_served_from_memory() {
     for cached in [true, false] {
         let r = reading(cached, 0, None).await;
-        let prefetch = r.reader.prefetch(&r.object, 65_536..196_608);
+        let prefetch = r.prefetch(65_536..196_608);
         let early = r.reader.read(&r.object, 100_000..120_000, 0);
         let (fetched, early, ()) =
             futures_util::join!(prefetch, early, async { r.gated.gate.add_permits(1) });
@@ -517,7 +522,7 @@ async fn prefetched_bytes_are_served_from_memory() {
         let across = r.reader.read(&r.object, 190_000..200_000, 0).await.expect("a read");
         assert_eq!(across, content(1, 190_000..200_000));
         assert_eq!(r.gets(), (2, 131_072 + 4096), "only what was missing");
-        let again = r.reader.prefetch(&r.object, 65_536..131_072).await;
+        let again = r.prefetch(65_536..131_072).await;
         again.expect("nothing to do");
         assert_eq!(r.gets().0, 2, "what is here is not fetched again");
     }
@@ -527,7 +532,7 @@ async fn prefetched_bytes_are_served_from_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stuck_prefetch_starves_nobody() {
     let r = reading(true, 0, None).await;
-    let mut prefetch = Box::pin(r.reader.prefetch(&r.object, 0..131_072));
+    let mut prefetch = Box::pin(r.prefetch(0..131_072));
     assert!(futures_util::poll!(&mut prefetch).is_pending());
     let mut read = Box::pin(r.reader.read(&r.object, 5000..6000, 0));
     assert!(futures_util::poll!(&mut read).is_pending());
@@ -536,19 +541,37 @@ async fn a_stuck_prefetch_starves_nobody() {
     assert_eq!(read.await.expect("a read"), content(1, 5000..6000));
 }
 
-/// Prefetches keep no more in memory than they may; what does not fit is not fetched.
+/// Prefetches keep no more in memory than they may. What does not fit is not fetched, and pushes out nothing that
+/// somebody will read; what was read makes room.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefetches_keep_a_bounded_memory() {
     let r = reading(false, 100, None).await;
     for at in (0..900_000).step_by(65_536) {
-        r.reader.prefetch(&r.object, at..at + 65_536).await.expect("prefetched");
+        r.prefetch(at..at + 65_536).await.expect("prefetched, or left alone");
+    }
+    assert_eq!(r.gets(), (4, 4 * 65_536), "four fit into the bound");
+    let oldest = r.reader.read(&r.object, 0..65_536, 0).await.expect("a read");
+    assert_eq!(oldest, content(1, 0..65_536));
+    assert_eq!(r.gets().0, 4, "from memory");
+    r.prefetch(262_144..327_680).await.expect("prefetched");
+    assert_eq!(r.gets().0, 5, "there is room again");
+    let counts = r.reader.ahead_counts();
+    assert_eq!((counts.fetched_bytes, counts.used_bytes, counts.wasted_bytes), (5 * 65_536, 65_536, 0));
+}
+
+/// What comes along between wanted parts of an object is kept until these are read, and counts as neither used
+/// nor wasted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_is_not_waste() {
+    let r = reading(false, 100, None).await;
+    let wanted = [4096..8192, 40_960..45_056];
+    r.reader.prefetch(&r.object, 4096..45_056, &wanted).await.expect("prefetched");
+    for range in wanted {
+        let read = r.reader.read(&r.object, range.clone(), 0).await.expect("a read");
+        assert_eq!(read, content(1, range));
     }
     let counts = r.reader.ahead_counts();
-    assert_eq!(counts.fetched_bytes, 14 * 65_536);
-    assert_eq!(counts.wasted_bytes, 10 * 65_536, "four fit into the bound");
-    r.reader.prefetch(&r.object, 0..400_000).await.expect("left alone");
-    assert_eq!(r.reader.ahead_counts().fetched_bytes, 14 * 65_536, "larger than the bound");
-    let newest = r.reader.read(&r.object, 851_968..917_504, 0).await.expect("a read");
-    assert_eq!(newest, content(1, 851_968..917_504));
-    assert_eq!(r.gets().0, 14, "from memory");
+    assert_eq!((counts.fetched_bytes, counts.used_bytes, counts.wasted_bytes), (40_960, 8192, 0));
+    r.reader.read(&r.object, 4096..8192, 0).await.expect("a read");
+    assert_eq!(r.gets().0, 2, "what was wanted was read: nothing is kept");
 }

@@ -17,6 +17,7 @@ pub mod minio;
 pub mod mount;
 pub mod nbd;
 pub mod pidfile;
+pub mod plain;
 pub mod process;
 pub mod requests;
 pub mod scratch;

@@ -118,6 +118,14 @@ impl Minio {
         sizes.sum()
     }
 
+    /// Lets everybody read every object, for clients that do not sign their requests.
+    pub fn open_to_all(&self) -> Result<()> {
+        let policy = format!(
+            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::{BUCKET}/*"}}]}}"#
+        );
+        self.signed("?policy", &["--request", "PUT", "--data-binary", &policy]).map(drop)
+    }
+
     pub fn delete(&self, key: &str) -> Result<()> {
         self.signed(&format!("/{key}"), &["--request", "DELETE"]).map(drop)
     }

@@ -1,12 +1,15 @@
 //! GETs under way, and what prefetches brought that nobody has read yet. No IO.
 //!
 //! A reader asks which parts of its range somebody fetches already, and fetches the rest. What a
-//! prefetch brings stays here, bounded in bytes, until it was read or newer prefetches need the
-//! room: its reader gets it from memory, also where there is no chunk cache.
+//! prefetch brings stays here, bounded in bytes, until what is wanted of it was read: its reader gets it
+//! from memory, also where there is no chunk cache. What was fetched for a stream is not pushed out by
+//! newer prefetches, which are refused instead, unless nobody came for it for [`STALE`]; neighbours of
+//! a miss, which nobody may ever want, make room for anything.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Range,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,6 +19,9 @@ use tokio::sync::oneshot;
 
 use super::CacheKey;
 use crate::Result;
+
+/// A stream whose reader stays away for so long has ended.
+const STALE: Duration = Duration::from_secs(10);
 
 /// What a GET under way will tell. A sender that went without a word was cancelled. Those who wait
 /// are woken in the order in which they came (a watch channel has an order of its own chance,
@@ -31,22 +37,45 @@ pub(super) struct Ticket(u64);
 pub(super) enum Purpose {
     /// A reader waits for it; it is gone when it has told.
     Demand,
-    /// A reader is expected; it stays.
+    /// The reader of a stream is expected; it stays until then.
     Ahead,
+    /// It lies beside what a reader waits for; it stays while there is room.
+    Beside,
     /// It goes to the chunk cache only.
     Warm,
 }
 
-/// A GET under way or landed.
+/// A GET under way or landed, for who wants a part of it.
 #[derive(Clone)]
 pub(super) struct Flight {
     pub range: Range<u64>,
     pub outcome: Outcome,
     pub purpose: Purpose,
+}
+
+/// A flight on the table.
+struct Entry {
+    flight: Flight,
     ticket: Ticket,
     landed: bool,
-    /// Bytes that readers took.
-    taken: u64,
+    /// What is wanted of a prefetch and was not read yet: ascending, apart.
+    unread: Vec<Range<u64>>,
+}
+
+impl Entry {
+    fn bytes(&self) -> u64 {
+        self.flight.range.end - self.flight.range.start
+    }
+
+    fn is_kept(&self) -> bool {
+        matches!(self.flight.purpose, Purpose::Ahead | Purpose::Beside)
+    }
+}
+
+/// What a prefetch is to bring, and which parts of it somebody will read.
+pub(super) struct Plan {
+    pub range: Range<u64>,
+    pub wanted: Vec<Range<u64>>,
 }
 
 /// A part of a range: somebody fetches it, or nobody does.
@@ -55,21 +84,24 @@ pub(super) struct Part {
     pub flight: Option<Flight>,
 }
 
-/// What became of prefetched bytes.
+/// What became of prefetched bytes. What lies between wanted ones and came along is fetched, and neither used
+/// nor wasted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AheadCounts {
     pub fetched_bytes: u64,
     pub used_bytes: u64,
-    /// Pushed out before anybody read them.
+    /// Wanted, and thrown away before anybody read them.
     pub wasted_bytes: u64,
     /// Reads that had to wait for a prefetch under way.
     pub waits: u64,
 }
 
 pub(super) struct Flights {
-    objects: BTreeMap<CacheKey, Vec<Flight>>,
-    /// What landed and stays, oldest first. May name flights that are gone.
-    landed: VecDeque<(CacheKey, Ticket)>,
+    objects: BTreeMap<CacheKey, Vec<Entry>>,
+    /// What landed and stays, oldest first, and when it landed: neighbours, and what streams wait for. May name
+    /// flights that are gone.
+    landed_beside: VecDeque<(CacheKey, Ticket)>,
+    landed_ahead: VecDeque<(CacheKey, Ticket, Duration)>,
     /// Bytes of prefetches, under way and landed.
     held_bytes: u64,
     /// Those of them that landed.
@@ -86,7 +118,8 @@ impl Flights {
     pub fn new(held_bytes_max: u64) -> Flights {
         Flights {
             objects: BTreeMap::new(),
-            landed: VecDeque::new(),
+            landed_beside: VecDeque::new(),
+            landed_ahead: VecDeque::new(),
             held_bytes: 0,
             landed_bytes: 0,
             held_bytes_max,
@@ -104,23 +137,36 @@ impl Flights {
         let mut parts = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let covering = list.iter_mut().filter(|f| f.range.contains(&at)).max_by_key(|f| f.range.end);
+            let covering =
+                list.iter_mut().filter(|e| e.flight.range.contains(&at)).max_by_key(|e| e.flight.range.end);
             let (end, flight) = match covering {
-                Some(flight) => {
-                    let end = flight.range.end.min(range.end);
-                    flight.taken += end - at;
-                    (end, Some(flight.clone()))
+                Some(entry) => {
+                    let end = entry.flight.range.end.min(range.end);
+                    (end, Some(entry.flight.clone()))
                 }
                 None => {
-                    let next = list.iter().map(|f| f.range.start).filter(|start| *start > at).min();
+                    let next = list.iter().map(|e| e.flight.range.start).filter(|start| *start > at).min();
                     (next.map_or(range.end, |next| next.min(range.end)), None)
                 }
             };
             parts.push(Part { range: at..end, flight });
             at = end;
         }
+        // Whichever flight gave it: nobody comes for these bytes again.
+        let read = |entry: &mut Entry| subtract(&mut entry.unread, range);
+        self.counts.used_bytes += list.iter_mut().map(read).sum::<u64>();
         self.drop_read(object);
         parts
+    }
+
+    /// The parts of `range` that nobody fetches, each with what of `wanted` (ascending, apart) lies in it; what
+    /// lies in prefetches under way or landed is kept there until it is read.
+    pub fn plan(&mut self, object: CacheKey, range: &Range<u64>, wanted: &[Range<u64>]) -> Vec<Plan> {
+        for entry in self.objects.get_mut(&object).into_iter().flatten().filter(|entry| entry.is_kept()) {
+            entry.unread = union(&entry.unread, &within(wanted, &entry.flight.range));
+        }
+        let gaps = self.gaps(object, range).into_iter();
+        gaps.map(|gap| Plan { wanted: within(wanted, &gap), range: gap }).collect()
     }
 
     /// The parts of `range` that nobody fetches, without counting as a reader.
@@ -129,11 +175,12 @@ impl Flights {
         let mut at = range.start;
         let list = self.objects.get(&object).map_or(&[][..], Vec::as_slice);
         while at < range.end {
-            if let Some(end) = list.iter().filter(|f| f.range.contains(&at)).map(|f| f.range.end).max() {
+            let ranges = list.iter().map(|e| &e.flight.range);
+            if let Some(end) = ranges.clone().filter(|r| r.contains(&at)).map(|r| r.end).max() {
                 at = end;
                 continue;
             }
-            let next = list.iter().map(|f| f.range.start).filter(|start| *start > at).min();
+            let next = ranges.map(|r| r.start).filter(|start| *start > at).min();
             let end = next.map_or(range.end, |next| next.min(range.end));
             gaps.push(at..end);
             at = end;
@@ -144,8 +191,9 @@ impl Flights {
     /// What will be told of the GETs that touch `range`.
     pub fn touching(&self, object: CacheKey, range: &Range<u64>) -> Vec<Outcome> {
         let list = self.objects.get(&object).map_or(&[][..], Vec::as_slice);
+        let flights = list.iter().map(|entry| &entry.flight);
         let touches = |f: &&Flight| f.range.start < range.end && range.start < f.range.end;
-        list.iter().filter(touches).map(|f| f.outcome.clone()).collect()
+        flights.filter(touches).map(|f| f.outcome.clone()).collect()
     }
 
     /// A GET under way that a reader would have to wait for and that has all of `range`.
@@ -155,7 +203,7 @@ impl Flights {
                 && range.end <= f.range.end
                 && (!demand_only || f.purpose == Purpose::Demand)
         };
-        self.objects.get(&object)?.iter().find(covers).cloned()
+        self.objects.get(&object)?.iter().map(|entry| &entry.flight).find(covers).cloned()
     }
 
     /// Bytes that GETs have yet to bring.
@@ -164,51 +212,58 @@ impl Flights {
     }
 
     /// Makes room for a prefetch of so many bytes, or says that there is none.
-    pub fn make_room(&mut self, bytes: u64) -> bool {
+    pub fn make_room(&mut self, bytes: u64, now: Duration) -> bool {
         if self.held_bytes - self.landed_bytes + bytes > self.held_bytes_max {
             return false; // what is under way alone is too much
         }
         while self.held_bytes + bytes > self.held_bytes_max {
-            let Some((object, ticket)) = self.landed.pop_front() else { return false };
-            if let Some(flight) = self.remove(object, ticket) {
-                let len = flight.range.end - flight.range.start;
-                self.counts.wasted_bytes += len.saturating_sub(flight.taken);
+            match self.landed_beside.pop_front().or_else(|| self.pop_stale(now)) {
+                Some((object, ticket)) => self.remove(object, ticket),
+                None => return false, // all of it is waited for
             }
         }
         true
     }
 
-    /// A GET begins.
+    fn pop_stale(&mut self, now: Duration) -> Option<(CacheKey, Ticket)> {
+        let (object, ticket, landed) = *self.landed_ahead.front()?;
+        (now.saturating_sub(landed) >= STALE).then(|| self.landed_ahead.pop_front())?;
+        Some((object, ticket))
+    }
+
+    /// A GET begins; `wanted` is what readers are expected to take of a prefetch.
     pub fn begin(
         &mut self,
         object: CacheKey,
         range: Range<u64>,
         purpose: Purpose,
+        wanted: Vec<Range<u64>>,
     ) -> (Ticket, oneshot::Sender<Result<Bytes>>) {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let (tell, outcome) = oneshot::channel();
-        self.under_way_bytes += range.end - range.start;
-        if purpose == Purpose::Ahead {
-            self.held_bytes += range.end - range.start;
-        }
-        let outcome = outcome.shared();
-        let flight = Flight { range, outcome, purpose, ticket, landed: false, taken: 0 };
-        self.objects.entry(object).or_default().push(flight);
+        let flight = Flight { range, outcome: outcome.shared(), purpose };
+        let entry = Entry { flight, ticket, landed: false, unread: wanted };
+        self.under_way_bytes += entry.bytes();
+        self.held_bytes += if entry.is_kept() { entry.bytes() } else { 0 };
+        self.objects.entry(object).or_default().push(entry);
         (ticket, tell)
     }
 
     /// A GET has ended, well or not. What a prefetch brought stays.
-    pub fn end(&mut self, object: CacheKey, ticket: Ticket, bytes: Option<u64>) {
+    pub fn end(&mut self, object: CacheKey, ticket: Ticket, bytes: Option<u64>, now: Duration) {
         let list = self.objects.get_mut(&object);
-        let flight = list.and_then(|list| list.iter_mut().find(|f| f.ticket == ticket));
-        match (flight, bytes) {
-            (Some(flight), Some(bytes)) if flight.purpose == Purpose::Ahead => {
-                flight.landed = true;
-                self.under_way_bytes -= flight.range.end - flight.range.start;
-                self.landed_bytes += flight.range.end - flight.range.start;
+        let entry = list.and_then(|list| list.iter_mut().find(|e| e.ticket == ticket));
+        match (entry, bytes) {
+            (Some(entry), Some(bytes)) if entry.is_kept() => {
+                entry.landed = true;
+                self.under_way_bytes -= entry.bytes();
+                self.landed_bytes += entry.bytes();
                 self.counts.fetched_bytes += bytes;
-                self.landed.push_back((object, ticket));
+                match entry.flight.purpose {
+                    Purpose::Ahead => self.landed_ahead.push_back((object, ticket, now)),
+                    _ => self.landed_beside.push_back((object, ticket)),
+                }
                 self.drop_read(object);
             }
             _ => _ = self.remove(object, ticket),
@@ -227,33 +282,72 @@ impl Flights {
         self.held_bytes
     }
 
-    /// Drops what landed and was read in full.
+    /// Drops what landed and has nothing that somebody wants.
     fn drop_read(&mut self, object: CacheKey) {
-        let is_read = |f: &&Flight| f.landed && f.taken >= f.range.end - f.range.start;
+        let is_read = |e: &&Entry| e.landed && e.unread.is_empty();
         while let Some(ticket) =
-            self.objects.get(&object).and_then(|l| l.iter().find(is_read)).map(|f| f.ticket)
+            self.objects.get(&object).and_then(|l| l.iter().find(is_read)).map(|e| e.ticket)
         {
             self.remove(object, ticket);
-            self.landed.retain(|(_, other)| *other != ticket);
+            self.landed_ahead.retain(|(_, other, _)| *other != ticket);
+            self.landed_beside.retain(|(_, other)| *other != ticket);
         }
     }
 
-    fn remove(&mut self, object: CacheKey, ticket: Ticket) -> Option<Flight> {
-        let list = self.objects.get_mut(&object)?;
-        let at = list.iter().position(|f| f.ticket == ticket)?;
-        let flight = list.remove(at);
+    fn remove(&mut self, object: CacheKey, ticket: Ticket) {
+        let Some(list) = self.objects.get_mut(&object) else { return };
+        let Some(at) = list.iter().position(|e| e.ticket == ticket) else { return };
+        let entry = list.remove(at);
         if list.is_empty() {
             self.objects.remove(&object);
         }
-        let len = flight.range.end - flight.range.start;
-        self.under_way_bytes -= if flight.landed { 0 } else { len };
-        if flight.purpose == Purpose::Ahead {
-            self.held_bytes -= len;
-            self.landed_bytes -= if flight.landed { len } else { 0 };
-            self.counts.used_bytes += flight.taken.min(len);
+        self.under_way_bytes -= if entry.landed { 0 } else { entry.bytes() };
+        if entry.is_kept() {
+            self.held_bytes -= entry.bytes();
+            self.landed_bytes -= if entry.landed { entry.bytes() } else { 0 };
+            self.counts.wasted_bytes += total(&entry.unread) * u64::from(entry.landed);
         }
-        Some(flight)
     }
+}
+
+fn total(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|r| r.end - r.start).sum()
+}
+
+/// What of `ranges` lies in `bounds`.
+fn within(ranges: &[Range<u64>], bounds: &Range<u64>) -> Vec<Range<u64>> {
+    let cut = ranges.iter().map(|r| r.start.max(bounds.start)..r.end.min(bounds.end));
+    cut.filter(|r| !r.is_empty()).collect()
+}
+
+/// Takes `range` out of `ranges`; gives how much that was.
+fn subtract(ranges: &mut Vec<Range<u64>>, range: &Range<u64>) -> u64 {
+    let touches = |r: &Range<u64>| r.start < range.end && range.start < r.end;
+    let from = ranges.partition_point(|r| r.end <= range.start);
+    let to = from + ranges[from..].iter().take_while(|r| touches(r)).count();
+    if from == to {
+        return 0;
+    }
+    let before = total(&ranges[from..to]);
+    let ends = [ranges[from].start..range.start, range.end..ranges[to - 1].end];
+    let rest: Vec<Range<u64>> = ends.into_iter().filter(|r| r.start < r.end).collect();
+    let left = total(&rest);
+    ranges.splice(from..to, rest);
+    before - left
+}
+
+/// Both, ascending and apart.
+fn union(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = [a, b].concat();
+    all.sort_unstable_by_key(|r| r.start);
+    let mut out: Vec<Range<u64>> = Vec::with_capacity(all.len());
+    for range in all {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => out.push(range),
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -268,16 +362,22 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Op {
-        Begin { object: u64, start: u64, len: u64, ahead: bool },
+        Begin { object: u64, start: u64, len: u64, purpose: Purpose },
         End { nth: usize, well: bool },
         Cover { object: u64, start: u64, len: u64 },
         Forget(u64),
     }
 
+    fn ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
+        prop::collection::vec((0u64..60, 1u64..10).prop_map(|(start, len)| start..start + len), 0..6)
+    }
+
     fn ops() -> impl Strategy<Value = Vec<Op>> {
         let op = prop_oneof![
-            4 => (0u64..3, 0u64..100, 1u64..40, any::<bool>())
-                .prop_map(|(object, start, len, ahead)| Op::Begin { object, start, len, ahead }),
+            4 => (0u64..3, 0u64..100, 1u64..40, 0usize..3).prop_map(|(object, start, len, purpose)| {
+                let purpose = [Purpose::Demand, Purpose::Ahead, Purpose::Beside][purpose];
+                Op::Begin { object, start, len, purpose }
+            }),
             4 => (0usize..8, any::<bool>()).prop_map(|(nth, well)| Op::End { nth, well }),
             4 => (0u64..3, 0u64..120, 1u64..60).prop_map(|(object, start, len)| Op::Cover { object, start, len }),
             1 => (0u64..3).prop_map(Op::Forget),
@@ -285,8 +385,47 @@ mod tests {
         prop::collection::vec(op, 1..80)
     }
 
+    /// What a stream waits for is not pushed out before its reader was away for long; a neighbour is at once.
+    #[test]
+    fn a_stream_is_waited_for() {
+        let mut flights = Flights::new(100);
+        let mut now = Duration::ZERO;
+        let fetch = |flights: &mut Flights, number: u64, purpose, now| {
+            flights.make_room(60, now) && {
+                let (ticket, _) = flights.begin(key(number), 0..60, purpose, vec![0..60]);
+                flights.end(key(number), ticket, Some(60), now);
+                true
+            }
+        };
+        assert!(fetch(&mut flights, 1, Purpose::Beside, now));
+        assert!(fetch(&mut flights, 2, Purpose::Ahead, now), "a neighbour makes room");
+        now += STALE / 2;
+        assert!(!fetch(&mut flights, 3, Purpose::Ahead, now));
+        assert_eq!(flights.counts.wasted_bytes, 60);
+        now += STALE / 2;
+        assert!(fetch(&mut flights, 3, Purpose::Ahead, now));
+        assert_eq!(flights.counts.wasted_bytes, 120);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// Ranges are joined and taken away byte by byte as sets of bytes are.
+        #[test]
+        fn ranges_are_sets(a in ranges(), b in ranges(), taken in (0u64..60, 0u64..30)) {
+            let bytes = |ranges: &[Range<u64>]| ranges.iter().cloned().flatten().collect::<std::collections::BTreeSet<u64>>();
+            let (a, b) = (union(&a, &[]), union(&b, &[]));
+            let mut both = union(&a, &b);
+            prop_assert_eq!(bytes(&both), &bytes(&a) | &bytes(&b));
+            let taken = taken.0..taken.0 + taken.1;
+            let before = bytes(&both);
+            prop_assert_eq!(bytes(&within(&both, &taken)), before.iter().copied().filter(|x| taken.contains(x)).collect());
+            let count = subtract(&mut both, &taken);
+            prop_assert_eq!(bytes(&both), before.iter().copied().filter(|x| !taken.contains(x)).collect());
+            prop_assert_eq!(count, (before.len() - bytes(&both).len()) as u64);
+            prop_assert!(both.iter().all(|r| !r.is_empty()));
+            prop_assert!(both.windows(2).all(|pair| pair[0].end < pair[1].start || pair[0].end == taken.start || pair[1].start == taken.end));
+        }
 
         /// Parts tile the range, gaps are exactly the parts without a flight, a flight has what its
         /// part says, and prefetches never hold more than their bound.
@@ -294,18 +433,22 @@ mod tests {
         fn parts_tile_and_memory_is_bounded(ops in ops()) {
             let mut flights = Flights::new(100);
             let mut under_way = Vec::new();
+            let mut now = Duration::ZERO;
             for op in ops {
                 match op {
-                    Op::Begin { object, start, len, ahead } => {
-                        if !ahead || flights.make_room(len) {
-                            let purpose = if ahead { Purpose::Ahead } else { Purpose::Demand };
-                            let (ticket, _) = flights.begin(key(object), start..start + len, purpose);
+                    Op::Begin { object, start, len, purpose } => {
+                        now += Duration::from_secs(1);
+                        if purpose == Purpose::Demand || flights.make_room(len, now) {
+                            let range = start..start + len;
+                            let plan = flights.plan(key(object), &range, std::slice::from_ref(&range));
+                            let wanted = plan.into_iter().flat_map(|plan| plan.wanted).collect();
+                            let (ticket, _) = flights.begin(key(object), range, purpose, wanted);
                             under_way.push((key(object), ticket, len));
                         }
                     }
                     Op::End { nth, well } if !under_way.is_empty() => {
                         let (object, ticket, len) = under_way.remove(nth % under_way.len());
-                        flights.end(object, ticket, well.then_some(len));
+                        flights.end(object, ticket, well.then_some(len), now);
                     }
                     Op::End { .. } => {}
                     Op::Cover { object, start, len } => {
@@ -328,15 +471,15 @@ mod tests {
                     Op::Forget(object) => flights.forget(key(object)),
                 }
                 prop_assert!(flights.held() <= 100);
-                let listed: u64 = flights.objects.values().flatten()
-                    .filter(|f| f.purpose == Purpose::Ahead).map(|f| f.range.end - f.range.start).sum();
+                let listed: u64 =
+                    flights.objects.values().flatten().filter(|e| e.is_kept()).map(Entry::bytes).sum();
                 prop_assert_eq!(flights.held(), listed);
-                let coming: u64 = flights.objects.values().flatten()
-                    .filter(|f| !f.landed).map(|f| f.range.end - f.range.start).sum();
+                let coming: u64 =
+                    flights.objects.values().flatten().filter(|e| !e.landed).map(Entry::bytes).sum();
                 prop_assert_eq!(flights.under_way_bytes(), coming);
             }
             for (object, ticket, _) in under_way {
-                flights.end(object, ticket, None);
+                flights.end(object, ticket, None, now);
             }
             for object in 0..3 {
                 flights.forget(key(object));

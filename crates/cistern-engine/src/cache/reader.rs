@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Admission, CacheKey, ChunkCache, PIECE_BYTES,
-    flights::{AheadCounts, Flight, Flights, Part, Purpose, Ticket},
+    flights::{AheadCounts, Flight, Flights, Part, Plan, Purpose, Ticket},
     link::{Link, LinkEstimate},
     pool::{self, Offers, PrefetchTask},
     window::{WINDOW_BYTES_MAX, Window},
@@ -85,17 +85,19 @@ impl Lead<'_> {
     /// Tells everybody who waits.
     fn land(mut self, outcome: &Result<Bytes>) {
         let bytes = outcome.as_ref().ok().map(|bytes| bytes.len() as u64);
+        let now = self.reader.env.now();
         if let Some(tell) = self.tell.take() {
             let _ = tell.send(outcome.clone()); // nobody may be waiting
         }
-        self.reader.state().flights.end(self.object, self.ticket, bytes);
+        self.reader.state().flights.end(self.object, self.ticket, bytes, now);
     }
 }
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         if self.tell.take().is_some() {
-            self.reader.state().flights.end(self.object, self.ticket, None);
+            let now = self.reader.env.now();
+            self.reader.state().flights.end(self.object, self.ticket, None, now);
         }
     }
 }
@@ -183,10 +185,10 @@ impl ObjectReader {
         self.offers.offer(prefetch)
     }
 
-    /// Fetches what of `range` is neither here nor under way, and keeps it in memory for its
-    /// reader. Does nothing where memory does not suffice.
-    pub async fn prefetch(&self, object: &ObjectRef, range: Range<u64>) -> Result<()> {
-        self.fetch_ahead(object, range, Purpose::Ahead).await.map(drop)
+    /// Fetches what of `range` is neither here nor under way, and keeps it in memory until what is `wanted` of it
+    /// (ascending, apart) was read. Does nothing where memory does not suffice.
+    pub async fn prefetch(&self, object: &ObjectRef, range: Range<u64>, wanted: &[Range<u64>]) -> Result<()> {
+        self.fetch_ahead(object, range, wanted, Purpose::Ahead).await.map(drop)
     }
 
     /// Brings `range` into the chunk cache, as fast as that takes it, and waits for what others
@@ -197,7 +199,7 @@ impl ObjectReader {
             self.env.sleep(CACHE_BUSY_PAUSE).await;
         }
         let others = self.state().flights.touching(object.cache, &range);
-        let fetched = self.fetch_ahead(object, range, Purpose::Warm).await;
+        let fetched = self.fetch_ahead(object, range, &[], Purpose::Warm).await;
         for other in others {
             let _ = other.await; // its owner says what became of it
         }
@@ -302,7 +304,7 @@ impl ObjectReader {
             true => (needed.clone(), vec![wide.start..needed.start, needed.end..wide.end]),
             false => (wide, Vec::new()),
         };
-        let (ticket, tell) = state.flights.begin(object.cache, now.clone(), Purpose::Demand);
+        let (ticket, tell) = state.flights.begin(object.cache, now.clone(), Purpose::Demand, Vec::new());
         let lead = Lead { reader: self, object: object.cache, range: now, ticket, tell: Some(tell) };
         Role::Lead(lead, later)
     }
@@ -330,7 +332,8 @@ impl ObjectReader {
             let (reader, object) = (self.clone(), object.clone());
             let prefetch = async move {
                 // A neighbour that cannot be fetched is fetched by whoever needs it.
-                let _ = reader.prefetch(&object, side).await;
+                let wanted = std::slice::from_ref(&side);
+                let _ = reader.fetch_ahead(&object, side.clone(), wanted, Purpose::Beside).await;
             };
             self.offer(prefetch.boxed());
         }
@@ -343,21 +346,29 @@ impl ObjectReader {
         cut(object, &fetched, range, &outcome?)
     }
 
-    async fn fetch_ahead(&self, object: &ObjectRef, range: Range<u64>, purpose: Purpose) -> Result<u64> {
+    async fn fetch_ahead(
+        &self,
+        object: &ObjectRef,
+        range: Range<u64>,
+        wanted: &[Range<u64>],
+        purpose: Purpose,
+    ) -> Result<u64> {
         if range.is_empty() {
             return Ok(0);
         }
-        let gaps = self.state().flights.gaps(object.cache, &widen(&range, 0, object.bytes));
+        let range = widen(&range, 0, object.bytes);
+        let plans = self.state().flights.plan(object.cache, &range, wanted);
         let mut sum = 0;
-        for gap in gaps {
+        for plan in plans {
+            let gap = plan.range.clone();
             if self.cache.as_ref().is_some_and(|cache| cache.has(object.cache, gap.clone())) {
                 continue;
             }
-            let Some(lead) = self.begin_ahead(object, &gap, purpose) else { continue };
+            let Some(lead) = self.begin_ahead(object, plan, purpose) else { continue };
             let needed = gap.start..gap.start + 1; // how far it reaches is seen by whoever reads it
             let store = match purpose {
                 Purpose::Warm => &self.stores.background,
-                Purpose::Demand | Purpose::Ahead => &self.stores.ahead,
+                Purpose::Demand | Purpose::Ahead | Purpose::Beside => &self.stores.ahead,
             };
             let outcome = self.fetch(store, object, &needed, &gap).await;
             if let (Ok(bytes), Some(cache)) = (&outcome, &self.cache) {
@@ -370,15 +381,17 @@ impl ObjectReader {
     }
 
     /// Puts a prefetch on the table; `None` when somebody else came first or memory is short.
-    fn begin_ahead(&self, object: &ObjectRef, gap: &Range<u64>, purpose: Purpose) -> Option<Lead<'_>> {
+    fn begin_ahead(&self, object: &ObjectRef, plan: Plan, purpose: Purpose) -> Option<Lead<'_>> {
+        let Plan { range, wanted } = plan;
+        let now = self.env.now();
         let mut state = self.state();
-        let is_free = state.flights.gaps(object.cache, gap) == [gap.clone()];
-        let has_room = purpose != Purpose::Ahead || state.flights.make_room(gap.end - gap.start);
+        let is_free = state.flights.gaps(object.cache, &range) == [range.clone()];
+        let has_room = purpose == Purpose::Warm || state.flights.make_room(range.end - range.start, now);
         if !is_free || !has_room {
             return None;
         }
-        let (ticket, tell) = state.flights.begin(object.cache, gap.clone(), purpose);
-        Some(Lead { reader: self, object: object.cache, range: gap.clone(), ticket, tell: Some(tell) })
+        let (ticket, tell) = state.flights.begin(object.cache, range.clone(), purpose, wanted);
+        Some(Lead { reader: self, object: object.cache, range, ticket, tell: Some(tell) })
     }
 
     async fn fetch(

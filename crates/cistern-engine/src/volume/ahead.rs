@@ -33,9 +33,7 @@ const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// GETs that one plan is cut into, where its size allows.
 const FETCHES_PER_PLAN: u64 = 4;
 /// GETs of one prefetch at once.
-const FETCHES_MAX: usize = 4;
-/// Bytes between two wanted ranges of an object that are fetched along to save a request.
-const GAP_BYTES_MAX: u64 = 64 << 10;
+const FETCHES_MAX: usize = 8;
 /// Mappings looked at in one step.
 pub(super) const STEP_MAPPINGS: usize = 4096;
 /// How far ahead pays: so many times what the link carries in one latency. Enough for the reader's
@@ -43,22 +41,60 @@ pub(super) const STEP_MAPPINGS: usize = 4096;
 const DEPTH_PRODUCTS: u64 = 4;
 /// How far ahead before anything is known of the link, in bytes.
 const DEPTH_BYTES_FIRST: u64 = 4 << 20;
+/// How far ahead at most, where the data is scattered over many objects: what one step of a look-up sees of single
+/// blocks.
+const DEPTH_BYTES_SCATTERED: u64 = STEP_MAPPINGS as u64 * BLOCK;
 
 /// Read-ahead of one volume.
 pub struct Ahead {
     reader: Arc<ObjectReader>,
     /// Streams, and the counts as they were at the read before.
     state: Mutex<(ReadAhead, AheadCounts)>,
-    /// The furthest that memory allows, in bytes.
-    depth_bytes_max: u64,
+    scatter: Arc<Mutex<Scatter>>,
+    /// Bytes that prefetches may keep.
+    memory_bytes: u64,
     /// Ends what is being fetched when the volume goes.
     _task: PrefetchTask,
+}
+
+/// What the last plan came to: how scattered over the store the data of a stream lies.
+#[derive(Clone, Copy, Default)]
+struct Scatter {
+    wanted_bytes: u64,
+    fetched_bytes: u64,
+    gets: u64,
+}
+
+impl Scatter {
+    fn of(fetches: &[Fetch]) -> Scatter {
+        let len = |range: &Range<u64>| range.end - range.start;
+        Scatter {
+            wanted_bytes: fetches.iter().flat_map(|f| &f.wanted).map(len).sum(),
+            fetched_bytes: fetches.iter().map(|f| len(&f.range)).sum(),
+            gets: fetches.len() as u64,
+        }
+    }
+
+    /// How far ahead pays, where `products_bytes` would for data that lies in one piece. A stream over data that was
+    /// written at random needs a little of many objects: the further ahead it looks, the larger are
+    /// the parts that it fetches of each. What lies between them takes its share of the memory.
+    fn depth_bytes_max(&self, products_bytes: u64, memory_bytes: u64) -> u64 {
+        let is_scattered = self.gets > 0 && self.fetched_bytes / self.gets < FETCH_BYTES_MIN;
+        let pays = if is_scattered { products_bytes.max(DEPTH_BYTES_SCATTERED) } else { products_bytes };
+        let of_memory = match self.fetched_bytes {
+            0 => memory_bytes,
+            fetched => {
+                (u128::from(memory_bytes) * u128::from(self.wanted_bytes) / u128::from(fetched)) as u64
+            }
+        };
+        pays.min(of_memory / 2)
+    }
 }
 
 impl Ahead {
     /// `memory_bytes` is what prefetches may keep.
     pub fn new(reader: Arc<ObjectReader>, task: PrefetchTask, memory_bytes: u64) -> Ahead {
-        Ahead { reader, state: Mutex::default(), depth_bytes_max: memory_bytes / 2, _task: task }
+        Ahead { reader, state: Mutex::default(), scatter: Arc::default(), memory_bytes, _task: task }
     }
 
     pub fn counts(&self) -> AheadCounts {
@@ -68,13 +104,15 @@ impl Ahead {
     fn note(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
         let now = self.reader.ahead_counts();
         let products = self.reader.link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
+        let scatter = *self.scatter.lock().expect("no panic under this lock");
         let mut state = self.state.lock().expect("no panic under this lock");
         let (streams, before) = &mut *state;
         let wasted = now.wasted_bytes - before.wasted_bytes;
         let feedback = Feedback {
             waited: now.waits > before.waits,
             wasted: wasted > now.used_bytes - before.used_bytes,
-            depth_bytes_max: products.unwrap_or(DEPTH_BYTES_FIRST).min(self.depth_bytes_max),
+            depth_bytes_max: scatter
+                .depth_bytes_max(products.unwrap_or(DEPTH_BYTES_FIRST), self.memory_bytes),
         };
         *before = now;
         streams.note(range, end, feedback)
@@ -85,34 +123,33 @@ impl Volume {
     /// A client reads `[offset, offset + len)`: fetches ahead what will probably come next.
     pub(super) fn read_ahead(&self, offset: u64, len: u64) {
         for plan in self.ahead.note(offset..offset + len, self.size_bytes()) {
-            let step = ((plan.end - plan.start) / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
-            let mut at = plan.start;
-            while at < plan.end {
-                let to = (at + step).min(plan.end);
-                let extent = Extent::between(at / BLOCK, to.div_ceil(BLOCK));
-                // A volume that serves no reads fetches nothing ahead.
-                let Ok(view) = self.view(extent, STEP_MAPPINGS) else { return };
-                self.offer_prefetch(mapped(view));
-                at = to;
-            }
+            let extent = Extent::between(plan.start / BLOCK, plan.end.div_ceil(BLOCK));
+            let get_bytes = (extent.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
+            // A volume that serves no reads fetches nothing ahead.
+            let Ok(view) = self.view(extent, STEP_MAPPINGS) else { return };
+            self.offer_prefetch(mapped(view), get_bytes);
         }
     }
 
-    fn offer_prefetch(&self, lookups: Vec<(Extent, Lookup)>) {
+    fn offer_prefetch(&self, lookups: Vec<(Extent, Lookup)>, get_bytes: u64) {
         if lookups.is_empty() {
             return; // all of it is dirty, and so at hand
         }
-        let frames = self.frames.clone();
+        let (frames, scatter) = (self.frames.clone(), self.ahead.scatter.clone());
         let prefetch = async move {
-            for (_, lookup) in lookups {
-                let fetched = match lookup.finish().await {
-                    Ok(mappings) => frames.prefetch(&mappings).await,
-                    Err(e) => Err(e),
-                };
-                if let Err(e) = fetched {
-                    tracing::debug!(error = %e, "read-ahead");
-                    return;
+            let fetched = async {
+                let mut mappings = Vec::new();
+                for (_, lookup) in lookups {
+                    mappings.extend(lookup.finish().await?);
                 }
+                let fetches = frames.fetches(&mappings, get_bytes);
+                if !fetches.is_empty() {
+                    *scatter.lock().expect("no panic under this lock") = Scatter::of(&fetches);
+                }
+                frames.prefetch(fetches).await
+            };
+            if let Err(e) = fetched.await {
+                tracing::debug!(error = %e, "read-ahead");
             }
         };
         self.ahead.reader.offer(prefetch.boxed());
@@ -128,31 +165,44 @@ pub(super) fn mapped(view: Vec<(Extent, Source)>) -> Vec<(Extent, Lookup)> {
     view.into_iter().filter_map(lookup).collect()
 }
 
+/// One GET of a prefetch.
+#[derive(Debug, PartialEq, Eq)]
+struct Fetch {
+    seq: Seq,
+    /// Of the object.
+    range: Range<u64>,
+    /// What of it is needed: ascending, apart.
+    wanted: Vec<Range<u64>>,
+    /// The first of what is needed, in the order of the volume.
+    first: usize,
+}
+
 impl FrameReader {
-    /// Fetches the stored bytes of mappings for a reader who will come soon.
-    async fn prefetch(&self, mappings: &[Mapping]) -> Result<()> {
-        stream::iter(self.fetches(mappings, FETCH_BYTES_MAX))
-            .map(|(seq, range)| async move {
-                let object = self.object(seq)?.0;
-                self.reader().prefetch(&object, range).await
+    /// Fetches for a reader who will come soon, what it needs first before the rest.
+    async fn prefetch(&self, mut fetches: Vec<Fetch>) -> Result<()> {
+        fetches.sort_unstable_by_key(|fetch| fetch.first);
+        stream::iter(fetches)
+            .map(|fetch| async move {
+                let object = self.object(fetch.seq)?.0;
+                self.reader().prefetch(&object, fetch.range, &fetch.wanted).await
             })
             .buffer_unordered(FETCHES_MAX)
             .try_collect()
             .await
     }
 
-    /// The ranges of objects that hold the data of mappings.
-    fn fetches(&self, mappings: &[Mapping], bytes_max: u64) -> Vec<(Seq, Range<u64>)> {
+    /// The GETs that bring the data of mappings.
+    fn fetches(&self, mappings: &[Mapping], bytes_max: u64) -> Vec<Fetch> {
         let data = mappings.iter().filter(|m| matches!(m.place, Place::Frame(_)));
-        join_ranges(data.map(|m| self.place(m)).collect(), bytes_max)
+        join_ranges(data.map(|m| self.place(m)).collect(), self.reader().gap_bytes(), bytes_max)
     }
 
     /// Brings the stored bytes of mappings into the chunk cache. Gives the bytes fetched.
     pub(super) async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64> {
         stream::iter(self.fetches(mappings, WARM_FETCH_BYTES_MAX))
-            .map(|(seq, range)| async move {
-                let object = self.object(seq)?.0;
-                self.reader().warm(&object, range).await
+            .map(|fetch| async move {
+                let object = self.object(fetch.seq)?.0;
+                self.reader().warm(&object, fetch.range).await
             })
             .buffer_unordered(at_once)
             .try_fold(0, |sum, bytes| async move { Ok(sum + bytes) })
@@ -161,22 +211,36 @@ impl FrameReader {
 }
 
 /// Fewer and larger ranges that hold the given ones, as far as gaps and size allow.
-fn join_ranges(mut frames: Vec<(Seq, Range<u64>)>, bytes_max: u64) -> Vec<(Seq, Range<u64>)> {
-    frames.sort_unstable_by_key(|(seq, range)| (*seq, range.start));
-    let mut out: Vec<(Seq, Range<u64>)> = Vec::new();
-    for (seq, range) in frames {
+fn join_ranges(frames: Vec<(Seq, Range<u64>)>, gap_bytes: u64, bytes_max: u64) -> Vec<Fetch> {
+    let mut frames: Vec<(Seq, Range<u64>, usize)> =
+        frames.into_iter().enumerate().map(|(at, (seq, range))| (seq, range, at)).collect();
+    frames.sort_unstable_by_key(|(seq, range, _)| (*seq, range.start));
+    let mut out: Vec<Fetch> = Vec::new();
+    for (seq, range, at) in frames {
         match out.last_mut() {
-            Some((last, wide))
-                if *last == seq
-                    && range.start <= wide.end + GAP_BYTES_MAX
-                    && range.end - wide.start <= bytes_max =>
+            Some(last)
+                if last.seq == seq
+                    && range.start <= last.range.end + gap_bytes
+                    && range.end - last.range.start <= bytes_max =>
             {
-                wide.end = wide.end.max(range.end);
+                last.first = last.first.min(at);
+                last.want(range);
             }
-            _ => out.push((seq, range)),
+            _ => out.push(Fetch { seq, wanted: vec![range.clone()], range, first: at }),
         }
     }
     out
+}
+
+impl Fetch {
+    /// Brings a range, which does not begin before the last one, too.
+    fn want(&mut self, range: Range<u64>) {
+        self.range.end = self.range.end.max(range.end);
+        match self.wanted.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => self.wanted.push(range),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -187,9 +251,27 @@ mod tests {
     #[test]
     fn close_frames_are_fetched_together() {
         let at = |seq: u64, offset: u64| (Seq(seq), offset..offset + 4096);
-        let wanted = vec![at(1, 200_000), at(2, 0), at(1, 150_000), at(1, 9 << 20)];
-        let expected =
-            vec![(Seq(1), 150_000..204_096), (Seq(1), 9 << 20..(9 << 20) + 4096), (Seq(2), 0..4096)];
-        assert_eq!(join_ranges(wanted, FETCH_BYTES_MAX), expected);
+        let wanted = vec![at(1, 200_000), at(2, 0), at(1, 150_000), at(1, 154_096), at(1, 9 << 20)];
+        let fetch = |seq: u64, wanted: &[Range<u64>], first| {
+            let (start, end) = (wanted[0].start, wanted[wanted.len() - 1].end);
+            Fetch { seq: Seq(seq), range: start..end, wanted: wanted.to_vec(), first }
+        };
+        let expected = vec![
+            fetch(1, &[150_000..158_192, 200_000..204_096], 0),
+            fetch(1, &[9 << 20..(9 << 20) + 4096], 4),
+            fetch(2, &[0..4096], 1),
+        ];
+        assert_eq!(join_ranges(wanted, 64 << 10, FETCH_BYTES_MAX), expected);
+    }
+
+    /// Data in many small parts is looked at from further ahead, as far as memory holds what comes along.
+    #[test]
+    fn scattered_data_is_fetched_from_further_ahead() {
+        const MIB: u64 = 1 << 20;
+        let depth = |scatter: Scatter| scatter.depth_bytes_max(2 * MIB, 32 * MIB);
+        assert_eq!(depth(Scatter::default()), 2 * MIB);
+        assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: MIB, gets: 2 }), 2 * MIB);
+        assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: MIB, gets: 64 }), 16 * MIB);
+        assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: 4 * MIB, gets: 64 }), 4 * MIB);
     }
 }

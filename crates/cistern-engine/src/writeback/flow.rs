@@ -99,8 +99,9 @@ impl Flow {
     pub async fn run(mut self) {
         loop {
             if let Err(e) = self.turn().await {
+                // Requests are refused before anybody who waits for a commit hears why.
+                self.commit.latch(e.clone());
                 self.control.latch(&e);
-                self.commit.latch(e);
                 return;
             }
         }
