@@ -204,6 +204,10 @@ async fn a_damaged_reply_heals() {
                     close(volume).await;
                     if let Some(cache) = cache {
                         cache.close().await;
+                        // The volume's tasks let go of it in their own time.
+                        while Arc::strong_count(&cache) > 1 {
+                            tokio::task::yield_now().await;
+                        }
                     }
                 }
             }

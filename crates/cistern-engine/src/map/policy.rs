@@ -333,6 +333,42 @@ mod tests {
         assert!(plan_of(&levels).is_some());
     }
 
+    /// A level with a damaged run is no input of a rank: four above it are merged, four around it are not.
+    #[test]
+    fn a_rank_is_merged_above_and_beneath_a_damaged_run() {
+        let mut levels = vec![vec![run(99, 0, 1 << 40, 10_000_000, 2)]];
+        let damaged = BTreeSet::from([run(1, 0, 1, 1, 0).id]);
+        for n in 0..FAN_IN as u128 + 2 {
+            assert_eq!(plan(&levels, RunShape::default(), &damaged), None, "{n} levels");
+            levels.insert(0, vec![run(n, 0, 1 << 40, 100_000, 0)]);
+        }
+        let due = plan(&levels, RunShape::default(), &damaged).expect("four above it");
+        assert_eq!(due.levels, 0..FAN_IN);
+    }
+
+    /// A window leaves out what a damaged run spans, in whichever level that is, and is due only for the rest.
+    #[test]
+    fn a_window_leaves_damaged_runs_out() {
+        let bottom = vec![run(1, 0, 10_000_000, 7_000_000, 3)];
+        let above =
+            vec![run(8, 2_000_000, 2_000_000, 2_000_000, 0), run(9, 5_000_000, 4_000_000, 4_000_000, 0)];
+        let levels = vec![above, bottom];
+        let due = |id| plan(&levels, RunShape::default(), &BTreeSet::from([run(id, 0, 1, 1, 0).id]));
+        assert_eq!(due(100).expect("much is dead").window, Extent::between(2_000_000, BLOCKS_MAX));
+        assert_eq!(due(8).expect("much is dead behind it").window, Extent::between(5_000_000, BLOCKS_MAX));
+        assert_eq!(due(9), None, "a quarter is dead before it");
+        assert_eq!(due(1), None);
+    }
+
+    /// Small neighbours of a damaged run are merged without it.
+    #[test]
+    fn small_neighbours_leave_a_damaged_run_out() {
+        let level: Vec<RunMeta> = (0..13).map(|n| run(n.into(), n * 1000, 10, 100, 2)).collect();
+        let damaged = BTreeSet::from([level[4].id]);
+        let due = plan(&vec![level], RunShape::default(), &damaged).expect("eight behind it");
+        assert_eq!(due.window, Extent::between(5000, 12_010));
+    }
+
     /// Only the window that needs it is merged, from the first block that may have changed.
     #[test]
     fn a_hot_window_is_merged_alone() {
