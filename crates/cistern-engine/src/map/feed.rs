@@ -33,12 +33,12 @@ struct Open {
     /// Sealed bytes from `raw_at` on, a whole number of blocks.
     raw: Bytes,
     raw_at: u64,
-    copy: Copy,
+    trust: Trust,
 }
 
 /// How far the bytes of the next block can be trusted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Copy {
+enum Trust {
     /// They are verified when they are decoded.
     Unknown,
     /// They did not verify.
@@ -93,8 +93,8 @@ impl Feed {
             self.decoded.clear();
             self.next = 0;
             match open.decode(self.end, &mut self.decoded) {
-                Ok(end) => (self.end, open.copy) = (end, Copy::Unknown),
-                Err(e) if open.copy == Copy::Checked => return Err((open.meta.id, e)),
+                Ok(end) => (self.end, open.trust) = (end, Trust::Unknown),
+                Err(e) if open.trust == Trust::Checked => return Err((open.meta.id, e)),
                 Err(_) => {
                     self.decoded.clear();
                     open.doubt();
@@ -140,8 +140,8 @@ impl Open {
         let entries = &top.fence.entries[top.fence.find(meta.span.start)..];
         let sections = entries.iter().take_while(|e| e.first < meta.span.end()).copied().collect();
         let (blocks, raw, raw_at) = (VecDeque::new(), Bytes::new(), 0);
-        let copy = Copy::Unknown;
-        Ok(Open { sealer: top.sealer.clone(), meta, sections, blocks, raw, raw_at, copy })
+        let trust = Trust::Unknown;
+        Ok(Open { sealer: top.sealer.clone(), meta, sections, blocks, raw, raw_at, trust })
     }
 
     fn is_done(&self) -> bool {
@@ -167,7 +167,7 @@ impl Open {
         }
         let first = *first;
         self.raw_at = first.offset;
-        if self.copy == Copy::Unknown {
+        if self.trust == Trust::Unknown {
             match runs.read_to_merge(&self.meta, self.raw_at..end).await {
                 Err(e) if e.is_damage() => {}
                 read => {
@@ -177,14 +177,14 @@ impl Open {
             }
         }
         self.raw = runs.read_block_again(&self.meta, first, &self.sealer).await?;
-        self.copy = Copy::Checked;
+        self.trust = Trust::Checked;
         Ok(())
     }
 
     /// The block that was just taken did not verify: it comes once more, and alone.
     fn doubt(&mut self) {
         self.raw = Bytes::new();
-        self.copy = Copy::Bad;
+        self.trust = Trust::Bad;
     }
 
     /// Decodes the next block into `out`, cut to the span, and takes it off. Returns where its mappings end.

@@ -257,7 +257,7 @@ impl Flow {
         if is_due && self.points.try_freeze(&self.parts.map, point) {
             self.since_checkpoint = 0;
         }
-        self.points.room(&self.parts.map).await;
+        self.points.room(|| self.parts.map.tables_len()).await;
         Ok(())
     }
 

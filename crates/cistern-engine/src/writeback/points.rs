@@ -124,11 +124,10 @@ impl Points {
         true
     }
 
-    /// Returns once memory has room for another segment's mappings.
-    pub async fn room(&self, map: &Map) {
+    /// Returns once memory has room for another segment's mappings; `tables_len` counts those in tables.
+    pub async fn room(&self, tables_len: impl Fn() -> usize) {
         let is_full = || {
-            map.tables_len() >= TABLES_MAPPINGS_MAX
-                || self.progress.state().mappings >= UNCOVERED_MAPPINGS_MAX
+            tables_len() >= TABLES_MAPPINGS_MAX || self.progress.state().mappings >= UNCOVERED_MAPPINGS_MAX
         };
         if !is_full() {
             return;
@@ -137,5 +136,48 @@ impl Points {
         while is_full() {
             self.progress.advanced.notified().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, pin::pin};
+
+    use futures_util::poll;
+
+    use super::*;
+
+    fn point(seq: u64) -> Point {
+        Point { covered: Seq(seq), journal_pos: JournalPos(seq), size_bytes: 0 }
+    }
+
+    /// Commits wait at either bound of memory and nowhere else, and go on when a flush or a checkpoint has
+    /// made room.
+    #[tokio::test]
+    async fn commits_wait_for_memory_only() {
+        let progress = Progress::new(point(0), BTreeMap::new());
+        let (points, _nobody_takes_them) = Points::new(progress.clone());
+        let in_tables = Cell::new(0);
+        for seq in 1..=1000 {
+            points.note(point(seq), SegmentCounts { data_bytes: 5, mappings: 4000 });
+            assert!(poll!(pin!(points.room(|| in_tables.get()))).is_ready());
+        }
+        in_tables.set(TABLES_MAPPINGS_MAX);
+        {
+            let mut waiting = pin!(points.room(|| in_tables.get()));
+            assert!(poll!(&mut waiting).is_pending());
+            in_tables.set(TABLES_MAPPINGS_MAX - 1);
+            progress.flushed();
+            assert!(poll!(&mut waiting).is_ready());
+        }
+        points.note(point(1001), SegmentCounts { data_bytes: 5, mappings: UNCOVERED_MAPPINGS_MAX });
+        let mut waiting = pin!(points.room(|| 0));
+        assert!(poll!(&mut waiting).is_pending());
+        progress.covered(Seq(1000));
+        assert!(poll!(&mut waiting).is_pending());
+        assert_eq!(progress.written(Seq(1000), Seq(1001)), [(Seq(1001), 5)]);
+        assert_eq!(progress.written(Seq(1001), Seq(1001)), []);
+        progress.covered(Seq(1001));
+        assert!(poll!(&mut waiting).is_ready());
     }
 }
