@@ -149,7 +149,9 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         usage: Vec::new(),
         roots: None,
     };
-    claimed.writer.put_checkpoint(&checkpoint).await?;
+    let keys = claimed.writer.keys();
+    let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
+    claimed.writer.put_checkpoint(checkpoint.covered, body).await?;
     claimed.writer.release(VOLUME_BYTES).await
 }
 

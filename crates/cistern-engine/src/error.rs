@@ -89,6 +89,12 @@ impl Error {
         }
     }
 
+    /// Whether an object is not what was stored, or is not there: it is the object's trouble and nobody
+    /// else's, and waiting brings nothing better.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::Corrupt { .. } | Error::Version { .. } | Error::NotFound(_))
+    }
+
     /// Bytes failed their verification.
     pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Error {
         Error::Corrupt { what: what.into(), detail: detail.into() }

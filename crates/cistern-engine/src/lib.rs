@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
-//! | 1 tools | `aligned`, `extents`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `env` |
 //! | 2 sealing, reads of files | `codec`, `uring` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
@@ -21,6 +21,7 @@
 pub mod aligned;
 pub mod cache;
 pub mod codec;
+pub mod damage;
 pub mod disk;
 pub mod env;
 pub mod error;

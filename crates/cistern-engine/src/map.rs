@@ -31,9 +31,10 @@ mod writer;
 mod arbitrary;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -48,6 +49,7 @@ pub use writer::RunShape;
 use crate::{
     Error, Result,
     codec::MasterKey,
+    damage::Damage,
     env::Env,
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq, VOLUME_BYTES_MAX, VolumeId},
 };
@@ -57,6 +59,10 @@ pub const BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
 
 /// Mappings that are inserted before lookups get a turn: about 0.1 ms.
 const INSERTS_PER_LOCK: usize = 256;
+
+/// A run that a merge found damaged is left out of merges for this time, unless the map is opened again:
+/// somebody may have restored the object, and looking costs what the merge reads.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 /// A run object as a checkpoint names it. A merge may leave a part of a run behind: then `span`
 /// is that part, nothing outside of it counts, and the same run may be listed again with another
@@ -107,6 +113,16 @@ pub fn check_levels(levels: &Levels) -> Result<()> {
 pub trait RunIo: Send + Sync {
     /// Exactly the bytes `range` of a run's object.
     async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes>;
+    /// As `read`, from the store itself and past every copy.
+    async fn read_fresh(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        self.read(run, range).await
+    }
+    /// What `read` or `read_to_merge` gave did not verify: copies of the run are dropped.
+    fn forget(&self, _run: &RunMeta) {}
+    /// What the run's object is called where it lives.
+    fn name(&self, id: RunId) -> String {
+        format!("run {id}")
+    }
     /// Stores a new run; returns when another host could read it.
     async fn write(&self, id: RunId, body: Bytes) -> Result<()>;
     /// As `read`, for a merge: nobody waits for it, and the bytes will not be wanted again.
@@ -128,11 +144,14 @@ pub struct MapOptions {
     pub snapshots: Vec<Seq>,
     /// How new runs are cut. Any map reads every shape.
     pub shape: RunShape,
+    /// Told of runs that are damaged.
+    pub damage: Arc<Damage>,
 }
 
 impl Default for MapOptions {
     fn default() -> Self {
-        Self { memory_bytes: 64 << 20, snapshots: Vec::new(), shape: RunShape::default() }
+        let (snapshots, shape, damage) = Default::default();
+        Self { memory_bytes: 64 << 20, snapshots, shape, damage }
     }
 }
 
@@ -153,8 +172,8 @@ pub struct Map {
     shape: RunShape,
     /// One flush at a time. Locked before `inner`.
     flushing: tokio::sync::Mutex<()>,
-    /// One merge at a time. Locked before `inner`.
-    merging: tokio::sync::Mutex<()>,
+    /// One merge at a time. Locked before `inner`. Holds the runs that merges found damaged, and when.
+    merging: tokio::sync::Mutex<BTreeMap<RunId, Duration>>,
     /// Held for memory operations only, never while waiting.
     inner: Mutex<Inner>,
 }
@@ -200,12 +219,13 @@ impl Map {
             snapshots: options.snapshots.into(),
         };
         options.shape.assert_bounds();
+        let runs = Runs::new(env.clone(), io, key, volume, options.memory_bytes, options.damage);
         Arc::new(Map {
             env,
             shape: options.shape,
-            runs: Arc::new(Runs::new(io, key, volume, options.memory_bytes)),
+            runs: Arc::new(runs),
             flushing: tokio::sync::Mutex::new(()),
-            merging: tokio::sync::Mutex::new(()),
+            merging: tokio::sync::Mutex::default(),
             inner: Mutex::new(inner),
         })
     }
@@ -272,6 +292,17 @@ impl Map {
         self.inner().frozen.len()
     }
 
+    /// Mappings in memory: in the memory table and in the frozen ones.
+    pub fn tables_len(&self) -> usize {
+        let inner = self.inner();
+        inner.table.len() + inner.frozen.iter().map(|f| f.table.len()).sum::<usize>()
+    }
+
+    /// The levels hold the log up to here.
+    pub fn covered(&self) -> Seq {
+        self.inner().covered
+    }
+
     /// Ends the memory table: it holds the log up to `covered` (and nothing behind), and a flush
     /// may write it.
     pub fn freeze(&self, covered: Seq) {
@@ -300,15 +331,29 @@ impl Map {
         Ok(true)
     }
 
-    /// Does one bounded merge if one is due: writes at most one run. False when none is due.
+    /// Does one bounded merge if one is due: writes at most one run. False when none is due. A run that turns
+    /// out to be damaged is left out of merges from then on, for `LOOK_AGAIN`; the other merges go on.
+    ///
+    /// # Errors
+    /// Of reading or writing, when it is not the object's fault: the same step may succeed later.
     pub async fn merge_step(&self) -> Result<bool> {
-        let _one = self.merging.lock().await;
+        let mut damaged = self.merging.lock().await;
         let (levels, snapshots) = {
             let inner = self.inner();
             (inner.levels.clone(), inner.snapshots.clone())
         };
-        let Some(plan) = policy::plan(&levels, self.shape) else { return Ok(false) };
-        let merged = merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, snapshots).await?;
+        let Some(plan) = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels)) else {
+            return Ok(false);
+        };
+        let merged = match merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, snapshots).await {
+            Ok(merged) => merged,
+            Err(merge::Failure::Run(run, e)) if e.is_damage() => {
+                self.runs.note_unmergeable(run, e);
+                damaged.insert(run, self.env.now());
+                return Ok(true);
+            }
+            Err(merge::Failure::Run(_, e) | merge::Failure::Write(e)) => return Err(e),
+        };
         let mut inner = self.inner();
         // Meanwhile flushes may have put levels in front; the planned ones are where they were,
         // counted from the oldest.
@@ -319,6 +364,16 @@ impl Map {
         inner.dead.add(&merged.dead);
         debug_assert!(check_levels(&inner.levels).is_ok());
         Ok(true)
+    }
+
+    /// The runs that merges leave out; forgets those that are gone or are to be looked at again.
+    fn still_damaged(&self, damaged: &mut BTreeMap<RunId, Duration>, levels: &Levels) -> BTreeSet<RunId> {
+        if !damaged.is_empty() {
+            let now = self.env.now();
+            let listed: BTreeSet<RunId> = levels.iter().flatten().map(|run| run.id).collect();
+            damaged.retain(|id, found| listed.contains(id) && now.saturating_sub(*found) < LOOK_AGAIN);
+        }
+        damaged.keys().copied().collect()
     }
 
     /// The levels and what they cover, and everything that died since the state taken before.

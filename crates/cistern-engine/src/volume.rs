@@ -28,6 +28,7 @@ use crate::{
     Error, Result,
     cache::{AheadCounts, ChunkCache},
     codec::{Compression, KeySource},
+    damage::{Damage, DamageReport},
     disk::Disk,
     env::Env,
     map::Map,
@@ -146,6 +147,9 @@ pub struct VolumeStatus {
     pub store_error_age_ms: Option<u64>,
     /// Why the volume has stopped, if it has.
     pub latched: Option<String>,
+    /// Objects in the store that were found damaged or missing, since the volume was opened.
+    #[serde(default)]
+    pub damage: DamageReport,
     /// How write-back is controlled; absent when open read-only.
     #[serde(default)]
     pub write_back: Option<WriteBackStatus>,
@@ -171,6 +175,7 @@ pub struct Volume {
     map: Arc<Map>,
     frames: Arc<frames::FrameReader>,
     ahead: ahead::Ahead,
+    damage: Arc<Damage>,
     /// Absent without a chunk cache.
     hot: Option<hot::HotKeeper>,
     /// The committed state that a reader opened, or what a writer began with.

@@ -11,18 +11,22 @@ mod flow;
 mod maintain;
 mod pack;
 pub mod pi;
+mod points;
 pub mod policy;
 mod uploads;
+mod usage;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
 pub use control::{Control, Shown, Tuning};
+pub use points::SegmentCounts;
 
 use crate::{
     Error, Result,
     codec::Compression,
+    damage::Damage,
     env::{Env, Task},
     journal::Journal,
     log::{LogWriter, Walk, checkpoint::UsageRef},
@@ -89,8 +93,10 @@ pub struct Parts {
     /// The checkpoint this state descends from, and the usage objects it names.
     pub checkpoint: Option<(Epoch, Seq)>,
     pub usage: Vec<UsageRef>,
-    /// Segments that count behind that checkpoint, with their bytes of block data.
-    pub applied: BTreeMap<Seq, u64>,
+    /// Segments that count behind that checkpoint.
+    pub applied: BTreeMap<Seq, SegmentCounts>,
+    /// Told of objects that are damaged.
+    pub damage: Arc<Damage>,
 }
 
 impl WriteBack {

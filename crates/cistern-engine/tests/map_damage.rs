@@ -3,7 +3,7 @@
 
 mod map_support;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use cistern_engine::{
@@ -11,7 +11,7 @@ use cistern_engine::{
     codec::MasterKey,
     env::Env,
     map::{Levels, Map, MapOptions},
-    units::{Extent, Mapping, Seq},
+    units::{Extent, Mapping, Place, Seq},
 };
 use map_support::*;
 use proptest::prelude::*;
@@ -154,6 +154,120 @@ async fn nothing_is_readable_without_the_key() {
                 let telling = part.iter().any(|&b| b != part[0]);
                 assert!(!telling || !body.windows(8).any(|w| w == part));
             }
+        }
+    }
+}
+
+/// Bad copies of runs heal: lookups and merges give what was written, and nothing is called damaged.
+#[tokio::test]
+async fn bad_copies_heal() {
+    for shape in [tiny_runs(), MapOptions::default()] {
+        let written = write(shape, false).await;
+        for merge_first in [true, false] {
+            let options = MapOptions::default();
+            let damage = options.damage.clone();
+            let map = open_map(&written.env, &written.io, None, options, written.levels.clone(), Seq(9));
+            written.io.spoil_copies();
+            while merge_first && map.merge_step().await.unwrap() {}
+            assert_eq!(by_block(&map.lookup(ALL).await.unwrap()), by_block(&written.expected));
+            assert!(damage.is_empty());
+        }
+    }
+}
+
+/// Of a run with one bad block, everything is read that lies outside of it, and inside of it what something
+/// newer knows: in the memory table, in a frozen one and in a level.
+#[tokio::test]
+async fn only_the_bad_block_of_a_run_fails() {
+    let written = write(tiny_runs(), false).await;
+    written.damage(|body| body[130] ^= 1);
+    let map = written.reopen(None);
+    let mut failed = Vec::new();
+    for block in 0..ALL.len {
+        let block = Extent::new(block, 1);
+        match map.lookup(block).await {
+            Ok(found) => {
+                let at = written.expected.partition_point(|m| m.extent.end() <= block.start);
+                assert_eq!(by_block(&found), by_block(&[written.expected[at].slice(block)]));
+            }
+            Err(_) => failed.push(block.start),
+        }
+    }
+    let (first, last) = (*failed.first().expect("one is bad"), *failed.last().expect("one is bad"));
+    assert!(last - first < 400, "{first} to {last} of {} blocks", ALL.len);
+    // The holes of the level above are found wherever they are.
+    let holes = || written.expected.iter().filter(|m| m.place == Place::Hole && m.birth == Seq(9));
+    assert!(holes().any(|hole| (first..last).contains(&hole.extent.start)));
+    assert!(holes().all(|hole| !(hole.extent.start..hole.extent.end()).any(|block| failed.contains(&block))));
+
+    let bad = Extent::between(first, last + 1);
+    let newer = [frame(bad.start, 1, 10, 0), frame(bad.start + 1, 1, 10, 5000)];
+    map.insert(&newer[..1]);
+    map.freeze(Seq(10));
+    map.insert(&newer[1..]);
+    for m in newer {
+        assert_eq!(map.lookup(m.extent).await.unwrap(), [m]);
+    }
+    while map.flush().await.unwrap() {}
+    assert_eq!(map.lookup(newer[0].extent).await.unwrap(), newer[..1]);
+}
+
+/// Brings some seqs that together overwrite the first 1000 blocks many times, each flushed and merged.
+async fn overwrite(map: &Map, seqs: Range<u64>, newest: &mut BTreeMap<u64, Mapping>) {
+    for seq in seqs {
+        let batch: Vec<_> =
+            (0..120).map(|i| frame((i * 7 + seq * 3) % 1000, 1, seq, i as u32 * 5000)).collect();
+        newest.extend(batch.iter().map(|m| (m.extent.start, *m)));
+        map.insert(&batch);
+        map.freeze(Seq(seq));
+        settle(map).await;
+    }
+}
+
+/// Merges leave a damaged run out, and a missing one, and go on around it: after many more flushes the map is
+/// as small as ever, everything newer and everything beside it reads right, and the run was looked at once.
+#[tokio::test]
+async fn merges_go_on_around_a_damaged_run() {
+    for missing in [false, true] {
+        let env = plain_env();
+        let io = Arc::new(MemoryRuns::default());
+        let options = tiny_runs();
+        let damage = options.damage.clone();
+        let map = open_map(&env, &io, None, options, Levels::new(), Seq(0));
+        let mut newest = BTreeMap::new();
+        overwrite(&map, 1..20, &mut newest).await;
+        let run = map.levels().last().unwrap()[1].clone();
+        let sound = io.objects.lock().unwrap()[&run.id].clone();
+        let mut body = sound.to_vec();
+        body[50] ^= 1;
+        match missing {
+            true => io.objects.lock().unwrap().remove(&run.id),
+            false => io.objects.lock().unwrap().insert(run.id, body.into()),
+        };
+        // The map is opened again: nothing of the run is in memory.
+        let (levels, covered) = (Levels::clone(&map.levels()), map.covered());
+        let options = MapOptions { damage: damage.clone(), ..tiny_runs() };
+        let map = open_map(&env, &io, None, options, levels, covered);
+        newest.clear();
+        overwrite(&map, 20..400, &mut newest).await;
+        let levels = map.levels();
+        assert!(levels.iter().flatten().any(|listed| listed.id == run.id), "it is not forgotten");
+        assert!(levels.len() < 20, "{} levels", levels.len());
+        assert_eq!(newest.len(), 1000, "everything was overwritten");
+        for (block, m) in &newest {
+            assert_eq!(map.lookup(Extent::new(*block, 1)).await.unwrap(), [*m]);
+        }
+        let report = damage.report(env.now());
+        assert_eq!(report.objects.len(), 1, "{report:?}");
+        assert!(report.objects[0].failures < 10, "{report:?}");
+
+        // Restored, and opened again: merges take it as any other.
+        io.objects.lock().unwrap().insert(run.id, sound);
+        let map = open_map(&env, &io, None, tiny_runs(), Levels::clone(&levels), map.covered());
+        overwrite(&map, 400..460, &mut newest).await;
+        assert!(map.levels().iter().flatten().all(|listed| listed.id != run.id));
+        for (block, m) in &newest {
+            assert_eq!(map.lookup(Extent::new(*block, 1)).await.unwrap(), [*m]);
         }
     }
 }

@@ -3,7 +3,7 @@
 mod daemon;
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
     process::Stdio,
 };
 
@@ -158,4 +158,50 @@ fn prices_become_costs() {
     std::fs::write(home.path("settings.toml"), "[prices]\nput = 1\n").expect("writable");
     let refused = home.fails(2, &["serve", "./tank", "--config", "settings.toml"]);
     assert!(refused.contains("put-per-1000"), "{refused}");
+}
+
+/// An object that is damaged in the store is named by `status`, for people and for programs, and counted in
+/// the metrics; once it is put right, neither has it any more.
+#[test]
+fn a_damaged_object_is_named() {
+    let home = Home::new();
+    let mut daemon = home.start(&[&CREATE[..], &["--metrics", "127.0.0.1:0"]].concat());
+    daemon.nbdsh("import os; h.pwrite(os.urandom(1 << 20), 0); h.flush()");
+    home.ok(&["status", "--wait-clean"]);
+    daemon.stop();
+    std::fs::remove_dir_all(home.path("cache")).expect("removed");
+    let log = std::fs::read_dir(home.path("tank/log")).expect("a directory store").flatten();
+    let segment = log.max_by_key(|entry| entry.metadata().expect("there").len()).expect("a segment");
+    let sound = std::fs::read(segment.path()).expect("readable");
+    let mut damaged = sound.clone();
+    damaged[40_000] ^= 1;
+    std::fs::write(segment.path(), damaged).expect("damaged");
+
+    daemon = home.start(&["./tank", "--metrics", "127.0.0.1:0"]);
+    let url = daemon.told("metrics: ");
+    daemon.try_nbdsh("h.pread(1 << 20, 0)");
+    let name = format!("log/{}", segment.file_name().to_string_lossy());
+    let text = home.ok(&["status"]);
+    assert!(text.contains("damaged") && text.contains(&name), "{text}");
+    let shown = |home: &Home| home.status()["daemons"][0]["volumes"][0]["damage"]["objects"].clone();
+    assert_eq!(shown(&home)[0]["object"], name.as_str());
+    assert_eq!(gauge(&url), 1.0);
+    std::fs::write(segment.path(), sound).expect("put right");
+    daemon.nbdsh("h.pread(1 << 20, 0)");
+    assert_eq!(shown(&home), serde_json::json!([]));
+    assert_eq!(gauge(&url), 0.0);
+    let said = daemon.stop();
+    assert_eq!(said.matches("is damaged").count(), 1, "{said}");
+}
+
+/// The number of damaged objects that the metrics show.
+fn gauge(url: &str) -> f64 {
+    let rest = url.strip_prefix("http://").expect("a URL");
+    let (address, path) = rest.split_once('/').expect("a path");
+    let mut stream = std::net::TcpStream::connect(address).expect("listening");
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the server ends the connection");
+    let line = answer.lines().find(|line| line.starts_with("cistern_damaged_objects{")).expect("listed");
+    line.rsplit_once(' ').expect("a value").1.parse().expect("a number")
 }

@@ -4,8 +4,8 @@
 //! Readers that miss the same bytes at the same time share one GET; a range that others fetch in
 //! part waits for them and fetches the rest. Prefetches go through the store of low priority; a
 //! reader that waits for one longer than a GET of its own would take does that GET. What comes from
-//! the store is passed on as it is; whoever knows the format verifies it, and calls `forget` when it
-//! was bad, so that the next read fetches it again.
+//! the store is passed on as it is; whoever knows the format verifies it, calls `forget` when it was
+//! bad, so that the next read fetches it again, and `read_fresh` to see whether the object itself is.
 
 use std::{
     ops::Range,
@@ -208,6 +208,16 @@ impl ObjectReader {
 
     pub fn has_cache(&self) -> bool {
         self.cache.is_some()
+    }
+
+    /// The bytes of `range` as the store has them, past the table and the cache, neither of which gets them:
+    /// for what failed its verification.
+    pub async fn read_fresh(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let fetched = self.fetch(&self.stores.read, object, &range, &range).await?;
+        cut(object, &range, &range, &fetched)
     }
 
     /// Drops the cached copy of an object that failed its verification.

@@ -19,7 +19,7 @@ use crate::{
     env::Env,
     log::{
         VolumeKeys,
-        checkpoint::Checkpoint,
+        checkpoint::CHECKPOINT_BYTES_MAX,
         committed::{newest_checkpoint, read_entry},
         keys,
     },
@@ -176,24 +176,25 @@ impl LogWriter {
         }
     }
 
-    /// Writes a checkpoint of this epoch. An earlier attempt's copy is as good.
-    pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
-        let Inner { env, keys, epoch, .. } = &*self.inner;
-        assert_eq!(checkpoint.epoch, *epoch, "a writer publishes only its own epoch");
-        let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
-        let key = keys::checkpoint(checkpoint.epoch, checkpoint.covered);
-        self.put_unique(&key, body).await
+    /// Stores a checkpoint of this epoch: `body` is what `Checkpoint::encode` gave, the same bytes at every
+    /// attempt, because an attempt whose reply was lost may have stored them.
+    ///
+    /// # Errors
+    /// `Corrupt` when other bytes are stored under its name: they are not what the caller knows.
+    pub async fn put_checkpoint(&self, covered: Seq, body: Bytes) -> Result<()> {
+        let Inner { store, epoch, .. } = &*self.inner;
+        let key = keys::checkpoint(*epoch, covered);
+        match store.put_if_absent(&key, body.clone()).await? {
+            Put::Created => Ok(()),
+            Put::Exists if store.get(&key, CHECKPOINT_BYTES_MAX).await? == body => Ok(()),
+            Put::Exists => Err(Error::corrupt(key, "another checkpoint is stored under this name")),
+        }
     }
 
     /// Writes an immutable object under a name that nobody else uses.
     pub async fn put_unique(&self, key: &str, body: Bytes) -> Result<()> {
-        match self.inner.store.put_if_absent(key, body).await {
-            Ok(Put::Created | Put::Exists) => Ok(()),
-            Err(e) => {
-                let e = Error::from(e);
-                self.note_trouble(&e);
-                Err(e)
-            }
+        match self.inner.store.put_if_absent(key, body).await? {
+            Put::Created | Put::Exists => Ok(()),
         }
     }
 
@@ -210,7 +211,8 @@ impl LogWriter {
         }
     }
 
-    fn note_trouble(&self, e: &Error) {
+    /// Something could not be stored and will be tried again: for `status`.
+    pub fn note_trouble(&self, e: &Error) {
         let text = e.to_string();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");

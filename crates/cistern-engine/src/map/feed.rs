@@ -2,7 +2,8 @@
 //!
 //! Holds about one read-ahead of sealed bytes and one decoded block, whatever the size of its
 //! runs. Reading (`refill`, waits) and decoding (`head`, computes) are apart, so that decoding
-//! runs on worker threads.
+//! runs on worker threads. A block that does not verify is read once more, from the store itself: then
+//! what is bad is the run, and the error says which.
 
 use std::collections::VecDeque;
 
@@ -14,10 +15,13 @@ use super::{
     runs::{self, Runs, corrupt},
 };
 use crate::{
-    Result,
+    Error,
     codec::Sealer,
-    units::{Extent, Mapping},
+    units::{Extent, Mapping, RunId},
 };
+
+/// What fails is one of the runs.
+pub(super) type Result<T, E = (RunId, Error)> = std::result::Result<T, E>;
 
 /// A run that is being read.
 struct Open {
@@ -29,6 +33,18 @@ struct Open {
     /// Sealed bytes from `raw_at` on, a whole number of blocks.
     raw: Bytes,
     raw_at: u64,
+    trust: Trust,
+}
+
+/// How far the bytes of the next block can be trusted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// They are verified when they are decoded.
+    Unknown,
+    /// They did not verify.
+    Bad,
+    /// They come from the store itself and verified.
+    Checked,
 }
 
 /// A stream of the mappings of one level.
@@ -76,7 +92,14 @@ impl Feed {
             }
             self.decoded.clear();
             self.next = 0;
-            self.end = open.decode(self.end, &mut self.decoded)?;
+            match open.decode(self.end, &mut self.decoded) {
+                Ok(end) => (self.end, open.trust) = (end, Trust::Unknown),
+                Err(e) if open.trust == Trust::Checked => return Err((open.meta.id, e)),
+                Err(_) => {
+                    self.decoded.clear();
+                    open.doubt();
+                }
+            }
         }
     }
 
@@ -104,17 +127,21 @@ impl Feed {
             self.open = Some(Open::start(runs, meta).await?);
         }
         let open = self.open.as_mut().expect("opened just above");
-        if open.raw.is_empty() { open.read(runs, self.read_bytes).await } else { Ok(()) }
+        if !open.raw.is_empty() {
+            return Ok(());
+        }
+        open.read(runs, self.read_bytes).await.map_err(|e| (open.meta.id, e))
     }
 }
 
 impl Open {
     async fn start(runs: &Runs, meta: RunMeta) -> Result<Open> {
-        let top = runs.top(&meta).await?;
+        let top = runs.top(&meta).await.map_err(|e| (meta.id, e))?;
         let entries = &top.fence.entries[top.fence.find(meta.span.start)..];
         let sections = entries.iter().take_while(|e| e.first < meta.span.end()).copied().collect();
         let (blocks, raw, raw_at) = (VecDeque::new(), Bytes::new(), 0);
-        Ok(Open { sealer: top.sealer.clone(), meta, sections, blocks, raw, raw_at })
+        let trust = Trust::Unknown;
+        Ok(Open { sealer: top.sealer.clone(), meta, sections, blocks, raw, raw_at, trust })
     }
 
     fn is_done(&self) -> bool {
@@ -122,7 +149,7 @@ impl Open {
     }
 
     /// Reads the next blocks, at least one, `read_bytes` at most if that is more.
-    async fn read(&mut self, runs: &Runs, read_bytes: u64) -> Result<()> {
+    async fn read(&mut self, runs: &Runs, read_bytes: u64) -> Result<(), Error> {
         if self.blocks.is_empty() {
             let Some(section) = self.sections.pop_front() else { return Ok(()) };
             let fence = runs.section(&self.meta, section).await?;
@@ -138,17 +165,33 @@ impl Open {
             }
             end = next;
         }
+        let first = *first;
         self.raw_at = first.offset;
-        self.raw = runs.read_to_merge(&self.meta, self.raw_at..end).await?;
+        if self.trust == Trust::Unknown {
+            match runs.read_to_merge(&self.meta, self.raw_at..end).await {
+                Err(e) if e.is_damage() => {}
+                read => {
+                    self.raw = read?;
+                    return Ok(());
+                }
+            }
+        }
+        self.raw = runs.read_block_again(&self.meta, first, &self.sealer).await?;
+        self.trust = Trust::Checked;
         Ok(())
     }
 
-    /// Decodes the next block into `out`, cut to the span. Returns where its mappings end.
-    fn decode(&mut self, end: u64, out: &mut Vec<Mapping>) -> Result<u64> {
-        let entry = self.blocks.pop_front().expect("raw bytes are whole blocks");
+    /// The block that was just taken did not verify: it comes once more, and alone.
+    fn doubt(&mut self) {
+        self.raw = Bytes::new();
+        self.trust = Trust::Bad;
+    }
+
+    /// Decodes the next block into `out`, cut to the span, and takes it off. Returns where its mappings end.
+    fn decode(&mut self, end: u64, out: &mut Vec<Mapping>) -> Result<u64, Error> {
+        let entry = *self.blocks.front().expect("raw bytes are whole blocks");
         debug_assert_eq!(entry.offset, self.raw_at);
-        let sealed = self.raw.split_to(entry.bytes as usize);
-        self.raw_at += u64::from(entry.bytes);
+        let sealed = self.raw.slice(..entry.bytes as usize);
         let plain = runs::open(&self.sealer, &self.meta, entry.offset, &sealed)?;
         let malformed = || corrupt(&self.meta, entry.offset, "the block is malformed");
         block::decode(&plain, out).ok_or_else(malformed)?;
@@ -165,6 +208,9 @@ impl Open {
         if out.first().is_some_and(|m| m.extent.start < end) {
             return Err(malformed());
         }
+        self.blocks.pop_front();
+        self.raw = self.raw.slice(entry.bytes as usize..);
+        self.raw_at += u64::from(entry.bytes);
         Ok(out.last().map_or(end, |m| m.extent.end()))
     }
 }

@@ -110,7 +110,8 @@ impl Walk<'_> {
     }
 
     /// Moves the cursor of `level` to `at`. The first time that needs a read, the older levels
-    /// are read at the same time: a cold lookup takes one round of requests and not one a level.
+    /// are read at the same time: a cold lookup takes one round of requests and not one a level. They may
+    /// not be needed at all, so only the level that is asked for can fail the lookup.
     async fn seek(&mut self, level: usize, at: u64) -> Result<()> {
         let runs = &self.lookup.runs;
         if self.cursors[level].try_seek(runs, at)? {
@@ -120,8 +121,7 @@ impl Walk<'_> {
             return self.cursors[level].seek(runs, at).await;
         }
         let seeks = self.cursors[level..].iter_mut().map(|cursor| cursor.seek(runs, at));
-        future::try_join_all(seeks).await?;
-        Ok(())
+        future::join_all(seeks).await.swap_remove(0)
     }
 }
 

@@ -11,13 +11,13 @@ use futures_util::future;
 use super::{
     Levels, RunMeta,
     dead::Dead,
-    feed::{Feed, Head},
+    feed::{self, Feed, Head},
     policy::Plan,
     runs::Runs,
     writer::{RunShape, RunWriter},
 };
 use crate::{
-    Result,
+    Error,
     env::Env,
     units::{Extent, Mapping, Place, RunId, Seq},
 };
@@ -38,6 +38,14 @@ pub(super) struct Merged {
     pub dead: Dead,
 }
 
+/// Why a merge came to nothing.
+pub(super) enum Failure {
+    /// A run could not be read.
+    Run(RunId, Error),
+    /// The output could not be written.
+    Write(Error),
+}
+
 /// Merges as `plan` says, until its window ends or one run is full, and writes that run.
 pub(super) async fn merge(
     env: &Env,
@@ -46,7 +54,7 @@ pub(super) async fn merge(
     levels: &Levels,
     plan: &Plan,
     snapshots: Arc<[Seq]>,
-) -> Result<Merged> {
+) -> Result<Merged, Failure> {
     let id = RunId(env.uuid());
     let mut state = Merge::new(levels, plan, snapshots, RunWriter::new(id, runs.sealer(id), shape));
     loop {
@@ -57,9 +65,10 @@ pub(super) async fn merge(
             })
             .await;
         state = next;
-        match pause? {
+        match pause.map_err(Failure::run)? {
             Pause::Dry => {
-                future::try_join_all(state.feeds.iter_mut().map(|feed| feed.refill(runs))).await?;
+                let refills = state.feeds.iter_mut().map(|feed| feed.refill(runs));
+                future::try_join_all(refills).await.map_err(Failure::run)?;
             }
             Pause::Yield => {}
             Pause::Done => break,
@@ -71,12 +80,18 @@ pub(super) async fn merge(
     let (dead, writer) = (state.dead, state.writer);
     let output = match env.compute(move || writer.finish(rank)).await {
         Some((meta, body)) => {
-            runs.io().write_merged(meta.id, body).await?;
+            runs.io().write_merged(meta.id, body).await.map_err(Failure::Write)?;
             Some(meta)
         }
         None => None,
     };
     Ok(Merged { extent, output, dead })
+}
+
+impl Failure {
+    fn run((run, e): (RunId, Error)) -> Failure {
+        Failure::Run(run, e)
+    }
 }
 
 enum Pause {
@@ -127,7 +142,7 @@ impl Merge {
     }
 
     /// Merges until an input is dry, the run is full, the window ends or a step is over.
-    fn step(&mut self) -> Result<Pause> {
+    fn step(&mut self) -> feed::Result<Pause> {
         for _ in 0..STEP_MAPPINGS {
             for i in 0..self.feeds.len() {
                 if self.starts[i].is_none_or(|start| start < self.done) && !self.skip_merged(i)? {
@@ -154,7 +169,7 @@ impl Merge {
 
     /// Brings the front of feed `i` behind what is merged; what a newer mapping covered dies
     /// here. False when the feed is dry.
-    fn skip_merged(&mut self, i: usize) -> Result<bool> {
+    fn skip_merged(&mut self, i: usize) -> feed::Result<bool> {
         self.starts[i] = None;
         loop {
             let m = match self.feeds[i].head()? {
@@ -177,7 +192,7 @@ impl Merge {
     }
 
     /// Writes the front of the winner, up to where a newer mapping begins.
-    fn emit(&mut self, winner: usize, start: u64) -> Result<()> {
+    fn emit(&mut self, winner: usize, start: u64) -> feed::Result<()> {
         let Head::Mapping(m) = self.feeds[winner].head()? else { unreachable!("the front is a mapping") };
         debug_assert!(m.extent.start == start && start >= self.done);
         let newer = self.starts[..winner].iter().flatten().min().copied();

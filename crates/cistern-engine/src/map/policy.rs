@@ -6,10 +6,10 @@
 //! a run may be listed with a part of its span, or twice with two parts. So every step is bounded
 //! by one output object, and what it did is published at once.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use super::{BLOCKS_MAX, Levels, RunMeta, RunShape};
-use crate::units::Extent;
+use crate::units::{Extent, RunId};
 
 /// Levels of one rank that are merged into one of the next. Four writes a mapping about four
 /// times in 20 to 100 million, and leaves at most three levels of a rank to look into; eight
@@ -37,39 +37,45 @@ pub(super) struct Plan {
     pub rank: u8,
 }
 
-/// The merge to do next, if one is due.
-pub(super) fn plan(levels: &Levels, shape: RunShape) -> Option<Plan> {
+/// The merge to do next, if one is due and reads no run of `damaged`.
+pub(super) fn plan(levels: &Levels, shape: RunShape, damaged: &BTreeSet<RunId>) -> Option<Plan> {
     let bottom = levels.len().checked_sub(1)?;
     let run_mappings = shape.run_mappings();
-    full_rank(levels, bottom)
-        .or_else(|| full_window(levels, bottom, run_mappings / 2))
-        .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64))
+    full_rank(levels, bottom, damaged)
+        .or_else(|| full_window(levels, bottom, run_mappings / 2, damaged))
+        .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64, damaged))
+}
+
+fn has_any(level: &[RunMeta], damaged: &BTreeSet<RunId>) -> bool {
+    !damaged.is_empty() && level.iter().any(|run| damaged.contains(&run.id))
 }
 
 fn rank_of(level: &[RunMeta]) -> u8 {
     level.iter().map(|run| run.rank).max().unwrap_or(0)
 }
 
-/// The oldest `FAN_IN` levels of the lowest rank that has as many above the bottom.
-fn full_rank(levels: &Levels, bottom: usize) -> Option<Plan> {
+/// The oldest `FAN_IN` levels of the lowest rank that has as many above the bottom. A level with a damaged run
+/// stays where it is, and so levels are counted above and beneath it.
+fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Option<Plan> {
     let mut begin = 0;
     while begin < bottom {
         let rank = rank_of(&levels[begin]);
-        let same = levels[begin..bottom].iter().take_while(|level| rank_of(level) == rank).count();
+        let is_same = |level: &&Vec<RunMeta>| rank_of(level) == rank && !has_any(level, damaged);
+        let same = levels[begin..bottom].iter().take_while(is_same).count();
         let end = begin + same;
         if same >= FAN_IN {
             let levels = end - FAN_IN..end;
             return Some(Plan { levels, window: Extent::new(0, BLOCKS_MAX), rank: rank.saturating_add(1) });
         }
-        begin = end;
+        begin = end.max(begin + 1);
     }
     None
 }
 
 /// The first neighbours that are small and of similar size.
-fn small_neighbours(levels: &Levels, mappings_max: u64) -> Option<Plan> {
+fn small_neighbours(levels: &Levels, mappings_max: u64, damaged: &BTreeSet<RunId>) -> Option<Plan> {
     levels.iter().enumerate().find_map(|(i, level)| {
-        let some = level.windows(SMALL_NEIGHBOURS).find(|runs| {
+        let some = level.windows(SMALL_NEIGHBOURS).filter(|runs| !has_any(runs, damaged)).find(|runs| {
             let (mut sum, mut max) = (0, 0);
             for run in *runs {
                 (sum, max) = (sum + run.mappings, max.max(run.mappings));
@@ -82,12 +88,22 @@ fn small_neighbours(levels: &Levels, mappings_max: u64) -> Option<Plan> {
     })
 }
 
-/// The window of the bottom that needs a merge most.
-fn full_window(levels: &Levels, bottom: usize, window_mappings_min: u64) -> Option<Plan> {
+/// The window of the bottom that needs a merge most. What lies behind a damaged run of any level is no part
+/// of a window.
+fn full_window(
+    levels: &Levels,
+    bottom: usize,
+    window_mappings_min: u64,
+    damaged: &BTreeSet<RunId>,
+) -> Option<Plan> {
     let rank = levels.iter().map(|level| rank_of(level)).max()?;
     let above = &levels[..bottom];
+    let mut closed: Vec<Extent> =
+        levels.iter().flatten().filter(|run| damaged.contains(&run.id)).map(|run| run.span).collect();
+    closed.sort_unstable_by_key(|span| span.start);
     windows(&levels[bottom], window_mappings_min)
         .into_iter()
+        .flat_map(|w| w.outside(&closed, &levels[bottom]))
         .map(|w| (w.need(above), w.extent))
         .filter(|&(need, _)| need >= 100)
         .reduce(|best, other| if other.0 > best.0 { other } else { best })
@@ -113,6 +129,34 @@ struct Window {
 }
 
 impl Window {
+    /// The parts of the window that lie in none of the `closed` extents, which ascend by start.
+    fn outside(self, closed: &[Extent], bottom: &[RunMeta]) -> Vec<Window> {
+        if closed.iter().all(|span| span.intersect(self.extent).is_none()) {
+            return vec![self];
+        }
+        let (mut at, end) = (self.extent.start, self.extent.end());
+        let mut parts = Vec::new();
+        for span in closed.iter().chain([&Extent::new(end, 0)]) {
+            let stop = span.start.min(end);
+            if at < stop {
+                parts.push(Window::of(Extent::between(at, stop), bottom));
+            }
+            at = at.max(span.end());
+        }
+        parts
+    }
+
+    /// What the bottom has in an extent, if its runs are spread evenly.
+    fn of(extent: Extent, bottom: &[RunMeta]) -> Window {
+        let sum = |of: fn(&RunMeta) -> u64| bottom.iter().map(|run| share(run, of(run), extent)).sum();
+        Window {
+            extent,
+            mappings: sum(|run| run.mappings),
+            frame_blocks: sum(|run| run.frame_blocks),
+            spanned: sum(|run| run.span.len),
+        }
+    }
+
     /// How due a merge is, in percent of the limits.
     fn need(&self, above: &[Vec<RunMeta>]) -> u64 {
         let (mut mappings, mut frames, mut mapped) = (0u64, 0u64, 0u64);
@@ -237,7 +281,7 @@ fn clip(run: &RunMeta, keep: Extent) -> Option<RunMeta> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{RunId, Seq};
+    use crate::units::Seq;
 
     fn run(id: u128, start: u64, len: u64, mappings: u64, rank: u8) -> RunMeta {
         RunMeta {
@@ -254,7 +298,7 @@ mod tests {
     }
 
     fn plan_of(levels: &Levels) -> Option<Plan> {
-        plan(levels, RunShape::default())
+        plan(levels, RunShape::default(), &BTreeSet::new())
     }
 
     /// Sparse levels above a large bottom wait until there are as many as the fan-in.
@@ -287,6 +331,42 @@ mod tests {
         (trim.frame_blocks, trim.mapped_blocks) = (0, 1 << 40);
         let levels = vec![vec![trim], vec![run(2, 0, 1 << 40, 1_000_000, 3)]];
         assert!(plan_of(&levels).is_some());
+    }
+
+    /// A level with a damaged run is no input of a rank: four above it are merged, four around it are not.
+    #[test]
+    fn a_rank_is_merged_above_and_beneath_a_damaged_run() {
+        let mut levels = vec![vec![run(99, 0, 1 << 40, 10_000_000, 2)]];
+        let damaged = BTreeSet::from([run(1, 0, 1, 1, 0).id]);
+        for n in 0..FAN_IN as u128 + 2 {
+            assert_eq!(plan(&levels, RunShape::default(), &damaged), None, "{n} levels");
+            levels.insert(0, vec![run(n, 0, 1 << 40, 100_000, 0)]);
+        }
+        let due = plan(&levels, RunShape::default(), &damaged).expect("four above it");
+        assert_eq!(due.levels, 0..FAN_IN);
+    }
+
+    /// A window leaves out what a damaged run spans, in whichever level that is, and is due only for the rest.
+    #[test]
+    fn a_window_leaves_damaged_runs_out() {
+        let bottom = vec![run(1, 0, 10_000_000, 7_000_000, 3)];
+        let above =
+            vec![run(8, 2_000_000, 2_000_000, 2_000_000, 0), run(9, 5_000_000, 4_000_000, 4_000_000, 0)];
+        let levels = vec![above, bottom];
+        let due = |id| plan(&levels, RunShape::default(), &BTreeSet::from([run(id, 0, 1, 1, 0).id]));
+        assert_eq!(due(100).expect("much is dead").window, Extent::between(2_000_000, BLOCKS_MAX));
+        assert_eq!(due(8).expect("much is dead behind it").window, Extent::between(5_000_000, BLOCKS_MAX));
+        assert_eq!(due(9), None, "a quarter is dead before it");
+        assert_eq!(due(1), None);
+    }
+
+    /// Small neighbours of a damaged run are merged without it.
+    #[test]
+    fn small_neighbours_leave_a_damaged_run_out() {
+        let level: Vec<RunMeta> = (0..13).map(|n| run(n.into(), n * 1000, 10, 100, 2)).collect();
+        let damaged = BTreeSet::from([level[4].id]);
+        let due = plan(&vec![level], RunShape::default(), &damaged).expect("eight behind it");
+        assert_eq!(due.window, Extent::between(5000, 12_010));
     }
 
     /// Only the window that needs it is merged, from the first block that may have changed.

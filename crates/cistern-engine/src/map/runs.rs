@@ -2,7 +2,8 @@
 //!
 //! Invariants: nothing is used that was not opened with its own sealer and found well-formed; a
 //! run or fence is never in memory as a whole; lengths read from bytes are checked before
-//! anything is allocated for them. Whatever does not fit is `Error::Corrupt` with run and offset.
+//! anything is allocated for them. Whatever does not fit is `Error::Corrupt` with run and offset. A part that
+//! does not verify is read once more, from the store itself: only what is bad there is damage, and is told.
 
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
@@ -15,13 +16,15 @@ use quick_cache::{OptionsBuilder, Weighter, sync::Cache};
 
 use super::{
     RunIo, RunMeta,
-    block::Block,
+    block::{self, Block},
     fence::{self, Entry, Fence, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
     writer::PART_BYTES_MAX,
 };
 use crate::{
     Error, Result,
     codec::{MasterKey, ObjectKind, Sealer},
+    damage::Damage,
+    env::Env,
     units::{Extent, Mapping, RunId, Salt, VolumeId},
 };
 
@@ -29,6 +32,7 @@ use crate::{
 const TAIL_BYTES: u64 = 4 << 10;
 /// Bytes of a cached part beyond its content: key, bookkeeping of the cache, allocation.
 const CACHED_OVERHEAD_BYTES: u64 = 192;
+const MALFORMED: &str = "the block is malformed";
 /// Parts of the cache with a lock of their own. Fixed, so that what is evicted does not depend on
 /// the machine.
 const CACHE_SHARDS: usize = 4;
@@ -78,6 +82,40 @@ pub(super) enum Wanted {
     Block(Entry),
 }
 
+impl Wanted {
+    fn key(&self, run: &RunMeta) -> PartKey {
+        match self {
+            Wanted::Top => (run.id, TOP),
+            Wanted::Section(e) | Wanted::Block(e) => (run.id, e.offset),
+        }
+    }
+
+    /// The bytes that must be sound for it.
+    fn place(&self, run: &RunMeta) -> Range<u64> {
+        match self {
+            Wanted::Top => tail_at(run)..run.bytes,
+            Wanted::Section(e) | Wanted::Block(e) => place_of(e),
+        }
+    }
+}
+
+fn place_of(e: &Entry) -> Range<u64> {
+    e.offset..e.offset.saturating_add(u64::from(e.bytes))
+}
+
+fn tail_at(run: &RunMeta) -> u64 {
+    run.bytes.saturating_sub(TAIL_BYTES)
+}
+
+/// Which copy of a part is read.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// Any that is at hand.
+    Any,
+    /// What the store has.
+    Store,
+}
+
 /// What one look into a run gives without waiting.
 pub(super) enum Look {
     /// Mappings of one chunk, cut to the run's span; the first one is the first that ends behind
@@ -94,6 +132,8 @@ pub(super) struct Held(Vec<(PartKey, Part)>);
 
 /// All runs of a volume.
 pub(super) struct Runs {
+    env: Env,
+    damage: Arc<Damage>,
     io: Arc<dyn RunIo>,
     key: Option<Arc<MasterKey>>,
     volume: VolumeId,
@@ -102,10 +142,12 @@ pub(super) struct Runs {
 
 impl Runs {
     pub(super) fn new(
+        env: Env,
         io: Arc<dyn RunIo>,
         key: Option<Arc<MasterKey>>,
         volume: VolumeId,
         memory_bytes: u64,
+        damage: Arc<Damage>,
     ) -> Runs {
         let options = OptionsBuilder::new()
             .shards(CACHE_SHARDS)
@@ -114,7 +156,7 @@ impl Runs {
             .build()
             .expect("both capacities are set");
         let cache = Cache::with_options(options, Weigh, Default::default(), Default::default());
-        Runs { io, key, volume, cache }
+        Runs { env, damage, io, key, volume, cache }
     }
 
     pub(super) fn io(&self) -> &dyn RunIo {
@@ -139,15 +181,19 @@ impl Runs {
                 return Ok(Look::Missing(Wanted::Section(*section)));
             };
             for entry in &fence.entries[fence.find(block)..] {
-                if entry.first >= run.span.end() {
+                // What begins behind the limit is not read: nobody asks for it, and it may be damaged.
+                if entry.first >= run.span.end().min(limit) {
                     return Ok(Look::End);
                 }
                 let Some(Part::Block(part)) = self.get((run.id, entry.offset), held) else {
                     return Ok(Look::Missing(Wanted::Block(*entry)));
                 };
-                let found = part
-                    .find(block, limit, run.span)
-                    .ok_or_else(|| corrupt(run, entry.offset, "the block is malformed"))?;
+                let Some(found) = part.find(block, limit, run.span) else {
+                    self.cache.remove(&(run.id, entry.offset));
+                    let malformed = Err(corrupt(run, entry.offset, MALFORMED));
+                    self.tell(run, &place_of(entry), &malformed);
+                    return malformed;
+                };
                 if !found.is_empty() {
                     return Ok(Look::Found(found));
                 }
@@ -163,17 +209,8 @@ impl Runs {
 
     /// Reads a part that `look` missed, and keeps it in the cache and in `held`.
     pub(super) async fn load(&self, run: &RunMeta, wanted: Wanted, held: &mut Held) -> Result<()> {
-        let (key, part) = match wanted {
-            Wanted::Top => ((run.id, TOP), Part::Top(Arc::new(self.load_top(run).await?))),
-            Wanted::Section(e) => {
-                ((run.id, e.offset), Part::Section(Arc::new(self.load_section(run, e, held).await?)))
-            }
-            Wanted::Block(e) => {
-                let block = Block::new(self.load_part(run, e, held).await?)
-                    .ok_or_else(|| corrupt(run, e.offset, "the block is malformed"))?;
-                ((run.id, e.offset), Part::Block(Arc::new(block)))
-            }
-        };
+        let part = self.load_sound(run, wanted, held).await?;
+        let key = wanted.key(run);
         self.cache.insert(key, part.clone());
         held.0.push((key, part));
         Ok(())
@@ -191,21 +228,84 @@ impl Runs {
     }
 
     /// A section of a run, read past the cache.
-    pub(super) async fn section(&self, run: &RunMeta, entry: Entry) -> Result<Fence> {
+    pub(super) async fn section(&self, run: &RunMeta, entry: Entry) -> Result<Arc<Fence>> {
         if let Some(Part::Section(fence)) = self.cache.get(&(run.id, entry.offset)) {
-            return Ok(Fence::clone(&fence));
+            return Ok(fence);
         }
-        self.load_section(run, entry, &Held::default()).await
+        match self.load_sound(run, Wanted::Section(entry), &Held::default()).await? {
+            Part::Section(fence) => Ok(fence),
+            Part::Top(_) | Part::Block(_) => unreachable!("a section was wanted"),
+        }
     }
 
-    async fn load_section(&self, run: &RunMeta, entry: Entry, held: &Held) -> Result<Fence> {
-        let plain = self.load_part(run, entry, held).await?;
-        Fence::decode(TAG_SECTION, &plain, entry.offset)
-            .ok_or_else(|| corrupt(run, entry.offset, "the section is malformed"))
+    /// A part, verified. What does not verify is read from the store itself before it is believed.
+    async fn load_sound(&self, run: &RunMeta, wanted: Wanted, held: &Held) -> Result<Part> {
+        let place = wanted.place(run);
+        if self.damage.is_empty() || !self.damage.is_known(&self.io.name(run.id), &place) {
+            match self.load_from(Origin::Any, run, wanted, held).await {
+                Err(e) if e.is_damage() => self.io.forget(run),
+                loaded => return loaded,
+            }
+        }
+        let loaded = self.load_from(Origin::Store, run, wanted, held).await;
+        self.tell(run, &place, &loaded);
+        loaded
     }
 
-    async fn load_part(&self, run: &RunMeta, entry: Entry, held: &Held) -> Result<Vec<u8>> {
-        let sealed = self.read(run, entry.offset..entry.offset + u64::from(entry.bytes)).await?;
+    /// The sealed bytes of a block that did not verify, from the store itself, and verified.
+    pub(super) async fn read_block_again(
+        &self,
+        run: &RunMeta,
+        entry: Entry,
+        sealer: &Sealer,
+    ) -> Result<Bytes> {
+        self.io.forget(run);
+        let place = place_of(&entry);
+        let read = async {
+            let sealed = self.read(Origin::Store, run, place.clone()).await?;
+            let plain = open(sealer, run, entry.offset, &sealed)?;
+            let is_well_formed = block::decode(&plain, &mut Vec::new()).is_some();
+            is_well_formed.then_some(sealed).ok_or_else(|| corrupt(run, entry.offset, MALFORMED))
+        };
+        let read = read.await;
+        self.tell(run, &place, &read);
+        read
+    }
+
+    /// A merge found a run damaged. Most damage was told where it was met.
+    pub(super) fn note_unmergeable(&self, run: RunId, e: Error) {
+        let name = self.io.name(run);
+        if !self.damage.names(&name) {
+            self.damage.tell(&name, &(0..0), &Err::<(), _>(e), self.env.now());
+        }
+    }
+
+    /// Tells what came of reading a part from the store itself.
+    fn tell<T>(&self, run: &RunMeta, place: &Range<u64>, outcome: &Result<T>) {
+        if outcome.is_err() || !self.damage.is_empty() {
+            self.damage.tell(&self.io.name(run.id), place, outcome, self.env.now());
+        }
+    }
+
+    async fn load_from(&self, origin: Origin, run: &RunMeta, wanted: Wanted, held: &Held) -> Result<Part> {
+        Ok(match wanted {
+            Wanted::Top => Part::Top(Arc::new(self.load_top(origin, run).await?)),
+            Wanted::Section(e) => {
+                let plain = self.load_plain(origin, run, e, held).await?;
+                let fence = Fence::decode(TAG_SECTION, &plain, e.offset)
+                    .ok_or_else(|| corrupt(run, e.offset, "the section is malformed"))?;
+                Part::Section(Arc::new(fence))
+            }
+            Wanted::Block(e) => {
+                let plain = self.load_plain(origin, run, e, held).await?;
+                let block = Block::new(plain).ok_or_else(|| corrupt(run, e.offset, MALFORMED))?;
+                Part::Block(Arc::new(block))
+            }
+        })
+    }
+
+    async fn load_plain(&self, origin: Origin, run: &RunMeta, entry: Entry, held: &Held) -> Result<Vec<u8>> {
+        let sealed = self.read(origin, run, place_of(&entry)).await?;
         let sealer = match self.get((run.id, TOP), held) {
             Some(Part::Top(top)) => top.sealer.clone(),
             _ => self.sealer(run.id),
@@ -214,9 +314,13 @@ impl Runs {
     }
 
     /// Reads exactly `range` of a run, at most a few parts long.
-    async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+    async fn read(&self, origin: Origin, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         check_range(run, &range)?;
-        whole(run, &range, self.io.read(run, range.clone()).await?)
+        let bytes = match origin {
+            Origin::Any => self.io.read(run, range.clone()).await?,
+            Origin::Store => self.io.read_fresh(run, range.clone()).await?,
+        };
+        whole(run, &range, bytes)
     }
 
     /// As `read`, for a merge.
@@ -225,10 +329,10 @@ impl Runs {
         whole(run, &range, self.io.read_to_merge(run, range.clone()).await?)
     }
 
-    async fn load_top(&self, run: &RunMeta) -> Result<Top> {
+    async fn load_top(&self, origin: Origin, run: &RunMeta) -> Result<Top> {
         let sealer = self.sealer(run.id);
-        let tail_at = run.bytes.saturating_sub(TAIL_BYTES);
-        let tail = self.read(run, tail_at..run.bytes).await?;
+        let tail_at = tail_at(run);
+        let tail = self.read(origin, run, tail_at..run.bytes).await?;
         let trailer_bytes = TRAILER_BYTES + sealer.overhead();
         let Some((rest, mark)) = tail.split_last_chunk::<TAIL_MARK_BYTES>() else {
             return Err(corrupt(run, tail_at, "the object is too short for a run"));
@@ -253,7 +357,7 @@ impl Runs {
         let sealed = if trailer.top_offset >= tail_at {
             tail.slice((trailer.top_offset - tail_at) as usize..at)
         } else {
-            self.read(run, trailer.top_offset..trailer_at).await?
+            self.read(origin, run, trailer.top_offset..trailer_at).await?
         };
         let plain = open(&sealer, run, trailer.top_offset, &sealed)?;
         let fence = Fence::decode(TAG_TOP, &plain, trailer.top_offset)

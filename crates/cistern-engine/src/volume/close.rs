@@ -88,6 +88,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         store_error: None,
         store_error_age_ms: None,
         latched: None,
+        damage: volume.damage.report(volume.env.now()),
         write_back: None,
     };
     if let Some(writer) = &volume.writer {

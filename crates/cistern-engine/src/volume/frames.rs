@@ -2,7 +2,8 @@
 //!
 //! Frames that lie near each other in an object are fetched with one request, and of raw frames only the
 //! blocks that are needed. A frame that does not verify is dropped from the chunk cache and fetched
-//! once more; if it fails again, the object itself is bad and the read fails.
+//! once more, from the store itself; if it fails again, the object is damaged, which is told, and the read
+//! fails.
 
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
@@ -21,6 +22,8 @@ use crate::{
     Error, Result,
     cache::{CacheKey, ObjectReader, ObjectRef},
     codec::{ObjectKind, Sealer},
+    damage::Damage,
+    env::Env,
     log::{VolumeKeys, checkpoint::EpochStart, keys, salt_of},
     segment::{FrameShape, open_frame, open_raw},
     units::{BLOCK_BYTES, FrameRef, Mapping, Place, Salt, Seq},
@@ -42,7 +45,9 @@ pub struct DecodedCounts {
 
 /// Reads frames of one volume.
 pub struct FrameReader {
+    env: Env,
     reader: Arc<ObjectReader>,
+    damage: Arc<Damage>,
     keys: VolumeKeys,
     epochs: Arc<[EpochStart]>,
     shape: FrameShape,
@@ -95,10 +100,12 @@ struct Group {
 impl FrameReader {
     /// `memory_bytes` bounds the decoded frames that are kept.
     pub fn new(
+        env: Env,
         reader: Arc<ObjectReader>,
         keys: VolumeKeys,
         epochs: Arc<[EpochStart]>,
         memory_bytes: u64,
+        damage: Arc<Damage>,
     ) -> Self {
         let items = (memory_bytes / 16_384).max(16) as usize;
         let (hasher, lifecycle) = Default::default();
@@ -107,7 +114,7 @@ impl FrameReader {
         let (weighter, hasher, lifecycle) = Default::default();
         let sealers = Sealers::with(SEALERS_MAX, SEALERS_MAX as u64, weighter, hasher, lifecycle);
         let (hits, misses) = Default::default();
-        FrameReader { reader, keys, epochs, shape, decoded, hits, misses, sealers }
+        FrameReader { env, reader, damage, keys, epochs, shape, decoded, hits, misses, sealers }
     }
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
@@ -181,17 +188,31 @@ impl FrameReader {
     async fn read_group(&self, group: Group) -> Result<Vec<(usize, Bytes)>> {
         let (object, salt) = self.object(group.seq)?;
         let sealer = self.sealer(salt, group.seq);
-        let stored = self.reader.read(&object, group.range.clone(), self.reader.window_bytes()).await?;
-        if let Ok(all) = self.decode(&sealer, &group, &stored) {
-            return Ok(all);
+        if !self.damage.is_known(&object.key, &group.range) {
+            let read = self.reader.read(&object, group.range.clone(), self.reader.window_bytes()).await;
+            match read.and_then(|stored| self.decode(&sealer, &group, &stored).map_err(|(_, e)| e)) {
+                Err(e) if e.is_damage() => self.reader.forget(&object), // perhaps only our copy is bad
+                decoded => return decoded,
+            }
         }
-        // Perhaps only our copy is bad: take a fresh one, and believe that.
-        self.reader.forget(&object);
-        let stored = self.reader.read(&object, group.range.clone(), 0).await?;
-        self.decode(&sealer, &group, &stored)
+        let (place, decoded) = match self.reader.read_fresh(&object, group.range.clone()).await {
+            Ok(stored) => match self.decode(&sealer, &group, &stored) {
+                Ok(all) => (group.range.clone(), Ok(all)),
+                Err((place, e)) => (place, Err(e)),
+            },
+            Err(e) => (group.range.clone(), Err(e)),
+        };
+        self.damage.tell(&object.key, &place, &decoded, self.env.now());
+        decoded
     }
 
-    fn decode(&self, sealer: &Sealer, group: &Group, stored: &Bytes) -> Result<Vec<(usize, Bytes)>> {
+    /// The blocks of all parts; or what does not verify, and where it lies in the object.
+    fn decode(
+        &self,
+        sealer: &Sealer,
+        group: &Group,
+        stored: &Bytes,
+    ) -> Result<Vec<(usize, Bytes)>, (Range<u64>, Error)> {
         let mut out: Vec<(usize, Bytes)> = Vec::with_capacity(group.parts.len());
         let mut last: Option<(u64, Bytes)> = None;
         for part in &group.parts {
@@ -200,13 +221,15 @@ impl FrameReader {
                 _ => {
                     let from = (part.range.start - group.range.start) as usize;
                     let to = (part.range.end - group.range.start) as usize;
-                    let decoded = self.open(sealer, part, &stored[from..to])?;
+                    let decoded =
+                        self.open(sealer, part, &stored[from..to]).map_err(|e| (part.range.clone(), e))?;
                     self.decoded.insert((part.frame.seq.0, part.range.start), decoded.clone());
                     decoded
                 }
             };
             let blocks = self.cut(part, &decoded).ok_or_else(|| {
-                Error::corrupt(keys::entry(part.frame.seq), "a frame is shorter than the map says")
+                let short = "a frame is shorter than the map says";
+                (part.range.clone(), Error::corrupt(keys::entry(part.frame.seq), short))
             })?;
             out.push((part.at, blocks));
             last = Some((part.range.start, decoded));

@@ -17,16 +17,17 @@ use crate::{
     Error, Result,
     cache::{ChunkCache, ObjectReader},
     codec::{KeySource, MasterKey},
+    damage::Damage,
     env::Env,
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim, identity::Identity,
-        keys, read_committed, read_identity,
+        AppliedSegment, ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim,
+        identity::Identity, keys, read_committed, read_identity,
     },
     map::{Map, MapOptions},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
-    units::{BLOCK_BYTES, Epoch, JournalPos, VolumeId},
+    units::{BLOCK_BYTES, Epoch, JournalPos, Seq, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
         ahead::Ahead,
@@ -40,7 +41,7 @@ use crate::{
         runs::StoredRuns,
         write::Writer,
     },
-    writeback::{Parts, Tuning, WriteBack, WriteBackOptions},
+    writeback::{Parts, SegmentCounts, Tuning, WriteBack, WriteBackOptions},
 };
 
 /// Shares of the memory bound. The rest is for segments being packed and uploaded.
@@ -88,14 +89,14 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
 pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Volume {
     let env = parts.env.clone();
     let io = IoCounters::new(env.now());
-    let ReadSide { map, frames, ahead } = parts.build(keys, committed);
+    let ReadSide { map, frames, ahead, damage } = parts.build(keys, committed);
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
     };
-    Volume { env, id: keys.volume, io, map, frames, ahead, hot: None, opened, writer: None }
+    Volume { env, id: keys.volume, io, map, frames, ahead, damage, hot: None, opened, writer: None }
 }
 
 fn keep_hot_set(
@@ -128,7 +129,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 
     let parts =
         ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
-    let ReadSide { map, frames, ahead } = parts.build(&keys, &committed);
+    let ReadSide { map, frames, ahead, damage } = parts.build(&keys, &committed);
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes);
     journal.free(start);
     let tuning = tuning(&o, &journal);
@@ -141,7 +142,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let epoch = Some(log.epoch());
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
-    let write_back = start_write_back(&o, tuning, &identity, committed, &core, &log);
+    let write_back = start_write_back(&o, tuning, &identity, committed, &core, &log, damage.clone());
     let control = write_back.control().clone();
     control.note_append(start, journal.appended(), o.env.now());
     tracing::info!(
@@ -167,6 +168,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         map,
         frames,
         ahead,
+        damage,
         hot,
         opened,
         writer: Some(writer),
@@ -187,6 +189,7 @@ fn start_write_back(
     committed: Committed,
     core: &Arc<Core>,
     log: &crate::log::LogWriter,
+    damage: Arc<Damage>,
 ) -> WriteBack {
     let Committed { checkpoint, walk, applied, .. } = committed;
     let parts = Parts {
@@ -198,10 +201,16 @@ fn start_write_back(
         walk,
         checkpoint: checkpoint.as_ref().map(|c| (c.epoch, c.covered)),
         usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
-        applied: applied.iter().map(|a| (a.seq, a.data_bytes())).collect::<BTreeMap<_, _>>(),
+        applied: applied.iter().map(counts).collect::<BTreeMap<_, _>>(),
+        damage,
     };
     let options = WriteBackOptions { compression: identity.compression, tuning };
     WriteBack::start(parts, options, core.clone())
+}
+
+fn counts(segment: &AppliedSegment) -> (Seq, SegmentCounts) {
+    let mappings = segment.mappings.len() as u64;
+    (segment.seq, SegmentCounts { data_bytes: segment.data_bytes(), mappings })
 }
 
 /// Opens or makes the journal and claims the volume with it.
@@ -310,6 +319,7 @@ struct ReadSide {
     map: Arc<Map>,
     frames: Arc<FrameReader>,
     ahead: Ahead,
+    damage: Arc<Damage>,
 }
 
 impl ReadParts<'_> {
@@ -323,13 +333,17 @@ impl ReadParts<'_> {
             None => Default::default(),
         };
         let runs = Arc::new(StoredRuns::new(reader.clone(), self.stores.clone(), self.cache));
-        let options = MapOptions { memory_bytes: self.memory_bytes / MAP_SHARE, ..MapOptions::default() };
+        let damage = Arc::<Damage>::default();
+        let memory_bytes = self.memory_bytes / MAP_SHARE;
+        let options = MapOptions { memory_bytes, damage: damage.clone(), ..MapOptions::default() };
         let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
         for segment in &committed.applied {
             map.insert(&segment.mappings);
         }
         let epochs = committed.walk.epochs.clone().into();
-        let frames = FrameReader::new(reader.clone(), keys.clone(), epochs, self.memory_bytes / FRAMES_SHARE);
-        ReadSide { map, frames: Arc::new(frames), ahead: Ahead::new(reader, task, ahead_bytes) }
+        let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
+        let frames =
+            FrameReader::new(env, reader.clone(), keys.clone(), epochs, frames_bytes, damage.clone());
+        ReadSide { map, frames: Arc::new(frames), ahead: Ahead::new(reader, task, ahead_bytes), damage }
     }
 }

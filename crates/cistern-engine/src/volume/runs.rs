@@ -52,6 +52,18 @@ impl RunIo for StoredRuns {
         self.reader.read(&run_object(run), range, self.window_bytes()).await
     }
 
+    async fn read_fresh(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        self.reader.read_fresh(&run_object(run), range).await
+    }
+
+    fn forget(&self, run: &RunMeta) {
+        self.reader.forget(&run_object(run));
+    }
+
+    fn name(&self, id: RunId) -> String {
+        keys::run(id)
+    }
+
     async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
         put(&self.stores.write_back, id, body.clone()).await?;
         self.keep(id, &body);

@@ -148,7 +148,7 @@ impl Volume {
         stream::iter(several.to_vec())
             .map(|(object, range)| async move {
                 match self.frames.reader().warm(&object, range).await {
-                    Err(Error::NotFound(_)) => Ok(0), // superseded since it was named
+                    Err(e) if e.is_damage() => Ok(0), // superseded since it was named, or nothing to warm with
                     fetched => fetched,
                 }
             })

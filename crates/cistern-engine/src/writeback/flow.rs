@@ -19,9 +19,9 @@ use crate::{
     writeback::{
         Commit, CommittedSegment, Control, Parts, Shown, Tuning, WriteBackOptions,
         budget::Budget,
-        maintain::{self, Point},
         pack::{Load, pack, payload_bytes},
         pi::Controller,
+        points::{Point, Points, SegmentCounts},
         policy::{Decision, Situation, decide},
         uploads::Uploads,
     },
@@ -43,7 +43,7 @@ pub struct Flow {
     options: WriteBackOptions,
     control: Arc<Control>,
     commit: Arc<dyn Commit>,
-    points: maintain::Points,
+    points: Points,
     packed: JournalPos,
     /// Size of the volume as of `packed`.
     size_bytes: u64,
@@ -74,7 +74,7 @@ impl Flow {
         options: WriteBackOptions,
         control: Arc<Control>,
         commit: Arc<dyn Commit>,
-        points: maintain::Points,
+        points: Points,
     ) -> Flow {
         let (packed, size_bytes) = (parts.walk.journal_pos, parts.walk.size_bytes);
         let since_checkpoint = parts.applied.len() as u64;
@@ -252,14 +252,13 @@ impl Flow {
         tracing::debug!(seq = front.seq.0, data_bytes, "committed");
         self.since_checkpoint += 1;
         let point = Point { covered: front.seq, journal_pos: to, size_bytes: front.size_after };
-        self.points.note(point, data_bytes);
-        if self.since_checkpoint >= SEGMENTS_PER_CHECKPOINT
-            || self.parts.map.table_len() >= TABLE_MAPPINGS_MAX
-        {
+        self.points.note(point, SegmentCounts { data_bytes, mappings: mappings.len() as u64 });
+        let is_due = self.since_checkpoint >= SEGMENTS_PER_CHECKPOINT
+            || self.parts.map.table_len() >= TABLE_MAPPINGS_MAX;
+        if is_due && self.points.try_freeze(&self.parts.map, point) {
             self.since_checkpoint = 0;
-            self.parts.map.freeze(front.seq);
-            self.points.push(point).await; // waits when maintenance is far behind
         }
+        self.points.room(|| self.parts.map.tables_len()).await;
         Ok(())
     }
 

@@ -1,84 +1,33 @@
 //! Behind the commits: memory tables become runs, runs are merged, checkpoints are written.
 //!
-//! One task, so there is never more than one checkpoint or merge at a time. A checkpoint names a
-//! state of the map that is wholly in the store. Trouble here never stops the volume: it is tried
-//! again, and commits slow down only when the queue of frozen tables is full.
+//! One task with two loops side by side: one writes checkpoints, one merges, so there is never more than one
+//! of either, and neither waits for the other. A checkpoint names a state of the map that is wholly in the
+//! store. Trouble here never stops the volume: it is shown, and tried again at growing intervals; commits go
+//! on meanwhile, as far as memory allows ([`super::points`]).
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::sync::mpsc;
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc};
 
 use crate::{
-    Result,
+    Error, Result,
     env::Env,
     gc,
-    log::{
-        LogWriter, Walk,
-        checkpoint::{Checkpoint, UsageRef},
-        keys,
-        usage::{SegmentUsage, USAGE_BYTES_MAX, decode_usage, encode_usage},
-    },
-    map::{Dead, Map},
+    log::{LogWriter, Walk, checkpoint::Checkpoint},
+    map::Map,
     store::Stores,
-    units::{BLOCK_BYTES, Epoch, JournalPos, RunId, Seq},
-    writeback::{Control, Parts},
+    units::{Epoch, Seq},
+    writeback::{
+        Control, Parts,
+        points::{Point, Points, Progress},
+        usage::Accounts,
+    },
 };
 
-/// Frozen tables that may wait. Each holds the mappings of one checkpoint interval in memory.
-const POINTS_MAX: usize = 3;
-/// Pause after trouble.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Usage objects a checkpoint names before they are merged into one.
-const USAGE_OBJECTS_MAX: usize = 16;
-
-/// A place in the history at which the memory table was frozen.
-#[derive(Clone, Copy, Debug)]
-pub struct Point {
-    pub covered: Seq,
-    pub journal_pos: JournalPos,
-    pub size_bytes: u64,
-}
-
-/// The flow's end: where it says what it committed.
-pub struct Points {
-    send: mpsc::Sender<Point>,
-    progress: Arc<Mutex<Progress>>,
-}
-
-/// What was committed and is in no checkpoint yet.
-struct Progress {
-    /// The newest commit, frozen or not; at first the claim.
-    newest: Point,
-    /// Bytes of block data by seq.
-    written: BTreeMap<Seq, u64>,
-}
-
-impl Points {
-    /// A segment was committed.
-    pub fn note(&self, point: Point, data_bytes: u64) {
-        let mut progress = self.progress.lock().expect("no panic under this lock");
-        progress.newest = point;
-        progress.written.insert(point.covered, data_bytes);
-    }
-
-    /// The memory table was frozen at `point`. Waits while too many tables wait.
-    pub async fn push(&self, point: Point) {
-        // The receiver only goes away when everything is being stopped.
-        let _ = self.send.send(point).await;
-    }
-}
-
-/// What one segment's counts change by.
-#[derive(Default)]
-struct Delta {
-    written: u64,
-    dead: u64,
-}
+/// Pause after trouble: at first, and at most after more of it.
+const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Writes runs and checkpoints.
 pub struct Maintainer {
@@ -87,30 +36,38 @@ pub struct Maintainer {
     map: Arc<Map>,
     log: LogWriter,
     walk: Walk,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Progress>,
+    /// The levels have changed since merges were done.
+    merges_due: Notify,
     /// What the newest checkpoint named. Held over awaits: there is one writer of checkpoints.
     last: tokio::sync::Mutex<LastCheckpoint>,
 }
 
 struct LastCheckpoint {
     name: Option<(Epoch, Seq)>,
-    usage: Vec<UsageRef>,
-    /// What died since.
-    dead: Dead,
+    accounts: Accounts,
+    /// A checkpoint that may be in the store or not, because its reply was lost or never came: nothing else
+    /// may be sent under its name.
+    sent: Option<(Seq, Bytes)>,
 }
 
 impl Maintainer {
     pub fn new(parts: &Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
         let walk = parts.walk.clone();
         let newest = Point { covered: walk.seq, journal_pos: walk.journal_pos, size_bytes: walk.size_bytes };
-        let progress = Arc::new(Mutex::new(Progress { newest, written: parts.applied.clone() }));
-        let (send, receive) = mpsc::channel(POINTS_MAX);
-        let points = Points { send, progress: progress.clone() };
-        let last = tokio::sync::Mutex::new(LastCheckpoint {
-            name: parts.checkpoint,
-            usage: parts.usage.clone(),
-            dead: Dead::default(),
-        });
+        let progress = Progress::new(newest, parts.applied.clone());
+        let (points, receive) = Points::new(progress.clone());
+        let accounts = Accounts::new(
+            parts.env.clone(),
+            parts.stores.write_back.clone(),
+            parts.log.clone(),
+            parts.damage.clone(),
+            parts.usage.clone(),
+            parts.checkpoint.map_or(Seq(0), |(_, covered)| covered),
+        );
+        let last = LastCheckpoint { name: parts.checkpoint, accounts, sent: None };
+        let merges_due = Notify::new();
+        merges_due.notify_one();
         let maintainer = Maintainer {
             env: parts.env.clone(),
             stores: parts.stores.clone(),
@@ -118,84 +75,112 @@ impl Maintainer {
             log: parts.log.clone(),
             walk,
             progress,
-            last,
+            merges_due,
+            last: tokio::sync::Mutex::new(last),
         };
         (maintainer, points, receive)
     }
 
     /// Runs until dropped, and rests while the write-back is paused.
-    pub async fn run(&self, mut frozen: mpsc::Receiver<Point>, control: &Control) {
-        let mut merges_due = true;
-        loop {
-            control.unpaused().await;
-            let next = match frozen.try_recv() {
-                Ok(point) => Some(point),
-                Err(mpsc::error::TryRecvError::Disconnected) => return,
-                Err(mpsc::error::TryRecvError::Empty) if merges_due => None,
-                Err(mpsc::error::TryRecvError::Empty) => match frozen.recv().await {
-                    Some(point) => Some(point),
-                    None => return,
-                },
-            };
-            match next {
-                Some(point) => {
-                    self.until_done("writing a checkpoint", || self.checkpoint(point)).await;
-                    merges_due = true;
+    pub async fn run(&self, frozen: mpsc::Receiver<Point>, control: &Control) {
+        tokio::select! {
+            biased;
+            () = self.write_checkpoints(frozen, control) => {}
+            () = self.merge_runs(control) => {}
+        }
+    }
+
+    /// Until the flow has ended.
+    async fn write_checkpoints(&self, mut frozen: mpsc::Receiver<Point>, control: &Control) {
+        while let Some(mut point) = frozen.recv().await {
+            self.flush_until_done(point.covered, control).await;
+            let mut pause = RETRY_PAUSE_MIN;
+            while let Err(e) = self.checkpoint(point).await {
+                self.rest("writing a checkpoint", &e, &mut pause).await;
+                control.unpaused().await;
+                // A later one is as good, and its table leaves memory even while checkpoints are refused.
+                if let Ok(later) = frozen.try_recv() {
+                    point = later;
+                    self.flush_until_done(point.covered, control).await;
                 }
-                None => merges_due = self.until_done("merging runs", || self.map.merge_step()).await,
             }
         }
+    }
+
+    async fn merge_runs(&self, control: &Control) {
+        loop {
+            self.merges_due.notified().await;
+            while self.until_done("merging runs", control, || self.map.merge_step()).await {}
+        }
+    }
+
+    async fn flush_until_done(&self, covered: Seq, control: &Control) {
+        self.until_done("writing the map", control, || self.flush_to(covered)).await;
     }
 
     async fn until_done<T, F: Future<Output = Result<T>>>(
         &self,
         what: &str,
+        control: &Control,
         mut step: impl FnMut() -> F,
     ) -> T {
+        let mut pause = RETRY_PAUSE_MIN;
         loop {
+            control.unpaused().await;
             match step().await {
                 Ok(done) => return done,
-                Err(e) => {
-                    tracing::warn!(error = %e, "{what} failed; it will be tried again");
-                    self.env.sleep(RETRY_PAUSE).await;
-                }
+                Err(e) => self.rest(what, &e, &mut pause).await,
             }
         }
     }
 
+    /// After trouble: shows it, waits, and makes the next pause longer.
+    async fn rest(&self, what: &str, e: &Error, pause: &mut Duration) {
+        self.log.note_trouble(e);
+        match *pause == RETRY_PAUSE_MIN {
+            true => tracing::warn!(error = %e, "{what} failed; it will be tried again"),
+            false => tracing::debug!(error = %e, "{what} failed again"),
+        }
+        self.env.sleep(*pause).await;
+        *pause = (*pause * 2).min(RETRY_PAUSE_MAX);
+    }
+
     /// Covers everything committed by a last checkpoint.
     pub async fn checkpoint_all(&self) -> Result<()> {
-        let newest = self.progress.lock().expect("no panic under this lock").newest;
+        let newest = self.progress.newest();
         self.map.freeze(newest.covered);
+        self.flush_to(newest.covered).await?;
         self.checkpoint(newest).await
     }
 
-    /// Flushes the tables up to `point` and writes the checkpoint there.
+    /// Writes the frozen tables up to `covered` as runs.
+    async fn flush_to(&self, covered: Seq) -> Result<()> {
+        while self.map.covered() < covered {
+            let flushed = self.map.flush().await?;
+            assert!(flushed, "a table was frozen at every point");
+            self.progress.flushed();
+            self.merges_due.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Writes the checkpoint at `point`, up to which everything is in runs.
     async fn checkpoint(&self, point: Point) -> Result<()> {
         let mut last = self.last.lock().await;
         let name = (self.log.epoch(), point.covered);
         if last.name == Some(name) {
             return Ok(()); // nothing was committed since; the name is taken
         }
-        let levels = loop {
-            let state = self.map.take_state();
-            last.dead.add(&state.dead);
-            if state.covered == point.covered {
-                break state.levels;
-            }
-            assert!(state.covered < point.covered, "points are taken in order");
-            let flushed = self.map.flush().await?;
-            assert!(flushed, "a table was frozen at every point");
+        let body = match &last.sent {
+            Some((covered, body)) if *covered == point.covered => body.clone(),
+            _ => self.compose(&mut last, point).await?,
         };
-        let usage = self.write_usage(&last.usage, &last.dead, point.covered).await?;
-        self.log.put_checkpoint(&self.describe(point, levels, usage.clone())).await?;
-        last.dead = Dead::default();
-        self.progress.lock().expect("no panic under this lock").written.retain(|seq, _| *seq > point.covered);
+        self.log.put_checkpoint(point.covered, body).await?;
+        last.sent = None;
+        self.progress.covered(point.covered);
         tracing::debug!(seq = point.covered.0, "checkpoint");
-        let previous = last.name.replace(name);
-        last.usage = usage;
         // The appends this checkpoint covers came after the previous one: older ones may go.
-        if let Some(previous) = previous
+        if let Some(previous) = last.name.replace(name)
             && previous.1 < point.covered
             && previous.0 == name.0
         {
@@ -204,8 +189,13 @@ impl Maintainer {
         Ok(())
     }
 
-    fn describe(&self, point: Point, levels: crate::map::Levels, usage: Vec<UsageRef>) -> Checkpoint {
-        Checkpoint {
+    /// The bytes of the checkpoint at `point`, which from now on are the only ones for its name.
+    async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
+        let state = self.map.take_state();
+        assert_eq!(state.covered, point.covered, "points are taken in order, and each is flushed first");
+        last.accounts.add_dead(&state.dead);
+        last.accounts.write(&self.progress, point.covered).await?;
+        let checkpoint = Checkpoint {
             epoch: self.log.epoch(),
             covered: point.covered,
             journal: self.walk.journal,
@@ -213,48 +203,13 @@ impl Maintainer {
             size_bytes: point.size_bytes,
             claim: self.walk.claim.clone().expect("a writer has claimed"),
             epochs: self.walk.epochs.clone(),
-            levels,
-            usage,
+            levels: state.levels,
+            usage: last.accounts.named().to_vec(),
             roots: None,
-        }
-    }
-
-    /// Writes what became written and dead since the last checkpoint as a usage object, and joins the
-    /// objects when there are many. Returns what the next checkpoint names.
-    async fn write_usage(&self, named: &[UsageRef], dead: &Dead, covered: Seq) -> Result<Vec<UsageRef>> {
-        let mut deltas: BTreeMap<Seq, Delta> = BTreeMap::new();
-        for (seq, blocks) in &dead.free {
-            deltas.entry(*seq).or_default().dead += blocks * BLOCK_BYTES as u64;
-        }
-        {
-            let progress = self.progress.lock().expect("no panic under this lock");
-            for (seq, bytes) in progress.written.range(..=covered) {
-                deltas.entry(*seq).or_default().written += bytes;
-            }
-        }
-        if deltas.is_empty() {
-            return Ok(named.to_vec());
-        }
+        };
         let keys = self.log.keys();
-        let mut kept = named.to_vec();
-        if kept.len() >= USAGE_OBJECTS_MAX {
-            for old in kept.drain(..) {
-                let body = self.stores.write_back.get(&keys::run(old.id), USAGE_BYTES_MAX).await?;
-                for more in decode_usage(keys.key.as_deref(), keys.volume, old.id, &body)? {
-                    let sum = deltas.entry(more.seq).or_default();
-                    sum.written += more.written_bytes;
-                    sum.dead += more.dead_bytes;
-                }
-            }
-        }
-        let id = RunId(self.env.uuid());
-        let changes: Vec<SegmentUsage> = deltas
-            .into_iter()
-            .map(|(seq, d)| SegmentUsage { seq, written_bytes: d.written, dead_bytes: d.dead })
-            .collect();
-        let body = encode_usage(keys.key.as_deref(), keys.volume, id, &changes);
-        kept.push(UsageRef { id, bytes: body.len() as u64 });
-        self.log.put_unique(&keys::run(id), body).await?;
-        Ok(kept)
+        let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;
+        last.sent = Some((point.covered, body.clone()));
+        Ok(body)
     }
 }

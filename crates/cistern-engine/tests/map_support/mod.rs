@@ -4,7 +4,7 @@
 #![allow(dead_code)] // each test uses a part
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{
         Arc, Mutex,
@@ -66,11 +66,30 @@ pub fn plain_env() -> Env {
 pub struct MemoryRuns {
     pub objects: Mutex<BTreeMap<RunId, Bytes>>,
     pub reads: AtomicU64,
+    /// Every run that is not in here has a bad copy at hand, until it is forgotten.
+    pub forgotten: Mutex<Option<BTreeSet<RunId>>>,
+}
+
+impl MemoryRuns {
+    /// From now on there is a bad copy of every run.
+    pub fn spoil_copies(&self) {
+        *self.forgotten.lock().unwrap() = Some(BTreeSet::new());
+    }
 }
 
 #[async_trait]
 impl RunIo for MemoryRuns {
     async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        let bytes = self.read_fresh(run, range).await?;
+        let is_bad = self.forgotten.lock().unwrap().as_ref().is_some_and(|sound| !sound.contains(&run.id));
+        Ok(if is_bad { bytes.iter().map(|byte| byte ^ 1).collect() } else { bytes })
+    }
+    fn forget(&self, run: &RunMeta) {
+        if let Some(forgotten) = &mut *self.forgotten.lock().unwrap() {
+            forgotten.insert(run.id);
+        }
+    }
+    async fn read_fresh(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let objects = self.objects.lock().unwrap();
         let body = objects.get(&run.id).ok_or_else(|| Error::NotFound(run.id.to_string()))?;

@@ -1,5 +1,6 @@
 //! `cistern status`: what the daemons of this host are doing.
 
+mod damage;
 mod io;
 mod writeback;
 
@@ -196,6 +197,7 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
         let age = Span(Duration::from_millis(status.store_error_age_ms.unwrap_or(0)));
         rows.push(("store error", format!("{age} ago: {error}")));
     }
+    rows.extend(damage::lines(&status.damage).into_iter().map(|line| ("damaged", line)));
     if let Some(why) = &status.latched {
         rows.push(("stopped", why.clone()));
     }

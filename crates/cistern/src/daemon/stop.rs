@@ -134,6 +134,7 @@ mod tests {
             store_error: None,
             store_error_age_ms: None,
             latched: None,
+            damage: Default::default(),
             write_back: None,
         }
     }

@@ -215,6 +215,13 @@ pub const TABLE: &[Metric] = &[
         samples: |seen| by_volume(seen, |status| Value::Count(status.latched.is_some().into())),
     },
     Metric {
+        name: "cistern_damaged_objects",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Objects in the store that were found damaged or missing and did not read well since; status names them",
+        samples: |seen| by_volume(seen, |status| Value::Count(status.damage.objects.len() as u64)),
+    },
+    Metric {
         name: "cistern_volume_read_only",
         kind: Gauge,
         labels: VOLUME,
