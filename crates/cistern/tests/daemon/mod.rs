@@ -118,6 +118,10 @@ impl Daemon {
         panic!("did not start: {:?} {line}{}", ended.code, ended.stderr);
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: i32) {
         let pid = libc::pid_t::try_from(self.child.id()).expect("a process id");
         // SAFETY: a signal to a child that was not waited for yet.
