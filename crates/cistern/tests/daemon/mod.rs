@@ -165,6 +165,14 @@ impl Daemon {
         ended.stderr
     }
 
+    /// Stops it in an orderly way while not everything can be in the store; the exit code says so.
+    pub fn stop_unclean(self) -> String {
+        self.signal(libc::SIGTERM);
+        let ended = self.wait();
+        assert_eq!(ended.code, Some(8), "{}", ended.stderr);
+        ended.stderr
+    }
+
     /// The power goes.
     pub fn kill(self) {
         self.signal(libc::SIGKILL);
