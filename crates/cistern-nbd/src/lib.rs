@@ -14,7 +14,7 @@
 //! | `handshake`, `session` | the two phases of one connection |
 //! | `listen`, `tls`, `conn` | addresses, certificates, sockets |
 //! | `lanes` | the threads on which connections are served |
-//! | `pool` | the memory that all connections share |
+//! | `pool`, `patience` | the memory that all connections share, and who may hold it how long |
 //! | `slots` | the places for connections, served and unfinished |
 //! | `server` | accepting, graceful stop |
 //!
@@ -31,6 +31,7 @@ mod lanes;
 mod listen;
 mod option;
 mod output;
+mod patience;
 mod pool;
 mod reply;
 mod server;

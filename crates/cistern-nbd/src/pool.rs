@@ -144,7 +144,8 @@ impl Pool {
     /// Grants from the front what there is room for; says whom to wake.
     fn serve(&self, shelf: &mut Shelf) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while let Some(waiter) = shelf.queue.pop_front_if(|waiter| waiter.bytes <= shelf.free) {
+        while shelf.queue.front().is_some_and(|waiter| waiter.bytes <= shelf.free) {
+            let Some(waiter) = shelf.queue.pop_front() else { break };
             shelf.free -= waiter.bytes;
             shelf.granted.push(waiter.ticket);
             self.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::watch,
-    time::{Sleep, sleep, timeout},
+    time::timeout,
 };
 
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
     gate::{self, Moment, Refusal, Request, Terms, Verdict},
     input::Input,
     output::Output,
+    patience::Patience,
     pool::Share,
     reply::{self, Style, Ticket},
     wire::{BadMagic, COMPACT_HEADER_BYTES, EXTENDED_HEADER_BYTES, Header},
@@ -47,8 +48,6 @@ const SEND_BYTES: usize = 256 << 10;
 const ANSWERS_MAX: usize = 8;
 /// Turns of the loop after which other tasks get a chance; a turn is at most one batch.
 const TURNS_MAX: usize = 16;
-/// Looks at a client's progress in the time after which one without any may lose its connection.
-const STALL_LOOKS: u32 = 8;
 /// How long a client that said goodbye may take to fetch the replies it is owed.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(10);
 /// How long a client may take to hang up after the server did, before its last replies are put
@@ -430,40 +429,6 @@ impl<'a> Session<'a> {
             Poll::Ready(Ok(())) if self.running.is_empty() => Poll::Ready(()),
             _ => Poll::Pending,
         }
-    }
-}
-
-/// How long a client may hold what others wait for without moving. Any progress counts, however slow: a client on
-/// a busy machine or a thin link never gets here.
-struct Patience {
-    look: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
-    /// Looks in a row that saw no progress.
-    idle_looks: u32,
-    /// Bytes came or left since the last look.
-    moved: bool,
-}
-
-impl Patience {
-    fn new(limit: Duration) -> Patience {
-        Patience {
-            look: (limit / STALL_LOOKS).max(Duration::from_millis(1)),
-            timer: None,
-            idle_looks: 0,
-            moved: false,
-        }
-    }
-
-    /// Whether there was no progress for the whole time. Wakes the task for each further look.
-    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        let look = self.look;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(look)));
-        while timer.as_mut().poll(cx).is_ready() {
-            self.idle_looks = if self.moved { 0 } else { self.idle_looks.saturating_add(1) };
-            self.moved = false;
-            timer.set(sleep(look));
-        }
-        self.idle_looks > STALL_LOOKS
     }
 }
 
