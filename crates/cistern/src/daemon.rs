@@ -27,6 +27,7 @@ use std::{
 
 pub use live::SettingStatus;
 pub use open::{open_once, volume_directory, volume_disk};
+pub use signals::EndAtOnce;
 
 use cistern_engine::{
     cache::ChunkCache,
@@ -84,6 +85,7 @@ pub struct Daemon {
 
 /// Serves until told to stop.
 pub async fn run(env: &Env, plan: Plan) -> Outcome {
+    let at_once = EndAtOnce::listen()?;
     host::start_logging();
     panic::stop_on_panic();
     host::raise_descriptor_limit();
@@ -94,11 +96,12 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         None => None,
     };
     let limits = listen::server_settings(plan.settings.memory_bytes);
-    // Until here a signal ends the process by itself: at a passphrase prompt that is what people
-    // expect, and for a volume half open it is a crash like any other.
+    // Until the volumes are open a signal ends the process: at a passphrase prompt, or while a store does not answer,
+    // that is what people expect, and for a volume half open it is a crash like any other.
     let scheduler = Scheduler::new(env.clone());
     let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
     let mut signals = signals::Signals::listen()?;
+    drop(at_once);
     let daemon = Arc::new(Daemon {
         env: env.clone(),
         served,
