@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IoSlice},
+    net::IpAddr,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -23,6 +24,16 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 pub(crate) enum Accepted {
     Unix(std::os::unix::net::UnixStream),
     Tcp(std::net::TcpStream),
+}
+
+impl Accepted {
+    /// The host at the other end; `None` for a Unix socket.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Accepted::Unix(_) => None,
+            Accepted::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+        }
+    }
 }
 
 /// A socket that the event loop of its thread watches.

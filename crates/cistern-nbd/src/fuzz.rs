@@ -17,11 +17,11 @@ pub fn options(data: &[u8]) {
 }
 
 /// Decodes `data` as compact and as extended request headers, and judges them: the first byte
-/// selects what was negotiated, the rest is the header and, for a block status, its filter.
+/// selects what was negotiated (its lowest bit nothing), the rest is the header and, for a block status, its filter.
 pub fn request(data: &[u8]) {
     let Some((&bits, data)) = data.split_first() else { return };
     let bit = |n: u8| bits & 1 << n != 0;
-    let moment = Moment { size_bytes: 1 << 40, stopping: bit(0) };
+    let moment = Moment { size_bytes: 1 << 40 };
     for extended in [false, true] {
         let terms = Terms {
             extended,

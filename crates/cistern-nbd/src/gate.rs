@@ -36,8 +36,6 @@ pub(crate) struct Terms {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) size_bytes: u64,
-    /// The server is stopping: nothing new is begun.
-    pub(crate) stopping: bool,
 }
 
 /// A request that may be run. Ranges are not empty, aligned and inside the export.
@@ -134,9 +132,6 @@ fn payload_bytes(header: &Header, terms: &Terms) -> u64 {
 
 fn request(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -> Result<Request, Refusal> {
     check_flags(header, terms)?;
-    if moment.stopping {
-        return refuse(Errno::Shutdown, "the server is stopping");
-    }
     let fua = header.flags & cmd_flag::FUA != 0;
     match header.command {
         cmd::READ => {

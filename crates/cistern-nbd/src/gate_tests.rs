@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const SIZE: u64 = 1 << 20;
-const MOMENT: Moment = Moment { size_bytes: SIZE, stopping: false };
+const MOMENT: Moment = Moment { size_bytes: SIZE };
 const COMPACT: Terms =
     Terms { extended: false, structured: false, status: false, read_only: false, fast_zero: true };
 const EXTENDED: Terms =
@@ -76,7 +76,7 @@ fn flags_follow_the_negotiation() {
 /// The data of a write follows whether its flag says so or not: qemu does not set it.
 #[test]
 fn a_write_has_its_data_with_or_without_the_flag() {
-    let moment = Moment { size_bytes: SIZE, stopping: false };
+    let moment = Moment { size_bytes: SIZE };
     for flags in [0, cmd_flag::PAYLOAD_LEN, cmd_flag::FUA] {
         let verdict = judge(&header(cmd::WRITE, flags, 0, 4096), &EXTENDED, &moment);
         assert!(matches!(verdict, Verdict::Run { payload: 4096, .. }), "{flags}: {verdict:?}");
@@ -86,7 +86,7 @@ fn a_write_has_its_data_with_or_without_the_flag() {
 /// Lengths that carry data are bounded by 32 MiB; lengths of effect only by the export.
 #[test]
 fn lengths() {
-    let moment = Moment { size_bytes: 1 << 50, stopping: false };
+    let moment = Moment { size_bytes: 1 << 50 };
     let judge =
         |command, flags, length, terms: &Terms| judge(&header(command, flags, 0, length), terms, &moment);
     let errno = |verdict| match verdict {
@@ -124,7 +124,7 @@ fn shape_of_ranges() {
 /// A size that is no multiple of 512 leaves its tail out of reach, never a half sector in it.
 #[test]
 fn odd_sizes() {
-    let moment = Moment { size_bytes: 1000, stopping: false };
+    let moment = Moment { size_bytes: 1000 };
     let verdict = |length| judge(&header(cmd::READ, 0, 0, length), &COMPACT, &moment);
     assert!(matches!(verdict(512), Verdict::Run { .. }));
     assert!(matches!(verdict(1024), Verdict::Refuse { .. }));
@@ -142,17 +142,6 @@ fn read_only() {
         assert_eq!(refused(command, 0, 0, 512, &terms), None);
     }
     assert_eq!(refused(cmd::FLUSH, 0, 0, 0, &terms), None);
-}
-
-/// A stopping server begins nothing new, but still consumes payloads and understands goodbye.
-#[test]
-fn stopping() {
-    let moment = Moment { size_bytes: SIZE, stopping: true };
-    let verdict = judge(&header(cmd::WRITE, 0, 0, 4096), &COMPACT, &moment);
-    assert!(
-        matches!(verdict, Verdict::Refuse { refusal, payload: 4096 } if refusal.errno == Errno::Shutdown)
-    );
-    assert_eq!(judge(&header(cmd::DISC, 0, 0, 0), &COMPACT, &moment), Verdict::Disconnect);
 }
 
 /// The payload of a block status names each known context at most once, and a range in bounds.
@@ -188,13 +177,13 @@ proptest! {
         offset in prop_oneof![(0u64..4096).prop_map(|n| n * 512), any::<u64>()],
         length in prop_oneof![(0u64..4096).prop_map(|n| n * 512), any::<u64>()],
         extended: bool, structured: bool, status: bool, read_only: bool, fast_zero: bool,
-        size_bytes in prop_oneof![Just(SIZE), any::<u64>()], stopping: bool,
+        size_bytes in prop_oneof![Just(SIZE), any::<u64>()],
     ) {
         let terms = Terms { extended, structured, status, read_only, fast_zero };
-        let moment = Moment { size_bytes, stopping };
+        let moment = Moment { size_bytes };
         match judge(&header(command, flags, offset, length), &terms, &moment) {
             Verdict::Run { request, payload } => {
-                prop_assert!(payload <= MAX && !stopping);
+                prop_assert!(payload <= MAX);
                 match request {
                     Request::Flush => {}
                     Request::FilteredStatus { .. } => prop_assert!(payload <= 8 + 4 * FILTER_IDS_MAX),

@@ -269,10 +269,9 @@ impl<'a> Handshake<'a> {
             let text = properties.description.as_bytes();
             self.reply(code, rep::INFO, &[&info::DESCRIPTION.to_be_bytes(), text]);
         }
-        if request.wants(info::BLOCK_SIZE) {
-            let sizes = [BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
-            self.reply(code, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
-        }
+        // Asked for or not: they are not the protocol's default, and are enforced for everybody.
+        let sizes = [BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+        self.reply(code, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
         self.reply(code, rep::ACK, &[]);
         let terms = self.terms(request.name, &properties);
         (code == opt::GO).then_some(Agreed { export, terms })

@@ -94,6 +94,12 @@ impl Input {
         None
     }
 
+    /// How many of the next `len` bytes have not arrived.
+    pub(crate) fn missing(&self, len: u64) -> usize {
+        let here = self.large.as_ref().map_or(self.batch.len(), |(large, _)| large.len());
+        usize::try_from(len.saturating_sub(here as u64)).unwrap_or(usize::MAX)
+    }
+
     /// Nothing has arrived that is not consumed.
     pub(crate) fn is_empty(&self) -> bool {
         self.batch.is_empty() && self.large.is_none()
@@ -104,6 +110,19 @@ impl Input {
     where
         S: AsyncRead + Unpin,
     {
+        self.poll_fill_limited(cx, stream, usize::MAX)
+    }
+
+    /// As `poll_fill`, but nothing behind the `owed` bytes that are still to come of the request at hand.
+    pub(crate) fn poll_fill_limited<S>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+        owed: usize,
+    ) -> Poll<io::Result<usize>>
+    where
+        S: AsyncRead + Unpin,
+    {
         if let Some((large, len)) = &mut self.large {
             let missing = *len - large.len();
             let mut room = large.limit(missing);
@@ -111,7 +130,7 @@ impl Input {
         }
         self.make_room();
         let room = self.batch.capacity() - self.batch.len();
-        let limit = if self.after_large { AHEAD_OF_LARGE_BYTES.min(room) } else { room };
+        let limit = if self.after_large { AHEAD_OF_LARGE_BYTES.min(room) } else { room }.min(owed);
         let read = ready!(pin!(stream.read_buf(&mut (&mut self.batch).limit(limit))).poll(cx))?;
         if read == self.batch_bytes {
             self.batch_bytes = (self.batch_bytes * 4).min(BATCH_BYTES_MAX);

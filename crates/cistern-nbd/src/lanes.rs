@@ -13,7 +13,7 @@ use std::{
 use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
 };
 
 /// More threads than this do not help: what a connection costs is mostly its system calls.
@@ -67,7 +67,7 @@ impl Lanes {
         &self,
         tasks: &mut JoinSet<()>,
         connection: impl Future<Output = ()> + Send + 'static,
-    ) {
+    ) -> AbortHandle {
         let lane =
             self.0.iter().min_by_key(|lane| Arc::strong_count(&lane.load)).expect("there is a processor");
         let place = lane.load.clone();
@@ -75,7 +75,7 @@ impl Lanes {
             connection.await;
             drop(place);
         };
-        tasks.spawn_on(task, &lane.runtime);
+        tasks.spawn_on(task, &lane.runtime)
     }
 }
 

@@ -14,10 +14,12 @@
 //! | `handshake`, `session` | the two phases of one connection |
 //! | `listen`, `tls`, `conn` | addresses, certificates, sockets |
 //! | `lanes` | the threads on which connections are served |
-//! | `server` | accepting, the cap on connections, graceful stop |
+//! | `pool`, `patience` | the memory that all connections share, and who may hold it how long |
+//! | `slots` | the places for connections, served and unfinished |
+//! | `server` | accepting, graceful stop |
 //!
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
-//! budget; no task outlives `Server::serve`; every queue has a named limit.
+//! budget, or all of them more than theirs; no task outlives `Server::serve`; every queue has a named limit.
 
 mod conn;
 mod export;
@@ -29,9 +31,12 @@ mod lanes;
 mod listen;
 mod option;
 mod output;
+mod patience;
+mod pool;
 mod reply;
 mod server;
 mod session;
+mod slots;
 mod tls;
 mod wire;
 

@@ -18,6 +18,9 @@ use tokio::io::AsyncWrite;
 const COPY_BYTES_MAX: usize = 4 << 10;
 /// Bytes of the gathering buffer after which it is queued as it is and a new one begun.
 const TAIL_BYTES_MAX: usize = 256 << 10;
+/// Bytes of data that is copied if it cannot leave at once: it may be a small part of a large buffer, which would
+/// live as long as the client pleases.
+const PINNED_BYTES_MAX: usize = 128 << 10;
 /// Entries of one vectored write.
 const SLICES_MAX: usize = 64;
 /// What zeroes are sent from where a client has to be told them byte by byte.
@@ -31,6 +34,8 @@ pub(crate) struct Output {
     tail: BytesMut,
     /// Bytes in `queue` and `tail`.
     queued: usize,
+    /// So many parts at the end of `queue` may be slices of larger buffers.
+    pinning: usize,
 }
 
 impl Output {
@@ -44,7 +49,7 @@ impl Output {
         self.tail.extend_from_slice(bytes);
         self.queued += bytes.len();
         if self.tail.len() >= TAIL_BYTES_MAX {
-            self.queue.push_back(self.tail.split().freeze());
+            self.queue_tail();
         }
     }
 
@@ -54,10 +59,27 @@ impl Output {
             return self.put(data);
         }
         if !self.tail.is_empty() {
-            self.queue.push_back(self.tail.split().freeze());
+            self.queue_tail();
         }
         self.queue.push_back(data.clone());
+        self.pinning += 1;
         self.queued += data.len();
+    }
+
+    fn queue_tail(&mut self) {
+        self.queue.push_back(self.tail.split().freeze());
+        self.pinning += 1;
+    }
+
+    /// Lets go of buffers of which only a small part waits here, by copying that part.
+    pub(crate) fn unpin(&mut self) {
+        let first = self.queue.len().saturating_sub(std::mem::take(&mut self.pinning));
+        for part in self.queue.range_mut(first..) {
+            let constant = ZEROES.as_ptr_range().contains(&part.as_ptr());
+            if part.len() < PINNED_BYTES_MAX && !constant {
+                *part = Bytes::copy_from_slice(part);
+            }
+        }
     }
 
     /// Appends zeroes.
@@ -112,6 +134,7 @@ impl Output {
             sent -= first.len();
             self.queue.pop_front();
         }
+        self.pinning = self.pinning.min(self.queue.len());
         self.tail.advance(sent);
     }
 }
@@ -121,6 +144,24 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use tokio::io::AsyncReadExt;
+
+    /// A small part that cannot leave does not keep the large buffer it was cut from; large parts and zeroes are
+    /// not copied.
+    #[test]
+    fn small_parts_pin_nothing() {
+        let mut output = Output::default();
+        let slab = Bytes::from(vec![7; 512 << 10]);
+        output.put_data(&slab.slice(..8 << 10));
+        output.put_zeroes(8 << 10);
+        output.unpin();
+        assert!(slab.is_unique());
+        output.put_data(&slab.slice(..256 << 10));
+        output.unpin();
+        assert!(!slab.is_unique());
+        let whole: Vec<u8> = output.queue.iter().flatten().copied().collect();
+        assert!(whole.len() == output.queued() && whole[..8 << 10] == slab[..8 << 10]);
+        assert_eq!(output.queue[1].as_ptr(), ZEROES.as_ptr());
+    }
 
     /// Small, large and zero parts leave in the order in which they were put, through a socket
     /// that takes only a little at a time.

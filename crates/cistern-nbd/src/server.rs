@@ -25,7 +25,9 @@ use crate::{
     input::Input,
     lanes::Lanes,
     listen::{Listener, TlsMode},
-    session::{self, End},
+    pool::{Pool, Share},
+    session::{self, Allowance, End},
+    slots::{Place, Slots},
 };
 
 /// After accepting failed (no descriptors left, usually) the next try waits so long.
@@ -34,8 +36,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The limits of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Connections at one time; more are closed as soon as they are accepted.
+    /// Connections that are served at one time; more are closed as soon as they are accepted.
     pub connections_max: usize,
+    /// Connections beside them that have not chosen an export yet, TLS included. Where there are more, the oldest
+    /// of the address with most of them is closed.
+    pub unfinished_max: usize,
     /// How long a connection may take until it has chosen an export.
     pub handshake_limit: Duration,
     /// How long a graceful stop waits for running requests before it drops them.
@@ -44,6 +49,12 @@ pub struct Settings {
     /// for every request beside its data. Beyond it the connection is not read until it is
     /// below again. A single request always fits. Not counted: a receive buffer of 256 KiB.
     pub connection_bytes_max: u64,
+    /// Bytes that all connections together may have so beside 128 KiB for each, half of them for requests above
+    /// 4 MiB. Whoever needs more waits until others have their replies. Raised to what one request of each kind takes.
+    pub bytes_max: u64,
+    /// How long a client that neither takes its replies nor goes on sending may keep others waiting for memory
+    /// that it holds. Then it loses its connection.
+    pub stall_limit: Duration,
     /// What every thread that serves connections does first, such as setting its priority.
     pub on_thread_start: fn(),
 }
@@ -52,10 +63,13 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             connections_max: 1024,
+            unfinished_max: 256,
             handshake_limit: Duration::from_secs(30),
             stop_limit: Duration::from_secs(30),
             // Two of the largest requests.
             connection_bytes_max: 64 << 20,
+            bytes_max: 256 << 20,
+            stall_limit: Duration::from_secs(30),
             on_thread_start: || {},
         }
     }
@@ -73,6 +87,8 @@ struct Entry {
     tls: TlsMode,
     exports: Arc<dyn Exports>,
     settings: Settings,
+    share: Share,
+    place: Place,
     stop: watch::Receiver<bool>,
 }
 
@@ -82,14 +98,16 @@ impl Server {
     }
 
     /// Serves connections from all listeners until `stop` is ready, then stops gracefully:
-    /// closes the listeners, answers new requests with ESHUTDOWN, lets running ones end, closes
-    /// the connections. Returns the number of connections that had to be cut off because they
+    /// closes the listeners, reads no further request, brings those that were read to their end and
+    /// answers them, closes the connections. Returns the number of connections that had to be cut off because they
     /// had not ended within `stop_limit`.
     ///
     /// # Errors
     /// When the system gives no threads.
     pub async fn serve(&self, listeners: Vec<Listener>, stop: impl Future<Output = ()>) -> io::Result<usize> {
         let lanes = Lanes::start(self.settings.on_thread_start)?;
+        let slots = Slots::new(self.settings.connections_max, self.settings.unfinished_max);
+        let pool = Pool::new(self.settings.bytes_max);
         let (announce, announced) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let mut stop = pin!(stop);
@@ -105,10 +123,14 @@ impl Server {
                 }
                 accepted = accept(&listeners, &mut turn) => accepted,
             };
-            match accepted {
-                Ok((socket, tls)) if tasks.len() < self.settings.connections_max => {
+            let placed = accepted.map(|(socket, tls)| (slots.enter(socket.peer()), socket, tls));
+            match placed {
+                Ok((Some(place), socket, tls)) => {
                     full = false;
-                    lanes.spawn(&mut tasks, connection(self.entry(socket, tls, announced.clone())));
+                    let id = place.id();
+                    let share = Share::new(pool.clone());
+                    let entry = self.entry(socket, tls, share, place, announced.clone());
+                    slots.assign(id, lanes.spawn(&mut tasks, connection(entry)));
                 }
                 Ok(_too_many) => {
                     if !full {
@@ -134,8 +156,16 @@ impl Server {
         Ok(self.wind_down(tasks).await)
     }
 
-    fn entry(&self, socket: Accepted, tls: TlsMode, stop: watch::Receiver<bool>) -> Entry {
-        Entry { socket, tls, exports: self.exports.clone(), settings: self.settings.clone(), stop }
+    fn entry(
+        &self,
+        socket: Accepted,
+        tls: TlsMode,
+        share: Share,
+        place: Place,
+        stop: watch::Receiver<bool>,
+    ) -> Entry {
+        let (exports, settings) = (self.exports.clone(), self.settings.clone());
+        Entry { socket, tls, exports, settings, share, place, stop }
     }
 
     async fn wind_down(&self, mut tasks: JoinSet<()>) -> usize {
@@ -170,14 +200,14 @@ async fn accept(listeners: &[Listener], turn: &mut usize) -> io::Result<(Accepte
 }
 
 fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
+    if let Err(error) = ended.or_else(|error| if error.is_cancelled() { Ok(()) } else { Err(error) }) {
         tracing::error!(%error, "a connection's task failed");
     }
 }
 
 /// One connection from its first byte to its last.
 async fn connection(entry: Entry) {
-    let Entry { socket, tls, exports, settings, stop } = entry;
+    let Entry { socket, tls, exports, settings, share, mut place, stop } = entry;
     let negotiation = negotiate(socket, &tls, &*exports, stop.clone());
     let (conn, input, agreed) = match timeout(settings.handshake_limit, negotiation).await {
         Err(_elapsed) => return tracing::info!("a client did not finish its negotiation in time"),
@@ -185,10 +215,18 @@ async fn connection(entry: Entry) {
         Ok(Ok(None)) => return,
         Ok(Ok(Some(agreement))) => agreement,
     };
+    if !place.serve() {
+        return tracing::info!("too many connections: closing one that has just finished its negotiation");
+    }
     let terms = &agreed.terms;
     tracing::debug!(extended = terms.extended, structured = terms.structured, "a client begins");
-    let budget = settings.connection_bytes_max;
-    match session::run(conn, input, &*agreed.export, agreed.terms, budget, stop).await {
+    let (bytes_max, stall_limit) = (settings.connection_bytes_max, settings.stall_limit);
+    let allowance = Allowance { bytes_max, share, stall_limit };
+    match session::run(conn, input, &*agreed.export, agreed.terms, allowance, stop).await {
+        End::Stalled => tracing::warn!(
+            seconds = settings.stall_limit.as_secs(),
+            "closing a connection: its client did not move, and others waited for the memory it held"
+        ),
         End::Violation(reason) => tracing::info!(reason, "a client broke the protocol"),
         End::Broken(error) => tracing::debug!(%error, "a connection broke"),
         end => tracing::debug!(?end, "a connection ended"),
@@ -211,7 +249,14 @@ async fn negotiate(
         let handshake = Handshake::new(&mut conn, &mut input, exports, tls, stop.clone());
         match handshake.haggle(flags).await? {
             Step::Transmit(agreed) => return Ok(Some((conn, input, agreed))),
-            Step::StartTls => conn = start_tls(conn, tls).await?,
+            Step::StartTls => {
+                let mut stop = stop.clone();
+                tokio::select! {
+                    biased;
+                    secured = start_tls(conn, tls) => conn = secured?,
+                    _ = stop.wait_for(|stop| *stop) => return Ok(None),
+                }
+            }
             Step::Close => {
                 conn.shutdown().await?;
                 return Ok(None);

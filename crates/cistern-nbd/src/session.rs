@@ -3,8 +3,9 @@
 //! A request's future is polled once where it is found. If it is ready, its reply goes straight
 //! into the output; else it joins the running ones. Replies leave together when the input has
 //! been worked off. Invariants: what is received, runs and waits to be sent stays within the
-//! budget (beyond it nothing is read until replies have left); a request that was begun is polled
-//! to its end even if the client has gone.
+//! budget of the connection and is covered by the server's pool (beyond either nothing is read until
+//! replies have left); a request that was begun is polled to its end even if the client has gone; no
+//! request fails because the server stops: those that were read are done, the others are not read.
 
 use std::{
     future::{Future, poll_fn},
@@ -28,6 +29,8 @@ use crate::{
     gate::{self, Moment, Refusal, Request, Terms, Verdict},
     input::Input,
     output::Output,
+    patience::Patience,
+    pool::Share,
     reply::{self, Style, Ticket},
     wire::{BadMagic, COMPACT_HEADER_BYTES, EXTENDED_HEADER_BYTES, Header},
 };
@@ -58,8 +61,10 @@ pub(crate) enum End {
     Disconnect,
     /// The client hung up without a word.
     Vanished,
-    /// The server is stopping, and everything begun is answered.
+    /// The server is stopping, and everything that was read is answered.
     Stopped,
+    /// Others wait for the memory that this client holds: it neither takes its replies nor finishes its write.
+    Stalled,
     /// What the client sends makes no sense any more.
     Violation(&'static str),
     /// The socket failed.
@@ -90,6 +95,8 @@ enum Need {
     Bytes,
     /// Room in the budget, which comes when requests end and replies leave.
     Room,
+    /// Memory that other connections hold.
+    Memory,
     /// Replies have gathered; they should leave first.
     Send,
 }
@@ -107,9 +114,19 @@ pub(crate) struct Session<'a> {
     running: FuturesUnordered<Running<'a>>,
     /// The cost of everything admitted and not yet answered, in bytes.
     admitted: u64,
+    /// What covers `held` beyond the connection's own.
+    share: Share,
+    patience: Patience,
     /// The socket took no more when it was last offered replies.
     send_blocked: bool,
     stopping: bool,
+}
+
+/// What a connection may take, and for how long.
+pub(crate) struct Allowance {
+    pub(crate) bytes_max: u64,
+    pub(crate) share: Share,
+    pub(crate) stall_limit: Duration,
 }
 
 /// Serves requests until the connection ends, and says why it ended.
@@ -118,7 +135,7 @@ pub(crate) async fn run(
     input: Input,
     export: &dyn Export,
     terms: Terms,
-    budget: u64,
+    allowance: Allowance,
     mut stop: watch::Receiver<bool>,
 ) -> End {
     let style = match (terms.extended, terms.structured) {
@@ -130,13 +147,15 @@ pub(crate) async fn run(
         export,
         terms,
         style,
-        budget,
+        budget: allowance.bytes_max,
         conn,
         input,
         expect: Expect::Header,
         output: Output::default(),
         running: FuturesUnordered::new(),
         admitted: 0,
+        share: allowance.share,
+        patience: Patience::new(allowance.stall_limit),
         send_blocked: false,
         stopping: false,
     };
@@ -167,26 +186,48 @@ impl<'a> Session<'a> {
                 Poll::Ready(Ok(())) => false,
                 Poll::Pending => true,
             };
+            if self.send_blocked {
+                self.output.unpin();
+            }
             let sent = self.output.queued() < waiting;
+            if sent {
+                self.patience.moved = true;
+                self.share.settle(self.held());
+            }
             let progress = match need {
-                Need::Bytes => match self.input.poll_fill(cx, &mut self.conn) {
+                // What lies in the socket is not read, and so not begun.
+                Need::Bytes | Need::Memory if self.stopping && matches!(self.expect, Expect::Header) => {
+                    if self.running.is_empty() && self.output.queued() == 0 {
+                        return Poll::Ready(End::Stopped);
+                    }
+                    sent
+                }
+                Need::Bytes => match self.poll_fill(cx) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(End::Vanished),
-                    Poll::Ready(Ok(_)) => true,
+                    Poll::Ready(Ok(_)) => {
+                        self.patience.moved = true;
+                        true
+                    }
                     Poll::Ready(Err(error)) => return Poll::Ready(End::Broken(error)),
-                    Poll::Pending if self.is_stopped() => return Poll::Ready(End::Stopped),
                     Poll::Pending => false,
                 },
                 // Either some was sent, or the socket is full and requests go on without it.
                 Need::Send => true,
-                Need::Room => {
+                Need::Room | Need::Memory => {
                     let came = sent || answered > 0;
-                    debug_assert!(came || self.held() > 0, "room is missing only while something takes it");
+                    debug_assert!(
+                        came || self.held() > 0 || matches!(need, Need::Memory),
+                        "room is missing only while something takes it"
+                    );
                     came
                 }
             };
             // Beyond the most there may be more.
             if !progress && answered < ANSWERS_MAX {
-                return Poll::Pending;
+                return match self.is_stalled(cx) {
+                    true => Poll::Ready(End::Stalled),
+                    false => Poll::Pending,
+                };
             }
         }
         cx.waker().wake_by_ref();
@@ -198,10 +239,22 @@ impl<'a> Session<'a> {
         self.admitted + self.output.queued() as u64
     }
 
-    /// Nothing begun is unfinished. Requests that have not been read yet are not begun.
-    fn is_stopped(&self) -> bool {
-        let idle = matches!(self.expect, Expect::Header);
-        self.stopping && idle && self.running.is_empty() && self.output.queued() == 0
+    /// Reads from the client; while the server stops, only what belongs to the request at hand.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let owed = match self.expect {
+            _ if !self.stopping => usize::MAX,
+            Expect::Header => 0,
+            Expect::Payload { len, .. } => self.input.missing(len as u64),
+            Expect::Skip { left, .. } => self.input.missing(left),
+        };
+        self.input.poll_fill_limited(cx, &mut self.conn, owed)
+    }
+
+    /// The client holds memory that others wait for, and has not moved for as long as it may.
+    fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
+        let sends = matches!(self.expect, Expect::Payload { .. } | Expect::Skip { .. });
+        let owes = sends || (self.send_blocked && self.output.queued() > 0);
+        owes && self.share.has_taken() && self.patience.is_over(cx) && self.share.others_wait()
     }
 
     /// Answers what is ready among the running requests, up to [`ANSWERS_MAX`], and says how many.
@@ -266,6 +319,9 @@ impl<'a> Session<'a> {
             // Even a refusal costs a reply that the client may never fetch.
             _ if self.held() >= self.budget => return Ok(Some(Need::Room)),
             Verdict::Refuse { refusal, payload } => {
+                if !self.share.cover(cx, self.held(), REQUEST_COST_BYTES) {
+                    return Ok(Some(Need::Memory));
+                }
                 self.input.consume(header_bytes);
                 self.expect = Expect::Skip { ticket, refusal, left: payload };
             }
@@ -274,6 +330,9 @@ impl<'a> Session<'a> {
                 // A single request always fits, so that a small budget slows but never stops.
                 if self.held() > 0 && self.held() + cost > self.budget {
                     return Ok(Some(Need::Room));
+                }
+                if !self.share.cover(cx, self.held(), cost) {
+                    return Ok(Some(Need::Memory));
                 }
                 self.admitted += cost;
                 self.input.consume(header_bytes);
@@ -289,7 +348,7 @@ impl<'a> Session<'a> {
     }
 
     fn moment(&self) -> Moment {
-        Moment { size_bytes: self.export.size_bytes(), stopping: self.stopping }
+        Moment { size_bytes: self.export.size_bytes() }
     }
 
     /// Begins a request whose payload is here, and answers it if it is done at once.
@@ -338,10 +397,11 @@ impl<'a> Session<'a> {
 
     /// Brings what was begun to its end, gives the client its replies if it takes them, closes.
     async fn finish(mut self, end: &End) {
-        let broken = matches!(end, End::Broken(_));
+        let broken = matches!(end, End::Broken(_) | End::Stalled);
         if broken || timeout(FAREWELL_LIMIT, poll_fn(|cx| self.poll_farewell(cx))).await.is_err() {
             self.output.abandon();
         }
+        self.share.settle(self.held());
         while let Some(_reply_for_nobody) = self.running.next().await {}
         if broken {
             return;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     config::{self, Settings},
+    daemon::EndAtOnce,
     failure::Outcome,
 };
 
@@ -83,8 +84,12 @@ impl Cli {
     /// Does what the arguments say. Inside a tokio runtime.
     pub async fn run(self) -> Outcome {
         let context = Context { env: RealEnv::start(), file: config::read_file(self.config.as_deref())? };
+        if let Verb::Serve(verb) = self.verb {
+            return verb.run(context).await;
+        }
+        let _at_once = EndAtOnce::listen()?;
         match self.verb {
-            Verb::Serve(verb) => verb.run(context).await,
+            Verb::Serve(_) => unreachable!("returned above"),
             Verb::Create(verb) => verb.run(&context).await,
             Verb::Status(verb) => verb.run(&context).await,
             Verb::Set(verb) => verb.run(&context).await,

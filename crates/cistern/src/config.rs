@@ -24,6 +24,8 @@ pub const JOURNAL_BYTES_DEFAULT: u64 = 4 << 30;
 pub const JOURNAL_BYTES_MIN: u64 = 128 << 20;
 /// Bytes of the chunk cache unless the user or a small disk says otherwise.
 pub const CACHE_BYTES_DEFAULT: u64 = 10 << 30;
+/// Bytes of the smallest chunk cache by default: the map of a small volume, and some of its data.
+const CACHE_BYTES_LEAST: u64 = 64 << 20;
 /// Share of the free space that a journal or a cache of default size may take.
 const FREE_SHARE: u64 = 4;
 /// Age at which a partly filled segment is uploaded: the loss window on an idle volume.
@@ -165,14 +167,16 @@ pub struct Settings {
     ///
     /// The space is reserved on the disk of the state directory. When the journal is full, writes
     /// go at the speed of the upload. An existing journal keeps its size.
-    /// [default: 4G, but at most a quarter of the free space]
+    /// [default: 4G, but at most the volume's size (unless it is encrypted) and a quarter of the free
+    /// space, and at least 128M]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub journal_size: Option<ByteSize>,
 
     /// Size of the chunk cache, shared by all volumes of the daemon; 0 for none
     ///
     /// Give it the size of what is read again and again: metadata, and the hot part of the data.
-    /// [default: 10G, but at most a quarter of the free space]
+    /// [default: 10G, but at most 5/4 of the volumes' size (unless one is encrypted) and a quarter of
+    /// the free space]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub cache_size: Option<ByteSize>,
 
@@ -253,9 +257,9 @@ pub struct Resolved {
     pub listen: Vec<String>,
     pub state_dir: PathBuf,
     pub cache_dir: PathBuf,
-    /// `None`: [`JOURNAL_BYTES_DEFAULT`] if the disk has room.
+    /// `None`: [`journal_bytes_wanted`] if the disk has room.
     pub journal_bytes: Option<u64>,
-    /// `None`: [`CACHE_BYTES_DEFAULT`] if the disk has room.
+    /// `None`: [`cache_bytes_wanted`] if the disk has room.
     pub cache_bytes: Option<u64>,
     pub mode: ModeSetting,
     pub dirty_age_max: Duration,
@@ -359,6 +363,19 @@ impl KeySettings {
     pub fn or(self, file: &Settings) -> KeySettings {
         KeySettings { key_file: self.key_file.or_else(|| file.key.key_file.clone()) }
     }
+}
+
+/// Bytes of a journal for a volume of this size, if that is known: what is overwritten in it again and again is
+/// uploaded once, so more than the volume holds is never needed.
+pub fn journal_bytes_wanted(volume_bytes: Option<u64>) -> u64 {
+    volume_bytes.map_or(JOURNAL_BYTES_DEFAULT, |bytes| bytes.clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_DEFAULT))
+}
+
+/// Bytes of a chunk cache for volumes of this size together, if that is known: all of them, and what lies around
+/// their blocks in the log.
+pub fn cache_bytes_wanted(volumes_bytes: Option<u64>) -> u64 {
+    let all = |bytes: u64| (bytes.saturating_add(bytes / 4)).clamp(CACHE_BYTES_LEAST, CACHE_BYTES_DEFAULT);
+    volumes_bytes.map_or(CACHE_BYTES_DEFAULT, all)
 }
 
 /// Bytes to take of a disk: `wanted`, but at most a quarter of the free space.

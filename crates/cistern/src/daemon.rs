@@ -1,8 +1,8 @@
 //! The serving process: the volumes it holds open, what can be asked of it, and its end.
 //!
 //! Order of a start: addresses are bound (so that a taken one fails before any volume is claimed),
-//! volumes opened, the control socket made, readiness told. Order of a stop: no new requests, then
-//! uploads until the time is over, then the journals are closed. Whatever happens, what was
+//! volumes opened, the control socket made, readiness told. Order of a stop: no further request is read,
+//! those that were read are answered, connections closed, then uploads until the time is over, then the journals are closed. Whatever happens, what was
 //! acknowledged is in the store or in a journal, or the exit code says that it is not.
 
 mod accept;
@@ -27,6 +27,7 @@ use std::{
 
 pub use live::SettingStatus;
 pub use open::{open_once, volume_directory, volume_disk};
+pub use signals::EndAtOnce;
 
 use cistern_engine::{
     cache::ChunkCache,
@@ -34,7 +35,7 @@ use cistern_engine::{
     store::Scheduler,
     volume::{Volume, Warm, WarmStep},
 };
-use cistern_nbd::Server;
+use cistern_nbd::{Server, Settings};
 use serde::Serialize;
 
 use crate::{
@@ -84,6 +85,7 @@ pub struct Daemon {
 
 /// Serves until told to stop.
 pub async fn run(env: &Env, plan: Plan) -> Outcome {
+    let at_once = EndAtOnce::listen()?;
     host::start_logging();
     panic::stop_on_panic();
     host::raise_descriptor_limit();
@@ -93,11 +95,13 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         Some(address) => Some(metrics::MetricsDoor::bind(address).await?),
         None => None,
     };
-    // Until here a signal ends the process by itself: at a passphrase prompt that is what people
-    // expect, and for a volume half open it is a crash like any other.
+    let limits = listen::server_settings(plan.settings.memory_bytes);
+    // Until the volumes are open a signal ends the process: at a passphrase prompt, or while a store does not answer,
+    // that is what people expect, and for a volume half open it is a crash like any other.
     let scheduler = Scheduler::new(env.clone());
     let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
     let mut signals = signals::Signals::listen()?;
+    drop(at_once);
     let daemon = Arc::new(Daemon {
         env: env.clone(),
         served,
@@ -116,7 +120,7 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     let metrics = metrics.map(|door| tokio::spawn(door.serve(daemon.clone())));
     // Whatever fails from here on: the volumes are open, and closed in an orderly way.
     let served = match &control {
-        Ok(_) => serve(&daemon, doors, metrics_url.as_deref(), &mut signals).await,
+        Ok(_) => serve(&daemon, doors, limits, metrics_url.as_deref(), &mut signals).await,
         Err(_) => Ok(()),
     };
     let stopped = stop::stop(&daemon, plan.settings.drain_timeout, &mut signals).await;
@@ -135,13 +139,14 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
 async fn serve(
     daemon: &Arc<Daemon>,
     doors: listen::Doors,
+    limits: Settings,
     metrics_url: Option<&str>,
     signals: &mut signals::Signals,
 ) -> Outcome {
     announce(daemon, metrics_url);
     host::notify_ready();
     let exports = daemon.served.iter().map(Served::export).collect();
-    let server = Server::new(Arc::new(ExportSet::new(exports)), listen::server_settings());
+    let server = Server::new(Arc::new(ExportSet::new(exports)), limits);
     let stop_asked = async {
         signals.next().await;
         daemon.stopping.store(true, Ordering::Relaxed);

@@ -26,11 +26,12 @@ pub enum Kind {
     Full,
     Stopped,
     Exists,
+    Interrupted,
 }
 
 impl Kind {
     /// Every kind with its exit code and what it means.
-    pub const ALL: [(Kind, u8, &'static str); 11] = [
+    pub const ALL: [(Kind, u8, &'static str); 12] = [
         (Kind::Other, 1, "the command failed for another reason"),
         (Kind::Usage, 2, "wrong arguments, settings or values; nothing was done"),
         (Kind::InUse, 3, "in use: claimed by another host, or locked by another process of this host"),
@@ -46,6 +47,11 @@ impl Kind {
         (Kind::Full, 9, "no space left where something must be written"),
         (Kind::Stopped, 10, "the volume has stopped: taken over by another writer, or a local fault"),
         (Kind::Exists, 11, "it exists already"),
+        (
+            Kind::Interrupted,
+            130,
+            "interrupted before it was done; a daemon that serves stops in an orderly way instead",
+        ),
     ];
 
     /// The exit code of the process.
@@ -174,6 +180,6 @@ mod tests {
         let mut codes: Vec<u8> = Kind::ALL.iter().map(|(kind, ..)| kind.exit_code()).collect();
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes, (1..=11).collect::<Vec<u8>>());
+        assert_eq!(codes, (1..=11).chain([130]).collect::<Vec<u8>>());
     }
 }

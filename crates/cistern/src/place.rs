@@ -10,6 +10,10 @@ use cistern_engine::{
 
 use crate::failure::{Failure, Kind, Outcome};
 
+mod silence;
+
+use silence::Silence;
+
 /// How long a command tries to reach the store before it gives up.
 pub const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 /// How long one request of the daemon is tried. Uploads begin again after that: this only bounds
@@ -19,7 +23,7 @@ pub const DAEMON_PATIENCE: Duration = Duration::from_secs(60);
 /// A store that is being used: what the engine gets, and its counters.
 #[derive(Clone)]
 pub struct OpenStore {
-    /// For what somebody waits for: the same as `stores.read`.
+    /// For what somebody waits for: `stores.read`, and it says on stderr when it does not answer.
     pub store: SharedStore,
     pub stores: Stores,
     pub meter: Arc<Meter>,
@@ -57,7 +61,9 @@ impl VolumeUrl {
         let meter = Arc::new(Meter::new(store, env.clone()));
         let metered: SharedStore = meter.clone();
         let stores = scheduler.stores(&metered, DAEMON_PATIENCE);
-        Ok(OpenStore { store: stores.read.clone(), stores, meter })
+        // The first contact: what happens to the store of a daemon later is in its log.
+        let store = Silence::breaking(stores.read.clone(), env, &meter, DAEMON_PATIENCE);
+        Ok(OpenStore { store, stores, meter })
     }
 
     /// Opens the store for a new volume; makes the directory of a directory store.
@@ -103,5 +109,6 @@ pub async fn browse(url: &StoreUrl, env: &Env) -> Outcome<SharedStore> {
 fn wrap(store: SharedStore, env: &Env, patience: Duration) -> OpenStore {
     let meter = Arc::new(Meter::new(store, env.clone()));
     let store: SharedStore = Arc::new(Retry::new(meter.clone(), env.clone(), patience));
+    let store = Silence::breaking(store, env, &meter, patience);
     OpenStore { stores: Stores::same(store.clone()), store, meter }
 }

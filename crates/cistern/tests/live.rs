@@ -87,7 +87,7 @@ fn a_pause_survives_a_restart() {
     assert!(refused.contains("cistern resume"), "{refused}");
     let refused = home.fails(2, &["drain", "./tank"]);
     assert!(refused.contains("paused"), "{refused}");
-    let farewell = daemon.stop();
+    let farewell = daemon.stop_unclean();
     assert!(farewell.contains("stay in the journal") && farewell.contains("paused"), "{farewell}");
 
     let daemon = home.start(&["./tank"]);

@@ -6,7 +6,7 @@ use cistern_nbd::{Settings, TlsMode};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{client::*, fixture::*};
+use crate::{certificates, client::*, fixture::*};
 
 /// A client that vanishes in the middle of a write has written nothing, and no one else notices.
 #[test]
@@ -49,6 +49,7 @@ fn the_cap_on_connections() {
     let settings = Settings { connections_max: 3, ..Settings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::go(&fixture.path, "disk", Style::Simple)).collect();
+    assert!(clients.iter_mut().all(|client| client.run(FLUSH, 0, 0, 0) == 0), "all three are served");
     let stream = std::os::unix::net::UnixStream::connect(&fixture.path).expect("the backlog takes it");
     let mut refused = Client { stream, extended: false };
     assert!(refused.is_closed(), "without a greeting");
@@ -61,6 +62,37 @@ fn the_cap_on_connections() {
         !Client { stream, extended: false }.is_closed()
     };
     assert!((0..10_000).any(|_| again()));
+}
+
+/// Clients that never finish their negotiation take no place from those that have, nor from those that will:
+/// the oldest of them makes way.
+#[test]
+fn unfinished_negotiations_take_no_place() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    certificates::write(dir.path());
+    for tls in [TlsMode::Off, TlsMode::Required(certificates::server(dir.path()))] {
+        let secured = !matches!(tls, TlsMode::Off);
+        let settings = Settings { connections_max: 2, unfinished_max: 20, ..Settings::default() };
+        let fixture = Fixture::with(settings, tls);
+        let mut silent: Vec<Client> = (0..100)
+            .map(|_| {
+                let mut client = Client::newstyle(&fixture.path);
+                if secured {
+                    assert_eq!(client.verdict(OPT_STARTTLS, &[]), REP_ACK);
+                }
+                client
+            })
+            .collect();
+        assert!(silent[..80].iter_mut().all(Client::is_closed), "the oldest made way");
+        match secured {
+            true => assert_eq!(Client::newstyle(&fixture.path).verdict(OPT_LIST, &[]), ERR_TLS_REQD),
+            false => {
+                let mut served = [(); 2].map(|()| Client::go(&fixture.path, "disk", Style::Simple));
+                assert!(served.iter_mut().all(|client| client.run(FLUSH, 0, 0, 0) == 0));
+            }
+        }
+        assert_eq!(fixture.stop(), 0);
+    }
 }
 
 /// A client that asks and never takes its replies costs no more than its budget, stops being
@@ -165,4 +197,71 @@ fn tiny_budgets_still_work() {
         assert_eq!(client.errno(), 0);
     }
     assert_eq!(client.read(0, 19 << 20, 1 << 20), Ok(vec![19; 1 << 20]));
+}
+
+/// A client that holds what others wait for, and neither takes its replies nor finishes its write, makes way for
+/// them; one that only thinks is left alone.
+#[test]
+fn those_who_do_not_move_make_way() {
+    let settings =
+        Settings { bytes_max: 0, stall_limit: std::time::Duration::from_millis(200), ..Settings::default() };
+    let fixture = Fixture::with(settings, TlsMode::Off);
+    let mut idle = Client::go(&fixture.path, "disk", Style::Simple);
+    assert_eq!(idle.write(0, 0, &vec![7; 32 << 20]), 0);
+    for round in 0..4 {
+        let mut stuck = Client::go(&fixture.path, "disk", Style::Simple);
+        match round % 2 {
+            // Its reply begins, so it has the memory.
+            0 => {
+                stuck.request(READ, 0, 1, 0, 32 << 20);
+                stuck.take(16);
+            }
+            // The answer to the flush says that the header behind it was read too.
+            _ => {
+                let write = stuck.header(WRITE, 0, 2, 0, 32 << 20);
+                stuck.send(&[stuck.header(FLUSH, 0, 1, 0, 0), write, vec![1; 4096]].concat());
+                assert_eq!(stuck.errno(), 0);
+            }
+        }
+        let mut next = Client::go(&fixture.path, "disk", Style::Simple);
+        assert_eq!(next.read(0, 0, 32 << 20), Ok(vec![7; 32 << 20]));
+        let mut rest = Vec::new();
+        // What was on its way may come, and a reset: but it ends.
+        let _ = std::io::Read::read_to_end(&mut stuck.stream, &mut rest);
+        assert!(rest.len() < 32 << 20);
+    }
+    assert_eq!(idle.run(FLUSH, 0, 0, 0), 0);
+    assert_eq!(fixture.stop(), 0);
+}
+
+/// While many hold all there is, a client that asks for little is served, and with many waiting for large requests
+/// one of medium size is too.
+#[test]
+fn modest_clients_go_on() {
+    let settings = Settings { bytes_max: 0, ..Settings::default() };
+    let fixture = Fixture::with(settings, TlsMode::Off);
+    let mut modest = Client::go(&fixture.path, "disk", Style::Simple);
+    assert_eq!(modest.write(0, 0, &vec![7; 4 << 20]), 0);
+    let large: Vec<Client> = (0..100)
+        .map(|_| {
+            let mut client = Client::go(&fixture.path, "disk", Style::Simple);
+            client.request(READ, 0, 1, 0, 32 << 20);
+            client
+        })
+        .collect();
+    assert_eq!(modest.read(0, 0, 4 << 20), Ok(vec![7; 4 << 20]));
+    let small: Vec<Client> = (0..100)
+        .map(|_| {
+            let mut client = Client::go(&fixture.path, "disk", Style::Simple);
+            client.request(READ, 0, 1, 0, 2 << 20);
+            client
+        })
+        .collect();
+    for n in 0..1000u64 {
+        assert_eq!(modest.write(0, n * 4096, &[n as u8; 4096]), 0);
+        assert_eq!(modest.read(0, n * 4096, 64 << 10).map(|data| data[0]), Ok(n as u8));
+    }
+    drop((large, small));
+    assert_eq!(modest.read(0, 0, 32 << 20).map(|data| data.len()), Ok(32 << 20));
+    assert_eq!(fixture.stop(), 0);
 }

@@ -53,7 +53,6 @@ pub const EPERM: u32 = 1;
 pub const EINVAL: u32 = 22;
 pub const ENOSPC: u32 = 28;
 pub const ENOTSUP: u32 = 95;
-pub const ESHUTDOWN: u32 = 108;
 
 pub const CHUNK_NONE: u16 = 0;
 pub const CHUNK_DATA: u16 = 1;

@@ -35,7 +35,7 @@ fn huge_options() {
     assert_eq!(client.verdict(OPT_GO, &[0; 100_000]), ERR_TOO_BIG);
     assert_eq!(client.verdict(77, &[0; 40_000]), ERR_TOO_BIG);
     assert_eq!(client.verdict(77, &[0; 1000]), ERR_UNSUP);
-    assert_eq!(client.option(OPT_GO, &info("disk", &[])).len(), 2);
+    assert_eq!(client.option(OPT_GO, &info("disk", &[])).len(), 3);
 }
 
 /// Names may have 4096 bytes. One more: an error where the option can say so, else the end.
@@ -94,7 +94,19 @@ fn list() {
     }
 }
 
-/// INFO tells what GO tells: size and flags always, the rest where it is asked for, once each.
+/// Requests must be multiples of 512 bytes, so every client that can be told is told, asked for or not.
+#[test]
+fn block_sizes_are_told_unasked() {
+    let fixture = Fixture::start();
+    let mut client = Client::newstyle(&fixture.path);
+    let sizes = [&[0, 3][..], &[512u32, 65536, 32 << 20].map(u32::to_be_bytes).concat()].concat();
+    for code in [OPT_INFO, OPT_GO] {
+        let told = client.option(code, &info("disk", &[]));
+        assert!(told.contains(&(REP_INFO, sizes.clone())), "{told:?}");
+    }
+}
+
+/// INFO tells what GO tells: size, flags and block sizes always, the rest where it is asked for, once each.
 #[test]
 fn information() {
     let fixture = Fixture::start();
@@ -257,7 +269,7 @@ fn no_tls_here() {
     let fixture = Fixture::start();
     let mut client = Client::newstyle(&fixture.path);
     assert_eq!(client.verdict(OPT_STARTTLS, &[]), ERR_POLICY);
-    assert_eq!(client.option(OPT_GO, &info("disk", &[])).len(), 2);
+    assert_eq!(client.option(OPT_GO, &info("disk", &[])).len(), 3);
 }
 
 /// Where TLS is required, nothing is told in the clear, and what is sent in the clear behind

@@ -130,3 +130,18 @@ fn defaults_fit_the_disk() {
     assert_eq!(fitting_bytes(4 << 30, 100 << 30), 4 << 30);
     assert_eq!(fitting_bytes(4 << 30, 4 << 30), 1 << 30);
 }
+
+/// Defaults are no larger than what they serve: a small volume takes little of the disk, a large one not more than
+/// before, and one whose size is not known as much as a large one.
+#[test]
+fn reservations_follow_the_volume() {
+    let (mib, gib) = (1 << 20, 1 << 30);
+    assert_eq!(journal_bytes_wanted(Some(512 * mib)), 512 * mib);
+    assert_eq!(journal_bytes_wanted(Some(mib)), JOURNAL_BYTES_MIN);
+    assert_eq!(cache_bytes_wanted(Some(512 * mib)), 640 * mib);
+    assert_eq!(cache_bytes_wanted(Some(mib)), 64 * mib);
+    for size in [None, Some(10 * gib), Some(u64::MAX)] {
+        assert_eq!(journal_bytes_wanted(size), 4 * gib);
+        assert_eq!(cache_bytes_wanted(size), 10 * gib);
+    }
+}

@@ -22,7 +22,7 @@ use crate::{
 
 /// Bytes of the longest path of a unix socket (the system's limit, less the final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Time for running requests to end once a stop was asked. What a client waits for longer than
+/// Time for the requests that were read to end once a stop was asked. What a client waits for longer than
 /// this (a full journal, a store that is away) will not end soon.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -38,13 +38,17 @@ struct Entrance {
     tls: bool,
 }
 
+/// Share of the daemon's memory that clients' requests may take on their way in and out.
+const REQUESTS_SHARE: u64 = 2;
+
 /// The limits of the NBD server, and how its threads begin.
-pub fn server_settings() -> Settings {
+pub fn server_settings(memory_bytes: u64) -> Settings {
     let on_thread_start = || {
         prefer_latency();
         use_ring_on_this_thread();
     };
-    Settings { stop_limit: STOP_LIMIT, on_thread_start, ..Settings::default() }
+    let bytes_max = memory_bytes / REQUESTS_SHARE;
+    Settings { stop_limit: STOP_LIMIT, bytes_max, on_thread_start, ..Settings::default() }
 }
 
 /// Binds every address: those given, those inherited from a service manager, or else a unix

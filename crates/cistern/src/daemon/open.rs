@@ -18,12 +18,13 @@ use cistern_engine::{
     units::VolumeId,
     volume::{CreateOptions, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use crate::{
     cli::create::{Probing, make},
     config::{
-        CACHE_BYTES_DEFAULT, JOURNAL_BYTES_DEFAULT, JOURNAL_BYTES_MIN, LiveBase, Resolved, fitting_bytes,
+        CACHE_BYTES_DEFAULT, JOURNAL_BYTES_MIN, LiveBase, Resolved, cache_bytes_wanted, fitting_bytes,
+        journal_bytes_wanted,
     },
     daemon::{Plan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
@@ -42,15 +43,14 @@ pub async fn open_all(
     doors: &Doors,
     scheduler: &Arc<Scheduler>,
 ) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
-    let cache = open_cache(env, &plan.settings).await?;
-    let opener = Opener {
-        env,
-        plan,
-        scheduler,
-        cache: cache.clone(),
-        memory_bytes: plan.settings.memory_bytes / plan.volumes.len() as u64,
-    };
-    let results = join_all(plan.volumes.iter().map(|volume| opener.open(volume, doors))).await;
+    let finding = plan.volumes.iter().map(|volume| find_or_create(env, plan, scheduler, volume));
+    let found = try_join_all(finding).await?;
+    let sizes: Option<Vec<u64>> = found.iter().map(|found| found.size_bytes).collect();
+    let cache = open_cache(env, &plan.settings, sizes.map(|sizes| sizes.iter().sum())).await?;
+    let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
+    let opener = Opener { env, plan, cache: cache.clone(), memory_bytes };
+    let volumes = plan.volumes.iter().zip(found);
+    let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found.store, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
     match failed.into_iter().find_map(Result::err) {
@@ -62,18 +62,49 @@ pub async fn open_all(
     }
 }
 
+/// A volume that is there.
+struct Found {
+    store: OpenStore,
+    /// `None`: sealed, as long as there is no key.
+    size_bytes: Option<u64>,
+}
+
+async fn find_or_create(
+    env: &Env,
+    plan: &Plan,
+    scheduler: &Arc<Scheduler>,
+    volume: &VolumeUrl,
+) -> Outcome<Found> {
+    let found = match volume.open_scheduled(env, scheduler).await {
+        Ok(store) => admin::info(env, &store.store, &KeySource::None)
+            .await
+            .map(|info| Found { store, size_bytes: info.state.map(|state| state.size_bytes) })
+            .map_err(|e| volume.explain(e)),
+        Err(failure) => Err(failure),
+    };
+    match (found, plan.create_bytes) {
+        (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
+            let options =
+                CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
+            make(env, volume, options, Probing::Clouds).await?;
+            tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
+            let store = volume.open_scheduled(env, scheduler).await?;
+            Ok(Found { store, size_bytes: Some(size_bytes) })
+        }
+        (found, _) => found,
+    }
+}
+
 struct Opener<'a> {
     env: &'a Env,
     plan: &'a Plan,
-    scheduler: &'a Arc<Scheduler>,
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.
     memory_bytes: u64,
 }
 
 impl Opener<'_> {
-    async fn open(&self, volume: &VolumeUrl, doors: &Doors) -> Outcome<Served> {
-        let store = self.find_or_create(volume).await?;
+    async fn open(&self, volume: &VolumeUrl, store: OpenStore, doors: &Doors) -> Outcome<Served> {
         let opened = match self.plan.read_only {
             true => self.open_read_only(volume, &store.stores).await.map(|v| (v, None)),
             false => self.open_for_writing(volume, &store.stores).await.map(|(v, live)| (v, Some(live))),
@@ -85,26 +116,6 @@ impl Opener<'_> {
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
         Ok(Served { uris: doors.uris(&name), name, url, store, volume: opened, live })
-    }
-
-    async fn find_or_create(&self, volume: &VolumeUrl) -> Outcome<OpenStore> {
-        let found = match volume.open_scheduled(self.env, self.scheduler).await {
-            Ok(open) => admin::info(self.env, &open.store, &KeySource::None)
-                .await
-                .map(|_| open)
-                .map_err(|e| volume.explain(e)),
-            Err(failure) => Err(failure),
-        };
-        match (found, self.plan.create_bytes) {
-            (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
-                let options =
-                    CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
-                make(self.env, volume, options, Probing::Clouds).await?;
-                tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
-                volume.open_scheduled(self.env, self.scheduler).await
-            }
-            (found, _) => found,
-        }
     }
 
     async fn open_read_only(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
@@ -156,12 +167,11 @@ struct Writing<'a> {
 impl Writing<'_> {
     async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live)> {
         let settings = self.settings;
-        let id = admin::info(self.env, &stores.read, &KeySource::None)
-            .await
-            .map_err(|e| volume.explain(e))?
-            .volume;
+        let info = admin::info(self.env, &stores.read, &KeySource::None).await;
+        let info = info.map_err(|e| volume.explain(e))?;
+        let id = info.volume;
         let state = volume_disk(&settings.state_dir, id)?;
-        let journal_bytes = journal_bytes(settings)?;
+        let journal_bytes = journal_bytes(settings, info.state.map(|state| state.size_bytes))?;
         let dirty_bytes_max = settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3);
         let base = LiveBase {
             mode: settings.mode,
@@ -188,7 +198,9 @@ impl Writing<'_> {
                 take_over: self.take_over,
             })
         });
-        Ok((opened.await?.0, live))
+        let opened = opened.await?.0;
+        tracing::info!(volume = volume.name, journal = %ByteSize(opened.status().journal_bytes), "opened");
+        Ok((opened, live))
     }
 }
 
@@ -211,11 +223,15 @@ fn disk(directory: &Path) -> Outcome<Arc<dyn Disk>> {
 
 /// The chunk cache of the daemon. Serving goes on without one if there is no room for it: it makes
 /// reading faster and nothing else.
-async fn open_cache(env: &Env, settings: &Resolved) -> Outcome<Option<Arc<ChunkCache>>> {
+async fn open_cache(
+    env: &Env,
+    settings: &Resolved,
+    volumes_bytes: Option<u64>,
+) -> Outcome<Option<Arc<ChunkCache>>> {
     if settings.cache_bytes == Some(0) {
         return Ok(None);
     }
-    match find_cache(env, settings).await {
+    match find_cache(env, settings, volumes_bytes).await {
         Ok(cache) => Ok(Some(cache)),
         Err(failure) if failure.kind == Kind::Usage => Err(failure),
         Err(failure) => {
@@ -226,15 +242,16 @@ async fn open_cache(env: &Env, settings: &Resolved) -> Outcome<Option<Arc<ChunkC
 }
 
 /// Opens the first cache that no other daemon uses.
-async fn find_cache(env: &Env, settings: &Resolved) -> Outcome<Arc<ChunkCache>> {
+async fn find_cache(env: &Env, settings: &Resolved, volumes_bytes: Option<u64>) -> Outcome<Arc<ChunkCache>> {
     for n in 1..=CACHES_MAX {
         let name = if n == 1 { "chunks".to_owned() } else { format!("chunks-{n}") };
         let directory = settings.cache_dir.join(name);
         make_private(&directory)?;
         let bytes = match settings.cache_bytes {
             Some(bytes) => bytes,
-            None => default_cache_bytes(&directory)?,
+            None => default_cache_bytes(&directory, volumes_bytes)?,
         };
+        tracing::info!(directory = %directory.display(), size = %ByteSize(bytes), "chunk cache");
         match ChunkCache::open(env.clone(), disk(&directory)?, bytes).await {
             Err(Error::Locked(_)) => {}
             opened => return opened.map_err(|e| Failure::from(e).context("chunk cache")),
@@ -245,26 +262,28 @@ async fn find_cache(env: &Env, settings: &Resolved) -> Outcome<Arc<ChunkCache>> 
 }
 
 /// The size of a cache for which none is set.
-fn default_cache_bytes(directory: &Path) -> Outcome<u64> {
+fn default_cache_bytes(directory: &Path, volumes_bytes: Option<u64>) -> Outcome<u64> {
     let bytes = |name: &str| std::fs::metadata(directory.join(name)).map_or(0, |meta| meta.len());
     let there = bytes(cache::SLAB_NAME);
     let fitting = fitting_bytes(CACHE_BYTES_DEFAULT, free_bytes(directory)? + there);
-    Ok(kept_cache_bytes(there, fitting))
+    Ok(kept_cache_bytes(there, fitting, cache_bytes_wanted(volumes_bytes)))
 }
 
 /// A cache of another size starts empty, and the free space is never the same: a cache that is there keeps
-/// its size while that is not far from what fits.
-fn kept_cache_bytes(there: u64, fitting: u64) -> u64 {
-    let near = fitting / 2..=(fitting.saturating_mul(2)).min(CACHE_BYTES_DEFAULT);
-    if there > 0 && near.contains(&there) { there } else { fitting }
+/// its size while that is not far from what fits, nor far below what is wanted. A larger one than is wanted stays:
+/// other volumes may be served from it next.
+fn kept_cache_bytes(there: u64, fitting: u64, wanted: u64) -> u64 {
+    let taken = fitting.min(wanted);
+    let near = taken / 2..=(fitting.saturating_mul(2)).min(CACHE_BYTES_DEFAULT);
+    if there > 0 && near.contains(&there) { there } else { taken }
 }
 
 /// The size of a journal that does not exist yet.
-fn journal_bytes(settings: &Resolved) -> Outcome<u64> {
+fn journal_bytes(settings: &Resolved, volume_bytes: Option<u64>) -> Outcome<u64> {
     if let Some(bytes) = settings.journal_bytes {
         return Ok(bytes);
     }
-    let bytes = fitting_bytes(JOURNAL_BYTES_DEFAULT, free_bytes(&settings.state_dir)?);
+    let bytes = fitting_bytes(journal_bytes_wanted(volume_bytes), free_bytes(&settings.state_dir)?);
     Ok(bytes.max(JOURNAL_BYTES_MIN))
 }
 
@@ -299,11 +318,15 @@ mod tests {
     #[test]
     fn a_cache_keeps_its_size() {
         let gib = 1 << 30;
-        assert_eq!(kept_cache_bytes(0, 3 * gib), 3 * gib);
-        assert_eq!(kept_cache_bytes(4 * gib, 3 * gib), 4 * gib);
-        assert_eq!(kept_cache_bytes(4 * gib, 7 * gib), 4 * gib);
-        assert_eq!(kept_cache_bytes(4 * gib, 9 * gib), 9 * gib);
-        assert_eq!(kept_cache_bytes(4 * gib, gib), gib);
-        assert_eq!(kept_cache_bytes(100 * gib, CACHE_BYTES_DEFAULT), CACHE_BYTES_DEFAULT);
+        let kept = |there, fitting| kept_cache_bytes(there, fitting, CACHE_BYTES_DEFAULT);
+        assert_eq!(kept(0, 3 * gib), 3 * gib);
+        assert_eq!(kept(4 * gib, 3 * gib), 4 * gib);
+        assert_eq!(kept(4 * gib, 7 * gib), 4 * gib);
+        assert_eq!(kept(4 * gib, 9 * gib), 9 * gib);
+        assert_eq!(kept(4 * gib, gib), gib);
+        assert_eq!(kept(100 * gib, CACHE_BYTES_DEFAULT), CACHE_BYTES_DEFAULT);
+        // For a small volume a small one is made, and a large one that is there stays.
+        assert_eq!(kept_cache_bytes(0, 9 * gib, gib), gib);
+        assert_eq!(kept_cache_bytes(6 * gib, 9 * gib, gib), 6 * gib);
     }
 }

@@ -1,16 +1,43 @@
 //! The signals that stop the daemon, counted by whoever waits for them: SIGTERM, SIGINT, and SIGHUP,
-//! which the end of a terminal sends.
+//! which the end of a terminal sends. Before a daemon serves, and in every other command, they end the process.
 
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Kind, Outcome};
 
 /// Signals this close together are one request: `timeout` and some service managers signal the
 /// process and then its group.
 const ONE_REQUEST: Duration = Duration::from_millis(100);
+
+/// While this lives, SIGINT and SIGTERM end the process at once, with an exit code that says so, also where it has
+/// no default for them (the first process of a container).
+pub struct EndAtOnce(tokio::task::JoinHandle<()>);
+
+impl EndAtOnce {
+    pub fn listen() -> Outcome<EndAtOnce> {
+        let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+        Ok(EndAtOnce(tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            std::process::exit(Kind::Interrupted.exit_code().into());
+        })))
+    }
+}
+
+impl Drop for EndAtOnce {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn on(kind: SignalKind) -> Outcome<Signal> {
+    signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e))
+}
 
 pub struct Signals {
     terminate: Signal,
@@ -21,7 +48,6 @@ pub struct Signals {
 impl Signals {
     /// From here on these signals no longer end the process by themselves.
     pub fn listen() -> Outcome<Signals> {
-        let on = |kind| signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e));
         Ok(Signals {
             terminate: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,

@@ -118,6 +118,10 @@ impl Daemon {
         panic!("did not start: {:?} {line}{}", ended.code, ended.stderr);
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: i32) {
         let pid = libc::pid_t::try_from(self.child.id()).expect("a process id");
         // SAFETY: a signal to a child that was not waited for yet.
@@ -158,6 +162,14 @@ impl Daemon {
         self.signal(libc::SIGTERM);
         let ended = self.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stderr
+    }
+
+    /// Stops it in an orderly way while not everything can be in the store; the exit code says so.
+    pub fn stop_unclean(self) -> String {
+        self.signal(libc::SIGTERM);
+        let ended = self.wait();
+        assert_eq!(ended.code, Some(8), "{}", ended.stderr);
         ended.stderr
     }
 

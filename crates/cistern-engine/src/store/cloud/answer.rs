@@ -40,6 +40,8 @@ pub(super) enum Answer {
     NoListing,
     /// No answer: what failed, and at which host.
     Broken { host: String, cause: String },
+    /// The host speaks TLS where it was asked in the clear, or the other way round.
+    OtherScheme { host: String, tls_there: bool },
 }
 
 tokio::task_local! {
@@ -80,7 +82,10 @@ impl HttpService for Watch {
             }
             Ok(response) => Ok(failed(response).await),
             Err(e) => {
-                note(Answer::Broken { host, cause: root_cause(&e) });
+                note(match speaks_tls(&e) {
+                    Some(tls_there) => Answer::OtherScheme { host, tls_there },
+                    None => Answer::Broken { host, cause: root_cause(&e) },
+                });
                 Err(e)
             }
         }
@@ -136,10 +141,17 @@ async fn failed(response: HttpResponse) -> HttpResponse {
     note(Answer::Status {
         status: parts.status.as_u16(),
         code: header.or_else(|| element(&text, "Code")).unwrap_or_default().to_owned(),
-        message: element(&text, "Message").unwrap_or_default().chars().take(200).collect(),
+        message: message(&text).chars().take(200).collect(),
         html: is_html(&text),
     });
     HttpResponse::from_parts(parts, HttpResponseBody::from(Bytes::new()))
+}
+
+/// The reason for people: an element of the clouds' documents, or a line of plain text.
+fn message(text: &str) -> &str {
+    let line =
+        || text.lines().next().filter(|line| !line.trim_start().starts_with(['<', '{'])).unwrap_or_default();
+    element(text, "Message").unwrap_or_else(line)
 }
 
 /// Reads at most `bytes_max`, and whether that was all.
@@ -167,6 +179,29 @@ fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
 fn is_html(text: &str) -> bool {
     let start: String = text.trim_start().chars().take(15).collect::<String>().to_ascii_lowercase();
     start.starts_with("<!doctype html") || start.starts_with("<html")
+}
+
+/// What the other side seems to speak where that is not what was expected: `Some(true)` for TLS.
+fn speaks_tls(e: &(dyn Error + 'static)) -> Option<bool> {
+    let mut cause = Some(e);
+    while let Some(e) = cause {
+        if let Some(hyper) = e.downcast_ref::<hyper::Error>()
+            && hyper.is_parse()
+        {
+            return Some(true);
+        }
+        if let Some(rustls::Error::InvalidMessage(_)) = e.downcast_ref::<rustls::Error>() {
+            return Some(false);
+        }
+        // An io::Error gives its inner error's source as its own, and so hides the inner one.
+        let inner: Option<&(dyn Error + 'static)> =
+            match e.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+                Some(inner) => Some(inner),
+                None => e.source(),
+            };
+        cause = inner;
+    }
+    None
 }
 
 /// The innermost cause: "connection refused" instead of five layers of "error sending request".

@@ -81,6 +81,12 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
             };
             StoreError::Unreachable(format!("{asked}: {host}: {cause}{hint}"))
         }
+        Some(Answer::OtherScheme { host, tls_there }) => {
+            let (there, should) = if tls_there { ("no plain HTTP", "https") } else { ("no TLS", "http") };
+            StoreError::Refused(format!(
+                "{asked}: {host} speaks {there}: does its address begin with {should}://?"
+            ))
+        }
         None => StoreError::Refused(format!("{asked}: {}", root_cause(e))),
     };
     sorted.into()
@@ -110,6 +116,9 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
         (401 | 403, _) => StoreError::Refused(format!("{text}{}", access_hint(code))).into(),
         (301 | 302 | 307 | 308, _) => {
             StoreError::Refused(format!("{text}. Is the region (AWS_REGION) or the endpoint right?")).into()
+        }
+        (400, "") => {
+            StoreError::Refused(format!("{text}. Is the endpoint right, and its http or https?")).into()
         }
         (501, _) => StoreError::Refused(format!("{text}. This server lacks something cistern needs")).into(),
         (408 | 409 | 425 | 429 | 500..=599, _) => StoreError::Unreachable(text).into(),

@@ -1,0 +1,117 @@
+//! Says on stderr that a store does not answer, long before whoever waits for it gives up.
+//!
+//! Changes no request and no answer, and is quiet for good once the store has answered.
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    env::Env,
+    store::{Listed, Meter, Put, SharedStore, Store, StoreError, StoreResult},
+    units::utc,
+};
+
+use crate::terminal;
+
+/// Silence after which people wonder what is going on.
+const WONDER: Duration = Duration::from_millis(2500);
+
+/// A store, and whether it has been heard of.
+pub struct Silence {
+    inner: SharedStore,
+    env: Env,
+    /// Knows what the last try said.
+    meter: Arc<Meter>,
+    /// How long one request is tried.
+    patience: Duration,
+    answered: AtomicBool,
+    told: AtomicBool,
+}
+
+impl Silence {
+    pub fn breaking(inner: SharedStore, env: &Env, meter: &Arc<Meter>, patience: Duration) -> SharedStore {
+        Arc::new(Silence {
+            inner,
+            env: env.clone(),
+            meter: meter.clone(),
+            patience,
+            answered: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        })
+    }
+
+    async fn watched<T>(&self, request: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
+        if self.answered.load(Relaxed) {
+            return request.await;
+        }
+        let until = self.env.wall_ms() + self.patience.as_millis() as u64;
+        let mut request = std::pin::pin!(request);
+        let answer = match tokio::time::timeout(WONDER, request.as_mut()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.tell(until);
+                request.await
+            }
+        };
+        if !matches!(answer, Err(StoreError::Unreachable(_))) {
+            self.answered.store(true, Relaxed);
+            if self.told.swap(false, Relaxed) {
+                terminal::remark(format!("{} answers", self.inner.url()));
+            }
+        }
+        answer
+    }
+
+    fn tell(&self, until_ms: u64) {
+        if self.told.swap(true, Relaxed) {
+            return;
+        }
+        let why =
+            self.meter.snapshot().last_error.map(|error| format!(" ({})", error.text)).unwrap_or_default();
+        let (url, until) = (self.inner.url(), utc(until_ms));
+        terminal::remark(format!("{url} does not answer yet{why}: trying until {until}; Ctrl-C ends it"));
+    }
+}
+
+impl fmt::Debug for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Silence").field(&self.inner).finish()
+    }
+}
+
+#[async_trait]
+impl Store for Silence {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.watched(self.inner.put(key, body)).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.watched(self.inner.put_if_absent(key, body)).await
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.watched(self.inner.get(key, bytes_max)).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.watched(self.inner.get_range(key, range)).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.watched(self.inner.list_after(prefix, after, count_max)).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.watched(self.inner.list_dirs(prefix)).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.watched(self.inner.delete(key)).await
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}
