@@ -18,6 +18,7 @@ mod walk;
 pub use append::{Appended, LogWriter};
 pub use claim::{ClaimOutcome, ClaimRequest, Claimed, LocalJournal, claim};
 pub use committed::{
-    AppliedSegment, Committed, VolumeKeys, newest_checkpoint, read_committed, read_entry, read_identity,
+    AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
+    read_committed, read_entry, read_identity,
 };
 pub use walk::{Step, Walk, salt_of};

@@ -47,6 +47,8 @@ const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
 /// Version byte of the objects of the log.
 const LOG_FORMAT: u8 = 2;
+/// Version byte of checkpoints.
+const CHECKPOINT_FORMAT: u8 = 2;
 /// Version byte of every other format; each has its own constant.
 const FORMAT: u8 = 1;
 
@@ -132,11 +134,12 @@ pub fn frame(data: &[u8]) {
 /// A checkpoint: the bytes as they are, and as its plain content.
 pub fn checkpoint(data: &[u8]) {
     let _ = Checkpoint::decode(None, VOLUME, (EPOCH, SEQ), data);
-    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    let mut object = [&MAGIC[..], &[CHECKPOINT_FORMAT]].concat();
     object.extend(VOLUME.0.as_bytes());
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(SEQ.0.to_le_bytes());
     object.extend(SALT.0);
+    object.extend(crc32c(&object).to_le_bytes());
     let from = object.len();
     compress(Compression::Zstd, data, &mut object);
     Sealer::new(None, VOLUME, ObjectKind::Checkpoint, SALT, SEQ.0).seal_tail(0, &mut object, from);

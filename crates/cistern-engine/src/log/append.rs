@@ -19,12 +19,12 @@ use crate::{
     env::Env,
     log::{
         VolumeKeys,
-        checkpoint::Checkpoint,
-        committed::{newest_checkpoint, read_entry},
+        checkpoint::{self, Checkpoint},
+        committed::{SlotContent, checkpoint_names, read_entry},
         keys,
     },
     segment::{Release, Slot, encode_release},
-    store::{Put, SharedStore},
+    store::{Put, SharedStore, StoreError, Stores},
     units::{Epoch, Salt, Seq},
 };
 
@@ -39,7 +39,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub enum Appended {
     /// The slot holds our content.
     Ours,
-    /// A fenced writer's late object took the slot: it is void, ours has to go further on.
+    /// A late object of a fenced writer or of a removed volume took the slot: it is void, ours has to go further on.
     Taken,
 }
 
@@ -140,7 +140,9 @@ impl LogWriter {
         let Some(listed) = found.into_iter().find(|l| l.key == key) else {
             return Err(Error::Unreachable(format!("{key} exists, but the store does not list it")));
         };
-        let (head, _) = read_entry(store.as_ref(), keys, slot.seq, &listed).await?;
+        let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, slot.seq, &listed).await? else {
+            return Ok(Appended::Taken); // another volume's: as void as a fenced writer's
+        };
         if head.epoch > *epoch {
             return Err(Error::Fenced { ours: epoch.0, theirs: head.epoch.0 });
         }
@@ -156,24 +158,39 @@ impl LogWriter {
     /// # Errors
     /// `Fenced` if so. Tries for as long as the store is away.
     pub async fn validate_epoch(&self) -> Result<()> {
-        let Inner { env, store, epoch, .. } = &*self.inner;
         loop {
-            match newest_checkpoint(store.as_ref()).await {
-                Ok(newest) => {
-                    let theirs = newest.and_then(|(key, _)| keys::parse_checkpoint(&key)).map(|(e, _)| e);
-                    return match theirs {
-                        Some(theirs) if theirs > *epoch => {
-                            Err(Error::Fenced { ours: epoch.0, theirs: theirs.0 })
-                        }
-                        _ => Ok(()),
-                    };
+            match self.later_epoch().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(theirs)) => {
+                    return Err(Error::Fenced { ours: self.inner.epoch.0, theirs: theirs.0 });
                 }
                 Err(e) => {
                     self.note_trouble(&e);
-                    env.sleep(RETRY_PAUSE).await;
+                    self.inner.env.sleep(RETRY_PAUSE).await;
                 }
             }
         }
+    }
+
+    /// The newest later epoch that has a checkpoint in the store. One of another volume says nothing; one that
+    /// does not verify may be our successor's.
+    async fn later_epoch(&self) -> Result<Option<Epoch>> {
+        let Inner { store, keys, epoch, .. } = &*self.inner;
+        for (theirs, covered) in checkpoint_names(store.as_ref()).await? {
+            if theirs <= *epoch {
+                break;
+            }
+            let key = keys::checkpoint(theirs, covered);
+            let foreign = match store.get_range(&key, 0..checkpoint::HEADER_BYTES as u64).await {
+                Ok(head) => Checkpoint::foreign_volume(keys.volume, &head).is_some(),
+                Err(StoreError::NotFound(_)) => false, // pruned, because there is a newer one
+                Err(e) => return Err(e.into()),
+            };
+            if !foreign {
+                return Ok(Some(theirs));
+            }
+        }
+        Ok(None)
     }
 
     /// Writes a checkpoint of this epoch. An earlier attempt's copy is as good.

@@ -97,6 +97,8 @@ pub struct CheckReport {
     pub extents: u64,
     /// One line per fault; empty when all is well.
     pub faults: Vec<String>,
+    /// One line per thing that is odd and harms nothing, such as an object of another volume.
+    pub findings: Vec<String>,
 }
 
 /// Progress of a long operation: units done, units in all.
@@ -129,6 +131,15 @@ pub async fn check(
     let volume = read_only(parts, &keys, &committed);
     let segments = list_segments(store).await?;
     let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };
+    report.findings.extend(committed.foreign.iter().take(FAULTS_MAX).map(|foreign| {
+        format!(
+            "{} is an object of volume {} that came late: it is stepped over",
+            foreign.key, foreign.volume
+        )
+    }));
+    for damaged in &committed.damaged {
+        report.fault(format!("{}; an older one and the log replace it", damaged.fault));
+    }
     check_usage(store, &keys, &committed, &mut report).await?;
     let blocks = volume.size_bytes().div_ceil(BLOCK_BYTES as u64);
     let mut at = 0;
@@ -236,8 +247,14 @@ pub async fn change_key(env: &Env, store: &SharedStore, old: &KeySource, new: &K
     Ok(())
 }
 
-/// Deletes a volume and everything it has in the store. Refuses while it is claimed, unless
-/// `force`; then it also finishes an interrupted removal.
+/// Whether a store holds objects of a volume whose identity is gone: its removal was interrupted, or a put came
+/// late.
+pub async fn is_half_removed(store: &SharedStore) -> Result<bool> {
+    Ok(gc::left_over(store).await?.is_some_and(|key| keys::is_of_a_volume(&key)))
+}
+
+/// Deletes a volume and everything it has in the store, and what an interrupted removal left. Refuses while
+/// the volume is claimed, unless `force`. What is no volume's stays.
 pub async fn remove(
     env: &Env,
     store: &SharedStore,
@@ -249,13 +266,8 @@ pub async fn remove(
         Ok(identity) if !force => refuse_if_held(env, store, &identity, key).await?,
         Ok(_) => {}
         Err(e @ Error::NotFound(_)) => {
-            if store.list_after("", "", 1).await?.is_empty() {
+            if !is_half_removed(store).await? {
                 return Err(e);
-            }
-            if !force {
-                return Err(Error::NotFound(format!(
-                    "{e}; what is there looks like an interrupted removal (finish it with --force): volume.json"
-                )));
             }
         }
         Err(e) if !force => return Err(e),

@@ -18,9 +18,11 @@ use crate::{
     cache::{ChunkCache, ObjectReader},
     codec::{KeySource, MasterKey},
     env::Env,
+    gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim, identity::Identity,
+        ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim,
+        identity::Identity,
         keys, read_committed, read_identity,
     },
     map::{Map, MapOptions},
@@ -69,6 +71,27 @@ pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> R
             Ok(found) if found.volume == identity.volume => Ok(identity.volume), // ours, the reply was lost
             _ => Err(Error::Exists(format!("volume {}", store.url()))),
         },
+    }
+}
+
+/// A volume begins in an empty place: what a removed one left would come up again as this one's, and what is
+/// somebody else's would lie among ours.
+async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
+    let url = store.url();
+    let found = match gc::left_over(store).await? {
+        None => return Ok(()),
+        Some(found) => found,
+    };
+    match read_identity(store.as_ref()).await {
+        Err(Error::NotFound(_)) if !keys::is_of_a_volume(&found) => Err(Error::NotEmpty(format!(
+            "{url} is not empty: {found} is there, which no volume made. Choose another name"
+        ))),
+        Err(Error::NotFound(_)) => Err(Error::NotEmpty(format!(
+            "{url} is not empty: {found} was left by a volume that was removed. Removing it again cleans up: \
+             `cistern rm {url}`"
+        ))),
+        Err(Error::Unreachable(why)) => Err(Error::Unreachable(why)),
+        _ => Err(Error::Exists(format!("volume {url}"))),
     }
 }
 
