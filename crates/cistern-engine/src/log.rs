@@ -13,6 +13,7 @@ pub mod usage;
 mod append;
 mod claim;
 mod committed;
+mod presence;
 mod walk;
 
 pub use append::{Appended, LogWriter};

@@ -22,6 +22,7 @@ use crate::{
         checkpoint::{self, Checkpoint},
         committed::{SlotContent, checkpoint_names, read_entry},
         keys,
+        presence::Presence,
     },
     segment::{Release, Slot, encode_release},
     store::{Put, SharedStore, StoreError, Stores},
@@ -56,6 +57,7 @@ struct Inner {
     epoch: Epoch,
     salt: Salt,
     next_seq: AtomicU64,
+    presence: Presence,
     /// The last trouble with the store and when it was, for `status`.
     trouble: Mutex<Option<(String, Duration)>>,
 }
@@ -63,16 +65,17 @@ struct Inner {
 impl LogWriter {
     pub(super) fn new(
         env: Env,
-        store: SharedStore,
+        stores: &Stores,
         keys: VolumeKeys,
         epoch: Epoch,
         salt: Salt,
         next: Seq,
     ) -> LogWriter {
-        let next_seq = AtomicU64::new(next.0);
-        LogWriter {
-            inner: Arc::new(Inner { env, store, keys, epoch, salt, next_seq, trouble: Mutex::new(None) }),
-        }
+        let (store, next_seq, trouble) =
+            (stores.write_back.clone(), AtomicU64::new(next.0), Mutex::new(None));
+        let (failures, newest) = (stores.failures.clone(), Seq(next.0 - 1));
+        let presence = Presence::new(env.clone(), store.clone(), failures, keys.volume, newest);
+        LogWriter { inner: Arc::new(Inner { env, store, keys, epoch, salt, next_seq, presence, trouble }) }
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -104,13 +107,13 @@ impl LogWriter {
     /// as the store is away.
     ///
     /// # Errors
-    /// `Fenced` when another writer's claim or object of a later epoch is there; `Refused` when the
-    /// store says so for good.
+    /// `Fenced` when another writer's claim or object of a later epoch is there; `Gone` when the volume is not.
     pub async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let Inner { env, store, .. } = &*self.inner;
         let key = keys::entry(slot.seq);
         let began = env.now();
         loop {
+            self.confirm(false).await?;
             let answer = match store.put_if_absent(&key, body.clone()).await {
                 Ok(Put::Created) => Ok(Appended::Ours),
                 Ok(Put::Exists) => self.who_is_there(slot, body.len() as u64).await,
@@ -118,6 +121,8 @@ impl LogWriter {
             };
             match answer {
                 Ok(appended) => {
+                    self.confirm(false).await?; // it may have become doubtful what was written to
+                    self.inner.presence.saw(slot.seq);
                     if env.now().saturating_sub(began) > RESOLVE_TIME_MAX {
                         self.validate_epoch().await?;
                     }
@@ -128,6 +133,27 @@ impl LogWriter {
                     env.sleep(RETRY_PAUSE).await;
                 }
                 Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Looks whether this is still the store of this volume. Tries for as long as the store is away.
+    ///
+    /// # Errors
+    /// `Gone` when it is not.
+    pub async fn look(&self) -> Result<()> {
+        self.confirm(true).await
+    }
+
+    /// The same, only if there is reason to unless it is asked for.
+    async fn confirm(&self, asked: bool) -> Result<()> {
+        loop {
+            match self.inner.presence.confirm(asked).await {
+                Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
+                    self.note_trouble(&e);
+                    self.inner.env.sleep(RETRY_PAUSE).await;
+                }
+                done => return done,
             }
         }
     }
@@ -228,6 +254,7 @@ impl LogWriter {
     }
 
     fn note_trouble(&self, e: &Error) {
+        self.inner.presence.doubt();
         let text = e.to_string();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");

@@ -112,7 +112,7 @@ pub async fn claim(
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
         let next = committed.walk.seq.next();
-        let writer = LogWriter::new(env.clone(), stores.write_back.clone(), keys.clone(), epoch, salt, next);
+        let writer = LogWriter::new(env.clone(), stores, keys.clone(), epoch, salt, next);
         return Ok(ClaimOutcome::Taken(Box::new(Claimed { writer, committed })));
     }
     Err(Error::InUse { host: "several hosts at once".into(), since: "just now".into() })

@@ -3,7 +3,7 @@
 //! The first signal brought us here; the second ends the uploading, the third ends everything.
 //! The result is an error only if something acknowledged is neither in the store nor in a journal.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use cistern_engine::volume::{CloseReport, VolumeStatus};
 use futures_util::future::join_all;
@@ -21,7 +21,12 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 const SHOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Stops all volumes.
-pub async fn stop(daemon: &Arc<Daemon>, drain_limit: Duration, signals: &mut Signals) -> Outcome {
+pub async fn stop(
+    daemon: &Arc<Daemon>,
+    state_dir: &Path,
+    drain_limit: Duration,
+    signals: &mut Signals,
+) -> Outcome {
     host::notify_stop_takes(drain_limit + 4 * CLOSE_LIMIT);
     signals.settle().await;
     let drained = drain(daemon, drain_limit, signals).await;
@@ -30,8 +35,8 @@ pub async fn stop(daemon: &Arc<Daemon>, drain_limit: Duration, signals: &mut Sig
     let closing = join_all(daemon.served.iter().map(|served| served.volume.close(limit)));
     tokio::select! {
         biased;
-        reports = closing => conclude(daemon, Some(&reports)),
-        () = signals.next() => conclude(daemon, None),
+        reports = closing => conclude(daemon, state_dir, Some(&reports)),
+        () = signals.next() => conclude(daemon, state_dir, None),
     }
 }
 
@@ -62,7 +67,7 @@ async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> 
 }
 
 /// Says for every volume where its data is.
-fn conclude(daemon: &Daemon, reports: Option<&[CloseReport]>) -> Outcome {
+fn conclude(daemon: &Daemon, state_dir: &Path, reports: Option<&[CloseReport]>) -> Outcome {
     let mut missing_bytes = 0;
     for (i, served) in daemon.served.iter().enumerate() {
         let status = served.volume.status();
@@ -71,11 +76,27 @@ fn conclude(daemon: &Daemon, reports: Option<&[CloseReport]>) -> Outcome {
         remark(farewell(served, &status, reports.map(|reports| &reports[i]), missing));
     }
     if missing_bytes == 0 {
-        return Ok(());
+        return stopped(daemon, state_dir);
     }
     let text =
         format!("{} of acknowledged data are neither in the store nor in a journal", ByteSize(missing_bytes));
     Err(Failure::new(Kind::NotClean, text).hint("the log above says why; none of it had been flushed"))
+}
+
+/// The failure of the first volume that had stopped before it was told to: what it had acknowledged may be in its
+/// journal alone.
+fn stopped(daemon: &Daemon, state_dir: &Path) -> Outcome {
+    for served in &daemon.served {
+        if let Some(why) = served.volume.status().latched {
+            let id = served.volume.id();
+            return Err(Failure::new(Kind::Stopped, format!("{}: {why}", served.name)).hint(format!(
+                "its journal is in {}: `cistern journal export {id} --output FILE` saves what it holds, \
+                 without the store",
+                state_dir.join(id.to_string()).display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Acknowledged bytes that are not durable anywhere.
@@ -91,6 +112,9 @@ fn farewell(served: &Served, status: &VolumeStatus, report: Option<&CloseReport>
     }
     if missing > 0 {
         return format!("{name}: {} are missing", ByteSize(missing));
+    }
+    if let Some(why) = &status.latched {
+        return format!("{name}: stopped: {why}");
     }
     let left = report.map_or(status.dirty_bytes, |report| report.journal_bytes_left);
     let why = match report {
