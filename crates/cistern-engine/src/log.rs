@@ -9,6 +9,7 @@ pub mod hot;
 pub mod identity;
 pub mod keys;
 pub mod usage;
+pub mod wrapping;
 
 mod append;
 mod claim;

@@ -148,7 +148,7 @@ async fn a_late_checkpoint_of_a_removed_volume_hides_nothing() {
     close(volume).await;
 
     let identity = read_identity(store.as_ref()).await.expect("an identity");
-    let keys = VolumeKeys::unlock(&host.env, &identity, &host.key).await.expect("unlocked");
+    let keys = VolumeKeys::unlock(&host.env, store.as_ref(), &identity, &host.key).await.expect("unlocked");
     let local =
         LocalJournal { id: JournalId(uuid::Uuid::nil()), tail: JournalPos(0), appended: JournalPos(0) };
     let request =

@@ -7,7 +7,10 @@
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
     journal::format::{GroupHeader, Superblock},
-    log::{checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, usage::decode_usage},
+    log::{
+        checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, usage::decode_usage,
+        wrapping::Wrapping,
+    },
     map,
     segment::{EntryKind, open_frame, open_raw, read_head, read_tail},
     store::StoreUrl,
@@ -171,15 +174,17 @@ pub fn hot(data: &[u8]) {
     let _ = HotSet::decode(None, VOLUME, (EPOCH, NUMBER), &object);
 }
 
-/// `volume.json`.
+/// `volume.json`, and the wrapped key beside it.
 pub fn identity(data: &[u8]) {
     let _ = Identity::decode(data);
+    let _ = Wrapping::decode(3, data);
 }
 
 /// Names of objects and addresses of stores.
 pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = keys::parse_entry(text);
+    let _ = keys::parse_wrapping(text);
     let _ = keys::parse_run(text);
     let _ = keys::parse_checkpoint(text);
     let _ = keys::parse_hot(text);

@@ -16,6 +16,7 @@ use crate::{
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
         walk::{Step, Walk},
+        wrapping::read_wrapping,
     },
     segment::{Entry, EntryHead, TAIL_BYTES, Tail, read_tail},
     store::{Listed, Store},
@@ -101,11 +102,31 @@ pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
 }
 
 impl VolumeKeys {
-    /// Opens the identity's key with the user's secret.
-    pub async fn unlock(env: &Env, identity: &Identity, secret: &KeySource) -> Result<VolumeKeys> {
+    /// Opens the volume's key with the user's secret.
+    ///
+    /// # Errors
+    /// `Key` says which secret is missing, wrong or not needed.
+    pub async fn unlock(
+        env: &Env,
+        store: &dyn Store,
+        identity: &Identity,
+        secret: &KeySource,
+    ) -> Result<VolumeKeys> {
         let volume = identity.volume;
-        let (identity, secret) = (identity.clone(), secret.clone());
-        let key = env.compute(move || identity.unlock(&secret)).await?; // stretching a passphrase takes a second
+        let key = match (identity.encrypted, secret) {
+            (false, KeySource::None) => None,
+            (false, _) => return Err(Error::Key(NOT_ENCRYPTED.into())),
+            (true, KeySource::None) => {
+                return Err(Error::Key(
+                    "the volume is encrypted: a passphrase or a key file is needed".into(),
+                ));
+            }
+            (true, _) => {
+                let (wrapped, secret) = (read_wrapping(store, volume).await?.key, secret.clone());
+                // Stretching a passphrase takes a second.
+                Some(Arc::new(env.compute(move || wrapped.unwrap(&secret)).await?))
+            }
+        };
         Ok(VolumeKeys { volume, key })
     }
 }

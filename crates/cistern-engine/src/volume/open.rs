@@ -24,6 +24,7 @@ use crate::{
         ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim,
         identity::Identity,
         keys, read_committed, read_identity,
+        wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
     stats::IoCounters,
@@ -53,17 +54,19 @@ const AHEAD_SHARE: u64 = 8;
 
 pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
-    let key = match &options.key {
-        KeySource::None => None,
-        secret => Some(MasterKey::generate(env).wrap(env, secret)?),
-    };
+    refuse_what_is_there(store).await?;
     let identity = Identity {
         volume: VolumeId(env.uuid()),
         created_ms: env.wall_ms(),
         size_bytes: options.size_bytes,
         compression: options.compression,
-        key,
+        encrypted: !matches!(options.key, KeySource::None),
     };
+    if identity.encrypted {
+        // Before the identity: a volume never lacks its key.
+        let key = MasterKey::generate(env).wrap(env, &options.key)?;
+        put_wrapping(store.as_ref(), &Wrapping { volume: identity.volume, number: 1, key }).await?;
+    }
     // One put makes the volume; a race is decided by the store.
     match store.put_if_absent(keys::VOLUME, identity.encode()).await? {
         Put::Created => Ok(identity.volume),
@@ -97,7 +100,7 @@ async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
 
 pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
-    let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
+    let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
     let cache = o.cache.clone();
     let parts = ReadParts { env: &o.env, stores: &o.stores, cache, memory_bytes: o.memory_bytes };
@@ -144,7 +147,7 @@ fn keep_hot_set(
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
     let identity = read_identity(o.stores.read.as_ref()).await?;
-    let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
+    let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
     let Claimed { writer: log, committed } = claimed;
     let start = committed.walk.journal_pos;
