@@ -63,6 +63,7 @@ struct Inner {
 }
 
 impl LogWriter {
+    /// The volume was just seen, with everything before `next` in its log.
     pub(super) fn new(
         env: Env,
         stores: &Stores,

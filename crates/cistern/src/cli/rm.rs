@@ -11,6 +11,7 @@ use crate::{
     control,
     daemon::volume_disk,
     failure::{Failure, Kind, Outcome},
+    known::Known,
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, volume_url},
     secret, terminal,
 };
@@ -60,6 +61,7 @@ impl Rm {
         if let Some(id) = id {
             forget_journal(&state_dir, id).await;
         }
+        Known::of(&state_dir).forget(&self.volume.url)?;
         terminal::say(format!("removed {}", self.volume.url))
     }
 

@@ -27,6 +27,7 @@ use crate::{
     },
     daemon::{Plan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
+    known::Known,
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
     quantity::ByteSize,
     secret, terminal,
@@ -99,6 +100,7 @@ impl Opener<'_> {
             (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
                 let options =
                     CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
+                Known::of(&self.plan.settings.state_dir).refuse_plain(&volume.url, None)?;
                 make(self.env, volume, options, Probing::Clouds).await?;
                 tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
                 volume.open_scheduled(self.env, self.scheduler).await
@@ -108,6 +110,11 @@ impl Opener<'_> {
     }
 
     async fn open_read_only(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
+        let info = admin::info(self.env, &stores.read, &KeySource::None).await;
+        let info = info.map_err(|e| volume.explain(e))?;
+        if !info.encrypted {
+            Known::of(&self.plan.settings.state_dir).refuse_plain(&volume.url, Some(info.volume))?;
+        }
         let opened = secret::unlocking(&self.plan.settings.key, &volume.name, |key| {
             Volume::open_read_only(ReadOnlyOptions {
                 env: self.env.clone(),
@@ -156,10 +163,12 @@ struct Writing<'a> {
 impl Writing<'_> {
     async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live)> {
         let settings = self.settings;
-        let id = admin::info(self.env, &stores.read, &KeySource::None)
-            .await
-            .map_err(|e| volume.explain(e))?
-            .volume;
+        let info = admin::info(self.env, &stores.read, &KeySource::None).await;
+        let info = info.map_err(|e| volume.explain(e))?;
+        let (id, known) = (info.volume, Known::of(&settings.state_dir));
+        if !info.encrypted {
+            known.refuse_plain(&volume.url, Some(id))?;
+        }
         let state = volume_disk(&settings.state_dir, id)?;
         let journal_bytes = journal_bytes(settings)?;
         let dirty_bytes_max = settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3);
@@ -188,7 +197,14 @@ impl Writing<'_> {
                 take_over: self.take_over,
             })
         });
-        Ok((opened.await?.0, live))
+        let opened = opened.await?.0;
+        if info.encrypted
+            && let Err(failure) = known.remember(&volume.url, id)
+        {
+            opened.close(COMMAND_PATIENCE).await;
+            return Err(failure);
+        }
+        Ok((opened, live))
     }
 }
 
