@@ -106,7 +106,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         CreateOptions { size_bytes: VOLUME_BYTES, compression: Compression::Lz4, key: KeySource::None };
     Volume::create(env, store, options).await?;
     let identity = read_identity(store.as_ref()).await?;
-    let volume_keys = VolumeKeys::unlock(env, &identity, &KeySource::None).await?;
+    let volume_keys = VolumeKeys::unlock(env, store.as_ref(), &identity, &KeySource::None).await?;
     let local = LocalJournal { id: JournalId(env.uuid()), tail: JournalPos(0), appended: JournalPos(0) };
     let request =
         ClaimRequest { host: "bench".into(), take_over: false, local, size_at_creation: VOLUME_BYTES };

@@ -23,6 +23,9 @@ pub enum Error {
     /// It exists already.
     #[error("{0} exists already")]
     Exists(String),
+    /// A volume is to be created where something lies already.
+    #[error("{0}")]
+    NotEmpty(String),
     /// The store does not answer; the same request may succeed later.
     #[error("the store does not answer: {0}")]
     Unreachable(String),
@@ -44,6 +47,12 @@ pub enum Error {
          what was acknowledged here and not uploaded is kept in the journal (cistern journal export)"
     )]
     Fenced { ours: u64, theirs: u64 },
+    /// The volume is not in its store any more, or another is in its place; this writer has stopped for good.
+    #[error(
+        "the volume is gone from its store: {0}. Writing has stopped; what is in the journal is kept \
+         (cistern journal export)"
+    )]
+    Gone(String),
     /// The journal at hand holds acknowledged data of an epoch that was taken over.
     #[error("{0}")]
     StaleJournal(String),

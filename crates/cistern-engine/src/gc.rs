@@ -39,21 +39,63 @@ pub async fn prune_hot_sets(store: &dyn Store, newest: (Epoch, u64)) -> Result<(
     Ok(())
 }
 
+/// Deletes the wrapped keys that `newest`, which is in the store, outranks: whoever knows a secret that was
+/// replaced finds nothing to open with it.
+pub async fn prune_wrappings(store: &dyn Store, newest: u64) -> Result<()> {
+    for old in store.list_after(keys::WRAPPING_PREFIX, "", LIST_MAX).await? {
+        if keys::parse_wrapping(&old.key).is_some_and(|number| number < newest) {
+            store.delete(&old.key).await?;
+        }
+    }
+    Ok(())
+}
+
+/// An object that lies where no volume is: one of a volume's names (a removal was interrupted, or a put came
+/// late) before any other. What a probe leaves does not count.
+pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
+    let mut after = String::new();
+    let mut other = None;
+    loop {
+        let page = store.list_after("", &after, LIST_MAX).await?;
+        let Some(last) = page.last() else { return Ok(other) };
+        after = last.key.clone();
+        for listed in page {
+            if keys::is_of_a_volume(&listed.key) {
+                return Ok(Some(listed.key));
+            }
+            if !listed.key.starts_with(keys::PROBE_PREFIX) {
+                other.get_or_insert(listed.key);
+            }
+        }
+    }
+}
+
 /// Deletes every object of a volume. The identity goes first, so that what is left by an interruption
-/// is no volume any more; a second run finishes it.
+/// is no volume any more: nothing opens it, creating refuses, and a second run finishes it. Objects that
+/// have no volume's names stay: somebody else put them there.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
     store.delete(keys::VOLUME).await?;
     let mut done = 0;
+    let mut after = String::new();
+    let mut deleted = false;
     loop {
-        let page = store.list_after("", "", LIST_MAX).await?;
-        if page.is_empty() {
-            return Ok(());
-        }
+        let page = store.list_after("", &after, LIST_MAX).await?;
+        let Some(last) = page.last() else {
+            if !std::mem::take(&mut deleted) {
+                return Ok(());
+            }
+            after = String::new(); // once more, for what came meanwhile
+            continue;
+        };
+        after = last.key.clone();
         let more = u64::from(page.len() == LIST_MAX) * LIST_MAX as u64;
-        for (n, listed) in page.iter().enumerate() {
-            progress(done + n as u64, done + page.len() as u64 + more);
+        let ours = |key: &str| keys::is_of_a_volume(key) || key.starts_with(keys::PROBE_PREFIX);
+        let ours: Vec<_> = page.iter().filter(|listed| ours(&listed.key)).collect();
+        for (n, listed) in ours.iter().enumerate() {
+            progress(done + n as u64, done + ours.len() as u64 + more);
             store.delete(&listed.key).await?;
+            deleted = true;
         }
-        done += page.len() as u64;
+        done += ours.len() as u64;
     }
 }

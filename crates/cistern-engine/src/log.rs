@@ -9,15 +9,18 @@ pub mod hot;
 pub mod identity;
 pub mod keys;
 pub mod usage;
+pub mod wrapping;
 
 mod append;
 mod claim;
 mod committed;
+mod presence;
 mod walk;
 
 pub use append::{Appended, LogWriter};
 pub use claim::{ClaimOutcome, ClaimRequest, Claimed, LocalJournal, claim};
 pub use committed::{
-    AppliedSegment, Committed, VolumeKeys, newest_checkpoint, read_committed, read_entry, read_identity,
+    AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
+    read_committed, read_entry, read_identity,
 };
 pub use walk::{Step, Walk, salt_of};

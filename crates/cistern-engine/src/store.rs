@@ -25,7 +25,7 @@ pub use directory::DirectoryStore;
 pub use memory::MemoryStore;
 pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use probe::{Check, ProbeReport, Verdict, probe};
-pub use retry::Retry;
+pub use retry::{Failures, Retry};
 pub use schedule::{DirectionStats, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores};
 
 /// Why a store did not do what it was asked. The variants are the recourses.

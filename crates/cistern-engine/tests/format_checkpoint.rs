@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, fields::put_varint},
+    codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
     log::{
-        checkpoint::{Checkpoint, EpochStart, LastClaim, UsageRef},
+        checkpoint::{Checkpoint, EpochStart, HEADER_BYTES, LastClaim, UsageRef},
         usage::{CHANGES_MAX, SegmentUsage, decode_usage, encode_usage},
     },
     map::RunMeta,
@@ -83,12 +83,12 @@ fn refused<T: std::fmt::Debug>(result: Result<T>) -> String {
     }
 }
 
-/// What version 1 wrote reads: these files stand for objects in users' stores.
+/// What is written today reads for ever: these files stand for objects in users' stores.
 #[test]
 fn golden_checkpoints_and_usage() {
     for (suffix, key) in [("plain", None), ("sealed", Some(&*KEY))] {
         // A compressor may improve and the map may tell more of its runs, so only reading is fixed.
-        let stored = golden::stored(&format!("checkpoint-1-{suffix}.bin"), &encode(key));
+        let stored = golden::stored(&format!("checkpoint-2-{suffix}.bin"), &encode(key));
         assert_eq!(decode(key, &stored).unwrap(), sample());
         let fresh = encode_usage(key, volume(1), run(9), &changes());
         let stored = golden::stored(&format!("usage-1-{suffix}.bin"), &fresh);
@@ -161,17 +161,18 @@ fn encrypted_checkpoints_tell_nothing() {
         assert!(!golden::contains(&object, secret.as_bytes()), "{secret}");
     }
     let again = sample().encode(&env(6), Some(&KEY), volume(1)).unwrap();
-    let equal = object[56..].iter().zip(&again[56..]).filter(|(a, b)| a == b).count();
+    let equal = object[60..].iter().zip(&again[60..]).filter(|(a, b)| a == b).count();
     assert!(equal < object.len() / 16, "{equal} of {}", object.len());
     assert_eq!(decode(Some(&KEY), &again).unwrap(), sample());
 }
 
 /// A checkpoint as the format says, sealed rightly, of any content.
 fn forge(payload: &[u8]) -> Vec<u8> {
-    let mut out = [&MAGIC[..], &[1], volume(1).0.as_bytes()].concat();
+    let mut out = [&MAGIC[..], &[2], volume(1).0.as_bytes()].concat();
     out.extend_from_slice(&3_u64.to_le_bytes());
     out.extend_from_slice(&41_u64.to_le_bytes());
     out.extend_from_slice(&[8; 16]);
+    out.extend_from_slice(&crc32c(&out).to_le_bytes());
     Sealer::new(None, volume(1), ObjectKind::Checkpoint, Salt([8; 16]), 41).seal(0, payload, &mut out);
     out
 }
@@ -228,12 +229,31 @@ fn forged_usage_is_refused() {
     refused(forge(&vec![0; 3 * (CHANGES_MAX + 1)], 0));
 }
 
-/// A newer version is told from damage.
+/// Only an intact header makes a checkpoint another volume's: damaged, it may be ours.
 #[test]
-fn newer_versions_are_named() {
-    let mut object = encode(None).to_vec();
-    object[MAGIC.len()] = 2;
-    assert!(matches!(decode(None, &object), Err(Error::Version { found: 2, known: 1, .. })));
+fn checkpoints_of_other_volumes_are_told_by_an_intact_header() {
+    let object = encode(Some(&KEY));
+    assert_eq!(Checkpoint::foreign_volume(volume(1), &object), None);
+    assert_eq!(Checkpoint::foreign_volume(volume(2), &object), Some(volume(1)));
+    assert_eq!(Checkpoint::foreign_volume(volume(2), &object[..HEADER_BYTES]), Some(volume(1)));
+    assert_eq!(Checkpoint::foreign_volume(volume(2), &object[..HEADER_BYTES - 1]), None);
+    let mut damaged = object.to_vec();
+    for bit in 0..HEADER_BYTES * 8 {
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Checkpoint::foreign_volume(volume(2), &damaged), None, "bit {bit}");
+        damaged[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+/// Another version is told from damage.
+#[test]
+fn other_versions_are_named() {
+    for other in [1, 3] {
+        let mut object = encode(None).to_vec();
+        object[MAGIC.len()] = other;
+        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 2, .. }) if found == u32::from(other));
+        assert!(known, "version {other}");
+    }
     let mut object = encode_usage(None, volume(1), run(9), &changes()).to_vec();
     object[MAGIC.len()] = 2;
     let result = decode_usage(None, volume(1), run(9), &object);

@@ -1,9 +1,12 @@
-//! `volume.json`: it reads back, tells newer from foreign, and opens with the right secret only.
+//! `volume.json` and `keys/<n>`: they read back, tell newer from foreign, and open with the right secret only.
 
 use cistern_engine::{
     Error,
     codec::{Compression, KeySource, MasterKey, ObjectKind, Sealer},
-    log::identity::{IDENTITY_BYTES_MAX, Identity},
+    log::{
+        identity::{IDENTITY_BYTES_MAX, Identity},
+        wrapping::Wrapping,
+    },
 };
 use golden::{env, key, salt, volume};
 use proptest::prelude::*;
@@ -11,18 +14,18 @@ use serde_json::Value;
 
 mod golden;
 
-fn identity(source: &KeySource) -> Identity {
-    let key = match source {
-        KeySource::None => None,
-        source => Some(key(1).wrap(&env(2), source).unwrap()),
-    };
+fn identity(encrypted: bool) -> Identity {
     Identity {
         volume: volume(1),
         created_ms: 1_700_000_000_123,
         size_bytes: 10 << 40,
         compression: Compression::Lz4,
-        key,
+        encrypted,
     }
+}
+
+fn wrapping(source: &KeySource) -> Wrapping {
+    Wrapping { volume: volume(1), number: 3, key: key(1).wrap(&env(2), source).unwrap() }
 }
 
 fn passphrase() -> KeySource {
@@ -42,38 +45,70 @@ fn is_the_key(found: &MasterKey) -> bool {
     sealer(found).open(0, &sealed).is_ok()
 }
 
-/// The files that version 2 wrote read, and unlock with their passphrase and key file: they stand
+/// The files that are written today read for ever, and unlock with their passphrase and key file: they stand
 /// for volumes of users.
 #[test]
 fn golden_identities() {
-    for (name, source) in [("plain", KeySource::None), ("passphrase", passphrase()), ("key-file", key_file())]
-    {
-        let fresh = identity(&source);
-        let stored = golden::stored(&format!("volume-2-{name}.json"), &fresh.encode());
+    for (name, encrypted) in [("plain", false), ("encrypted", true)] {
+        let fresh = identity(encrypted);
+        let stored = golden::stored(&format!("volume-3-{name}.json"), &fresh.encode());
         assert_eq!(stored, fresh.encode());
-        let read = Identity::decode(&stored).unwrap();
+        assert_eq!(Identity::decode(&stored).unwrap(), fresh);
+    }
+    for (name, source) in [("passphrase", passphrase()), ("key-file", key_file())] {
+        let fresh = wrapping(&source);
+        let stored = golden::stored(&format!("key-1-{name}.json"), &fresh.encode());
+        assert_eq!(stored, fresh.encode());
+        let read = Wrapping::decode(3, &stored).unwrap();
         assert_eq!(read, fresh);
-        match read.unlock(&source).unwrap() {
-            Some(found) => assert!(is_the_key(&found)),
-            None => assert_eq!(name, "plain"),
-        }
+        assert!(is_the_key(&read.key.unwrap(&source).unwrap()));
     }
 }
 
 /// Each way of not having the right secret has its own text.
 #[test]
-fn a_missing_or_needless_secret_is_named() {
-    let text = |identity: &Identity, source: &KeySource| match identity.unlock(source) {
+fn a_missing_or_wrong_secret_is_named() {
+    let text = |wrapping: &Wrapping, source: &KeySource| match wrapping.key.unwrap(source) {
         Err(Error::Key(text)) => text,
         other => panic!("not a key error: {other:?}"),
     };
-    assert!(text(&identity(&KeySource::None), &passphrase()).contains("is not encrypted"));
-    assert!(text(&identity(&key_file()), &KeySource::None).contains("is encrypted"));
-    assert!(text(&identity(&key_file()), &passphrase()).contains("by a key file, not by a passphrase"));
+    assert!(text(&wrapping(&key_file()), &KeySource::None).contains("is encrypted"));
+    assert!(text(&wrapping(&key_file()), &passphrase()).contains("by a key file, not by a passphrase"));
+    let other = KeySource::KeyFile((1..65).collect());
+    assert!(text(&wrapping(&key_file()), &other).contains("wrong key file"));
+}
+
+/// A wrapped key under another number, of a newer format, changed, or of something else is refused by name.
+#[test]
+fn a_key_that_is_not_what_was_written_is_refused() {
+    let whole = wrapping(&key_file()).encode();
+    let corrupt = |number, bytes: &[u8]| match Wrapping::decode(number, bytes) {
+        Err(Error::Corrupt { what, .. }) => assert_eq!(what, format!("keys/{number:016x}")),
+        other => panic!("not corrupt: {other:?}"),
+    };
+    corrupt(4, &whole);
+    corrupt(3, &identity(true).encode());
+    corrupt(3, b"");
+    let edited = |field: &str, value: Value| {
+        let mut json: Value = serde_json::from_slice(&whole).unwrap();
+        json[field] = value;
+        serde_json::to_vec(&json).unwrap()
+    };
+    corrupt(3, &edited("volume", "c157e400-0000-4000-8000-000000000002".into()));
+    corrupt(3, &edited("extra", 1.into()));
+    let newer = Wrapping::decode(3, &edited("format", 2.into()));
+    assert!(matches!(newer, Err(Error::Version { found: 2, known: 1, .. })), "{newer:?}");
+    for at in 0..whole.len() {
+        let mut damaged = whole.to_vec();
+        damaged[at] ^= 1;
+        if let Ok(read) = Wrapping::decode(3, &damaged) {
+            assert_eq!(read, wrapping(&key_file()), "byte {at}");
+        }
+    }
 }
 
 fn edited(field: &str, value: Value) -> Result<Identity, Error> {
-    let mut json: Value = serde_json::from_slice(&identity(&KeySource::None).encode()).unwrap();
+    let mut json: Value = serde_json::from_slice(&identity(false).encode()).unwrap();
     json[field] = value;
     Identity::decode(&serde_json::to_vec(&json).unwrap())
 }
@@ -81,11 +116,13 @@ fn edited(field: &str, value: Value) -> Result<Identity, Error> {
 /// A newer or older format is told from a foreign file, even when it has fields that are not known here.
 #[test]
 fn other_formats_and_foreign_files_are_named() {
-    assert!(matches!(edited("format", 3.into()), Err(Error::Version { found: 3, known: 2, .. })));
+    assert!(matches!(edited("format", 4.into()), Err(Error::Version { found: 4, known: 3, .. })));
     let newer = br#"{"cistern": "volume", "format": 7, "shape": "new"}"#;
     assert!(matches!(Identity::decode(newer), Err(Error::Version { found: 7, .. })));
     let older = golden::stored("volume-1-plain.json", &[]);
-    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 1, known: 2, .. })));
+    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 1, known: 3, .. })));
+    let older = golden::stored("volume-2-passphrase.json", &[]);
+    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 2, known: 3, .. })));
     let foreign: [&[u8]; 6] =
         [b"", b"{}", b"[1]", b"\xff\xfe", br#"{"cistern": "tank", "format": 2}"#, br#"{"version": 3}"#];
     for bytes in foreign {
@@ -99,7 +136,7 @@ fn other_formats_and_foreign_files_are_named() {
 }
 
 /// A field that is unknown, missing or of another meaning is refused, not guessed: above all a
-/// missing key never reads as "not encrypted".
+/// missing word about encryption never reads as "not encrypted".
 #[test]
 fn nothing_is_guessed() {
     for (field, value) in [
@@ -108,12 +145,13 @@ fn nothing_is_guessed() {
         ("compression", "brotli".into()),
         ("volume", "1".into()),
         ("extra", 1.into()),
-        ("key", Value::Bool(false)),
+        ("encrypted", Value::Null),
+        ("encrypted", 0.into()),
     ] {
         assert!(matches!(edited(field, value), Err(Error::Corrupt { .. })), "{field}");
     }
-    let mut json: Value = serde_json::from_slice(&identity(&passphrase()).encode()).unwrap();
-    json.as_object_mut().unwrap().remove("key");
+    let mut json: Value = serde_json::from_slice(&identity(true).encode()).unwrap();
+    json.as_object_mut().unwrap().remove("encrypted");
     assert!(matches!(Identity::decode(&serde_json::to_vec(&json).unwrap()), Err(Error::Corrupt { .. })));
 }
 
@@ -123,6 +161,7 @@ fn a_changed_value_is_not_believed() {
     for (field, value) in [
         ("size_bytes", (1_u64 << 40).into()),
         ("created_ms", 1.into()),
+        ("encrypted", true.into()),
         ("compression", "zstd".into()),
         ("volume", "c157e400-0000-4000-8000-000000000002".into()),
     ] {
@@ -136,7 +175,7 @@ proptest! {
     /// Damage anywhere in the file is an error, unless the file says the same as before.
     #[test]
     fn damage_never_makes_another_volume(at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
-        let whole = identity(&key_file());
+        let whole = identity(true);
         let mut bytes = whole.encode().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;

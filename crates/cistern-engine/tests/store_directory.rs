@@ -43,6 +43,37 @@ async fn only_creation_makes_a_root() {
     DirectoryStore::open(&env, &root).await.expect("and is one then");
 }
 
+/// What a directory store makes is its owner's alone, as the journal and the cache are; what was there keeps its
+/// mode. A directory with somebody's files does not become a volume's.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    let env = real_env();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let root = dir.path().join("tank");
+    let store = DirectoryStore::create(&env, &root).await.expect("a new root");
+    store.put("volume.json", body("one")).await.expect("a put");
+    store.put_if_absent("log/1", body("one")).await.expect("a put");
+    for made in ["", ".tmp", "log"] {
+        assert_eq!(mode(&root.join(made)), 0o700, "{made}");
+    }
+    for made in ["volume.json", "log/1"] {
+        assert_eq!(mode(&root.join(made)), 0o600, "{made}");
+    }
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).expect("made");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o750)).expect("set");
+    DirectoryStore::create(&env, &shared).await.expect("an empty directory may become a root");
+    assert_eq!(mode(&shared), 0o750, "it is the user's");
+    let home = dir.path().join("home");
+    fs::create_dir(&home).expect("made");
+    fs::write(home.join("letter"), "mine").expect("written");
+    let refused = DirectoryStore::create(&env, &home).await.expect_err("somebody's").to_string();
+    assert!(refused.contains("letter"), "{refused}");
+    assert_eq!(fs::read_dir(&home).expect("readable").count(), 1, "nothing was made in it");
+}
+
 /// When the directory vanishes, every operation says so, and none makes a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_vanishes_is_not_an_empty_store() {

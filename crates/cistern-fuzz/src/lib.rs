@@ -7,7 +7,10 @@
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
     journal::format::{GroupHeader, Superblock},
-    log::{checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, usage::decode_usage},
+    log::{
+        checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, usage::decode_usage,
+        wrapping::Wrapping,
+    },
     map,
     segment::{EntryKind, open_frame, open_raw, read_head, read_tail},
     store::StoreUrl,
@@ -47,6 +50,8 @@ const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
 /// Version byte of the objects of the log.
 const LOG_FORMAT: u8 = 2;
+/// Version byte of checkpoints.
+const CHECKPOINT_FORMAT: u8 = 2;
 /// Version byte of every other format; each has its own constant.
 const FORMAT: u8 = 1;
 
@@ -132,11 +137,12 @@ pub fn frame(data: &[u8]) {
 /// A checkpoint: the bytes as they are, and as its plain content.
 pub fn checkpoint(data: &[u8]) {
     let _ = Checkpoint::decode(None, VOLUME, (EPOCH, SEQ), data);
-    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    let mut object = [&MAGIC[..], &[CHECKPOINT_FORMAT]].concat();
     object.extend(VOLUME.0.as_bytes());
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(SEQ.0.to_le_bytes());
     object.extend(SALT.0);
+    object.extend(crc32c(&object).to_le_bytes());
     let from = object.len();
     compress(Compression::Zstd, data, &mut object);
     Sealer::new(None, VOLUME, ObjectKind::Checkpoint, SALT, SEQ.0).seal_tail(0, &mut object, from);
@@ -168,15 +174,17 @@ pub fn hot(data: &[u8]) {
     let _ = HotSet::decode(None, VOLUME, (EPOCH, NUMBER), &object);
 }
 
-/// `volume.json`.
+/// `volume.json`, and the wrapped key beside it.
 pub fn identity(data: &[u8]) {
     let _ = Identity::decode(data);
+    let _ = Wrapping::decode(3, data);
 }
 
 /// Names of objects and addresses of stores.
 pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = keys::parse_entry(text);
+    let _ = keys::parse_wrapping(text);
     let _ = keys::parse_run(text);
     let _ = keys::parse_checkpoint(text);
     let _ = keys::parse_hot(text);

@@ -123,7 +123,8 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
         Ok(_) => serve(&daemon, doors, limits, metrics_url.as_deref(), &mut signals).await,
         Err(_) => Ok(()),
     };
-    let stopped = stop::stop(&daemon, plan.settings.drain_timeout, &mut signals).await;
+    let stopped =
+        stop::stop(&daemon, &plan.settings.state_dir, plan.settings.drain_timeout, &mut signals).await;
     if let Some(cache) = &daemon.cache {
         cache.close().await;
     }

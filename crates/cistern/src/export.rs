@@ -147,6 +147,8 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         Error::Closed => Errno::Shutdown,
         Error::NotFound(_)
         | Error::Exists(_)
+        | Error::NotEmpty(_)
+        | Error::Gone(_)
         | Error::Unreachable(_)
         | Error::Refused(_)
         | Error::InUse { .. }

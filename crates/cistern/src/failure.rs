@@ -137,7 +137,7 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
             ),
         ),
         Error::NotFound(_) => (Kind::NotFound, None),
-        Error::Exists(_) => (Kind::Exists, None),
+        Error::Exists(_) | Error::NotEmpty(_) => (Kind::Exists, None),
         Error::Unreachable(_) => (
             Kind::Store,
             Some(
@@ -151,7 +151,7 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         ),
         Error::InUse { .. } => (Kind::InUse, None),
         Error::Locked(_) => (Kind::InUse, Some("`cistern status` shows which daemon serves it")),
-        Error::Fenced { .. } | Error::Latched(_) => (Kind::Stopped, None),
+        Error::Fenced { .. } | Error::Gone(_) | Error::Latched(_) => (Kind::Stopped, None),
         Error::StaleJournal(_) => (
             Kind::Stopped,
             Some(

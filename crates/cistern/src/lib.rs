@@ -5,6 +5,7 @@
 //! | `cli` | the verbs, one per file |
 //! | `config`, `quantity` | settings and how sizes and times are written |
 //! | `live` | settings that change while a volume is served, and the file that keeps them |
+//! | `known` | which volumes this host has seen encrypted |
 //! | `place`, `secret` | which volume in which store, and its key |
 //! | `daemon` | the serving process: volumes, addresses, signals, systemd |
 //! | `export` | the whole adapter between NBD and the engine |
@@ -24,6 +25,7 @@ pub mod control;
 pub mod daemon;
 pub mod export;
 pub mod failure;
+pub mod known;
 pub mod live;
 pub mod metrics;
 pub mod observe;

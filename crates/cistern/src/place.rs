@@ -76,7 +76,11 @@ impl VolumeUrl {
     pub fn explain(&self, error: Error) -> Failure {
         let missing = matches!(error, Error::NotFound(_));
         let exists = matches!(error, Error::Exists(_));
+        let not_empty = matches!(error, Error::NotEmpty(_));
         let failure = Failure::from(error);
+        if not_empty {
+            return failure; // it names the place
+        }
         if missing {
             let hint = match self.url.parent() {
                 Some(parent) => {
@@ -108,7 +112,8 @@ pub async fn browse(url: &StoreUrl, env: &Env) -> Outcome<SharedStore> {
 /// Counts every try, and tries again.
 fn wrap(store: SharedStore, env: &Env, patience: Duration) -> OpenStore {
     let meter = Arc::new(Meter::new(store, env.clone()));
-    let store: SharedStore = Arc::new(Retry::new(meter.clone(), env.clone(), patience));
-    let store = Silence::breaking(store, env, &meter, patience);
-    OpenStore { stores: Stores::same(store.clone()), store, meter }
+    let retry = Retry::new(meter.clone(), env.clone(), patience);
+    let failures = retry.failures();
+    let store = Silence::breaking(Arc::new(retry), env, &meter, patience);
+    OpenStore { stores: Stores { failures, ..Stores::same(store.clone()) }, store, meter }
 }

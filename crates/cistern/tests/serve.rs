@@ -260,8 +260,10 @@ fn taken_over() {
     assert!(fenced.contains("fenced"), "{fenced}");
     assert!(home.ok(&["status"]).contains("tank: stopped"));
     assert!(!old.try_nbdsh("h.pwrite(b'x' * 4096, 0); h.flush()").status.success());
-    let farewell = old.stop_unclean();
-    assert!(farewell.contains("stay in the journal"), "what it acknowledged: {farewell}");
+    old.signal(libc::SIGTERM);
+    let ended = old.wait();
+    assert_eq!(ended.code, Some(10), "it has stopped; what it acknowledged is in its journal");
+    assert!(ended.stderr.contains("stay in the journal"), "what it acknowledged: {}", ended.stderr);
 
     let stale = home.fails(3, &["serve", "./tank"]);
     assert!(stale.contains("claimed by host"), "{stale}");
@@ -372,6 +374,27 @@ fn remove() {
     assert!(!home.path("tank").exists());
     home.fails(4, &["serve", "./tank"]);
     home.ok(&["create", "./tank", "--size", "1G"]);
+}
+
+/// A removal that was interrupted has deleted the identity first: nothing is created on what is left, and removing
+/// again finishes it, after asking.
+#[test]
+fn remove_finishes_what_was_interrupted() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(1, 0, MIB);
+    daemon.stop();
+    std::fs::remove_file(home.path("tank/volume.json")).expect("removed");
+    for verb in [&["create", "./tank", "--size", "1G"][..], &["serve", "./tank", "--create", "1G"]] {
+        let refused = home.fails(11, verb);
+        assert!(refused.contains("cistern rm"), "{verb:?}: {refused}");
+    }
+    home.fails(4, &["serve", "./tank"]);
+    let asked = home.fails(2, &["rm", "./tank"]);
+    assert!(asked.contains("--yes") && home.path("tank").exists(), "{asked}");
+    home.ok(&["rm", "./tank", "--yes"]);
+    assert!(!home.path("tank").exists());
+    home.start(&CREATE).stop();
 }
 
 /// A volume whose writer crashed is not removed by mistake.

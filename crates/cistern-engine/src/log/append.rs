@@ -19,12 +19,13 @@ use crate::{
     env::Env,
     log::{
         VolumeKeys,
-        checkpoint::CHECKPOINT_BYTES_MAX,
-        committed::{newest_checkpoint, read_entry},
+        checkpoint::{self, CHECKPOINT_BYTES_MAX, Checkpoint},
+        committed::{SlotContent, checkpoint_names, read_entry},
         keys,
+        presence::Presence,
     },
     segment::{Release, Slot, encode_release},
-    store::{Put, SharedStore},
+    store::{Put, SharedStore, StoreError, Stores},
     units::{Epoch, Salt, Seq},
 };
 
@@ -39,7 +40,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub enum Appended {
     /// The slot holds our content.
     Ours,
-    /// A fenced writer's late object took the slot: it is void, ours has to go further on.
+    /// A late object of a fenced writer or of a removed volume took the slot: it is void, ours has to go further on.
     Taken,
 }
 
@@ -56,23 +57,26 @@ struct Inner {
     epoch: Epoch,
     salt: Salt,
     next_seq: AtomicU64,
+    presence: Presence,
     /// The last trouble with the store and when it was, for `status`.
     trouble: Mutex<Option<(String, Duration)>>,
 }
 
 impl LogWriter {
+    /// The volume was just seen, with everything before `next` in its log.
     pub(super) fn new(
         env: Env,
-        store: SharedStore,
+        stores: &Stores,
         keys: VolumeKeys,
         epoch: Epoch,
         salt: Salt,
         next: Seq,
     ) -> LogWriter {
-        let next_seq = AtomicU64::new(next.0);
-        LogWriter {
-            inner: Arc::new(Inner { env, store, keys, epoch, salt, next_seq, trouble: Mutex::new(None) }),
-        }
+        let (store, next_seq, trouble) =
+            (stores.write_back.clone(), AtomicU64::new(next.0), Mutex::new(None));
+        let (failures, newest) = (stores.failures.clone(), Seq(next.0 - 1));
+        let presence = Presence::new(env.clone(), store.clone(), failures, keys.volume, newest);
+        LogWriter { inner: Arc::new(Inner { env, store, keys, epoch, salt, next_seq, presence, trouble }) }
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -104,13 +108,13 @@ impl LogWriter {
     /// as the store is away.
     ///
     /// # Errors
-    /// `Fenced` when another writer's claim or object of a later epoch is there; `Refused` when the
-    /// store says so for good.
+    /// `Fenced` when another writer's claim or object of a later epoch is there; `Gone` when the volume is not.
     pub async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let Inner { env, store, .. } = &*self.inner;
         let key = keys::entry(slot.seq);
         let began = env.now();
         loop {
+            self.confirm(false).await?;
             let answer = match store.put_if_absent(&key, body.clone()).await {
                 Ok(Put::Created) => Ok(Appended::Ours),
                 Ok(Put::Exists) => self.who_is_there(slot, body.len() as u64).await,
@@ -118,6 +122,8 @@ impl LogWriter {
             };
             match answer {
                 Ok(appended) => {
+                    self.confirm(false).await?; // it may have become doubtful what was written to
+                    self.inner.presence.saw(slot.seq);
                     if env.now().saturating_sub(began) > RESOLVE_TIME_MAX {
                         self.validate_epoch().await?;
                     }
@@ -132,6 +138,27 @@ impl LogWriter {
         }
     }
 
+    /// Looks whether this is still the store of this volume. Tries for as long as the store is away.
+    ///
+    /// # Errors
+    /// `Gone` when it is not.
+    pub async fn look(&self) -> Result<()> {
+        self.confirm(true).await
+    }
+
+    /// The same, only if there is reason to unless it is asked for.
+    async fn confirm(&self, asked: bool) -> Result<()> {
+        loop {
+            match self.inner.presence.confirm(asked).await {
+                Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
+                    self.note_trouble(&e);
+                    self.inner.env.sleep(RETRY_PAUSE).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
     /// Tells our own object (a lost reply) from a fenced writer's and from the one that fences us.
     async fn who_is_there(&self, slot: &Slot, object_bytes: u64) -> Result<Appended> {
         let Inner { store, keys, epoch, .. } = &*self.inner;
@@ -140,7 +167,9 @@ impl LogWriter {
         let Some(listed) = found.into_iter().find(|l| l.key == key) else {
             return Err(Error::Unreachable(format!("{key} exists, but the store does not list it")));
         };
-        let (head, _) = read_entry(store.as_ref(), keys, slot.seq, &listed).await?;
+        let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, slot.seq, &listed).await? else {
+            return Ok(Appended::Taken); // another volume's: as void as a fenced writer's
+        };
         if head.epoch > *epoch {
             return Err(Error::Fenced { ours: epoch.0, theirs: head.epoch.0 });
         }
@@ -156,24 +185,39 @@ impl LogWriter {
     /// # Errors
     /// `Fenced` if so. Tries for as long as the store is away.
     pub async fn validate_epoch(&self) -> Result<()> {
-        let Inner { env, store, epoch, .. } = &*self.inner;
         loop {
-            match newest_checkpoint(store.as_ref()).await {
-                Ok(newest) => {
-                    let theirs = newest.and_then(|(key, _)| keys::parse_checkpoint(&key)).map(|(e, _)| e);
-                    return match theirs {
-                        Some(theirs) if theirs > *epoch => {
-                            Err(Error::Fenced { ours: epoch.0, theirs: theirs.0 })
-                        }
-                        _ => Ok(()),
-                    };
+            match self.later_epoch().await {
+                Ok(None) => return Ok(()),
+                Ok(Some(theirs)) => {
+                    return Err(Error::Fenced { ours: self.inner.epoch.0, theirs: theirs.0 });
                 }
                 Err(e) => {
                     self.note_trouble(&e);
-                    env.sleep(RETRY_PAUSE).await;
+                    self.inner.env.sleep(RETRY_PAUSE).await;
                 }
             }
         }
+    }
+
+    /// The newest later epoch that has a checkpoint in the store. One of another volume says nothing; one that
+    /// does not verify may be our successor's.
+    async fn later_epoch(&self) -> Result<Option<Epoch>> {
+        let Inner { store, keys, epoch, .. } = &*self.inner;
+        for (theirs, covered) in checkpoint_names(store.as_ref()).await? {
+            if theirs <= *epoch {
+                break;
+            }
+            let key = keys::checkpoint(theirs, covered);
+            let foreign = match store.get_range(&key, 0..checkpoint::HEADER_BYTES as u64).await {
+                Ok(head) => Checkpoint::foreign_volume(keys.volume, &head).is_some(),
+                Err(StoreError::NotFound(_)) => false, // pruned, because there is a newer one
+                Err(e) => return Err(e.into()),
+            };
+            if !foreign {
+                return Ok(Some(theirs));
+            }
+        }
+        Ok(None)
     }
 
     /// Stores a checkpoint of this epoch: `body` is what `Checkpoint::encode` gave, the same bytes at every
@@ -213,6 +257,7 @@ impl LogWriter {
 
     /// Something could not be stored and will be tried again: for `status`.
     pub fn note_trouble(&self, e: &Error) {
+        self.inner.presence.doubt();
         let text = e.to_string();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");

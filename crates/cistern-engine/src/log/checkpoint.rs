@@ -11,21 +11,24 @@ use super::keys;
 use crate::{
     Error, Result,
     codec::{
-        Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, decompress_bounded, fields::Fields,
+        Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, crc32c, decompress_bounded,
+        fields::Fields,
     },
     env::Env,
     map::Levels,
     units::{Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId},
 };
 
-/// Version of the checkpoint's format that is written, and the newest that is read.
-pub const FORMAT: u8 = 1;
+/// Version of the checkpoint's format that is written and read.
+pub const FORMAT: u8 = 2;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of the header: magic, version, volume, epoch, covered seq, salt.
-const HEADER_BYTES: usize = MAGIC.len() + 1 + 16 + 8 + 8 + 16;
+/// Bytes of the header: magic, version, volume, epoch, covered seq, salt, CRC32C.
+pub const HEADER_BYTES: usize = CHECKED_BYTES + 4;
+/// Bytes of the header that its CRC32C covers.
+const CHECKED_BYTES: usize = MAGIC.len() + 1 + 16 + 8 + 8 + 16;
 /// Bytes that compression and sealing add at most.
 const ENDING_BYTES_MAX: usize = 64;
 /// The only sealed part.
@@ -85,6 +88,7 @@ impl Checkpoint {
         out.extend_from_slice(&self.epoch.0.to_le_bytes());
         out.extend_from_slice(&self.covered.0.to_le_bytes());
         out.extend_from_slice(&salt.0);
+        out.extend_from_slice(&crc32c(&out).to_le_bytes());
         debug_assert_eq!(out.len(), HEADER_BYTES);
         let json = serde_json::to_vec(self).expect("plain fields always serialize");
         if (json.len() + HEADER_BYTES + ENDING_BYTES_MAX) as u64 > CHECKPOINT_BYTES_MAX {
@@ -94,6 +98,13 @@ impl Checkpoint {
         let sealer = Sealer::new(key, volume, ObjectKind::Checkpoint, salt, self.covered.0);
         sealer.seal_tail(PART, &mut out, HEADER_BYTES);
         Ok(out.into())
+    }
+
+    /// The volume that a checkpoint is of, if its header is intact and names another one than `volume`. Bytes
+    /// that do not verify may be ours, and are never taken for another's. The header alone is enough.
+    pub fn foreign_volume(volume: VolumeId, bytes: &[u8]) -> Option<VolumeId> {
+        let theirs = read_header(bytes).ok()?.volume;
+        (theirs != volume).then_some(theirs)
     }
 
     /// Reads the checkpoint that is named by `epoch` and `covered`. `Error::Corrupt` unless every
@@ -106,18 +117,12 @@ impl Checkpoint {
     ) -> Result<Checkpoint> {
         let name = keys::checkpoint(epoch, covered);
         let corrupt = |detail: String| Error::corrupt(name.clone(), detail);
-        let mut fields = Fields::new(bytes);
-        if fields.array() != Some(MAGIC) {
-            return Err(corrupt("not a cistern object".to_owned()));
-        }
-        match fields.u8() {
-            Some(FORMAT) => {}
-            Some(newer) if newer > FORMAT => {
-                return Err(Error::Version { what: name, found: newer.into(), known: FORMAT.into() });
+        let head = read_header(bytes).map_err(|fault| match fault {
+            HeaderFault::Version(found) => {
+                Error::Version { what: name.clone(), found: found.into(), known: FORMAT.into() }
             }
-            _ => return Err(corrupt("not a cistern object".to_owned())),
-        }
-        let head = read_head(&mut fields).ok_or_else(|| corrupt("it is cut short".to_owned()))?;
+            HeaderFault::Damaged(detail) => corrupt(detail.to_owned()),
+        })?;
         if (head.volume, head.epoch, head.covered) != (volume, epoch, covered) {
             let other = keys::checkpoint(head.epoch, head.covered);
             return Err(corrupt(format!("it is {other} of volume {}", head.volume)));
@@ -126,7 +131,7 @@ impl Checkpoint {
             return Err(corrupt(format!("it has {} bytes", bytes.len())));
         }
         let sealer = Sealer::new(key, volume, ObjectKind::Checkpoint, head.salt, covered.0);
-        let payload = sealer.open(PART, fields.rest()).map_err(|e| corrupt(e.to_string()))?;
+        let payload = sealer.open(PART, &bytes[HEADER_BYTES..]).map_err(|e| corrupt(e.to_string()))?;
         let json = decompress_bounded(&payload, CHECKPOINT_BYTES_MAX as usize)
             .map_err(|e| corrupt(e.to_string()))?;
         let checkpoint: Checkpoint = serde_json::from_slice(&json).map_err(|e| corrupt(e.to_string()))?;
@@ -159,6 +164,30 @@ struct Head {
     epoch: Epoch,
     covered: Seq,
     salt: Salt,
+}
+
+enum HeaderFault {
+    /// Of another version, this one.
+    Version(u8),
+    Damaged(&'static str),
+}
+
+fn read_header(bytes: &[u8]) -> Result<Head, HeaderFault> {
+    let mut fields = Fields::new(bytes);
+    if fields.array() != Some(MAGIC) {
+        return Err(HeaderFault::Damaged("not a cistern object"));
+    }
+    match fields.u8() {
+        Some(FORMAT) => {}
+        Some(other) if other > 0 => return Err(HeaderFault::Version(other)),
+        _ => return Err(HeaderFault::Damaged("not a cistern object")),
+    }
+    let cut = HeaderFault::Damaged("it is cut short");
+    let (checked, crc) = bytes.get(..HEADER_BYTES).ok_or(cut)?.split_at(CHECKED_BYTES);
+    if crc != crc32c(checked).to_le_bytes() {
+        return Err(HeaderFault::Damaged("its header is damaged"));
+    }
+    read_head(&mut fields).ok_or(HeaderFault::Damaged("it is cut short"))
 }
 
 fn read_head(fields: &mut Fields) -> Option<Head> {

@@ -10,7 +10,7 @@ use crate::{
     env::Env,
     log::{
         LogWriter, VolumeKeys,
-        committed::{Committed, newest_checkpoint, read_committed, read_entry},
+        committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
     },
     segment::{Claim, Entry, EntryHead, EntryKind, Slot, encode_claim},
@@ -88,14 +88,13 @@ pub async fn claim(
         let body = encode_claim(keys.key.as_deref(), &slot, &claim);
         let object_bytes = body.len() as u64;
         let key = keys::entry(seq);
-        let seen = committed.checkpoint.as_ref().map(|c| (c.epoch, c.covered));
+        let seen = committed.newest_name;
         if store.put_if_absent(&key, body).await? == Put::Exists
             && !is_ours(store, keys, &head, object_bytes).await?
         {
             continue; // somebody was first: what it is decides how to go on
         }
-        let newest =
-            newest_checkpoint(store.as_ref()).await?.and_then(|(key, _)| keys::parse_checkpoint(&key));
+        let newest = checkpoint_names(store.as_ref()).await?.first().copied();
         let committed = if newest == seen {
             let mut committed = committed;
             let was_held = committed.walk.is_held();
@@ -113,7 +112,7 @@ pub async fn claim(
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
         let next = committed.walk.seq.next();
-        let writer = LogWriter::new(env.clone(), stores.write_back.clone(), keys.clone(), epoch, salt, next);
+        let writer = LogWriter::new(env.clone(), stores, keys.clone(), epoch, salt, next);
         return Ok(ClaimOutcome::Taken(Box::new(Claimed { writer, committed })));
     }
     Err(Error::InUse { host: "several hosts at once".into(), since: "just now".into() })
@@ -132,8 +131,8 @@ async fn is_ours(
     if listed.bytes != object_bytes {
         return Ok(false);
     }
-    let (found, _) = read_entry(store.as_ref(), keys, head.seq, &listed).await?;
-    Ok(found == *head)
+    let found = read_entry(store.as_ref(), keys, head.seq, &listed).await?;
+    Ok(matches!(found, SlotContent::Entry(found, _) if found == *head))
 }
 
 fn check_holder(committed: &Committed, request: &ClaimRequest) -> Result<()> {

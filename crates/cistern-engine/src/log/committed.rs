@@ -3,7 +3,7 @@
 //! Needs no claim and changes nothing. The number of requests does not depend on the size of the
 //! volume: two listings, one checkpoint, and one ranged GET per log object behind it, in parallel.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -16,10 +16,11 @@ use crate::{
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
         walk::{Step, Walk},
+        wrapping::read_wrapping,
     },
     segment::{Entry, EntryHead, TAIL_BYTES, Tail, read_tail},
     store::{Listed, Store},
-    units::{BLOCK_BYTES, Mapping, Place, Seq, VolumeId},
+    units::{BLOCK_BYTES, Epoch, Mapping, Place, Seq, VolumeId},
 };
 
 /// Tails fetched at once. The log behind a checkpoint is bounded, so this only smooths the burst.
@@ -29,6 +30,8 @@ const LIST_MAX: usize = 1000;
 /// A checkpoint may be deleted between listing and reading, because a newer one is there. More
 /// rounds than this mean something else is wrong.
 const CHECKPOINT_ROUNDS_MAX: usize = 8;
+/// The newest checkpoints that are looked at. Writers keep a handful.
+const CHECKPOINTS_MAX: usize = 64;
 
 /// The identity of a volume and the key that opens it.
 #[derive(Clone)]
@@ -51,15 +54,42 @@ impl AppliedSegment {
     }
 }
 
+/// An object of another volume that lies under one of our names: a removed volume's writer put it there after
+/// all, late. It is stepped over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    pub key: String,
+    pub volume: VolumeId,
+}
+
+/// A checkpoint that does not verify. An older one and the log replace it.
+#[derive(Clone, Debug)]
+pub struct DamagedCheckpoint {
+    pub name: (Epoch, Seq),
+    pub fault: Error,
+}
+
 /// The committed state of a volume.
 pub struct Committed {
     pub checkpoint: Option<Checkpoint>,
+    /// The newest name of a checkpoint, whether it was of use or not.
+    pub newest_name: Option<(Epoch, Seq)>,
     /// Where the log stands, after its last object without a gap.
     pub walk: Walk,
     /// What counts behind the checkpoint, in order.
     pub applied: Vec<AppliedSegment>,
     /// Log objects behind the checkpoint, void ones included.
     pub log_objects: u64,
+    /// What was stepped over on the way here.
+    pub foreign: Vec<Foreign>,
+    pub damaged: Vec<DamagedCheckpoint>,
+}
+
+/// What a slot of the log holds.
+pub enum SlotContent {
+    Entry(EntryHead, Entry),
+    /// An object of another volume: a void slot.
+    Foreign(VolumeId),
 }
 
 /// Reads and checks `volume.json`.
@@ -72,30 +102,55 @@ pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
 }
 
 impl VolumeKeys {
-    /// Opens the identity's key with the user's secret.
-    pub async fn unlock(env: &Env, identity: &Identity, secret: &KeySource) -> Result<VolumeKeys> {
+    /// Opens the volume's key with the user's secret.
+    ///
+    /// # Errors
+    /// `Key` says which secret is missing, wrong or not needed.
+    pub async fn unlock(
+        env: &Env,
+        store: &dyn Store,
+        identity: &Identity,
+        secret: &KeySource,
+    ) -> Result<VolumeKeys> {
         let volume = identity.volume;
-        let (identity, secret) = (identity.clone(), secret.clone());
-        let key = env.compute(move || identity.unlock(&secret)).await?; // stretching a passphrase takes a second
+        let key = match (identity.encrypted, secret) {
+            (false, KeySource::None) => None,
+            (false, _) => return Err(Error::Key(NOT_ENCRYPTED.into())),
+            (true, KeySource::None) => {
+                return Err(Error::Key(
+                    "the volume is encrypted: a passphrase or a key file is needed".into(),
+                ));
+            }
+            (true, _) => {
+                let (wrapped, secret) = (read_wrapping(store, volume).await?.key, secret.clone());
+                // Stretching a passphrase takes a second.
+                Some(Arc::new(env.compute(move || wrapped.unwrap(&secret)).await?))
+            }
+        };
         Ok(VolumeKeys { volume, key })
     }
 }
 
-/// The newest checkpoint in the store, by (epoch, seq).
-pub async fn newest_checkpoint(store: &dyn Store) -> Result<Option<(String, u64)>> {
-    let mut newest = None;
+/// What somebody must hear who gave a secret for a volume that has none: nothing would be sealed with it.
+const NOT_ENCRYPTED: &str = "the volume is not encrypted, but a passphrase or key file was given. If it is right \
+     that it is not, open it without; if it was encrypted, somebody has replaced it";
+
+/// The names of the newest checkpoints in the store by (epoch, seq), the newest first.
+pub async fn checkpoint_names(store: &dyn Store) -> Result<Vec<(Epoch, Seq)>> {
+    let mut names = VecDeque::new();
     let mut after = String::new();
     loop {
         let page = store.list_after(keys::CHECKPOINT_PREFIX, &after, LIST_MAX).await?;
         let full = page.len() == LIST_MAX;
         for listed in page {
-            if keys::parse_checkpoint(&listed.key).is_some() {
-                newest = Some((listed.key.clone(), listed.bytes));
+            names.extend(keys::parse_checkpoint(&listed.key));
+            if names.len() > CHECKPOINTS_MAX {
+                names.pop_front();
             }
             after = listed.key;
         }
         if !full {
-            return Ok(newest);
+            return Ok(names.into_iter().rev().collect());
         }
     }
 }
@@ -109,13 +164,16 @@ pub async fn read_committed(
     keys: &VolumeKeys,
     size_at_creation: u64,
 ) -> Result<Committed> {
-    let checkpoint = read_newest_checkpoint(store, keys).await?;
+    let FoundCheckpoint { checkpoint, newest_name, foreign, damaged } = find_checkpoint(store, keys).await?;
     let walk = match &checkpoint {
         Some(c) => Walk::at_checkpoint(c),
         None => Walk::at_creation(size_at_creation),
     };
-    let mut committed = Committed { checkpoint, walk, applied: Vec::new(), log_objects: 0 };
+    let mut committed =
+        Committed { checkpoint, newest_name, walk, applied: Vec::new(), log_objects: 0, foreign, damaged };
     committed.walk_on(store, keys).await?;
+    committed.replaces_what_is_damaged()?;
+    committed.has_something_of_ours(keys)?;
     Ok(committed)
 }
 
@@ -125,11 +183,19 @@ impl Committed {
         let objects = list_log(store, self.walk.seq).await?;
         self.log_objects += objects.len() as u64;
         let mut tails = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
-            let (head, entry) = read_entry(store, keys, seq, &listed).await?;
-            Ok::<_, Error>((head, entry))
+            let content = read_entry(store, keys, seq, &listed).await?;
+            Ok::<_, Error>((seq, listed.key, content))
         }))
         .buffered(TAILS_IN_FLIGHT);
-        while let Some((head, entry)) = tails.try_next().await? {
+        while let Some((seq, key, content)) = tails.try_next().await? {
+            let (head, entry) = match content {
+                SlotContent::Entry(head, entry) => (head, entry),
+                SlotContent::Foreign(volume) => {
+                    self.walk.step_over(seq);
+                    self.foreign.push(Foreign { key, volume });
+                    continue;
+                }
+            };
             if self.walk.step(&head, &entry) == Step::Applied
                 && let Entry::Segment(footer) = entry
             {
@@ -138,21 +204,81 @@ impl Committed {
         }
         Ok(())
     }
+
+    /// A damaged checkpoint is replaced by an older one if the log has everything since: then nothing of what
+    /// it covered is missing.
+    fn replaces_what_is_damaged(&self) -> Result<()> {
+        let reached = (self.walk.epoch_max, self.walk.seq);
+        match self.damaged.iter().find(|d| d.name.0 > reached.0 || d.name.1 > reached.1) {
+            Some(missed) => Err(missed.fault.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// A log that begins with other volumes' objects and holds nothing of ours is no new volume: rather it is
+    /// the identity that got into the wrong place, and what lies there must not be written over.
+    fn has_something_of_ours(&self, keys: &VolumeKeys) -> Result<()> {
+        if self.checkpoint.is_some() || self.walk.epoch_max > Epoch(0) {
+            return Ok(());
+        }
+        let Some(foreign) = self.foreign.iter().find(|f| keys::parse_entry(&f.key).is_some()) else {
+            return Ok(());
+        };
+        Err(Error::corrupt(
+            keys::VOLUME,
+            format!(
+                "it is of volume {}, of which there is nothing, but {} is of volume {}: bring back the identity \
+                 of that one. If this is a new volume, remove it and create it again",
+                keys.volume, foreign.key, foreign.volume
+            ),
+        ))
+    }
 }
 
-async fn read_newest_checkpoint(store: &dyn Store, keys: &VolumeKeys) -> Result<Option<Checkpoint>> {
+/// What looking for the checkpoint gave.
+#[derive(Default)]
+struct FoundCheckpoint {
+    checkpoint: Option<Checkpoint>,
+    newest_name: Option<(Epoch, Seq)>,
+    foreign: Vec<Foreign>,
+    damaged: Vec<DamagedCheckpoint>,
+}
+
+/// Finds the newest checkpoint that is ours and verifies.
+async fn find_checkpoint(store: &dyn Store, keys: &VolumeKeys) -> Result<FoundCheckpoint> {
     for _ in 0..CHECKPOINT_ROUNDS_MAX {
-        let Some((key, _)) = newest_checkpoint(store).await? else { return Ok(None) };
-        let (epoch, seq) = keys::parse_checkpoint(&key).expect("newest_checkpoint returns only such names");
-        match store.get(&key, CHECKPOINT_BYTES_MAX).await {
-            Ok(body) => {
-                return Checkpoint::decode(keys.key.as_deref(), keys.volume, (epoch, seq), &body).map(Some);
-            }
-            Err(crate::store::StoreError::NotFound(_)) => continue, // pruned meanwhile: look again
-            Err(e) => return Err(e.into()),
+        if let Some(found) = try_checkpoints(store, keys).await? {
+            return Ok(found);
         }
     }
     Err(Error::Unreachable("checkpoints vanish as fast as they are listed".into()))
+}
+
+/// `None` when one was pruned meanwhile, because there is a newer one: look again.
+async fn try_checkpoints(store: &dyn Store, keys: &VolumeKeys) -> Result<Option<FoundCheckpoint>> {
+    let names = checkpoint_names(store).await?;
+    let mut found = FoundCheckpoint { newest_name: names.first().copied(), ..FoundCheckpoint::default() };
+    for name in names {
+        let key = keys::checkpoint(name.0, name.1);
+        let body = match store.get(&key, CHECKPOINT_BYTES_MAX).await {
+            Ok(body) => body,
+            Err(crate::store::StoreError::NotFound(_)) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        if let Some(volume) = Checkpoint::foreign_volume(keys.volume, &body) {
+            found.foreign.push(Foreign { key, volume });
+            continue;
+        }
+        match Checkpoint::decode(keys.key.as_deref(), keys.volume, name, &body) {
+            Ok(checkpoint) => {
+                found.checkpoint = Some(checkpoint);
+                break;
+            }
+            Err(fault @ Error::Corrupt { .. }) => found.damaged.push(DamagedCheckpoint { name, fault }),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Some(found))
 }
 
 /// The log's objects after `covered`, up to the first gap.
@@ -178,19 +304,20 @@ async fn list_log(store: &dyn Store, covered: Seq) -> Result<Vec<(Seq, Listed)>>
     }
 }
 
-/// Reads one log object's head and entry by its tail.
+/// Reads what lies in one slot of the log, by its tail.
 pub async fn read_entry(
     store: &dyn Store,
     keys: &VolumeKeys,
     seq: Seq,
     listed: &Listed,
-) -> Result<(EntryHead, Entry)> {
+) -> Result<SlotContent> {
     let mut from = listed.bytes.saturating_sub(TAIL_BYTES);
     // The footer says where it begins, so a second look is always enough.
     for _ in 0..2 {
         let tail = store.get_range(&listed.key, from..listed.bytes).await?;
         match read_tail(keys.key.as_deref(), keys.volume, seq, listed.bytes, &tail)? {
-            Tail::Whole(head, entry) => return Ok((head, entry)),
+            Tail::Whole(head, entry) => return Ok(SlotContent::Entry(head, entry)),
+            Tail::Foreign(volume) => return Ok(SlotContent::Foreign(volume)),
             Tail::NeedMore { from: start } => from = start,
         }
     }

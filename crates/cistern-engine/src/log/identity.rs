@@ -1,9 +1,7 @@
 //! `volume.json`: what a volume is, for ever (`docs/format/volume.md`).
 //!
-//! Written once, at creation; only changing the key rewrites it. JSON, so that a person can read
-//! it. Knows its bytes, does no IO.
-
-use std::sync::Arc;
+//! Written once, at creation, and never again: a put that comes late changes nothing. JSON, so that a
+//! person can read it. Knows its bytes, does no IO.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::keys;
 use crate::{
     Error, Result,
-    codec::{Compression, KeySource, MasterKey, WrappedKey, crc32c},
+    codec::{Compression, crc32c},
     units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
 
 /// Version of the volume's format: of `volume.json` and of everything that has no version itself, such as
 /// frames.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Bytes of the longest `volume.json` that is read; ours have below 1 KiB.
 pub const IDENTITY_BYTES_MAX: u64 = 64 << 10;
 
@@ -33,8 +31,8 @@ pub struct Identity {
     /// Size until the log says otherwise, in bytes.
     pub size_bytes: u64,
     pub compression: Compression,
-    /// The wrapped master key; `None` when the volume is not encrypted.
-    pub key: Option<WrappedKey>,
+    /// Whether its objects are encrypted. The wrapped key lies beside, see [`super::wrapping`].
+    pub encrypted: bool,
 }
 
 /// The part of the file that every version has.
@@ -54,9 +52,7 @@ struct File {
     size_bytes: u64,
     block_bytes: u32,
     compression: Compression,
-    /// Always there, so that no reader takes a missing key for "not encrypted".
-    #[serde(deserialize_with = "Option::deserialize")]
-    key: Option<WrappedKey>,
+    encrypted: bool,
     /// Of the file with a zero here, without white space.
     crc32c: u32,
 }
@@ -79,7 +75,7 @@ impl Identity {
             size_bytes: self.size_bytes,
             block_bytes: BLOCK_BYTES as u32,
             compression: self.compression,
-            key: self.key.clone(),
+            encrypted: self.encrypted,
             crc32c: 0,
         };
         file.crc32c = file.checksum();
@@ -118,19 +114,7 @@ impl Identity {
         {
             return Err(corrupt(format!("a size of {} bytes", file.size_bytes)));
         }
-        let File { volume, created_ms, size_bytes, compression, key, .. } = file;
-        Ok(Identity { volume, created_ms, size_bytes, compression, key })
-    }
-
-    /// The master key, `None` when the volume is not encrypted. `Error::Key` says which secret is
-    /// missing, wrong or not needed. May cost seconds and a gigabyte: run it on a worker.
-    pub fn unlock(&self, source: &KeySource) -> Result<Option<Arc<MasterKey>>> {
-        match (&self.key, source) {
-            (None, KeySource::None) => Ok(None),
-            (None, _) => Err(Error::Key(
-                "the volume is not encrypted: open it without passphrase or key file".to_owned(),
-            )),
-            (Some(wrapped), _) => Ok(Some(Arc::new(wrapped.unwrap(source)?))),
-        }
+        let File { volume, created_ms, size_bytes, compression, encrypted, .. } = file;
+        Ok(Identity { volume, created_ms, size_bytes, compression, encrypted })
     }
 }

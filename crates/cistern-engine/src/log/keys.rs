@@ -21,6 +21,30 @@ pub const CHECKPOINT_PREFIX: &str = "checkpoint/";
 /// Hot sets: advice, see [`super::hot`].
 pub const HOT_PREFIX: &str = "hot/";
 
+/// Wrapped master keys.
+pub const WRAPPING_PREFIX: &str = "keys/";
+/// What a probe of the store writes; deleted at its end.
+pub const PROBE_PREFIX: &str = "probe/";
+
+/// Whether a volume would have an object of this name.
+pub fn is_of_a_volume(key: &str) -> bool {
+    key == VOLUME
+        || parse_entry(key).is_some()
+        || parse_run(key).is_some()
+        || parse_checkpoint(key).is_some()
+        || parse_hot(key).is_some()
+        || parse_wrapping(key).is_some()
+}
+
+/// The master key as it was wrapped for the `number`th secret.
+pub fn wrapping(number: u64) -> String {
+    format!("{WRAPPING_PREFIX}{number:016x}")
+}
+
+pub fn parse_wrapping(key: &str) -> Option<u64> {
+    number(key.strip_prefix(WRAPPING_PREFIX)?)
+}
+
 /// The log object at `seq`.
 pub fn entry(seq: Seq) -> String {
     segment::object_key(seq)
@@ -103,6 +127,8 @@ mod tests {
             let (one, two) = (checkpoint(Epoch(a), Seq(b)), checkpoint(Epoch(c), Seq(d)));
             prop_assert_eq!(parse_checkpoint(&one), Some((Epoch(a), Seq(b))));
             prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));
+            prop_assert_eq!(parse_wrapping(&wrapping(a)), Some(a));
+            prop_assert_eq!(wrapping(a).cmp(&wrapping(b)), a.cmp(&b));
             let (one, two) = (hot(Epoch(a), b), hot(Epoch(c), d));
             prop_assert_eq!(parse_hot(&one), Some((Epoch(a), b)));
             prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));

@@ -77,6 +77,12 @@ impl Walk {
         salt_of(&self.epochs, seq)
     }
 
+    /// Takes the next slot, which holds an object of another volume.
+    pub fn step_over(&mut self, seq: Seq) {
+        assert_eq!(seq, self.seq.next(), "a walk has no gaps");
+        self.seq = seq;
+    }
+
     /// Takes the next object.
     pub fn step(&mut self, head: &EntryHead, entry: &Entry) -> Step {
         assert_eq!(head.seq, self.seq.next(), "a walk has no gaps");

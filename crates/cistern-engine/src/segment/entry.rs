@@ -37,6 +37,8 @@ pub enum Tail {
     NeedMore {
         from: u64,
     },
+    /// An intact trailer names another volume: the object got into the wrong place.
+    Foreign(VolumeId),
 }
 
 /// The key of the log object at a seq, relative to the volume.
@@ -148,10 +150,10 @@ pub fn read_tail(
     if tail.len() < TRAILER_BYTES {
         return Ok(Tail::NeedMore { from: object_bytes - TAIL_BYTES.min(object_bytes) });
     }
-    let trailer = read_trailer(seq, tail)?;
-    if trailer.head.volume != volume {
-        return Err(corrupt(format!("it belongs to volume {}", trailer.head.volume)));
+    if let Some(theirs) = foreign_volume(volume, tail) {
+        return Ok(Tail::Foreign(theirs));
     }
+    let trailer = read_trailer(seq, tail)?;
     let footer = footer_place(&trailer, object_bytes).map_err(|detail| corrupt(detail.to_owned()))?;
     if u64::from(footer.start) < tail_at {
         return Ok(Tail::NeedMore { from: footer.start.into() });
@@ -167,6 +169,16 @@ pub fn read_tail(
         .map_err(|e| corrupt(format!("footer: {e}")))?;
     let entry = decode_entry(&head, &plain, footer.start).map_err(|detail| corrupt(detail.to_owned()))?;
     Ok(Tail::Whole(head, entry))
+}
+
+/// The volume that a log object is of, if its trailer is intact and names another one than `volume`. An
+/// object whose trailer is damaged may be ours, and is never taken for another's.
+fn foreign_volume(volume: VolumeId, tail: &[u8]) -> Option<VolumeId> {
+    let bytes = tail.last_chunk::<TRAILER_BYTES>()?;
+    let ending = bytes.last_chunk::<PREFIX_BYTES>()?;
+    let known = ending[..MAGIC.len()] == MAGIC && ending[MAGIC.len()] == FORMAT;
+    let theirs = parse_trailer(bytes).filter(|_| known)?.head.volume;
+    (theirs != volume).then_some(theirs)
 }
 
 struct Trailer {

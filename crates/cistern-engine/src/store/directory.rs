@@ -17,7 +17,7 @@ use std::{
     ops::Range,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::SystemTime,
 };
 
@@ -60,6 +60,9 @@ struct Root {
     marked: bool,
     /// When `.tmp` was last swept, by the clock of the file system.
     swept: Mutex<Option<SystemTime>>,
+    /// A directory could not be synced, and why. What was named in it may vanish, and another sync would not say
+    /// so: nothing is put any more.
+    unsynced: OnceLock<String>,
 }
 
 impl DirectoryStore {
@@ -81,7 +84,7 @@ impl DirectoryStore {
 
     /// Opens a directory in which volumes lie, for reading.
     pub async fn browse(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
-        let root = Root { path: path.to_owned(), marked: false, swept: Mutex::new(None) };
+        let root = Root::new(path.to_owned(), false);
         let root = env.blocking(async move { root.check_there().map(|()| root) }).await?;
         Ok(DirectoryStore::new(env, root))
     }
@@ -118,23 +121,45 @@ impl DirectoryStore {
 }
 
 impl Root {
+    fn new(path: PathBuf, marked: bool) -> Root {
+        Root { path, marked, swept: Mutex::new(None), unsynced: OnceLock::new() }
+    }
+
     fn create(path: PathBuf) -> StoreResult<Root> {
-        match fs::create_dir(&path) {
+        match write::private_dir(&path) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Root::refuse_foreign(&path)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let parent = path.parent().unwrap_or(&path).display();
                 return Err(StoreError::NotFound(format!("the directory {parent} (is it mounted?)")));
             }
             Err(e) => return Err(fault("cannot make the directory", &path, &e)),
         }
-        let root = Root { path, marked: true, swept: Mutex::new(None) };
+        let root = Root::new(path, true);
         write::make_mark(&root)?;
         Ok(root)
     }
 
+    /// A directory with files and without the mark is somebody's: it does not become a volume's.
+    fn refuse_foreign(path: &Path) -> StoreResult<()> {
+        let root = Root::new(path.to_owned(), false);
+        if root.path.join(TEMP_DIR).is_dir() {
+            return Ok(());
+        }
+        match list::list_after(&root, "", "", 1)?.first() {
+            None => Ok(()),
+            Some(found) => Err(StoreError::Refused(format!(
+                "the directory {} is not empty and no volume's: {} is there. Choose another name. For a volume \
+                 that was copied here by hand: mkdir {}/{TEMP_DIR}",
+                path.display(),
+                found.key,
+                path.display()
+            ))),
+        }
+    }
+
     fn open(path: PathBuf) -> StoreResult<Root> {
-        let root = Root { path, marked: true, swept: Mutex::new(None) };
+        let root = Root::new(path, true);
         if root.is_marked()? {
             return Ok(root);
         }

@@ -5,7 +5,16 @@
 //! goes on: then whatever lies below bounds it). A put that was tried again may find its own object: the
 //! answer `Exists` is passed on as it is, and the caller, who knows what it wrote, decides.
 
-use std::{fmt, future::Future, ops::Range, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,11 +27,26 @@ const WAIT_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait: a store that comes back is noticed within this time.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// Counts the requests that were not answered well at first, whatever came of them. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Failures(Arc<AtomicU64>);
+
+impl Failures {
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn note(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Retries on top of another store.
 pub struct Retry {
     inner: SharedStore,
     env: Env,
     deadline: Duration,
+    failures: Failures,
     /// A try ends at the deadline, answered or not.
     cuts: bool,
 }
@@ -30,14 +54,25 @@ pub struct Retry {
 impl Retry {
     /// `deadline` bounds each operation, from its first try on.
     pub fn new(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
-        Retry { inner, env, deadline, cuts: true }
+        Retry { inner, env, deadline, failures: Failures::default(), cuts: true }
     }
 
     /// No try begins after `deadline`, but one that has begun may go on: it may wait for its turn
     /// in the scheduler below, or have megabytes to send over a slow link. What lies below must
     /// bound it.
     pub fn patient(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
-        Retry { inner, env, deadline, cuts: false }
+        Retry { inner, env, deadline, failures: Failures::default(), cuts: false }
+    }
+
+    /// Where its failures are counted.
+    pub fn failures(&self) -> Failures {
+        self.failures.clone()
+    }
+
+    /// Counts failures there.
+    pub(super) fn counting(mut self, failures: &Failures) -> Retry {
+        self.failures = failures.clone();
+        self
     }
 
     async fn persist<T, F>(&self, attempt: impl Fn() -> F) -> StoreResult<T>
@@ -52,6 +87,9 @@ impl Retry {
                 true => self.env.timeout(end.saturating_sub(self.env.now()), attempt()).await,
                 false => Some(attempt().await),
             };
+            if !matches!(answer, Some(Ok(_))) {
+                self.failures.note();
+            }
             match answer {
                 Some(Err(StoreError::Unreachable(last))) => why = last,
                 Some(done) => return done,

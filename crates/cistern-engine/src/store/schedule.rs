@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use stats::{DirectionStats, PlaceStats, SchedulerStats};
 use tokio::sync::oneshot;
 
-use super::{Retry, SharedStore, StoreError, StoreResult, StoreUrl};
+use super::{Failures, Retry, SharedStore, StoreError, StoreResult, StoreUrl};
 use crate::env::Env;
 
 /// How long a request waits for a store that is away before it is told so. Whoever tries again
@@ -60,13 +60,15 @@ pub struct Stores {
     pub write_back: SharedStore,
     pub ahead: SharedStore,
     pub background: SharedStore,
+    /// Of all requests through any of them, where they are tried again.
+    pub failures: Failures,
 }
 
 impl Stores {
     /// All requests alike: for commands and tests, where nothing competes.
     pub fn same(store: SharedStore) -> Stores {
         let of = || store.clone();
-        Stores { read: of(), write_back: of(), ahead: of(), background: of() }
+        Stores { read: of(), write_back: of(), ahead: of(), background: of(), failures: Failures::default() }
     }
 }
 
@@ -151,19 +153,21 @@ impl Scheduler {
     /// `inner` as a volume uses it: scheduled, and tried again. What a client waits for ends
     /// within `patience`.
     pub fn stores(self: &Arc<Self>, inner: &SharedStore, patience: Duration) -> Stores {
+        let failures = Failures::default();
         let of = |priority| {
             let scheduled = self.store(inner.clone(), priority);
             let retry = match priority {
                 Priority::Read | Priority::Ahead => Retry::new(scheduled, self.env.clone(), patience),
                 _ => Retry::patient(scheduled, self.env.clone(), patience),
             };
-            Arc::new(retry)
+            Arc::new(retry.counting(&failures))
         };
         Stores {
             read: of(Priority::Read),
             write_back: of(Priority::WriteBack),
             ahead: of(Priority::Ahead),
             background: of(Priority::Background),
+            failures: failures.clone(),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
         identity::{FORMAT, Identity},
         keys, read_committed, read_identity,
         usage::{USAGE_BYTES_MAX, decode_usage},
+        wrapping::{read_wrapping, replace_wrapping},
     },
     store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, VolumeId},
@@ -56,17 +57,17 @@ pub struct StoredState {
 /// Looks at a volume without changing anything. Without a key, what is sealed stays `None`.
 pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<VolumeInfo> {
     let identity = read_identity(store.as_ref()).await?;
-    let state = if identity.key.is_some() && matches!(key, KeySource::None) {
+    let state = if identity.encrypted && matches!(key, KeySource::None) {
         None
     } else {
-        let keys = VolumeKeys::unlock(env, &identity, key).await?;
+        let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
         Some(stored_state(&read_committed(store.as_ref(), &keys, identity.size_bytes).await?))
     };
     Ok(VolumeInfo {
         volume: identity.volume,
         format: FORMAT,
         created_ms: identity.created_ms,
-        encrypted: identity.key.is_some(),
+        encrypted: identity.encrypted,
         compression: identity.compression,
         state,
     })
@@ -97,6 +98,8 @@ pub struct CheckReport {
     pub extents: u64,
     /// One line per fault; empty when all is well.
     pub faults: Vec<String>,
+    /// One line per thing that is odd and harms nothing, such as an object of another volume.
+    pub findings: Vec<String>,
 }
 
 /// Progress of a long operation: units done, units in all.
@@ -122,13 +125,22 @@ pub async fn check(
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
     let identity = read_identity(store.as_ref()).await?;
-    let keys = VolumeKeys::unlock(env, &identity, key).await?;
+    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
     let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
     let stores = Stores::same(store.clone());
     let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
     let volume = read_only(parts, &keys, &committed);
     let segments = list_segments(store).await?;
     let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };
+    report.findings.extend(committed.foreign.iter().take(FAULTS_MAX).map(|foreign| {
+        format!(
+            "{} is an object of volume {} that came late: it is stepped over",
+            foreign.key, foreign.volume
+        )
+    }));
+    for damaged in &committed.damaged {
+        report.fault(format!("{}; an older one and the log replace it", damaged.fault));
+    }
     check_usage(store, &keys, &committed, &mut report).await?;
     let blocks = volume.size_bytes().div_ceil(BLOCK_BYTES as u64);
     let mut at = 0;
@@ -225,19 +237,35 @@ async fn list_segments(store: &SharedStore) -> Result<BTreeMap<Seq, u64>> {
 const LIST_MAX: usize = 1000;
 
 /// Wraps the master key anew. The data is not rewritten.
+///
+/// # Errors
+/// `Invalid` when another change was faster: its secret holds. After `Unreachable` either secret may hold.
 pub async fn change_key(env: &Env, store: &SharedStore, old: &KeySource, new: &KeySource) -> Result<()> {
-    let mut identity = read_identity(store.as_ref()).await?;
-    let keys = VolumeKeys::unlock(env, &identity, old).await?;
-    let Some(master) = keys.key else {
+    let identity = read_identity(store.as_ref()).await?;
+    if !identity.encrypted {
         return Err(Error::Key("the volume is not encrypted: there is no key to change".into()));
-    };
-    identity.key = Some(master.wrap(env, new)?);
-    store.put(keys::VOLUME, identity.encode()).await?;
-    Ok(())
+    }
+    let wrapping = read_wrapping(store.as_ref(), identity.volume).await?;
+    let (wrapped, old, new, for_random) = (wrapping.key.clone(), old.clone(), new.clone(), env.clone());
+    let wrapped = env.compute(move || wrapped.unwrap(&old)?.wrap(&for_random, &new)).await?;
+    let counts = replace_wrapping(store.as_ref(), &wrapping, wrapped.clone()).await?;
+    gc::prune_wrappings(store.as_ref(), counts.number).await?;
+    match counts.key == wrapped {
+        true => Ok(()),
+        false => Err(Error::Invalid(
+            "another change of the key was faster: its secret holds, and this change came to nothing".into(),
+        )),
+    }
 }
 
-/// Deletes a volume and everything it has in the store. Refuses while it is claimed, unless
-/// `force`; then it also finishes an interrupted removal.
+/// Whether a store holds objects of a volume whose identity is gone: its removal was interrupted, or a put came
+/// late.
+pub async fn is_half_removed(store: &SharedStore) -> Result<bool> {
+    Ok(gc::left_over(store).await?.is_some_and(|key| keys::is_of_a_volume(&key)))
+}
+
+/// Deletes a volume and everything it has in the store, and what an interrupted removal left. Refuses while
+/// the volume is claimed, unless `force`. What is no volume's stays.
 pub async fn remove(
     env: &Env,
     store: &SharedStore,
@@ -249,13 +277,8 @@ pub async fn remove(
         Ok(identity) if !force => refuse_if_held(env, store, &identity, key).await?,
         Ok(_) => {}
         Err(e @ Error::NotFound(_)) => {
-            if store.list_after("", "", 1).await?.is_empty() {
+            if !is_half_removed(store).await? {
                 return Err(e);
-            }
-            if !force {
-                return Err(Error::NotFound(format!(
-                    "{e}; what is there looks like an interrupted removal (finish it with --force): volume.json"
-                )));
             }
         }
         Err(e) if !force => return Err(e),
@@ -265,7 +288,7 @@ pub async fn remove(
 }
 
 async fn refuse_if_held(env: &Env, store: &SharedStore, identity: &Identity, key: &KeySource) -> Result<()> {
-    let keys = VolumeKeys::unlock(env, identity, key).await?;
+    let keys = VolumeKeys::unlock(env, store.as_ref(), identity, key).await?;
     let walk = read_committed(store.as_ref(), &keys, identity.size_bytes).await?.walk;
     match walk.claim {
         Some(claim) if !claim.released => {

@@ -34,7 +34,11 @@ impl Writer {
         let end = self.core.journal.appended();
         // First of all durable here: whoever loses patience while this drains loses nothing.
         let synced = self.core.journal.sync(end).await;
-        let drained = match self.env.timeout(drain_limit, self.drain_to(end)).await {
+        let draining = async {
+            self.look(end).await?;
+            self.drain_to(end).await
+        };
+        let drained = match self.env.timeout(drain_limit, draining).await {
             Some(result) => synced.and(result),
             None => Err(Error::Unreachable(format!("not drained within {} s", drain_limit.as_secs_f32()))),
         };
@@ -47,6 +51,9 @@ impl Writer {
             },
             (drained, journal_closed) => journal_closed.and(drained),
         };
+        if let Err(gone @ Error::Gone(_)) = &finished {
+            self.core.stopped_by(gone.clone());
+        }
         self.report(finished.err())
     }
 

@@ -44,6 +44,8 @@ const CHANGED_PART_AT_CLOSE: u64 = 16;
 const PRESENT_PART: u64 = 2;
 /// Of the cache, so many parts in four may be filled with the hot set.
 const CACHE_QUARTERS: u64 = 3;
+/// Hot sets that are tried, the newest first.
+const TRIES_MAX: usize = 8;
 const LIST_MAX: usize = 1000;
 
 const PIECES_PER_CHUNK: u32 = (CHUNK_BYTES / PIECE_BYTES) as u32;
@@ -134,17 +136,25 @@ impl Hot {
         self.parts.epoch.is_some() && self.parts.epochs.len() <= 1
     }
 
-    /// The newest hot set in the store.
+    /// The newest hot set in the store that verifies: one of a removed volume may hide ours.
     async fn load(&self) -> Result<Arc<HotSet>> {
-        let store = &self.parts.store;
+        let (store, keys) = (&self.parts.store, &self.parts.keys);
         let listed = store.list_after(keys::HOT_PREFIX, "", LIST_MAX).await?;
-        let newest = listed.iter().filter_map(|l| keys::parse_hot(&l.key)).max();
-        let name = newest.ok_or_else(|| Error::NotFound("hot set".to_owned()))?;
-        let body = store.get(&keys::hot(name.0, name.1), HOT_BYTES_MAX).await?;
-        let keys = &self.parts.keys;
-        let set = Arc::new(HotSet::decode(keys.key.as_deref(), keys.volume, name, &body)?);
-        self.learn(set.clone());
-        Ok(set)
+        let mut names: Vec<_> = listed.iter().filter_map(|l| keys::parse_hot(&l.key)).collect();
+        names.sort_unstable();
+        let mut unusable = Error::NotFound("hot set".to_owned());
+        for name in names.into_iter().rev().take(TRIES_MAX) {
+            let body = store.get(&keys::hot(name.0, name.1), HOT_BYTES_MAX).await?;
+            match HotSet::decode(keys.key.as_deref(), keys.volume, name, &body) {
+                Ok(set) => {
+                    let set = Arc::new(set);
+                    self.learn(set.clone());
+                    return Ok(set);
+                }
+                Err(e) => unusable = e,
+            }
+        }
+        Err(unusable)
     }
 
     /// Fetches the hot set, unless much of it is here.

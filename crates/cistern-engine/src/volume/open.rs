@@ -19,10 +19,13 @@ use crate::{
     codec::{KeySource, MasterKey},
     damage::Damage,
     env::Env,
+    gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
         AppliedSegment, ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim,
-        identity::Identity, keys, read_committed, read_identity,
+        identity::Identity,
+        keys, read_committed, read_identity,
+        wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
     stats::IoCounters,
@@ -52,17 +55,19 @@ const AHEAD_SHARE: u64 = 8;
 
 pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
-    let key = match &options.key {
-        KeySource::None => None,
-        secret => Some(MasterKey::generate(env).wrap(env, secret)?),
-    };
+    refuse_what_is_there(store).await?;
     let identity = Identity {
         volume: VolumeId(env.uuid()),
         created_ms: env.wall_ms(),
         size_bytes: options.size_bytes,
         compression: options.compression,
-        key,
+        encrypted: !matches!(options.key, KeySource::None),
     };
+    if identity.encrypted {
+        // Before the identity: a volume never lacks its key.
+        let key = MasterKey::generate(env).wrap(env, &options.key)?;
+        put_wrapping(store.as_ref(), &Wrapping { volume: identity.volume, number: 1, key }).await?;
+    }
     // One put makes the volume; a race is decided by the store.
     match store.put_if_absent(keys::VOLUME, identity.encode()).await? {
         Put::Created => Ok(identity.volume),
@@ -73,9 +78,30 @@ pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> R
     }
 }
 
+/// A volume begins in an empty place: what a removed one left would come up again as this one's, and what is
+/// somebody else's would lie among ours.
+async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
+    let url = store.url();
+    let found = match gc::left_over(store).await? {
+        None => return Ok(()),
+        Some(found) => found,
+    };
+    match read_identity(store.as_ref()).await {
+        Err(Error::NotFound(_)) if !keys::is_of_a_volume(&found) => Err(Error::NotEmpty(format!(
+            "{url} is not empty: {found} is there, which no volume made. Choose another name"
+        ))),
+        Err(Error::NotFound(_)) => Err(Error::NotEmpty(format!(
+            "{url} is not empty: {found} was left by a volume that was removed. Removing it again cleans up: \
+             `cistern rm {url}`"
+        ))),
+        Err(Error::Unreachable(why)) => Err(Error::Unreachable(why)),
+        _ => Err(Error::Exists(format!("volume {url}"))),
+    }
+}
+
 pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
-    let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
+    let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
     let cache = o.cache.clone();
     let parts = ReadParts { env: &o.env, stores: &o.stores, cache, memory_bytes: o.memory_bytes };
@@ -122,7 +148,7 @@ fn keep_hot_set(
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
     let identity = read_identity(o.stores.read.as_ref()).await?;
-    let keys = VolumeKeys::unlock(&o.env, &identity, &o.key).await?;
+    let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
     let Claimed { writer: log, committed } = claimed;
     let start = committed.walk.journal_pos;

@@ -113,6 +113,11 @@ impl Core {
         }
     }
 
+    /// While closing it turned out that the volume has failed: that says more than that it is closed.
+    pub fn stopped_by(&self, cause: Error) {
+        self.order().refusal = Some(cause);
+    }
+
     /// Why requests are refused, if they are.
     pub fn refusal(&self) -> Option<Error> {
         self.order().refusal.clone()

@@ -109,7 +109,23 @@ impl Writer {
         if let Some(e) = self.core.refusal() {
             return Err(e);
         }
-        self.drain_to(self.core.journal.appended()).await
+        let end = self.core.journal.appended();
+        self.look(end).await?;
+        self.drain_to(end).await
+    }
+
+    /// Before somebody hears that everything before `to` is in the store: whether that is this volume's still.
+    pub async fn look(&self, to: JournalPos) -> Result<()> {
+        let dirty = self.control.committed() < to;
+        let looked = tokio::select! {
+            biased;
+            () = self.control.paused(), if dirty => return Err(Error::Invalid(PAUSED.into())),
+            looked = self.log.look() => looked,
+        };
+        if let Err(gone @ Error::Gone(_)) = &looked {
+            self.core.refuse(gone.clone());
+        }
+        looked
     }
 
     /// Waits until everything before `to` is committed, unless somebody pauses write-back.

@@ -120,6 +120,7 @@ pub fn whole(key: Option<&MasterKey>, slot: &Slot, object: &[u8]) -> Result<(Ent
     match read_tail(key, slot.volume, slot.seq, object.len() as u64, object)? {
         Tail::Whole(head, entry) => Ok((head, entry)),
         Tail::NeedMore { from } => panic!("the whole object was given, {from} is wanted"),
+        Tail::Foreign(theirs) => panic!("it is of volume {theirs}"),
     }
 }
 

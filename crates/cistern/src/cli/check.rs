@@ -51,6 +51,7 @@ impl Check {
             terminal::say_json(&report)?;
         } else {
             report.faults.iter().try_for_each(terminal::say)?;
+            report.findings.iter().for_each(|finding| terminal::remark(format!("no damage: {finding}")));
             let read =
                 if self.data { format!(", {} read", ByteSize(report.bytes_read)) } else { String::new() };
             terminal::remark(format!("{} log objects, {} extents{read}", report.objects, report.extents));

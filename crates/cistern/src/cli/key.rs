@@ -77,7 +77,13 @@ impl Change {
         let new = KeySettings { key_file: self.new_key_file.clone() };
         let new = secret::fresh(&new, secret::NEW_PASSPHRASE_VARIABLE)?;
         let changed = admin::change_key(&context.env, &open.store, &old, &new).await;
-        changed.map_err(|e| self.volume.explain(e))?;
+        changed.map_err(|e| match e {
+            Error::Unreachable(_) => self.volume.explain(e).hint(
+                "it is not known which secret holds now: try the new one, then the old one; with the one that opens \
+                 it, change the key again",
+            ),
+            _ => self.volume.explain(e),
+        })?;
         terminal::say(format!("{}: the old secret no longer opens it", self.volume.name))
     }
 }

@@ -11,13 +11,15 @@ use crate::{
     control,
     daemon::volume_disk,
     failure::{Failure, Kind, Outcome},
+    known::Known,
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, volume_url},
     secret, terminal,
 };
 
 /// Delete a volume and everything it has in the store, for good
 ///
-/// Asks for the volume's name on a terminal. Refuses while the volume is served or claimed.
+/// Asks for the volume's name on a terminal. Refuses while the volume is served or claimed. Also finishes a removal
+/// that was interrupted, and clears what came late of a volume that was removed.
 #[derive(Args)]
 pub struct Rm {
     /// URL of the volume
@@ -28,7 +30,7 @@ pub struct Rm {
     #[arg(long, short)]
     yes: bool,
 
-    /// Delete even though the volume is claimed or damaged; finishes an interrupted removal
+    /// Delete even though the volume is claimed or damaged
     #[arg(long)]
     force: bool,
 
@@ -43,18 +45,23 @@ impl Rm {
     pub async fn run(self, context: &Context) -> Outcome {
         let state_dir = self.state.clone().resolve(&context.file)?;
         let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
-        let id = match admin::info(&context.env, &open.store, &KeySource::None).await {
-            Ok(info) => Some(info.volume),
-            Err(_) if self.force => None, // damaged, or half removed
+        let url = &self.volume.url;
+        let (id, warning) = match admin::info(&context.env, &open.store, &KeySource::None).await {
+            Ok(info) => (Some(info.volume), format!("This deletes {url} and all its data, for good.")),
+            Err(Error::NotFound(_)) if self.force || is_half_removed(&open).await? => (
+                None,
+                format!("{url} has no identity any more. This deletes what is left of the volume, for good."),
+            ),
+            Err(_) if self.force => (None, format!("This deletes {url} and all its data, for good.")),
             Err(e) => return Err(self.volume.explain(e)),
         };
         self.refuse_if_served(&state_dir, id).await?;
-        let warning = format!("This deletes {} and all its data, for good.", self.volume.url);
         terminal::confirm(&warning, &self.volume.name, self.yes)?;
         self.remove(context, &open).await?;
         if let Some(id) = id {
             forget_journal(&state_dir, id).await;
         }
+        Known::of(&state_dir).forget(&self.volume.url)?;
         terminal::say(format!("removed {}", self.volume.url))
     }
 
@@ -77,7 +84,8 @@ impl Rm {
             let (env, store, show) = (&context.env, &open.store, &show);
             async move {
                 match admin::remove(env, store, &key, self.force, show).await {
-                    Err(Error::NotFound(_)) if self.force => Ok(()), // all gone already
+                    // All gone already, but perhaps for a directory.
+                    Err(Error::NotFound(_)) if self.force => Ok(()),
                     other => other,
                 }
             }
@@ -90,6 +98,11 @@ impl Rm {
         })?;
         remove_store(&self.volume.url, &context.env).await.map_err(|e| self.volume.explain(e))
     }
+}
+
+/// Whether something is left of a volume without identity.
+async fn is_half_removed(open: &OpenStore) -> Outcome<bool> {
+    Ok(admin::is_half_removed(&open.store).await?)
 }
 
 /// The journal of a volume that is gone is of no use; one that cannot be removed does no harm.

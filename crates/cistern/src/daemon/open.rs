@@ -28,6 +28,7 @@ use crate::{
     },
     daemon::{Plan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
+    known::Known,
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
     quantity::ByteSize,
     secret, terminal,
@@ -86,6 +87,7 @@ async fn find_or_create(
         (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
             let options =
                 CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
+            Known::of(&plan.settings.state_dir).refuse_plain(&volume.url, None)?;
             make(env, volume, options, Probing::Clouds).await?;
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
             let store = volume.open_scheduled(env, scheduler).await?;
@@ -119,6 +121,11 @@ impl Opener<'_> {
     }
 
     async fn open_read_only(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
+        let info = admin::info(self.env, &stores.read, &KeySource::None).await;
+        let info = info.map_err(|e| volume.explain(e))?;
+        if !info.encrypted {
+            Known::of(&self.plan.settings.state_dir).refuse_plain(&volume.url, Some(info.volume))?;
+        }
         let opened = secret::unlocking(&self.plan.settings.key, &volume.name, |key| {
             Volume::open_read_only(ReadOnlyOptions {
                 env: self.env.clone(),
@@ -169,7 +176,10 @@ impl Writing<'_> {
         let settings = self.settings;
         let info = admin::info(self.env, &stores.read, &KeySource::None).await;
         let info = info.map_err(|e| volume.explain(e))?;
-        let id = info.volume;
+        let (id, known) = (info.volume, Known::of(&settings.state_dir));
+        if !info.encrypted {
+            known.refuse_plain(&volume.url, Some(id))?;
+        }
         let state = volume_disk(&settings.state_dir, id)?;
         let journal_bytes = journal_bytes(settings, info.state.map(|state| state.size_bytes))?;
         let dirty_bytes_max = settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3);
@@ -200,6 +210,12 @@ impl Writing<'_> {
         });
         let opened = opened.await?.0;
         tracing::info!(volume = volume.name, journal = %ByteSize(opened.status().journal_bytes), "opened");
+        if info.encrypted
+            && let Err(failure) = known.remember(&volume.url, id)
+        {
+            opened.close(COMMAND_PATIENCE).await;
+            return Err(failure);
+        }
         Ok((opened, live))
     }
 }

@@ -4,7 +4,7 @@
 //! The result is an error if something acknowledged is not in the store, and another one if it is not
 //! in a journal either.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use cistern_engine::volume::{CloseReport, VolumeStatus};
 use futures_util::future::join_all;
@@ -22,7 +22,12 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 const SHOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Stops all volumes.
-pub async fn stop(daemon: &Arc<Daemon>, drain_limit: Duration, signals: &mut Signals) -> Outcome {
+pub async fn stop(
+    daemon: &Arc<Daemon>,
+    state_dir: &Path,
+    drain_limit: Duration,
+    signals: &mut Signals,
+) -> Outcome {
     host::notify_stop_takes(drain_limit + 4 * CLOSE_LIMIT);
     signals.settle().await;
     let undrained = drain(daemon, drain_limit, signals).await;
@@ -34,7 +39,7 @@ pub async fn stop(daemon: &Arc<Daemon>, drain_limit: Duration, signals: &mut Sig
         reports = closing => Some(reports),
         () = signals.next() => None,
     };
-    conclude(daemon, &undrained, reports.as_deref())
+    conclude(daemon, state_dir, &undrained, reports.as_deref())
 }
 
 /// Uploads until everything is committed, or the time is over or a signal comes; says for each volume why not
@@ -71,7 +76,12 @@ async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> 
 }
 
 /// Says for every volume where its data is.
-fn conclude(daemon: &Daemon, undrained: &[Option<String>], reports: Option<&[CloseReport]>) -> Outcome {
+fn conclude(
+    daemon: &Daemon,
+    state_dir: &Path,
+    undrained: &[Option<String>],
+    reports: Option<&[CloseReport]>,
+) -> Outcome {
     let (mut missing_bytes, mut left_bytes) = (0, 0);
     for (i, (served, undrained)) in daemon.served.iter().zip(undrained).enumerate() {
         let status = served.volume.status();
@@ -81,22 +91,42 @@ fn conclude(daemon: &Daemon, undrained: &[Option<String>], reports: Option<&[Clo
         left_bytes += end.left_bytes();
         remark(end.describe(&served.name));
     }
-    match (missing_bytes, left_bytes) {
-        (0, 0) => Ok(()),
-        (0, left) => {
-            let text =
-                format!("{} of acknowledged data are not in the store, only in the journal", ByteSize(left));
-            Err(Failure::new(Kind::NotClean, text).hint("nothing is lost while this host's disk is there"))
-        }
-        (missing, _) => {
-            let text = format!(
-                "{} of acknowledged data are neither in the store nor in a journal",
-                ByteSize(missing)
-            );
-            Err(Failure::new(Kind::NotClean, text)
-                .hint("the log above says why; none of it had been flushed"))
+    if missing_bytes > 0 {
+        let text = format!(
+            "{} of acknowledged data are neither in the store nor in a journal",
+            ByteSize(missing_bytes)
+        );
+        return Err(
+            Failure::new(Kind::NotClean, text).hint("the log above says why; none of it had been flushed")
+        );
+    }
+    stopped(daemon, state_dir)?;
+    if left_bytes > 0 {
+        let text = format!(
+            "{} of acknowledged data are not in the store, only in the journal",
+            ByteSize(left_bytes)
+        );
+        return Err(
+            Failure::new(Kind::NotClean, text).hint("nothing is lost while this host's disk is there")
+        );
+    }
+    Ok(())
+}
+
+/// The failure of the first volume that had stopped before it was told to: what it had acknowledged may be in its
+/// journal alone.
+fn stopped(daemon: &Daemon, state_dir: &Path) -> Outcome {
+    for served in &daemon.served {
+        if let Some(why) = served.volume.status().latched {
+            let id = served.volume.id();
+            return Err(Failure::new(Kind::Stopped, format!("{}: {why}", served.name)).hint(format!(
+                "its journal is in {}: `cistern journal export {id} --output FILE` saves what it holds, \
+                 without the store",
+                state_dir.join(id.to_string()).display()
+            )));
         }
     }
+    Ok(())
 }
 
 /// Acknowledged bytes that are not durable anywhere.
@@ -131,16 +161,20 @@ impl End<'_> {
         if self.report.is_some_and(|report| report.clean) {
             return format!("{name}: everything is in the store; released");
         }
-        let why = self.why().map(|why| format!(" ({why})")).unwrap_or_default();
-        let next = match self.status.latched {
-            Some(_) => "`cistern journal export` reads them",
-            None => "the next start on this host uploads them",
+        let left = match self.left_bytes() {
+            0 => None,
+            left => Some(format!("{} stay in the journal", ByteSize(left))),
         };
-        match self.left_bytes() {
-            0 => format!(
+        if let Some(why) = &self.status.latched {
+            let left = left.map(|left| format!("; {left}, `cistern journal export` reads them"));
+            return format!("{name}: stopped: {why}{}", left.unwrap_or_default());
+        }
+        let why = self.why().map(|why| format!(" ({why})")).unwrap_or_default();
+        match left {
+            None => format!(
                 "{name}: everything is in the store, but the volume is still claimed by this host{why}"
             ),
-            left => format!("{name}: {} stay in the journal{why}; {next}", ByteSize(left)),
+            Some(left) => format!("{name}: {left}{why}; the next start on this host uploads them"),
         }
     }
 

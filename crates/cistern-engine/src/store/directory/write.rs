@@ -6,9 +6,12 @@
 //! not have come to that yet.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Seek, Write},
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -28,6 +31,10 @@ const DIRECT_BYTES_MIN: usize = 1 << 20;
 /// They pass through aligned memory of this size.
 const BOUNCE_BYTES: usize = 1 << 20;
 
+/// What is made is its owner's alone: without encryption the files are the volume's data.
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+
 const _: () = assert!(BOUNCE_BYTES.is_multiple_of(ALIGN_BYTES));
 
 /// A synced file in `.tmp`; removed when dropped.
@@ -45,9 +52,10 @@ impl Drop for Temp {
 
 impl Temp {
     fn write(root: &Root, name: &str, body: &[u8]) -> StoreResult<Temp> {
+        root.check_synced()?;
         let path = root.temp_dir().join(name);
         let failed = |e: &io::Error| fault("cannot write", &path, e);
-        let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+        let file = match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(root.missing(TEMP_DIR)),
             Err(e) => return Err(failed(&e)),
@@ -170,7 +178,7 @@ fn parents(key: &str) -> impl DoubleEndedIterator<Item = &str> {
 
 fn make_parents(root: &Root, key: &str) -> StoreResult<()> {
     for dir in parents(key) {
-        match fs::create_dir(root.file(dir)) {
+        match private_dir(&root.file(dir)) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             // The root is gone, or a parent went again: `place` comes back or finds out.
@@ -181,16 +189,41 @@ fn make_parents(root: &Root, key: &str) -> StoreResult<()> {
     Ok(())
 }
 
-fn sync_parents(root: &Root, key: &str) -> StoreResult<()> {
-    for dir in parents(key).rev() {
-        sync_dir(&root.file(dir))?;
-    }
-    sync_dir(&root.path)
+/// Makes a directory for its owner alone.
+pub(super) fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIR_MODE).create(path)
 }
 
-fn sync_dir(path: &Path) -> StoreResult<()> {
-    let synced = File::open(path).and_then(|dir| dir.sync_all());
-    synced.map_err(|e| fault("cannot sync the directory", path, &e))
+fn sync_parents(root: &Root, key: &str) -> StoreResult<()> {
+    for dir in parents(key).rev() {
+        sync_dir(root, &root.file(dir))?;
+    }
+    sync_dir(root, &root.path)
+}
+
+fn sync_dir(root: &Root, path: &Path) -> StoreResult<()> {
+    let dir = File::open(path).map_err(|e| fault("cannot sync the directory", path, &e))?;
+    root.synced(path, dir.sync_all())
+}
+
+impl Root {
+    /// Takes the result of a sync. One that failed is the last: the system forgets that it did, so the next
+    /// would succeed with the names lost.
+    fn synced(&self, path: &Path, result: io::Result<()>) -> StoreResult<()> {
+        let Err(e) = result else { return Ok(()) };
+        let why = self.unsynced.get_or_init(|| {
+            format!(
+                "the directory {} could not be synced ({e}): what was put there may be lost in a crash, so nothing \
+                 more is put. Repair the file system, then start again",
+                path.display()
+            )
+        });
+        Err(StoreError::Refused(why.clone()))
+    }
+
+    fn check_synced(&self) -> StoreResult<()> {
+        self.unsynced.get().map_or(Ok(()), |why| Err(StoreError::Refused(why.clone())))
+    }
 }
 
 /// Deletes an object and the directories that it leaves empty: to the reader of a store there
@@ -212,18 +245,21 @@ pub(super) fn delete(root: &Root, key: &str) -> StoreResult<()> {
 
 /// Makes the mark of a new root, durable by name.
 pub(super) fn make_mark(root: &Root) -> StoreResult<()> {
-    match fs::create_dir(root.temp_dir()) {
+    match private_dir(&root.temp_dir()) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(fault("cannot make the directory", &root.temp_dir(), &e)),
     }
-    sync_dir(&root.path)?;
+    sync_dir(root, &root.path)?;
     match root.path.parent() {
         // A mount point's parent is often not readable; then its name was there before.
-        Some(parent) => sync_dir(parent).or_else(|e| match e {
-            StoreError::Refused(_) => Ok(()),
-            other => Err(other),
-        }),
+        Some(parent) => match File::open(parent) {
+            Ok(dir) => root.synced(parent, dir.sync_all()),
+            Err(e) => match fault("cannot sync the directory", parent, &e) {
+                StoreError::Refused(_) => Ok(()),
+                other => Err(other),
+            },
+        },
         None => Ok(()),
     }
 }
@@ -259,5 +295,27 @@ fn sweep(root: &Root, temp: &Temp) {
         if age.is_some_and(|age| age > TEMP_AGE_MAX) && fs::remove_file(entry.path()).is_ok() {
             tracing::debug!(path = %entry.path().display(), "removed a file that a crash left");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failed sync of a directory is the last word: no later put is answered well, even though the system
+    /// would sync now without complaint.
+    #[test]
+    fn a_failed_sync_of_a_directory_is_not_tried_away() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = Root::create(dir.path().join("tank")).expect("made");
+        assert_eq!(put_if_absent(&root, "log/1", "t1", b"one").expect("sound"), Put::Created);
+        let failed = root.synced(&root.path, Err(io::Error::from_raw_os_error(libc::EIO)));
+        assert!(matches!(failed, Err(StoreError::Refused(_))), "{failed:?}");
+        for (key, temp) in [("log/1", "t2"), ("log/2", "t3")] {
+            let again = put_if_absent(&root, key, temp, b"two");
+            assert!(matches!(again, Err(StoreError::Refused(_))), "{key}: {again:?}");
+        }
+        assert!(matches!(put(&root, "log/3", "t4", b"three"), Err(StoreError::Refused(_))));
+        assert_eq!(fs::read(dir.path().join("tank/log/1")).expect("readable"), b"one");
     }
 }

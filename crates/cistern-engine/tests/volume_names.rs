@@ -1,0 +1,283 @@
+//! Names that are used again: what a removed volume's writer leaves, or puts late, at the URL of the next one.
+
+mod volume_support;
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    Error,
+    codec::{Compression, KeySource},
+    env::real::RealEnv,
+    log::{ClaimOutcome, ClaimRequest, LocalJournal, VolumeKeys, claim, read_identity},
+    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
+    units::{JournalId, JournalPos, VolumeId},
+    volume::{CreateOptions, OpenOptions, Volume, admin},
+};
+use volume_support::{Host, MIB, close, noise, read};
+
+const OBJECT_MAX: u64 = 32 << 20;
+
+async fn create(host: &Host) -> Result<VolumeId, Error> {
+    let options =
+        CreateOptions { size_bytes: 64 * MIB, compression: Compression::Lz4, key: host.key.clone() };
+    Volume::create(&host.env, &host.store, options).await
+}
+
+async fn remove(host: &Host) -> Result<(), Error> {
+    admin::remove(&host.env, &host.store, &host.key, true, &|_, _| {}).await
+}
+
+async fn keys_of(store: &SharedStore) -> Vec<String> {
+    let listed = store.list_after("", "", 10_000).await.expect("listed");
+    listed.into_iter().map(|l| l.key).collect()
+}
+
+/// A host with a volume of `sessions` epochs, each with a block of its own at its number.
+async fn used(store: SharedStore, key: KeySource, sessions: u64) -> Host {
+    let host = Host::with_volume(RealEnv::start(), store, 64 * MIB, key).await;
+    for n in 0..sessions {
+        write_session(&host, n).await;
+    }
+    host
+}
+
+async fn write_session(host: &Host, n: u64) {
+    let volume = host.open().await;
+    volume.write(n * 4096, noise(n, 4096), false).await.expect("written");
+    close(volume).await;
+}
+
+/// Removes the volume, and creates the next one at the same place.
+async fn make_anew(host: &mut Host) -> VolumeId {
+    remove(host).await.expect("removed");
+    host.replace_disk();
+    create(host).await.expect("created")
+}
+
+async fn check(host: &Host) -> admin::CheckReport {
+    admin::check(&host.env, &host.store, &host.key, true, &|_, _| {}).await.expect("checked")
+}
+
+/// The PUT of a removed volume's writer arrives in the middle of the volume that was created at its URL: the
+/// writer goes one slot further, every host opens it, and a check tells of it without calling it damage.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_segment_of_a_removed_volume_is_a_void_slot() {
+    for key in [KeySource::None, KeySource::KeyFile(vec![7; 32])] {
+        let store = Arc::new(MemoryStore::new());
+        let mut host = used(store.clone(), key, 0).await;
+        let volume = host.open().await;
+        for n in 0..3 {
+            volume.write(n * 4096, noise(n, 4096), false).await.expect("written");
+            volume.drain().await.expect("drained");
+        }
+        let old = volume.id();
+        let late = store.get("log/0000000000000004", OBJECT_MAX).await.expect("the third segment");
+        drop(volume);
+        make_anew(&mut host).await;
+        let volume = host.open().await;
+        for n in 0..2 {
+            volume.write(n * 4096, noise(n + 7, 4096), false).await.expect("written");
+            volume.drain().await.expect("drained");
+        }
+        let put = store.put_if_absent("log/0000000000000004", late).await;
+        assert_eq!(put.expect("an answer"), Put::Created, "the slot was free");
+        volume.write(2 * 4096, noise(9, 4096), true).await.expect("written");
+        volume.drain().await.expect("the writer goes on behind it");
+        assert_eq!(volume.status().latched, None);
+        let report = check(&host).await;
+        assert_eq!(report.faults, Vec::<String>::new());
+        let told = |text: &String| text.contains("log/0000000000000004") && text.contains(&old.to_string());
+        assert!(report.findings.iter().any(told), "{:?}", report.findings);
+        drop(volume); // its host is lost
+        host.replace_disk();
+        let other =
+            Volume::open(OpenOptions { take_over: true, ..host.options() }).await.expect("opened again");
+        for n in 0..3 {
+            assert!(read(&other, n * 4096, 4096).await == noise(n + 7, 4096), "block {n}");
+        }
+        close(other).await;
+    }
+}
+
+/// The first slot of all may be taken as well, before anybody has opened the new volume: nothing tells it from
+/// an identity in the wrong place, so it is refused, and creating it again helps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_another_volume_under_this_identity_is_refused() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let host = used(store.clone(), KeySource::None, 2).await;
+    let other: SharedStore = Arc::new(MemoryStore::new());
+    let theirs = used(other.clone(), KeySource::None, 0).await;
+    let identity = other.get("volume.json", OBJECT_MAX).await.expect("an identity");
+    store.put("volume.json", identity).await.expect("put in the wrong place");
+    let refused = Volume::open(OpenOptions { state: theirs.state(), ..host.options() }).await;
+    let text = refused.err().expect("everything there is another volume's").to_string();
+    assert!(text.contains("volume.json") && text.contains("log/0000000000000001"), "{text}");
+}
+
+/// A late checkpoint of the removed volume has a higher epoch than the new one's: it neither hides what is
+/// committed, nor makes the writer believe that it was fenced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_checkpoint_of_a_removed_volume_hides_nothing() {
+    let store = Arc::new(MemoryStore::new());
+    let mut host = used(store.clone(), KeySource::None, 9).await;
+    let all = keys_of(&host.store).await;
+    let newest = all.iter().rfind(|key| key.starts_with("checkpoint/")).expect("there is one").clone();
+    let late = store.get(&newest, OBJECT_MAX).await.expect("read");
+    make_anew(&mut host).await;
+    store.put(&newest, late).await.expect("it arrives");
+    for n in 0..3 {
+        write_session(&host, n).await;
+    }
+    let report = check(&host).await;
+    assert_eq!(report.faults, Vec::<String>::new());
+    assert!(report.findings.iter().any(|text| text.contains(&newest)), "{:?}", report.findings);
+    host.replace_disk();
+    let volume = host.open().await;
+    for n in 0..3 {
+        assert!(read(&volume, n * 4096, 4096).await == noise(n, 4096), "block {n}");
+    }
+    close(volume).await;
+
+    let identity = read_identity(store.as_ref()).await.expect("an identity");
+    let keys = VolumeKeys::unlock(&host.env, store.as_ref(), &identity, &host.key).await.expect("unlocked");
+    let local =
+        LocalJournal { id: JournalId(uuid::Uuid::nil()), tail: JournalPos(0), appended: JournalPos(0) };
+    let request =
+        ClaimRequest { host: "here".into(), take_over: false, local, size_at_creation: identity.size_bytes };
+    let claimed =
+        claim(&host.env, &Stores::same(host.store.clone()), &keys, &request).await.expect("claimed");
+    let ClaimOutcome::Taken(claimed) = claimed else { panic!("nothing is in the journal") };
+    assert!(claimed.writer.epoch().0 < 9, "the late checkpoint is of a later epoch");
+    claimed.writer.validate_epoch().await.expect("nobody fenced it");
+}
+
+/// A checkpoint that is damaged is replaced by the one before it and the log since, and named by a check; if the
+/// log does not reach that far, nothing older passes for the newest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_checkpoint_is_replaced_or_refused() {
+    let store = Arc::new(MemoryStore::new());
+    let mut host = used(store.clone(), KeySource::None, 3).await;
+    let checkpoints: Vec<String> =
+        keys_of(&host.store).await.into_iter().filter(|key| key.starts_with("checkpoint/")).collect();
+    let newest = checkpoints.last().expect("there are three");
+    let mut damaged = store.get(newest, OBJECT_MAX).await.expect("read").to_vec();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    store.put(newest, damaged.into()).await.expect("damaged");
+    let report = check(&host).await;
+    assert!(report.faults.len() == 1 && report.faults[0].contains(newest), "{:?}", report.faults);
+    host.replace_disk();
+    let volume = host.open_read_only(None).await;
+    for n in 0..3 {
+        assert!(read(&volume, n * 4096, 4096).await == noise(n, 4096), "block {n}");
+    }
+    drop(volume);
+    // What the checkpoint before covers is there, and the log behind it is not.
+    let covered = u64::from_str_radix(&checkpoints[1][checkpoints[1].len() - 16..], 16).expect("a seq");
+    store.delete(&format!("log/{:016x}", covered + 1)).await.expect("deleted");
+    let refused = Volume::open(host.options()).await.err().expect("the newest state cannot be read");
+    assert!(matches!(&refused, Error::Corrupt { what, .. } if what == newest), "{refused}");
+}
+
+/// Whenever a removal is interrupted, either the volume is still whole, or creating one there is refused with what
+/// to do, and removing again finishes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_removal_is_finished_and_never_built_upon() {
+    let objects = {
+        let host = used(Arc::new(MemoryStore::new()), KeySource::None, 2).await;
+        keys_of(&host.store).await.len() as u64
+    };
+    for deletes in 0..objects {
+        let store = Arc::new(Dying { inner: MemoryStore::new(), deletes: AtomicU64::new(u64::MAX) });
+        let mut host = used(store.clone(), KeySource::None, 2).await;
+        store.deletes.store(deletes, SeqCst);
+        remove(&host).await.expect_err("interrupted");
+        store.deletes.store(u64::MAX, SeqCst);
+        if deletes == 0 {
+            let volume = host.open().await;
+            assert!(read(&volume, 4096, 4096).await == noise(1, 4096));
+            close(volume).await;
+            continue;
+        }
+        let refused = create(&host).await.expect_err("something is left");
+        assert!(matches!(refused, Error::NotEmpty(_)), "{refused}");
+        assert!(refused.to_string().contains("cistern rm"), "{refused}");
+        let gone = Volume::open(host.options()).await.err().expect("it has no identity");
+        assert!(matches!(gone, Error::NotFound(_)), "{gone}");
+        admin::remove(&host.env, &host.store, &host.key, false, &|_, _| {}).await.expect("finished");
+        assert_eq!(keys_of(&host.store).await, Vec::<String>::new());
+        host.replace_disk();
+        create(&host).await.expect("an empty place");
+        write_session(&host, 0).await;
+    }
+}
+
+/// Objects of others are neither built upon nor deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_volumes_stays() {
+    let store = Arc::new(MemoryStore::new());
+    let host = used(store.clone(), KeySource::None, 1).await;
+    let strange = ["README", "log/notes", "map/0", "zebra"];
+    for key in strange {
+        store.put(key, Bytes::from_static(b"by hand")).await.expect("put");
+    }
+    remove(&host).await.expect("removed");
+    assert_eq!(keys_of(&host.store).await, strange);
+    let refused = create(&host).await.expect_err("not an empty place");
+    assert!(refused.to_string().contains("README"), "{refused}");
+    let nothing = admin::remove(&host.env, &host.store, &host.key, false, &|_, _| {}).await;
+    assert!(matches!(nothing, Err(Error::NotFound(_))), "{nothing:?}");
+    assert_eq!(keys_of(&host.store).await, strange);
+}
+
+/// A store in which deletes fail once the given number is used up.
+struct Dying {
+    inner: MemoryStore,
+    deletes: AtomicU64,
+}
+
+impl fmt::Debug for Dying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dying")
+    }
+}
+
+#[async_trait]
+impl Store for Dying {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.inner.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.inner.put_if_absent(key, body).await
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.inner.get_range(key, range).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.inner.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        if self.deletes.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
+            return Err(StoreError::Unreachable("interrupted".into()));
+        }
+        self.inner.delete(key).await
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}
