@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
-//! | 1 tools | `aligned`, `extents`, `env` |
+//! | 1 tools | `aligned`, `extents`, `sectors`, `env` |
 //! | 2 sealing | `codec` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
@@ -29,6 +29,7 @@ pub mod gc;
 pub mod journal;
 pub mod log;
 pub mod map;
+pub mod sectors;
 pub mod segment;
 pub mod stats;
 pub mod store;

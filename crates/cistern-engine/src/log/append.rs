@@ -210,7 +210,8 @@ impl LogWriter {
         }
     }
 
-    fn note_trouble(&self, e: &Error) {
+    /// Shows what the store said as its last trouble.
+    pub fn note_trouble(&self, e: &Error) {
         let text = e.to_string();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");

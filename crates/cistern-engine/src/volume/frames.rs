@@ -183,6 +183,32 @@ impl FrameReader {
         (to <= decoded.len()).then(|| decoded.slice(from..to))
     }
 
+    /// The blocks of a data mapping, if they are in memory.
+    pub(super) fn at_hand(&self, mapping: &Mapping) -> Option<Bytes> {
+        self.kept(&self.part(mapping))
+    }
+
+    /// The blocks of a data mapping for who packs: nobody waits, and nobody will want them again.
+    pub(super) async fn read_to_pack(&self, mapping: &Mapping) -> Result<Bytes> {
+        let part = self.part(mapping);
+        if let Some(kept) = self.kept(&part) {
+            return Ok(kept);
+        }
+        let (object, salt) = self.object(part.frame.seq)?;
+        let sealer = self.sealer(salt, part.frame.seq);
+        let group = Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] };
+        let stored = self.reader.read_to_pack(&object, group.range.clone()).await?;
+        let decoded = match self.decode(&sealer, &group, &stored) {
+            Ok(decoded) => decoded,
+            Err(_) => {
+                self.reader.forget(&object); // as below
+                let stored = self.reader.read_to_pack(&object, group.range.clone()).await?;
+                self.decode(&sealer, &group, &stored)?
+            }
+        };
+        Ok(decoded.into_iter().next().expect("one for each part"))
+    }
+
     async fn read_group(&self, group: Group) -> Result<Vec<Bytes>> {
         if let Some(all) = self.all_kept(group.parts.iter()) {
             return Ok(all);
