@@ -3,7 +3,14 @@
 //! A store that is away is waited for, as an upload would. A base that is damaged for good must not hold
 //! everything else up: its block is left out of the segment, and goes on failing with its damaged base.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -53,63 +60,79 @@ pub(super) async fn complete(
 ) -> Completed {
     let mut left = env.compute(move || incomplete(&groups)).await;
     let mut out = Completed::default();
-    for pause in DAMAGE_PAUSES_MS.into_iter().map(Some).chain([None]) {
+    let mut pauses = DAMAGE_PAUSES_MS.into_iter();
+    while !left.is_empty() {
         let mut damaged = BTreeMap::new();
-        for (block, read) in read_all(env, bases, log, &left).await {
+        let mut away = None;
+        for (block, read) in read_all(bases, &left).await {
             match read {
                 Ok(bytes) => drop(out.blocks.insert(block, bytes)),
-                Err(e) => drop(damaged.insert(block, e)),
+                Err(e) if is_damage(&e) => drop(damaged.insert(block, e)),
+                Err(e) => away = Some((block, e)),
             }
         }
-        left.retain(|sectors| damaged.contains_key(&sectors.block));
-        let Some(pause) = pause.filter(|_| !left.is_empty()) else {
-            for (block, error) in damaged {
-                tracing::error!(
-                    block,
-                    %error,
-                    "sectors that were written to this block are lost: the rest of it is damaged in the store. \
-                     It cannot be read until it is written whole, or trimmed"
-                );
-                out.lost.push(block);
-            }
-            break;
-        };
-        env.sleep(Duration::from_millis(pause)).await;
+        left.retain(|sectors| !out.blocks.contains_key(&sectors.block));
+        if let Some((block, error)) = away {
+            wait_for_store(env, bases, log, block, error).await;
+        } else if let Some(pause) = pauses.next().filter(|_| !left.is_empty()) {
+            env.sleep(Duration::from_millis(pause)).await;
+        } else {
+            out.lost = left.drain(..).map(|sectors| sectors.block).collect();
+            damaged.iter().for_each(|(block, error)| tell_loss(*block, error));
+        }
     }
     out
+}
+
+fn tell_loss(block: u64, error: &Error) {
+    tracing::error!(
+        block,
+        %error,
+        "sectors that were written to this block are lost: the rest of it is damaged in the store. \
+         It cannot be read until it is written whole, or trimmed"
+    );
+}
+
+/// Whether asking the store once more may be of no use.
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::NotFound(_))
+}
+
+/// One request at a time finds out whether the store is back.
+async fn wait_for_store(env: &Env, bases: &dyn Bases, log: &LogWriter, block: u64, error: Error) {
+    let mut error = Some(error);
+    while let Some(e) = error {
+        log.note_trouble(&e);
+        env.sleep(RETRY_PAUSE).await;
+        error = bases.read(block).await.err().filter(|e| !is_damage(e));
+    }
 }
 
 type Attempt = (u64, Result<Bytes>);
 
-/// Reads all bases, those that may share a frame one after the other.
-async fn read_all(env: &Env, bases: &dyn Bases, log: &LogWriter, all: &[Sectors]) -> Vec<Attempt> {
+/// Completes what it can, those that may share a frame one after the other. Once the store is found away, nothing
+/// more is asked, and what was not is missing in the answer.
+async fn read_all(bases: &dyn Bases, all: &[Sectors]) -> Vec<Attempt> {
     let frame = |sectors: &Sectors| sectors.block / FRAME_BLOCKS_MAX as u64;
     let together = all.chunk_by(|a, b| frame(a) == frame(b));
-    let reads: Vec<_> = together.map(|several| read_some(env, bases, log, several)).collect();
+    let away = AtomicBool::new(false);
+    let reads: Vec<_> = together.map(|several| read_some(bases, several, &away)).collect();
     stream::iter(reads).buffered(READS_MAX).concat().await
 }
 
-async fn read_some(env: &Env, bases: &dyn Bases, log: &LogWriter, several: &[Sectors]) -> Vec<Attempt> {
+async fn read_some(bases: &dyn Bases, several: &[Sectors], away: &AtomicBool) -> Vec<Attempt> {
     let mut out = Vec::with_capacity(several.len());
     for sectors in several {
-        let base = read_base(env, bases, log, sectors.block).await;
+        if away.load(Ordering::Relaxed) {
+            break;
+        }
+        let base = bases.read(sectors.block).await;
+        if base.as_ref().is_err_and(|e| !is_damage(e)) {
+            away.store(true, Ordering::Relaxed);
+        }
         out.push((sectors.block, base.map(|base| sectors.over(&base))));
     }
     out
-}
-
-/// Tries for as long as the store is away.
-async fn read_base(env: &Env, bases: &dyn Bases, log: &LogWriter, block: u64) -> Result<Bytes> {
-    loop {
-        match bases.read(block).await {
-            Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => return Err(e),
-            Err(e) => {
-                log.note_trouble(&e);
-                env.sleep(RETRY_PAUSE).await;
-            }
-            sound => return sound,
-        }
-    }
 }
 
 impl Sectors {
