@@ -116,9 +116,14 @@ impl<V: Piece> ExtentMap<V> {
 
     /// `extent` in pieces, ascending and without gaps: set ones with their value, others `None`.
     pub fn cover(&self, extent: Extent) -> Vec<(Extent, Option<V>)> {
+        self.cover_first(extent, usize::MAX)
+    }
+
+    /// The first `pieces_max` of what `cover` gives. Work grows with the result and not with the extent.
+    pub fn cover_first(&self, extent: Extent, pieces_max: usize) -> Vec<(Extent, Option<V>)> {
         let mut out = Vec::new();
         let mut at = extent.start;
-        for (part, value) in self.overlapping(extent) {
+        for (part, value) in self.overlapping(extent).take(pieces_max) {
             if part.start > at {
                 out.push((Extent::between(at, part.start), None));
             }
@@ -128,6 +133,8 @@ impl<V: Piece> ExtentMap<V> {
         if at < extent.end() {
             out.push((Extent::between(at, extent.end()), None));
         }
+        // Where the walk was cut short, everything behind it is beyond the bound.
+        out.truncate(pieces_max);
         out
     }
 }
@@ -166,6 +173,11 @@ mod tests {
                 let seen: Vec<Option<u64>> = map.cover(Extent::new(0, 96)).into_iter()
                     .flat_map(|(e, v)| (0..e.len).map(move |i| v.map(|v| v + i))).collect();
                 prop_assert_eq!(&seen[..], &array[..]);
+                let all = map.cover(Extent::new(3, 80));
+                for pieces_max in 1..all.len() + 2 {
+                    let first = map.cover_first(Extent::new(3, 80), pieces_max);
+                    prop_assert_eq!(&first[..], &all[..pieces_max.min(all.len())]);
+                }
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::{
     disk::Disk,
     env::{Env, Task},
     error::{Error, Result},
+    sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalId, JournalPos, VolumeId},
 };
 
@@ -55,6 +56,8 @@ const START_MAX: u64 = 1 << 56;
 pub enum Record {
     /// Data was written; the payload is `extent.len` blocks.
     Write(Extent),
+    /// Some sectors of a block were written, and not all: the payload is one block, of which only these count.
+    Sectors { block: u64, mask: SectorMask },
     /// A range became zeroes: a hole, or `allocated` zeroes.
     Zero { extent: Extent, allocated: bool },
     /// The volume got this size.
@@ -256,7 +259,7 @@ impl Journal {
         out
     }
 
-    /// Appends a record with its payload (for a write `extent.len` blocks, otherwise nothing).
+    /// Appends a record with its payload ([`Record::payload_blocks`]).
     /// The order of the calls is the order of history. A long write is cut into parts:
     /// `placed` gets each part with the position of its first payload block, ascending; it gets a
     /// zeroed extent once. Gives the position to pass to [`Journal::sync`]. All or nothing.

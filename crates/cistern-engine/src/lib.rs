@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `env` |
 //! | 2 sealing, reads of files | `codec`, `uring` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
@@ -30,6 +30,7 @@ pub mod gc;
 pub mod journal;
 pub mod log;
 pub mod map;
+pub mod sectors;
 pub mod segment;
 pub mod stats;
 pub mod store;

@@ -256,12 +256,18 @@ impl Map {
 
     /// Captures what the beginning of `extent` is now: `finish` gives at most `count_max`
     /// mappings and may end before the extent does, but never without progress.
-    pub fn begin_limited(&self, mut extent: Extent, count_max: usize) -> Lookup {
+    pub fn begin_limited(&self, extent: Extent, count_max: usize) -> Lookup {
+        self.begin_first(extent, count_max, count_max)
+    }
+
+    /// As `begin_limited`, and captures at most `captured_max` mappings: the lookup's extent ends where they
+    /// do. So the work done now is bounded, also where `finish` is to give all of that extent.
+    pub fn begin_first(&self, mut extent: Extent, captured_max: usize, count_max: usize) -> Lookup {
         debug_assert!(extent.end() <= BLOCKS_MAX);
-        let count_max = count_max.max(1);
+        let (captured_max, count_max) = (captured_max.max(1), count_max.max(1));
         let inner = self.inner();
-        let table = inner.table.pieces(extent, count_max);
-        if table.len() == count_max {
+        let table = inner.table.pieces(extent, captured_max);
+        if table.len() == captured_max {
             // What lies behind was not looked at, and so many mappings are enough.
             let end = table.last().map_or(extent.start, |m| m.extent.end());
             extent = Extent::between(extent.start, end);

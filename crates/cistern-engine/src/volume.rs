@@ -4,6 +4,7 @@
 //! dirty index ([`order`]). Never talks to the store but through `log`, `map` and the read path.
 
 mod ahead;
+mod base;
 mod close;
 mod dirty;
 mod frames;
@@ -13,6 +14,7 @@ mod locks;
 mod open;
 mod order;
 pub mod pacing;
+mod partial;
 mod read;
 mod readahead;
 mod runs;
@@ -34,7 +36,7 @@ use crate::{
     map::Map,
     stats::{IoCounters, IoKind, IoStats},
     store::{SharedStore, Stores},
-    units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
+    units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
 
 pub mod admin;
@@ -268,8 +270,7 @@ impl Volume {
         self.counted(IoKind::WriteZeroes, Some((offset, len)), request).await
     }
 
-    /// Gives up what a range holds. Only a hint: the whole blocks inside become holes, parts of
-    /// blocks stay as they are, which saves reading them.
+    /// Gives up what a range holds: it reads as zeroes, to the byte, and its whole blocks become holes.
     pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         self.trim_as(ClientId::default(), offset, len, fua).await
     }
@@ -278,10 +279,7 @@ impl Volume {
     pub async fn trim_as(&self, client: ClientId, offset: u64, len: u64, fua: bool) -> Result<()> {
         let request = async {
             self.check_bounds(offset, len)?;
-            match whole_blocks(offset, len) {
-                Some((offset, len)) => self.zero_bytes(client, offset, len, false, fua).await,
-                None => Ok(()),
-            }
+            self.zero_bytes(client, offset, len, false, fua).await
         };
         self.counted(IoKind::Trim, Some((offset, len)), request).await
     }
@@ -384,14 +382,6 @@ impl Volume {
     }
 }
 
-/// The blocks that lie inside a range, in bytes; `None` when there is none.
-fn whole_blocks(offset: u64, len: u64) -> Option<(u64, u64)> {
-    const BLOCK: u64 = BLOCK_BYTES as u64;
-    let start = offset.checked_next_multiple_of(BLOCK)?;
-    let end = offset.checked_add(len)? / BLOCK * BLOCK;
-    (start < end).then(|| (start, end - start))
-}
-
 /// A size that a volume can have.
 fn check_size(size_bytes: u64) -> Result<()> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(SECTOR_BYTES as u64) {
@@ -403,18 +393,4 @@ fn check_size(size_bytes: u64) -> Result<()> {
         return Err(Error::Invalid(format!("a volume is at most {VOLUME_BYTES_MAX} bytes (1 EiB)")));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::whole_blocks;
-
-    /// A trim of parts of blocks trims the whole blocks inside, if any.
-    #[test]
-    fn trim_keeps_parts_of_blocks() {
-        assert_eq!(whole_blocks(0, 4096), Some((0, 4096)));
-        assert_eq!(whole_blocks(512, 8192), Some((4096, 4096)));
-        assert_eq!(whole_blocks(512, 4096), None);
-        assert_eq!(whole_blocks(u64::MAX - 512, 512), None);
-    }
 }

@@ -5,6 +5,7 @@
 //! Never decides what is dirty: whoever owns the dirty index is told by [`Commit`].
 
 mod age;
+mod bases;
 pub mod budget;
 mod control;
 mod flow;
@@ -20,6 +21,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
+pub use bases::Bases;
 pub use control::{Control, Shown, Tuning};
 pub use points::SegmentCounts;
 
@@ -39,6 +41,8 @@ use crate::{
 pub struct CommittedSegment<'a> {
     pub seq: Seq,
     pub mappings: &'a [Mapping],
+    /// Blocks of which its range holds sectors, and which could not be completed: they are lost.
+    pub left_out: &'a [u64],
     /// Its journal range.
     pub from: JournalPos,
     pub to: JournalPos,
@@ -87,6 +91,8 @@ pub struct Parts {
     pub stores: Stores,
     pub journal: Arc<Journal>,
     pub map: Arc<Map>,
+    /// What sectors are completed over.
+    pub bases: Arc<dyn Bases>,
     pub log: LogWriter,
     /// Where the log stands: the epoch's claim.
     pub walk: Walk,

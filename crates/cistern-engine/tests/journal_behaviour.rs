@@ -8,6 +8,7 @@ use cistern_engine::{
     disk::Disk,
     env::Env,
     journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, read_only_scan},
+    sectors::SectorMask,
     units::{Extent, JournalPos, VolumeId},
 };
 
@@ -66,6 +67,7 @@ fn a_closed_journal_comes_back_whole() {
             Record::Zero { extent: Extent::new(5, 1), allocated: true },
             Record::Resize { size_bytes: 512 },
             Record::Write(Extent::new(9, 3)),
+            Record::Sectors { block: 9, mask: SectorMask::from_bits(0b101) },
         ];
         for record in &records {
             journal.append(record, &payload(0, record.payload_blocks()), &mut |_, _| {}).expect("append");
@@ -76,10 +78,10 @@ fn a_closed_journal_comes_back_whole() {
         assert!(matches!(write(&journal, 1, 1), Err(AppendError::Failed(Error::Closed))));
         drop(journal);
         let (journal, seen) = open(&env, &disk).await.expect("open");
-        assert_eq!(seen[..4], records);
-        let parts: u64 = seen[4..].iter().map(Record::payload_blocks).sum();
+        assert_eq!(seen[..5], records);
+        let parts: u64 = seen[5..].iter().map(Record::payload_blocks).sum();
         assert_eq!(parts, 600);
-        assert_eq!(seen.len(), 7, "three groups hold 600 blocks");
+        assert_eq!(seen.len(), 8, "three groups hold 600 blocks");
         journal.close().await.expect("close");
     });
 }
@@ -98,6 +100,10 @@ fn impossible_records_are_refused() {
             (Record::Zero { extent: Extent::new(u64::MAX, 2), allocated: true }, &[][..]),
             (Record::Zero { extent: Extent::new(0, 1), allocated: true }, &block[..]),
             (Record::Resize { size_bytes: u64::MAX }, &[][..]),
+            (Record::Sectors { block: 0, mask: SectorMask::NONE }, &block[..]),
+            (Record::Sectors { block: 0, mask: SectorMask::ALL }, &block[..]),
+            (Record::Sectors { block: 0, mask: SectorMask::from_bits(1) }, &[][..]),
+            (Record::Sectors { block: u64::MAX, mask: SectorMask::from_bits(1) }, &block[..]),
         ] {
             let refused = journal.append(&record, data, &mut nowhere);
             assert!(matches!(refused, Err(AppendError::Failed(Error::Invalid(_)))), "{record:?}");

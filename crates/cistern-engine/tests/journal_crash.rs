@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use cistern_engine::{
     Error,
     journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record},
+    sectors::SectorMask,
     units::{Extent, JournalPos, VolumeId},
 };
 
@@ -74,6 +75,10 @@ fn random_record(plot: Plot, dice: &mut Dice, id: u64) -> Record {
     }
     match dice.below(20) {
         0 => Record::Resize { size_bytes: id },
+        9..=12 => {
+            let mask = SectorMask::from_bits(1 + dice.below(254) as u8);
+            Record::Sectors { block: start, mask }
+        }
         1..=3 => {
             Record::Zero { extent: Extent::new(start, 1 + dice.below(STRIDE)), allocated: dice.one_in(2) }
         }
@@ -81,6 +86,11 @@ fn random_record(plot: Plot, dice: &mut Dice, id: u64) -> Record {
         5..=8 => Record::Write(Extent::new(start, 1 + dice.below(64))),
         _ => Record::Write(Extent::new(start, 1 + dice.below(4))),
     }
+}
+
+/// The blocks of a record that has payload.
+fn written(record: &Record) -> Option<Extent> {
+    record.extent().filter(|_| record.payload_blocks() > 0)
 }
 
 /// Appends, waits for room, syncs and reads back, so many times.
@@ -147,7 +157,7 @@ fn remember(history: &mut History, record: &Record, parts: &[(Extent, JournalPos
 }
 
 async fn read_back(journal: &Journal, record: &Record, parts: &[(Extent, JournalPos)], dice: &mut Dice) {
-    if !matches!(record, Record::Write(_)) {
+    if record.payload_blocks() == 0 {
         return;
     }
     let (part, pos) = parts[dice.below(parts.len() as u64) as usize];
@@ -198,7 +208,7 @@ async fn check_groups(journal: &Journal, mut at: JournalPos) -> JournalPos {
         assert_eq!(group.start(), at);
         for placed in group.records() {
             assert!(at <= placed.pos && placed.pos < group.next());
-            if let Record::Write(extent) = placed.record {
+            if let Some(extent) = written(&placed.record) {
                 let data = group.payload(placed.pos, extent.len).expect("a record's payload is in its group");
                 assert!(data[..] == expected(extent)[..]);
             }
@@ -231,7 +241,7 @@ async fn recover(world: &Arc<World>, disk: &FaultyDisk, history: &Shared, seed: 
     check_prefix(&mut history.lock().unwrap(), &journal, &visited);
     for (record, pos, group) in visited {
         assert!(group <= pos);
-        if let Record::Write(extent) = record {
+        if let Some(extent) = written(&record) {
             let read = journal.read(pos, extent.len).await.expect("read").expect("nothing was freed");
             assert!(read[..] == expected(extent)[..]);
         }

@@ -5,6 +5,7 @@ use cistern_engine::{
         Record,
         format::{GroupHeader, Stamp, Superblock, crc32c, fits_header},
     },
+    sectors::SectorMask,
     units::{Extent, JournalId, VolumeId},
 };
 use proptest::prelude::*;
@@ -39,8 +40,9 @@ fn header() -> GroupHeader {
             Record::Zero { extent: Extent::new(8, 1), allocated: true },
             Record::Resize { size_bytes: 1 << 40 },
             Record::Write(Extent::new(0, 1)),
+            Record::Sectors { block: 9, mask: SectorMask::from_bits(0b1000_0110) },
         ],
-        crcs: vec![0xAABB_CCDD, 1, 2],
+        crcs: vec![0xAABB_CCDD, 1, 2, 3],
     }
 }
 
@@ -69,11 +71,11 @@ fn sealed(mut block: Vec<u8>) -> Vec<u8> {
     block
 }
 
-/// Version 1 as it was written once and for all: these files never change.
+/// Version 2 as it was written once and for all: these files never change.
 #[test]
-fn version_1_is_what_it_was() {
-    assert!(encoded_superblock(&superblock()) == include_bytes!("golden/journal_v1_superblock.bin"));
-    assert!(encoded(&header()) == include_bytes!("golden/journal_v1_group.bin"));
+fn version_2_is_what_it_was() {
+    assert!(encoded_superblock(&superblock()) == include_bytes!("golden/journal_v2_superblock.bin"));
+    assert!(encoded(&header()) == include_bytes!("golden/journal_v2_group.bin"));
 }
 
 /// What is encoded is decoded.
@@ -88,9 +90,23 @@ fn round_trip() {
 #[test]
 fn a_newer_version_is_named() {
     let mut block = encoded_superblock(&superblock());
-    block[8] = 2;
+    block[8] = 3;
     let refused = Superblock::decode(&sealed(block));
-    assert!(matches!(refused, Err(cistern_engine::Error::Version { found: 2, known: 1, .. })));
+    assert!(matches!(refused, Err(cistern_engine::Error::Version { found: 3, known: 2, .. })));
+}
+
+/// Sectors of a block are some and not all: anything else says it as nothing or as a whole block.
+#[test]
+fn sectors_are_a_part_of_a_block() {
+    for bits in 0..=u8::MAX {
+        let sectors = Record::Sectors { block: 1, mask: SectorMask::from_bits(bits) };
+        let header = GroupHeader { records: vec![sectors], crcs: vec![7], ..header() };
+        let decoded = GroupHeader::decode(&encoded(&header));
+        assert_eq!(decoded, Some(header).filter(|_| !matches!(bits, 0 | u8::MAX)));
+    }
+    let mut block = encoded(&header());
+    block[64 + 16 * 5 + 9] = 1; // a ninth sector
+    assert_eq!(GroupHeader::decode(&sealed(block)), None);
 }
 
 /// One write of a whole group fits, one block more does not; many small records have their limit.

@@ -188,3 +188,48 @@ async fn what_clients_ask_is_counted() {
     assert_eq!((trim.alignments[0].bytes, trim.sizes[0].up_to_bytes), (512, Some(8192)));
     close(volume).await;
 }
+
+/// A loop device turns the zeroing of a filesystem into a punched hole, and that arrives as a trim: what was
+/// trimmed reads as zeroes to the byte, also at ends that are no whole blocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trim_zeroes_its_ragged_ends() {
+    let host = host(16 * MIB, KeySource::None).await;
+    let volume = host.open().await;
+    let mut expected = noise(7, 65536).to_vec();
+    volume.write(0, noise(7, 65536), false).await.expect("written");
+    volume.drain().await.expect("drained");
+    for (offset, len) in [(512, 512), (4096 + 1024, 8192), (16384 - 512, 1024), (32768 + 100, 5000)] {
+        volume.trim(offset, len, false).await.expect("trimmed");
+        expected[offset as usize..][..len as usize].fill(0);
+        assert!(read(&volume, 0, 65536).await == expected, "{offset}+{len}");
+    }
+    volume.trim(65536 + 512, 65536, false).await.expect("a hole is trimmed");
+    let ranges = volume.ranges(65536, 131072, 10).await.expect("ranges");
+    assert_eq!(ranges, [(131072, RangeKind::Hole)], "it stays one hole");
+    close(volume).await;
+    let volume = host.open().await;
+    assert!(read(&volume, 0, 65536).await == expected);
+    close(volume).await;
+}
+
+/// One block status looks at a bounded number of pieces, however many are dirty: it ends early, and whoever
+/// asks on learns the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_block_status_looks_at_a_bounded_number_of_pieces() {
+    const BLOCKS: u64 = 6000;
+    let host = host(64 * MIB, KeySource::None).await;
+    let volume = host.open().await;
+    let block = noise(8, 4096);
+    for n in 0..BLOCKS {
+        volume.write(n * 4096, block.clone(), false).await.expect("written");
+    }
+    let (mut at, mut answers) = (0, 0);
+    while at < BLOCKS * 4096 {
+        let ranges = volume.ranges(at, BLOCKS * 4096 - at, 1).await.expect("ranges");
+        let [(len, RangeKind::Data)] = ranges[..] else { panic!("{ranges:?}") };
+        assert!((1..=4096 * 4096).contains(&len), "{len} bytes, of which each block is one piece");
+        (at, answers) = (at + len, answers + 1);
+    }
+    assert!((2..=2 + BLOCKS / 4096).contains(&answers), "{answers} answers");
+    close(volume).await;
+}

@@ -68,6 +68,22 @@ h.flush()
     Ok(())
 }
 
+/// A trim of sectors reads as zeroes, in whole blocks and at their ends, and leaves its neighbours alone.
+#[test]
+fn nbdsh_trims_sectors() -> Result<()> {
+    let volume = Fixture::start(CISTERN, "trim-sectors", "64M", &[])?;
+    let script = "
+model = bytearray(b'x' * (1 << 20))
+h.pwrite(bytes(model), 0)
+for o, n in [(512, 512), (8192 - 512, 1024), (65536 + 1024, 32768), (1 << 19, 4096 + 512)]:
+    h.trim(n, o)
+    model[o:o + n] = bytes(n)
+    assert h.pread(1 << 20, 0) == bytes(model), (o, n)
+h.flush()
+";
+    nbdsh(&volume.uri(), script)
+}
+
 fn field(range: &Value, name: &str) -> Result<u64> {
     range[name].as_u64().with_context(|| format!("no {name} in {range}"))
 }

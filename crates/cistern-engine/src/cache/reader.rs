@@ -157,6 +157,17 @@ impl ObjectReader {
         Ok(whole.freeze())
     }
 
+    /// As `read`, for who packs: from the cache, else at the priority of write-back and by itself, so that no
+    /// reader waits for it. It is about to be replaced, so it does not enter the cache.
+    pub async fn read_to_pack(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
+        if let Some(cache) = &self.cache
+            && let Some(bytes) = cache.get(object.cache, range.clone()).await
+        {
+            return Ok(bytes);
+        }
+        self.fetch(&self.stores.write_back, object, &range, &range).await
+    }
+
     /// Bytes to fetch around a miss, as what became of neighbours so far suggests.
     pub fn window_bytes(&self) -> u64 {
         let state = self.state();

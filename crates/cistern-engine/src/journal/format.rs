@@ -8,11 +8,12 @@ use uuid::Uuid;
 use super::Record;
 use crate::{
     error::{Error, Result},
+    sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalId, VOLUME_BYTES_MAX, VolumeId},
 };
 
 /// The format this version writes, and the newest it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Blocks before the ring.
 pub const SUPERBLOCK_AREA_BLOCKS: u64 = 16;
 /// Blocks of the file that hold the two superblock slots: far enough apart that no disk writes
@@ -43,6 +44,7 @@ const KIND_WRITE: u64 = 1;
 const KIND_HOLE: u64 = 2;
 const KIND_ZERO: u64 = 3;
 const KIND_RESIZE: u64 = 4;
+const KIND_SECTORS: u64 = 5;
 
 const _: () = assert!(VOLUME_BLOCKS_MAX < 1 << START_BITS);
 const _: () = assert!(RECORD_BYTES + GROUP_PAYLOAD_BLOCKS_MAX as usize * CRC_BYTES <= ENTRIES_BYTES);
@@ -235,6 +237,7 @@ fn encode_record(record: &Record) -> (u64, u64) {
         Record::Zero { extent: e, allocated: false } => (KIND_HOLE, e.start, e.len),
         Record::Zero { extent: e, allocated: true } => (KIND_ZERO, e.start, e.len),
         Record::Resize { size_bytes } => (KIND_RESIZE, 0, size_bytes),
+        Record::Sectors { block, mask } => (KIND_SECTORS, block, mask.bits().into()),
     };
     debug_assert!(start < 1 << START_BITS);
     (kind << START_BITS | start, len)
@@ -248,6 +251,9 @@ fn decode_record(first: u64, second: u64) -> Option<Record> {
         KIND_HOLE => Record::Zero { extent, allocated: false },
         KIND_ZERO => Record::Zero { extent, allocated: true },
         KIND_RESIZE if start == 0 => Record::Resize { size_bytes: second },
+        KIND_SECTORS => {
+            Record::Sectors { block: start, mask: SectorMask::from_bits(second.try_into().ok()?) }
+        }
         _ => return None,
     };
     record.is_valid().then_some(record)
@@ -258,7 +264,17 @@ impl Record {
     pub fn payload_blocks(&self) -> u64 {
         match self {
             Record::Write(extent) => extent.len,
+            Record::Sectors { .. } => 1,
             Record::Zero { .. } | Record::Resize { .. } => 0,
+        }
+    }
+
+    /// The blocks it changes.
+    pub fn extent(&self) -> Option<Extent> {
+        match *self {
+            Record::Write(extent) | Record::Zero { extent, .. } => Some(extent),
+            Record::Sectors { block, .. } => Some(Extent::new(block, 1)),
+            Record::Resize { .. } => None,
         }
     }
 
@@ -268,6 +284,7 @@ impl Record {
             Record::Write(e) | Record::Zero { extent: e, .. } => {
                 e.len > 0 && e.start.checked_add(e.len).is_some_and(|end| end <= VOLUME_BLOCKS_MAX)
             }
+            Record::Sectors { block, mask } => *block < VOLUME_BLOCKS_MAX && mask.is_partial(),
             Record::Resize { size_bytes } => *size_bytes <= VOLUME_BYTES_MAX,
         }
     }

@@ -225,6 +225,10 @@ impl State {
         }
         match *record {
             Record::Write(extent) => self.append_write(extent, payload, crcs, placed),
+            Record::Sectors { block, .. } => {
+                let pos = self.push(record.clone(), payload, crcs);
+                placed.push((Extent::new(block, 1), pos));
+            }
             Record::Zero { extent, .. } => {
                 let pos = self.push(record.clone(), &[], &[]);
                 placed.push((extent, pos));

@@ -34,6 +34,38 @@ pub struct Lookup {
 }
 
 impl Lookup {
+    /// What it is about: the beginning of what was asked for.
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Mappings that were captured when it began.
+    pub fn captured(&self) -> usize {
+        self.table.len()
+    }
+
+    /// What the first block is, if memory tells: nothing is read.
+    pub fn first_known(&self) -> Option<Mapping> {
+        let (at, block) = (self.extent.start, Extent::new(self.extent.start, 1));
+        let mut limit = block.end();
+        let mut walk = Walk { lookup: self, next_piece: 0, cursors: Vec::new(), first_read: false };
+        let mut found = walk.in_memory(at, &mut limit);
+        for level in self.levels.iter().filter(|level| overlaps(level, block)) {
+            if found.is_some() {
+                break;
+            }
+            let mut cursor = Cursor::new(level, block.end());
+            if !cursor.try_seek(&self.runs, at).ok()? {
+                return None;
+            }
+            if let Known::Next(m) = cursor.at(at, block.end()) {
+                found = here(m, at, &mut limit);
+            }
+        }
+        let hole = Mapping { extent: block, birth: Seq(0), place: Place::Hole };
+        Some(found.map_or(hole, |m| m.slice(block)))
+    }
+
     /// Resolves the view: ascending, without gaps, from the first block of the extent to its end,
     /// or to where `lookup_limited` ended it. Blocks never written are holes born at 0.
     pub async fn finish(self) -> Result<Vec<Mapping>> {

@@ -308,7 +308,7 @@ pub async fn journal_export(
 ) -> Result<()> {
     let _lock = state.lock(journal::LOCK_NAME)?;
     let scan = journal::read_only_scan(env, state, &mut |group: &Group| {
-        group.records().iter().try_for_each(|placed| visit(item(group, placed)))
+        group.records().iter().try_for_each(|placed| export(group, placed, visit))
     })
     .await?;
     if scan.volume != volume {
@@ -317,17 +317,28 @@ pub async fn journal_export(
     scan.damage.map_or(Ok(()), Err)
 }
 
-fn item(group: &Group, placed: &PlacedRecord) -> JournalItem {
+fn export(
+    group: &Group,
+    placed: &PlacedRecord,
+    visit: &mut (dyn FnMut(JournalItem) -> Result<()> + Send),
+) -> Result<()> {
     let block = BLOCK_BYTES as u64;
+    let payload = |blocks| group.payload(placed.pos, blocks).expect("the record lies in its group");
     match placed.record {
         Record::Write(extent) => {
-            let data = group.payload(placed.pos, extent.len).expect("the record lies in its group");
-            JournalItem::Write { offset: extent.start * block, data }
+            visit(JournalItem::Write { offset: extent.start * block, data: payload(extent.len) })
+        }
+        Record::Sectors { block: number, mask } => {
+            let data = payload(1);
+            mask.runs().try_for_each(|run| {
+                let offset = number * block + run.start as u64;
+                visit(JournalItem::Write { offset, data: data.slice(run) })
+            })
         }
         Record::Zero { extent, .. } => {
-            JournalItem::Zero { offset: extent.start * block, len: extent.len * block }
+            visit(JournalItem::Zero { offset: extent.start * block, len: extent.len * block })
         }
-        Record::Resize { size_bytes } => JournalItem::Resize { size_bytes },
+        Record::Resize { size_bytes } => visit(JournalItem::Resize { size_bytes }),
     }
 }
 

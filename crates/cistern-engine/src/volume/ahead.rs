@@ -126,9 +126,28 @@ impl Volume {
             let extent = Extent::between(plan.start / BLOCK, plan.end.div_ceil(BLOCK));
             let get_bytes = (extent.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
             // A volume that serves no reads fetches nothing ahead.
-            let Ok(view) = self.view(extent, STEP_MAPPINGS) else { return };
+            let Ok(view) = self.view(extent) else { return };
             self.offer_prefetch(mapped(view), get_bytes);
         }
+    }
+
+    /// Sectors of a block were written of which the rest is not at hand: whoever packs it finds that in the
+    /// chunk cache.
+    pub(super) fn fetch_base(&self, block: u64) {
+        if !self.frames.reader().has_cache() {
+            return; // there is no place to keep it
+        }
+        let (frames, lookup) = (self.frames.clone(), self.map.begin(Extent::new(block, 1)));
+        let fetch = async move {
+            let fetched = match lookup.finish().await {
+                Ok(mappings) => frames.warm(&mappings, 1).await.map(drop),
+                Err(e) => Err(e),
+            };
+            if let Err(e) = fetched {
+                tracing::debug!(block, error = %e, "fetching what is under written sectors");
+            }
+        };
+        self.ahead.reader.offer(fetch.boxed());
     }
 
     fn offer_prefetch(&self, lookups: Vec<(Extent, Lookup)>, get_bytes: u64) {
@@ -159,8 +178,8 @@ impl Volume {
 /// What of a view the map answers.
 pub(super) fn mapped(view: Vec<(Extent, Source)>) -> Vec<(Extent, Lookup)> {
     let lookup = |(part, source)| match source {
-        Source::Map(lookup) => Some((part, lookup)),
-        Source::Dirty(_) => None,
+        Source::Map(lookup) | Source::Sectors { base: lookup, .. } => Some((part, lookup)),
+        Source::Journal(_) | Source::Zeroes { .. } => None,
     };
     view.into_iter().filter_map(lookup).collect()
 }

@@ -4,6 +4,7 @@
 
 use crate::{
     extents::{ExtentMap, Piece},
+    sectors::SectorMask,
     units::{Extent, JournalPos},
 };
 
@@ -14,12 +15,15 @@ pub enum Dirty {
     Data(JournalPos),
     /// Zeroes, written by the group at this position.
     Zero { at: JournalPos, allocated: bool },
+    /// One block, of which these sectors lie at this journal position. The others are what the committed
+    /// version has: all that differs from it is here, so this and any later committed version make the block.
+    Sectors { at: JournalPos, mask: SectorMask },
 }
 
 impl Dirty {
     fn at(&self) -> JournalPos {
         match *self {
-            Dirty::Data(at) | Dirty::Zero { at, .. } => at,
+            Dirty::Data(at) | Dirty::Zero { at, .. } | Dirty::Sectors { at, .. } => at,
         }
     }
 }
@@ -28,7 +32,11 @@ impl Piece for Dirty {
     fn skip(&self, blocks: u64) -> Dirty {
         match *self {
             Dirty::Data(at) => Dirty::Data(JournalPos(at.0 + blocks)),
-            zero => zero,
+            Dirty::Zero { .. } => *self,
+            Dirty::Sectors { .. } => {
+                debug_assert_eq!(blocks, 0, "it is one block");
+                *self
+            }
         }
     }
 }
@@ -44,9 +52,19 @@ impl DirtyIndex {
         self.map.insert(extent, dirty, |_, _| {});
     }
 
-    /// `extent` in pieces; `None` where the map has the newest version.
-    pub fn cover(&self, extent: Extent) -> Vec<(Extent, Option<Dirty>)> {
-        self.map.cover(extent)
+    /// The first pieces of `extent`, at most `pieces_max`; `None` where the map has the newest version.
+    pub fn cover_first(&self, extent: Extent, pieces_max: usize) -> Vec<(Extent, Option<Dirty>)> {
+        self.map.cover_first(extent, pieces_max)
+    }
+
+    /// Whether sectors of a block may be put on top: over the committed version, or in the place of
+    /// sectors that are among them. Over anything else they would hide what the committed version lacks.
+    pub fn takes_sectors(&self, block: u64, mask: SectorMask) -> bool {
+        match self.map.overlapping(Extent::new(block, 1)).next() {
+            None => true,
+            Some((_, Dirty::Sectors { mask: before, .. })) => mask.contains(before),
+            Some((_, Dirty::Data(_) | Dirty::Zero { .. })) => false,
+        }
     }
 
     /// Forgets what inside `extent` was written before `to`, because that is committed.
@@ -77,7 +95,7 @@ mod tests {
         index.insert(Extent::new(8, 4), Dirty::Zero { at: JournalPos(11), allocated: false });
         index.forget(Extent::new(0, 100), JournalPos(20));
         assert_eq!(
-            index.cover(Extent::new(0, 12)),
+            index.cover_first(Extent::new(0, 12), 10),
             vec![
                 (Extent::new(0, 4), None),
                 (Extent::new(4, 2), Some(Dirty::Data(JournalPos(21)))),
@@ -85,5 +103,20 @@ mod tests {
             ]
         );
         assert_eq!(index.len(), 1);
+    }
+
+    /// Sectors stand alone or replace what they hold; a whole version is never hidden by them.
+    #[test]
+    fn sectors_hide_nothing() {
+        let sectors = |bits, at| Dirty::Sectors { at: JournalPos(at), mask: SectorMask::from_bits(bits) };
+        let takes = |index: &DirtyIndex, bits| index.takes_sectors(5, SectorMask::from_bits(bits));
+        let mut index = DirtyIndex::default();
+        assert!(takes(&index, 0b1));
+        index.insert(Extent::new(5, 1), sectors(0b11, 1));
+        assert!(takes(&index, 0b111) && !takes(&index, 0b101));
+        index.forget(Extent::new(0, 10), JournalPos(2));
+        assert!(takes(&index, 0b100), "what it held is committed");
+        index.insert(Extent::new(4, 3), Dirty::Data(JournalPos(4)));
+        assert!(!takes(&index, 0b11));
     }
 }

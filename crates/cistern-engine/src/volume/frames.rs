@@ -184,19 +184,48 @@ impl FrameReader {
         (to <= decoded.len()).then(|| decoded.slice(from..to))
     }
 
+    /// The blocks of a data mapping, if they are in memory.
+    pub(super) fn at_hand(&self, mapping: &Mapping) -> Option<Bytes> {
+        self.kept(&self.part(0, mapping))
+    }
+
+    /// The blocks of a data mapping for who packs: nobody waits, and nobody will want them again.
+    pub(super) async fn read_to_pack(&self, mapping: &Mapping) -> Result<Bytes> {
+        let part = self.part(0, mapping);
+        if let Some(kept) = self.kept(&part) {
+            return Ok(kept);
+        }
+        let (object, salt) = self.object(part.frame.seq)?;
+        let group = Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] };
+        let read = self.reader.read_to_pack(&object, group.range.clone());
+        let decoded = self.read_twice(&object, salt, &group, read).await?;
+        Ok(decoded.into_iter().next().expect("one for each part").1)
+    }
+
     /// The blocks of every part, with what was asked for.
     async fn read_group(&self, group: Group) -> Result<Vec<(usize, Bytes)>> {
         let (object, salt) = self.object(group.seq)?;
+        let read = self.reader.read(&object, group.range.clone(), self.reader.window_bytes());
+        self.read_twice(&object, salt, &group, read).await
+    }
+
+    /// The blocks of a group as `read` brings them, or, if that is damaged, as the store itself has them.
+    async fn read_twice(
+        &self,
+        object: &ObjectRef,
+        salt: Salt,
+        group: &Group,
+        read: impl Future<Output = Result<Bytes>>,
+    ) -> Result<Vec<(usize, Bytes)>> {
         let sealer = self.sealer(salt, group.seq);
         if !self.damage.is_known(&object.key, &group.range) {
-            let read = self.reader.read(&object, group.range.clone(), self.reader.window_bytes()).await;
-            match read.and_then(|stored| self.decode(&sealer, &group, &stored).map_err(|(_, e)| e)) {
-                Err(e) if e.is_damage() => self.reader.forget(&object), // perhaps only our copy is bad
+            match read.await.and_then(|stored| self.decode(&sealer, group, &stored).map_err(|(_, e)| e)) {
+                Err(e) if e.is_damage() => self.reader.forget(object), // perhaps only our copy is bad
                 decoded => return decoded,
             }
         }
-        let (place, decoded) = match self.reader.read_fresh(&object, group.range.clone()).await {
-            Ok(stored) => match self.decode(&sealer, &group, &stored) {
+        let (place, decoded) = match self.reader.read_fresh(object, group.range.clone()).await {
+            Ok(stored) => match self.decode(&sealer, group, &stored) {
                 Ok(all) => (group.range.clone(), Ok(all)),
                 Err((place, e)) => (place, Err(e)),
             },

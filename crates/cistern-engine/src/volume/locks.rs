@@ -1,4 +1,4 @@
-//! Extents held by read-modify-writes. Whoever wants to write into one waits for its release.
+//! Extents held by writes of parts of blocks. Whoever wants to write into one waits for its release.
 //!
 //! A holder takes its whole extent at once, so there is no hold-and-wait and no deadlock.
 

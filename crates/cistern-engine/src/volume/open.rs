@@ -30,10 +30,11 @@ use crate::{
     map::{Map, MapOptions},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
-    units::{BLOCK_BYTES, Epoch, JournalPos, Seq, VolumeId},
+    units::{BLOCK_BYTES, Epoch, Extent, JournalPos, Seq, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
         ahead::Ahead,
+        base::CommittedBlocks,
         check_size,
         dirty::{Dirty, DirtyIndex},
         frames::FrameReader,
@@ -156,7 +157,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let parts =
         ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
     let ReadSide { map, frames, ahead, damage } = parts.build(&keys, &committed);
-    let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes);
+    let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes)?;
     journal.free(start);
     let tuning = tuning(&o, &journal);
     let dirty_bytes = (journal.appended().0 - start.0) * BLOCK_BYTES as u64;
@@ -168,7 +169,9 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let epoch = Some(log.epoch());
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
-    let write_back = start_write_back(&o, tuning, &identity, committed, &core, &log, damage.clone());
+    let bases = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
+    let options = WriteBackOptions { compression: identity.compression, tuning };
+    let write_back = start_write_back(&o, options, committed, &core, &log, (bases, damage.clone()));
     let control = write_back.control().clone();
     control.note_append(start, journal.appended(), o.env.now());
     tracing::info!(
@@ -210,12 +213,11 @@ fn tuning(o: &OpenOptions, journal: &Journal) -> Tuning {
 
 fn start_write_back(
     o: &OpenOptions,
-    tuning: Tuning,
-    identity: &Identity,
+    options: WriteBackOptions,
     committed: Committed,
     core: &Arc<Core>,
     log: &crate::log::LogWriter,
-    damage: Arc<Damage>,
+    (bases, damage): (Arc<CommittedBlocks>, Arc<Damage>),
 ) -> WriteBack {
     let Committed { checkpoint, walk, applied, .. } = committed;
     let parts = Parts {
@@ -223,6 +225,7 @@ fn start_write_back(
         stores: o.stores.clone(),
         journal: core.journal.clone(),
         map: core.map.clone(),
+        bases,
         log: log.clone(),
         walk,
         checkpoint: checkpoint.as_ref().map(|c| (c.epoch, c.covered)),
@@ -230,7 +233,6 @@ fn start_write_back(
         applied: applied.iter().map(counts).collect::<BTreeMap<_, _>>(),
         damage,
     };
-    let options = WriteBackOptions { compression: identity.compression, tuning };
     WriteBack::start(parts, options, core.clone())
 }
 
@@ -316,19 +318,30 @@ impl Recovered {
     }
 
     /// The dirty index and the size after everything in groups from `start` on.
-    fn behind(self, start: JournalPos, size_bytes: u64) -> (DirtyIndex, u64) {
+    ///
+    /// # Errors
+    /// `Corrupt` for sectors whose base is not committed: the store is behind what this journal knows of it.
+    fn behind(self, start: JournalPos, size_bytes: u64) -> Result<(DirtyIndex, u64)> {
         let mut dirty = DirtyIndex::default();
         let mut size = size_bytes;
         for (record, payload, group) in self.records.into_iter().filter(|(_, _, group)| *group >= start) {
             match record {
                 Record::Write(extent) => dirty.insert(extent, Dirty::Data(payload)),
+                Record::Sectors { block, mask } => {
+                    if !dirty.takes_sectors(block, mask) {
+                        let what =
+                            format!("sectors of block {block} lie over a version that is not committed");
+                        return Err(Error::corrupt("journal", what));
+                    }
+                    dirty.insert(Extent::new(block, 1), Dirty::Sectors { at: payload, mask });
+                }
                 Record::Zero { extent, allocated } => {
                     dirty.insert(extent, Dirty::Zero { at: group, allocated })
                 }
                 Record::Resize { size_bytes } => size = size_bytes,
             }
         }
-        (dirty, size)
+        Ok((dirty, size))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
     cache::{CacheKey, ChunkCache},
     journal::{AppendError, Journal, Record},
     map::{Lookup, Map},
+    sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
     volume::{
         dirty::{Dirty, DirtyIndex},
@@ -65,8 +66,27 @@ struct Order {
 
 /// Where a reader finds some blocks.
 pub enum Source {
-    Dirty(Dirty),
+    /// In the journal, from this position on.
+    Journal(JournalPos),
+    /// Nowhere: zeroes that are not committed yet.
+    Zeroes {
+        allocated: bool,
+    },
+    /// One block: these sectors in the journal, the others where the map says.
+    Sectors {
+        at: JournalPos,
+        mask: SectorMask,
+        base: Lookup,
+    },
     Map(Lookup),
+}
+
+/// Where a reader finds the beginning of some blocks.
+pub struct View {
+    /// Ascending and without gaps.
+    pub parts: Vec<(Extent, Source)>,
+    /// The block behind the last of them.
+    pub end: u64,
 }
 
 /// What became of asking for a place.
@@ -130,24 +150,28 @@ impl Core {
         if let Some(e) = &order.refusal {
             return Err(e.clone());
         }
-        if let Record::Write(extent) | Record::Zero { extent, .. } = record
-            && let Some(held) = order.held.blocker(*extent, own)
+        if let Some(extent) = record.extent()
+            && let Some(held) = order.held.blocker(extent, own)
         {
             return Ok(Submitted::Held(held));
         }
         // The volume may have shrunk since the request was checked. Zeroes behind the end are harmless, and
         // growing puts them there.
-        if let Record::Write(extent) = record
+        if let (Record::Write(_) | Record::Sectors { .. }, Some(extent)) = (record, record.extent())
             && extent.end() > order.size_bytes.div_ceil(BLOCK_BYTES as u64)
         {
             return Err(Error::OutOfRange { size_bytes: order.size_bytes });
         }
         let from = self.journal.appended();
         let dirty = &mut order.dirty;
+        if let Record::Sectors { block, mask } = *record {
+            assert!(dirty.takes_sectors(block, mask), "sectors of block {block} would hide a newer version");
+        }
         let placed = &mut |part: Extent, at: JournalPos| {
             let value = match record {
                 Record::Zero { allocated, .. } => Dirty::Zero { at, allocated: *allocated },
-                _ => Dirty::Data(at),
+                Record::Sectors { mask, .. } => Dirty::Sectors { at, mask: *mask },
+                Record::Write(_) | Record::Resize { .. } => Dirty::Data(at),
             };
             dirty.insert(part, value);
         };
@@ -166,7 +190,7 @@ impl Core {
         }
     }
 
-    /// Holds an extent for a read-modify-write, or gives whom to wait for.
+    /// Holds an extent for a write of parts of blocks, or gives whom to wait for.
     pub fn hold(&self, extent: Extent) -> std::result::Result<Arc<Held>, Arc<Held>> {
         let mut order = self.order();
         match order.held.blocker(extent, None) {
@@ -179,21 +203,37 @@ impl Core {
         self.order().held.release(held);
     }
 
-    /// Where the newest acknowledged version of every block of `extent` is, at this instant.
-    /// Each part that the map answers is captured up to `mappings_max` mappings.
-    pub fn view(&self, extent: Extent, mappings_max: usize) -> Result<Vec<(Extent, Source)>> {
+    /// Where the newest acknowledged version of the first blocks of `extent` is, at this instant: as far as
+    /// `pieces_max` pieces reach, which bounds for how long others wait. Each part that the map answers gives at most
+    /// `mappings_max` mappings.
+    pub fn view(&self, extent: Extent, pieces_max: usize, mappings_max: usize) -> Result<View> {
         let order = self.order();
         if let Some(e) = &order.refusal {
             return Err(e.clone());
         }
-        let pieces = order.dirty.cover(extent);
-        Ok(pieces
-            .into_iter()
-            .map(|(part, dirty)| match dirty {
-                Some(dirty) => (part, Source::Dirty(dirty)),
-                None => (part, Source::Map(self.map.begin_limited(part, mappings_max))),
-            })
-            .collect())
+        let mut view = View { parts: Vec::new(), end: extent.start };
+        let mut left = pieces_max.max(1);
+        for (part, dirty) in order.dirty.cover_first(extent, left) {
+            let (seen, pieces, source) = match dirty {
+                Some(Dirty::Sectors { at, mask }) => {
+                    (part, 1, Source::Sectors { at, mask, base: self.map.begin(part) })
+                }
+                Some(Dirty::Data(at)) => (part, 1, Source::Journal(at)),
+                Some(Dirty::Zero { allocated, .. }) => (part, 1, Source::Zeroes { allocated }),
+                None => {
+                    let lookup = self.map.begin_first(part, left, mappings_max);
+                    (lookup.extent(), lookup.captured().max(1), Source::Map(lookup))
+                }
+            };
+            view.end = seen.end();
+            view.parts.push((seen, source));
+            left = left.saturating_sub(pieces);
+            if left == 0 || seen.end() < part.end() {
+                break;
+            }
+        }
+        MutexGuard::unlock_fair(order);
+        Ok(view)
     }
 }
 
@@ -206,6 +246,9 @@ impl Commit for Core {
                 order.dirty.forget(mapping.extent, segment.to);
             }
             MutexGuard::unlock_fair(order);
+        }
+        for &block in segment.left_out {
+            self.order().dirty.forget(Extent::new(block, 1), segment.to);
         }
         self.pacer.note_commit((segment.to.0 - segment.from.0) * BLOCK_BYTES as u64);
         self.written.offer(segment.seq, segment.body);

@@ -1,19 +1,27 @@
-//! The read path: a view at one instant, then journal, map and frames in parallel.
+//! The read path: where everything is, then journal, map and frames in parallel.
 
-use bytes::Bytes;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 
 use crate::{
     Result,
     map::Lookup,
+    sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place},
-    volume::{Piece, RangeKind, Volume, dirty::Dirty, order::Source},
+    volume::{
+        Piece, RangeKind, Volume,
+        order::{Source, View},
+    },
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Parts of one request that are read at once.
 const PARTS_MAX: usize = 16;
-/// Ranges looked at in one step of block status: bounds the memory of one answer.
+/// Pieces looked at under one hold of the order lock (some 100 us).
+pub(super) const VIEW_PIECES: usize = 256;
+/// Pieces and mappings that one block status looks at: bounds its work and the memory of its answer.
 const RANGES_MAX: usize = 4096;
 
 impl Volume {
@@ -22,52 +30,102 @@ impl Volume {
             return Ok(Vec::new());
         }
         self.read_ahead(offset, len);
-        let extent = Extent::between(offset / BLOCK, (offset + len).div_ceil(BLOCK));
-        let pieces = self.read_blocks(extent).await?;
+        let wanted = offset..offset + len;
+        let extent = Extent::between(offset / BLOCK, wanted.end.div_ceil(BLOCK));
+        let pieces = self.read_blocks(extent, &wanted).await?;
         Ok(trim(pieces, offset - extent.start * BLOCK, len))
     }
 
-    /// Whole blocks, in pieces of whole blocks.
-    pub(super) async fn read_blocks(&self, extent: Extent) -> Result<Vec<Piece>> {
-        let mut view = self.view(extent, usize::MAX)?;
+    /// Whole blocks, in pieces of whole blocks. Bytes outside `wanted` may be anything: what is not at hand for
+    /// them is not fetched.
+    pub(super) async fn read_blocks(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
+        let mut view = self.view(extent)?;
         if view.len() == 1 {
             let (part, source) = view.remove(0);
-            return self.read_part(part, source).await;
+            return self.read_part(part, source, wanted).await;
         }
         let parts: Vec<Vec<Piece>> =
-            stream::iter(view.into_iter().map(|(part, source)| self.read_part(part, source)))
+            stream::iter(view.into_iter().map(|(part, source)| self.read_part(part, source, wanted)))
                 .buffered(PARTS_MAX)
                 .try_collect()
                 .await?;
         Ok(parts.into_iter().flatten().collect())
     }
 
-    pub(super) fn view(&self, extent: Extent, mappings_max: usize) -> Result<Vec<(Extent, Source)>> {
+    /// Where the newest version of every block is, each at an instant within this call.
+    pub(super) fn view(&self, extent: Extent) -> Result<Vec<(Extent, Source)>> {
+        let mut view = self.view_first(extent, VIEW_PIECES, usize::MAX)?;
+        while view.end < extent.end() {
+            let rest = Extent::between(view.end, extent.end());
+            let next = self.view_first(rest, VIEW_PIECES, usize::MAX)?;
+            view.parts.extend(next.parts);
+            view.end = next.end;
+        }
+        Ok(view.parts)
+    }
+
+    /// Where the newest version of the first blocks is, in at most `pieces_max` pieces.
+    pub(super) fn view_first(&self, extent: Extent, pieces_max: usize, mappings_max: usize) -> Result<View> {
         match &self.writer {
-            Some(writer) => writer.core.view(extent, mappings_max),
-            None => Ok(vec![(extent, Source::Map(self.map.begin_limited(extent, mappings_max)))]),
+            Some(writer) => writer.core.view(extent, pieces_max, mappings_max),
+            None => {
+                let lookup = self.map.begin_first(extent, pieces_max, mappings_max);
+                let seen = lookup.extent();
+                Ok(View { parts: vec![(seen, Source::Map(lookup))], end: seen.end() })
+            }
         }
     }
 
-    async fn read_part(&self, part: Extent, source: Source) -> Result<Vec<Piece>> {
-        match source {
-            Source::Dirty(Dirty::Zero { .. }) => Ok(vec![Piece::Zeroes(part.len * BLOCK)]),
-            Source::Dirty(Dirty::Data(at)) => self.read_journal(part, at).await,
-            Source::Map(lookup) => self.read_mapped(lookup).await,
-        }
-    }
-
-    async fn read_journal(&self, part: Extent, at: JournalPos) -> Result<Vec<Piece>> {
-        let writer = self.writer.as_ref().expect("only a writer has dirty blocks");
-        match writer.core.journal.read(at, part.len).await? {
+    async fn read_part(&self, part: Extent, source: Source, wanted: &Range<u64>) -> Result<Vec<Piece>> {
+        let in_journal = match source {
+            Source::Zeroes { .. } => return Ok(vec![Piece::Zeroes(part.len * BLOCK)]),
+            Source::Journal(at) => self.read_journal(part, at).await?,
+            Source::Sectors { at, mask, base } => match self.read_journal(part, at).await? {
+                Some(sectors) => return self.read_over(part, mask, sectors, base, wanted).await,
+                None => None,
+            },
+            Source::Map(lookup) => return self.read_mapped(lookup).await,
+        };
+        match in_journal {
             Some(data) => Ok(vec![Piece::Data(data)]),
             // Committed and freed since the view was taken: look again.
-            None => self.read_again(part).await,
+            None => self.read_again(part, wanted).await,
         }
     }
 
-    fn read_again(&self, part: Extent) -> BoxFuture<'_, Result<Vec<Piece>>> {
-        self.read_blocks(part).boxed()
+    /// What the journal has of some blocks; `None` if it was committed and freed meanwhile.
+    pub(super) async fn read_journal(&self, part: Extent, at: JournalPos) -> Result<Option<Bytes>> {
+        let writer = self.writer.as_ref().expect("only a writer has dirty blocks");
+        writer.core.journal.read(at, part.len).await
+    }
+
+    fn read_again<'a>(&'a self, part: Extent, wanted: &'a Range<u64>) -> BoxFuture<'a, Result<Vec<Piece>>> {
+        self.read_blocks(part, wanted).boxed()
+    }
+
+    /// Sectors from the journal over the block as it is committed. That one is not read where the sectors are
+    /// all that is wanted: the store may be away.
+    async fn read_over(
+        &self,
+        part: Extent,
+        mask: SectorMask,
+        sectors: Bytes,
+        base: Lookup,
+        wanted: &Range<u64>,
+    ) -> Result<Vec<Piece>> {
+        debug_assert_eq!(part.len, 1);
+        let start = part.start * BLOCK;
+        let from = wanted.start.clamp(start, start + BLOCK) - start;
+        let until = wanted.end.clamp(start, start + BLOCK) - start;
+        if mask.contains(SectorMask::touched(from as usize..until as usize)) {
+            return Ok(vec![Piece::Data(sectors)]);
+        }
+        let mut block = match self.read_mapped(base).await?.as_slice() {
+            [Piece::Data(data)] => BytesMut::from(&data[..]),
+            _ => BytesMut::zeroed(BLOCK_BYTES),
+        };
+        mask.overlay(&mut block, &sectors);
+        Ok(vec![Piece::Data(block.freeze())])
     }
 
     async fn read_mapped(&self, lookup: Lookup) -> Result<Vec<Piece>> {
@@ -98,29 +156,48 @@ impl Volume {
         let extent = Extent::between(offset / BLOCK, (offset + len).div_ceil(BLOCK));
         let count_max = count_max.clamp(1, RANGES_MAX);
         let mut found: Vec<(Extent, RangeKind)> = Vec::new();
-        for (part, source) in self.view(extent, RANGES_MAX)? {
-            match source {
-                Source::Dirty(Dirty::Data(_)) => join(&mut found, part, RangeKind::Data),
-                Source::Dirty(Dirty::Zero { allocated: true, .. }) => join(&mut found, part, RangeKind::Zero),
-                Source::Dirty(Dirty::Zero { .. }) => join(&mut found, part, RangeKind::Hole),
-                Source::Map(lookup) => {
-                    let mappings = lookup.finish().await?;
-                    let end = mappings.last().map_or(part.start, |m| m.extent.end());
-                    for m in mappings {
-                        join(&mut found, m.extent, kind_of(&m));
-                    }
-                    if end < part.end() {
-                        break;
-                    }
-                }
-            }
-            if found.len() > count_max {
+        let (mut at, mut looked_at) = (extent.start, 0);
+        while at < extent.end() && found.len() <= count_max && looked_at < RANGES_MAX {
+            // At first as much as was asked for; what joins to one range takes more.
+            let pieces_max = (count_max + 1).max(looked_at).min(VIEW_PIECES);
+            let view = self.view_first(Extent::between(at, extent.end()), pieces_max, RANGES_MAX)?;
+            let end = view.end;
+            let (seen_to, pieces) = join_view(&mut found, view).await?;
+            looked_at += pieces;
+            if seen_to < end {
                 break;
             }
+            at = end;
         }
         found.truncate(count_max);
         Ok(clip(&found, offset, len))
     }
+}
+
+/// Adds the ranges of a view to those found. Gives the block up to which they are known, and the pieces and
+/// mappings looked at.
+async fn join_view(found: &mut Vec<(Extent, RangeKind)>, view: View) -> Result<(u64, usize)> {
+    let mut pieces = 0;
+    for (part, source) in view.parts {
+        pieces += 1;
+        match source {
+            Source::Zeroes { allocated: true } => join(found, part, RangeKind::Zero),
+            Source::Zeroes { allocated: false } => join(found, part, RangeKind::Hole),
+            Source::Journal(_) | Source::Sectors { .. } => join(found, part, RangeKind::Data),
+            Source::Map(lookup) => {
+                let mappings = lookup.finish().await?;
+                pieces += mappings.len();
+                let end = mappings.last().map_or(part.start, |m| m.extent.end());
+                for m in mappings {
+                    join(found, m.extent, kind_of(&m));
+                }
+                if end < part.end() {
+                    return Ok((end, pieces));
+                }
+            }
+        }
+    }
+    Ok((view.end, pieces))
 }
 
 fn kind_of(m: &Mapping) -> RangeKind {

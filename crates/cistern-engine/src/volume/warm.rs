@@ -15,6 +15,7 @@ use crate::{
     volume::{
         Volume,
         ahead::{STEP_MAPPINGS, mapped},
+        read::VIEW_PIECES,
         runs::run_object,
     },
 };
@@ -102,7 +103,9 @@ impl Volume {
     /// Warms the beginning of an extent. Gives the block behind it, and the bytes fetched.
     async fn warm_blocks(&self, extent: Extent) -> Result<(u64, u64)> {
         let mut fetched = 0;
-        for (part, lookup) in mapped(self.view(extent, STEP_MAPPINGS)?) {
+        let view = self.view_first(extent, VIEW_PIECES, STEP_MAPPINGS)?;
+        let seen_to = view.end;
+        for (part, lookup) in mapped(view.parts) {
             let mappings = lookup.finish().await?;
             let (wanted, end) = first_bytes(&mappings, part.end());
             fetched += self.frames.warm(wanted, WARM_FETCHES).await?;
@@ -110,7 +113,7 @@ impl Volume {
                 return Ok((end, fetched));
             }
         }
-        Ok((extent.end(), fetched))
+        Ok((seen_to, fetched))
     }
 
     /// All runs, in steps.

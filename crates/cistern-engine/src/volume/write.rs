@@ -1,8 +1,8 @@
-//! The write path: bounds, read-modify-write of partial blocks, pacing, the order point, durability.
+//! The write path: pacing, the order point, durability. Parts of blocks are in [`super::partial`].
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     log::LogWriter,
     units::{BLOCK_BYTES, Extent, JournalPos},
     volume::{
-        ClientId, Mode, Piece, RangeKind, Volume,
+        ClientId, Mode, RangeKind, Volume,
         live::PAUSED,
         locks::Held,
         order::{Core, Submitted},
@@ -40,7 +40,7 @@ impl Writer {
     }
 
     /// Appends a record as soon as it may go; returns the position to make durable.
-    async fn submit(
+    pub(super) async fn submit(
         &self,
         client: ClientId,
         record: &Record,
@@ -140,7 +140,7 @@ impl Writer {
         }
     }
 
-    async fn hold(&self, extent: Extent) -> Holding<'_> {
+    pub(super) async fn hold(&self, extent: Extent) -> Holding<'_> {
         loop {
             match self.core.hold(extent) {
                 Ok(held) => return Holding { core: &self.core, held },
@@ -151,9 +151,15 @@ impl Writer {
 }
 
 /// A held extent, released when dropped.
-struct Holding<'a> {
+pub(super) struct Holding<'a> {
     core: &'a Core,
     held: Arc<Held>,
+}
+
+impl Holding<'_> {
+    pub(super) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
 }
 
 impl Drop for Holding<'_> {
@@ -190,43 +196,9 @@ impl Volume {
         let to = if touched == whole {
             writer.submit(client, &Record::Write(touched), &data, None).await?
         } else {
-            self.write_partial(client, writer, offset, &data, touched).await?
+            self.write_partial(client, writer, offset, &data, touched, None).await?
         };
         if fua { writer.make_durable(to).await } else { Ok(()) }
-    }
-
-    /// A write that begins or ends inside a block: the rest of that block is read while its extent is
-    /// held, so that two such writes into one block both survive.
-    async fn write_partial(
-        &self,
-        client: ClientId,
-        writer: &Writer,
-        offset: u64,
-        data: &[u8],
-        touched: Extent,
-    ) -> Result<JournalPos> {
-        let holding = writer.hold(touched).await;
-        let mut blocks = BytesMut::with_capacity((touched.len * BLOCK) as usize);
-        let (start, end) = (touched.start * BLOCK, touched.end() * BLOCK);
-        let data_end = offset + data.len() as u64;
-        if offset > start {
-            let block = self.read_block(touched.start).await?;
-            blocks.extend_from_slice(&block[..(offset - start) as usize]);
-        }
-        blocks.extend_from_slice(data);
-        if data_end < end {
-            let block = self.read_block(touched.end() - 1).await?;
-            blocks.extend_from_slice(&block[BLOCK_BYTES - (end - data_end) as usize..]);
-        }
-        writer.submit(client, &Record::Write(touched), &blocks, Some(&holding.held)).await
-    }
-
-    async fn read_block(&self, block: u64) -> Result<Bytes> {
-        let pieces = self.read_blocks(Extent::new(block, 1)).await?;
-        Ok(match pieces.as_slice() {
-            [Piece::Data(data)] => data.clone(),
-            _ => Bytes::from_static(&[0; BLOCK_BYTES]),
-        })
     }
 
     pub(super) async fn zero_bytes(
@@ -258,7 +230,7 @@ impl Volume {
             let zeroes = vec![0; (until - from) as usize];
             let (edge, _) = blocks_of(from, until - from);
             debug_assert!(edge.len <= 2 && edge.intersect(touched) == Some(edge));
-            to = to.max(self.write_partial(client, writer, from, &zeroes, edge).await?);
+            to = to.max(self.write_partial(client, writer, from, &zeroes, edge, Some(allocated)).await?);
         }
         if fua { writer.make_durable(to).await } else { Ok(()) }
     }

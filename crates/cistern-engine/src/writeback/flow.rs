@@ -18,8 +18,9 @@ use crate::{
     units::{BLOCK_BYTES, JournalPos, Mapping, Seq},
     writeback::{
         Commit, CommittedSegment, Control, Parts, Shown, Tuning, WriteBackOptions,
+        bases::{Completed, complete},
         budget::Budget,
-        pack::{Load, pack, payload_bytes},
+        pack::{Load, has_sectors, pack, payload_bytes},
         pi::Controller,
         points::{Point, Points, SegmentCounts},
         policy::{Decision, Situation, decide},
@@ -64,6 +65,7 @@ struct InFlight {
 
 struct Outcome {
     mappings: Vec<Mapping>,
+    left_out: Vec<u64>,
     data_bytes: u64,
     body: Bytes,
 }
@@ -175,15 +177,21 @@ impl Flow {
         let (env, log, compression) =
             (self.parts.env.clone(), self.parts.log.clone(), self.options.compression);
         let (control, uploads) = (self.control.clone(), self.uploads.clone());
+        let bases = self.parts.bases.clone();
         let work = async move {
             let keys = log.keys().clone();
-            let sealed = env.compute(move || pack(&load, &slot, &keys, compression)).await;
+            let complete = match has_sectors(&load.groups) {
+                true => complete(&env, &*bases, &log, load.groups.clone()).await,
+                false => Completed::default(),
+            };
+            let left_out = complete.lost.clone();
+            let sealed = env.compute(move || pack(&load, &complete, &slot, &keys, compression)).await;
             let SealedSegment { body, mappings, data_bytes } = sealed;
             let upload = uploads.turn().await;
             let began = env.now();
             let appended = log.append(&slot, body.clone()).await?;
             upload.ended(env.now().saturating_sub(began));
-            Ok((appended, Outcome { mappings, data_bytes, body }))
+            Ok((appended, Outcome { mappings, left_out, data_bytes, body }))
         };
         let task = self.parts.env.spawn("segment", async move {
             control.unless_stopped(work).await.unwrap_or(Err(Error::Closed))
@@ -243,9 +251,10 @@ impl Flow {
 
     async fn commit(&mut self, front: InFlight, outcome: Outcome) -> Result<()> {
         let to = front.range.to;
-        let Outcome { mappings, data_bytes, body } = outcome;
-        let from = front.range.from;
-        let segment = CommittedSegment { seq: front.seq, mappings: &mappings, from, to, body: &body };
+        let Outcome { mappings, left_out, data_bytes, body } = outcome;
+        let (seq, from) = (front.seq, front.range.from);
+        let segment =
+            CommittedSegment { seq, mappings: &mappings, left_out: &left_out, from, to, body: &body };
         self.commit.commit(segment);
         self.parts.journal.free(to);
         self.control.set_committed(front.seq, to, self.parts.journal.appended());

@@ -4,13 +4,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::{
     codec::Compression,
     extents::{ExtentMap, Piece},
     journal::{Group, Record},
     log::VolumeKeys,
+    sectors::SectorMask,
     segment::{JournalRange, SealedSegment, SegmentBuilder, Slot},
-    units::{BLOCK_BYTES, JournalPos},
+    units::{BLOCK_BYTES, Extent, JournalPos},
+    writeback::bases::{Completed, Sectors},
 };
 
 /// What a block of the range was last set to.
@@ -24,13 +28,23 @@ enum Source {
     Zero {
         allocated: bool,
     },
+    /// Of one block, these sectors of the payload there.
+    Sectors {
+        group: usize,
+        pos: JournalPos,
+        mask: SectorMask,
+    },
 }
 
 impl Piece for Source {
     fn skip(&self, blocks: u64) -> Source {
         match *self {
             Source::Payload { group, pos } => Source::Payload { group, pos: JournalPos(pos.0 + blocks) },
-            zero => zero,
+            Source::Zero { .. } => *self,
+            Source::Sectors { .. } => {
+                debug_assert_eq!(blocks, 0, "it is one block");
+                *self
+            }
         }
     }
 }
@@ -43,8 +57,31 @@ pub struct Load {
     pub size_bytes: u64,
 }
 
-/// Seals a load into its slot.
-pub fn pack(load: &Load, slot: &Slot, keys: &VolumeKeys, compression: Compression) -> SealedSegment {
+/// The blocks of which the groups hold nothing newer than sectors, ascending.
+pub fn incomplete(groups: &[Arc<Group>]) -> Vec<Sectors> {
+    let mut out = Vec::new();
+    for (extent, source) in newest(groups).iter() {
+        if let Source::Sectors { group, pos, mask } = *source {
+            out.push(Sectors { block: extent.start, mask, payload: payload(&groups[group], pos, 1) });
+        }
+    }
+    out
+}
+
+/// Whether there are such blocks, perhaps.
+pub fn has_sectors(groups: &[Arc<Group>]) -> bool {
+    let records = groups.iter().flat_map(|group| group.records());
+    records.into_iter().any(|placed| matches!(placed.record, Record::Sectors { .. }))
+}
+
+/// Seals a load into its slot. Of blocks that it holds sectors of, those are in it that are `complete`.
+pub fn pack(
+    load: &Load,
+    complete: &Completed,
+    slot: &Slot,
+    keys: &VolumeKeys,
+    compression: Compression,
+) -> SealedSegment {
     let index = newest(&load.groups);
     let mut builder = SegmentBuilder::new(keys.key.as_deref(), *slot, compression);
     builder.reserve(load.groups.iter().map(|g| payload_bytes(g)).sum());
@@ -54,13 +91,19 @@ pub fn pack(load: &Load, slot: &Slot, keys: &VolumeKeys, compression: Compressio
                 builder.zero(extent, allocated);
             }
             Source::Payload { group, pos } => {
-                let bytes =
-                    load.groups[group].payload(pos, extent.len).expect("the record lies in its group");
-                builder.data(extent.start, &bytes);
+                builder.data(extent.start, &payload(&load.groups[group], pos, extent.len));
             }
+            Source::Sectors { .. } => match complete.blocks.get(&extent.start) {
+                Some(bytes) => builder.data(extent.start, bytes),
+                None => assert!(complete.lost.contains(&extent.start), "every block is complete or lost"),
+            },
         }
     }
     builder.finish(load.range, load.size_bytes)
+}
+
+fn payload(group: &Group, pos: JournalPos, blocks: u64) -> Bytes {
+    group.payload(pos, blocks).expect("the record lies in its group")
 }
 
 /// Bytes of block data in a group.
@@ -75,6 +118,15 @@ fn newest(groups: &[Arc<Group>]) -> ExtentMap<Source> {
             match placed.record {
                 Record::Write(extent) => {
                     let source = Source::Payload { group: number, pos: placed.pos };
+                    index.insert(extent, source, |_, _| {});
+                }
+                Record::Sectors { block, mask } => {
+                    let extent = Extent::new(block, 1);
+                    let before = index.overlapping(extent).next();
+                    let fits =
+                        |(_, before)| matches!(before, Source::Sectors { mask: m, .. } if mask.contains(m));
+                    assert!(before.is_none_or(fits), "sectors are written over what is committed");
+                    let source = Source::Sectors { group: number, pos: placed.pos, mask };
                     index.insert(extent, source, |_, _| {});
                 }
                 Record::Zero { extent, allocated } => {

@@ -29,11 +29,24 @@ impl Line {
 /// Writes one block and returns whether that was acknowledged.
 async fn write_block(line: &Line, device: &dyn Device) -> bool {
     let size = line.branch(|b| b.size());
-    let (op, tick) = (line.number(), line.sim.tick());
     let first = line.sim.range(0, size / 8) * 8;
-    line.branch(|b| b.begin(op, Kind::Write, first, 8, tick));
-    line.sim.note(format_args!("script: op {op} writes {first}+8"));
-    let reply = device.write(first * 512, Bytes::from(stamped(op, first, 8)), false).await;
+    write_sectors(line, device, first, 8).await
+}
+
+/// Writes some sectors, mostly parts of blocks that are in the store.
+async fn write_some_sectors(line: &Line, device: &dyn Device) -> bool {
+    let size = line.branch(|b| b.size());
+    let first = line.sim.range(0, size);
+    let count = line.sim.range(1, 20).min(size - first);
+    write_sectors(line, device, first, count).await
+}
+
+/// Writes `count` sectors and returns whether that was acknowledged.
+async fn write_sectors(line: &Line, device: &dyn Device, first: u64, count: u64) -> bool {
+    let (op, tick) = (line.number(), line.sim.tick());
+    line.branch(|b| b.begin(op, Kind::Write, first, count, tick));
+    line.sim.note(format_args!("script: op {op} writes {first}+{count}"));
+    let reply = device.write(first * 512, Bytes::from(stamped(op, first, count)), false).await;
     if reply.is_ok() {
         let (tick, now) = (line.sim.tick(), line.sim.now());
         line.branch(|b| b.acknowledge(op, Forced::No, tick, now));
@@ -183,7 +196,7 @@ impl World {
             return;
         }
         let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
-            if !write_block(&line, &*device).await {
+            if !write_block(&line, &*device).await || !write_some_sectors(&line, &*device).await {
                 line.sim.fail("P9: a write fails while the store is away");
             }
             let invoked = line.sim.tick();

@@ -1,0 +1,216 @@
+//! Writes that begin or end inside a block, while their extent is held.
+//!
+//! A block whose other sectors are at hand is written whole. Otherwise its sectors go into the journal as
+//! what they are, with those that stand there already, and write-back completes the block: no write waits for
+//! the store. Only bytes that are no whole sectors are read first.
+
+use std::{borrow::Cow, ops::Range};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::{
+    Result,
+    journal::Record,
+    map::Lookup,
+    sectors::SectorMask,
+    units::{BLOCK_BYTES, Extent, JournalPos, Place, SECTOR_BYTES},
+    volume::{ClientId, Piece, Volume, order::Source, write::Writer},
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+/// A block of which a part is written.
+struct Edge {
+    block: u64,
+    bytes: BytesMut,
+    /// The sectors of `bytes` that count.
+    known: SectorMask,
+    /// It was unallocated before.
+    was_hole: bool,
+    /// The rest of it is in the store, and nobody fetches that yet.
+    base_is_away: bool,
+}
+
+/// What a write puts into the journal, in order.
+#[derive(Default)]
+struct Records(Vec<(Record, BytesMut)>);
+
+impl Records {
+    /// Whole blocks; those that go on where the last ones end are one record with them.
+    fn whole(&mut self, first: u64, bytes: &[u8]) {
+        let blocks = bytes.len() as u64 / BLOCK;
+        if let Some((Record::Write(before), payload)) = self.0.last_mut()
+            && before.end() == first
+        {
+            before.len += blocks;
+            payload.extend_from_slice(bytes);
+        } else if blocks > 0 {
+            self.0.push((Record::Write(Extent::new(first, blocks)), bytes.into()));
+        }
+    }
+
+    /// A block of which a part was written, or zeroed so that it is `allocated` or need not be.
+    fn edge(&mut self, edge: Edge, zeroed: Option<bool>) {
+        if edge.known != SectorMask::ALL {
+            let record = Record::Sectors { block: edge.block, mask: edge.known };
+            return self.0.push((record, edge.bytes));
+        }
+        match zeroed.filter(|_| edge.bytes.iter().all(|b| *b == 0)) {
+            Some(allocated) => {
+                let (extent, allocated) = (Extent::new(edge.block, 1), allocated || !edge.was_hole);
+                self.0.push((Record::Zero { extent, allocated }, BytesMut::new()));
+            }
+            None => self.whole(edge.block, &edge.bytes),
+        }
+    }
+}
+
+impl Volume {
+    /// Writes `data`, which touches the blocks `touched` and not all of them wholly. Zeroes that a client asked
+    /// for as such are `zeroed`, to be allocated or not. Returns the position to make durable.
+    pub(super) async fn write_partial(
+        &self,
+        client: ClientId,
+        writer: &Writer,
+        offset: u64,
+        data: &[u8],
+        touched: Extent,
+        zeroed: Option<bool>,
+    ) -> Result<JournalPos> {
+        let holding = writer.hold(touched).await;
+        let (offset, data) = self.whole_sectors(offset, data).await?;
+        let (records, bases) = self.records(offset, &data, touched, zeroed).await?;
+        let mut to = JournalPos(0);
+        for (record, payload) in &records.0 {
+            to = writer.submit(client, record, payload, Some(holding.held())).await?;
+        }
+        bases.into_iter().for_each(|block| self.fetch_base(block));
+        Ok(to)
+    }
+
+    /// The records of a write of whole sectors, and the blocks of which the rest has to be fetched.
+    async fn records(
+        &self,
+        offset: u64,
+        data: &[u8],
+        touched: Extent,
+        zeroed: Option<bool>,
+    ) -> Result<(Records, Vec<u64>)> {
+        let (mut records, mut bases) = (Records::default(), Vec::new());
+        let (mut at, end) = (offset, offset + data.len() as u64);
+        let mut rest = data;
+        while at < end {
+            let block = at / BLOCK;
+            debug_assert!(block >= touched.start && block < touched.end());
+            let inside = (at % BLOCK) as usize;
+            if inside == 0 && rest.len() >= BLOCK_BYTES {
+                let (whole, behind) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);
+                records.whole(block, whole);
+                (at, rest) = (at + whole.len() as u64, behind);
+                continue;
+            }
+            let (part, behind) = rest.split_at(rest.len().min(BLOCK_BYTES - inside));
+            let edge = self.edge(block, inside, part).await?;
+            if edge.base_is_away && edge.known != SectorMask::ALL {
+                bases.push(block);
+            }
+            records.edge(edge, zeroed);
+            (at, rest) = (at + part.len() as u64, behind);
+        }
+        Ok((records, bases))
+    }
+
+    /// A block as it is once `part` was written into it.
+    async fn edge(&self, block: u64, inside: usize, part: &[u8]) -> Result<Edge> {
+        let mut edge = self.at_hand(block).await?;
+        let written = inside..inside + part.len();
+        edge.bytes[written.clone()].copy_from_slice(part);
+        edge.known = edge.known.union(SectorMask::touched(written));
+        Ok(edge)
+    }
+
+    /// What is here of a held block, without the store and without the cache's disk.
+    async fn at_hand(&self, block: u64) -> Result<Edge> {
+        let extent = Extent::new(block, 1);
+        let new = |bytes: &[u8], known| Edge {
+            block,
+            bytes: bytes.into(),
+            known,
+            was_hole: false,
+            base_is_away: false,
+        };
+        loop {
+            let Some((_, source)) = self.view(extent)?.pop() else { unreachable!("a block has a view") };
+            match source {
+                Source::Zeroes { allocated } => {
+                    return Ok(Edge { was_hole: !allocated, ..new(&[0; BLOCK_BYTES], SectorMask::ALL) });
+                }
+                Source::Journal(at) => {
+                    if let Some(data) = self.read_journal(extent, at).await? {
+                        return Ok(new(&data, SectorMask::ALL));
+                    }
+                }
+                Source::Sectors { at, mask, base } => {
+                    if let Some(sectors) = self.read_journal(extent, at).await? {
+                        let mut edge = self.committed_at_hand(block, &base);
+                        mask.overlay(&mut edge.bytes, &sectors);
+                        edge.known = edge.known.union(mask);
+                        return Ok(Edge { was_hole: false, base_is_away: false, ..edge });
+                    }
+                }
+                Source::Map(lookup) => return Ok(self.committed_at_hand(block, &lookup)),
+            }
+            // Committed and freed since the view was taken: look again.
+        }
+    }
+
+    /// The committed version of a block, if memory has it.
+    fn committed_at_hand(&self, block: u64, lookup: &Lookup) -> Edge {
+        let mapping = lookup.first_known();
+        let was_hole = mapping.is_some_and(|m| m.place == Place::Hole);
+        let bytes = mapping.and_then(|m| match m.place {
+            Place::Frame(_) => self.frames.at_hand(&m),
+            Place::Hole | Place::Zero => Some(Bytes::from_static(&[0; BLOCK_BYTES])),
+        });
+        match bytes {
+            Some(bytes) => {
+                let known = SectorMask::ALL;
+                Edge { block, bytes: BytesMut::from(&bytes[..]), known, was_hole, base_is_away: false }
+            }
+            None => {
+                let (bytes, known) = (BytesMut::zeroed(BLOCK_BYTES), SectorMask::NONE);
+                Edge { block, bytes, known, was_hole, base_is_away: true }
+            }
+        }
+    }
+
+    /// A write with the sectors made whole that it begins and ends in.
+    async fn whole_sectors<'d>(&self, offset: u64, data: &'d [u8]) -> Result<(u64, Cow<'d, [u8]>)> {
+        let end = offset + data.len() as u64;
+        let (from, until) = (offset / SECTOR * SECTOR, end.next_multiple_of(SECTOR));
+        if (from, until) == (offset, end) {
+            return Ok((offset, Cow::Borrowed(data)));
+        }
+        let mut all = Vec::with_capacity((until - from) as usize);
+        if from < offset {
+            all.extend_from_slice(&self.read_sector(from).await?[..(offset - from) as usize]);
+        }
+        all.extend_from_slice(data);
+        if end < until {
+            let sector = self.read_sector(until - SECTOR).await?;
+            all.extend_from_slice(&sector[(end - (until - SECTOR)) as usize..]);
+        }
+        Ok((from, Cow::Owned(all)))
+    }
+
+    async fn read_sector(&self, at: u64) -> Result<Bytes> {
+        let wanted: Range<u64> = at..at + SECTOR;
+        let pieces = self.read_blocks(Extent::new(at / BLOCK, 1), &wanted).await?;
+        let inside = (at % BLOCK) as usize;
+        Ok(match pieces.as_slice() {
+            [Piece::Data(data)] => data.slice(inside..inside + SECTOR_BYTES),
+            _ => Bytes::from_static(&[0; SECTOR_BYTES]),
+        })
+    }
+}

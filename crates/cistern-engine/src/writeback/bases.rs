@@ -1,0 +1,139 @@
+//! Completing blocks of which a journal range holds sectors: over their committed version, which is their base.
+//!
+//! A store that is away is waited for, as an upload would. A base that is damaged for good must not hold
+//! everything else up: its block is left out of the segment, and goes on failing with its damaged base.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
+
+use crate::{
+    Error, Result, env::Env, journal::Group, log::LogWriter, sectors::SectorMask, units::FRAME_BLOCKS_MAX,
+    writeback::pack::incomplete,
+};
+
+/// Bases read at once for one segment.
+const READS_MAX: usize = 16;
+/// Pause between attempts while the store is away, on top of what the store's own retries take.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses after which a damaged base is fetched once more. One reply may be damaged; what stays so all this time
+/// is damaged where it lies.
+const DAMAGE_PAUSES_MS: [u64; 4] = [100, 400, 1600, 6400];
+
+/// Whoever knows the committed version of blocks.
+#[async_trait]
+pub trait Bases: Send + Sync + 'static {
+    /// The committed version of a block, or any later one: 4096 bytes.
+    async fn read(&self, block: u64) -> Result<Bytes>;
+}
+
+/// A block and what the journal has of it.
+pub(super) struct Sectors {
+    pub block: u64,
+    pub mask: SectorMask,
+    pub payload: Bytes,
+}
+
+/// What became of the sectors of a range.
+#[derive(Default)]
+pub(super) struct Completed {
+    pub blocks: BTreeMap<u64, Bytes>,
+    /// Their base is damaged.
+    pub lost: Vec<u64>,
+}
+
+/// Completes every block of which the groups hold sectors only. Ends when the store is there.
+pub(super) async fn complete(
+    env: &Env,
+    bases: &dyn Bases,
+    log: &LogWriter,
+    groups: Vec<Arc<Group>>,
+) -> Completed {
+    let mut left = env.compute(move || incomplete(&groups)).await;
+    let mut out = Completed::default();
+    let mut pauses = DAMAGE_PAUSES_MS.into_iter();
+    while !left.is_empty() {
+        let mut damaged = BTreeMap::new();
+        let mut away = None;
+        for (block, read) in read_all(bases, &left).await {
+            match read {
+                Ok(bytes) => drop(out.blocks.insert(block, bytes)),
+                Err(e) if e.is_damage() => drop(damaged.insert(block, e)),
+                Err(e) => away = Some((block, e)),
+            }
+        }
+        left.retain(|sectors| !out.blocks.contains_key(&sectors.block));
+        if let Some((block, error)) = away {
+            wait_for_store(env, bases, log, block, error).await;
+        } else if let Some(pause) = pauses.next().filter(|_| !left.is_empty()) {
+            env.sleep(Duration::from_millis(pause)).await;
+        } else {
+            out.lost = left.drain(..).map(|sectors| sectors.block).collect();
+            damaged.iter().for_each(|(block, error)| tell_loss(*block, error));
+        }
+    }
+    out
+}
+
+fn tell_loss(block: u64, error: &Error) {
+    tracing::error!(
+        block,
+        %error,
+        "sectors that were written to this block are lost: the rest of it is damaged in the store. \
+         It cannot be read until it is written whole, or trimmed"
+    );
+}
+
+/// One request at a time finds out whether the store is back.
+async fn wait_for_store(env: &Env, bases: &dyn Bases, log: &LogWriter, block: u64, error: Error) {
+    let mut error = Some(error);
+    while let Some(e) = error {
+        log.note_trouble(&e);
+        env.sleep(RETRY_PAUSE).await;
+        error = bases.read(block).await.err().filter(|e| !e.is_damage());
+    }
+}
+
+type Attempt = (u64, Result<Bytes>);
+
+/// Completes what it can, those that may share a frame one after the other. Once the store is found away, nothing
+/// more is asked, and what was not is missing in the answer.
+async fn read_all(bases: &dyn Bases, all: &[Sectors]) -> Vec<Attempt> {
+    let frame = |sectors: &Sectors| sectors.block / FRAME_BLOCKS_MAX as u64;
+    let together = all.chunk_by(|a, b| frame(a) == frame(b));
+    let away = AtomicBool::new(false);
+    let reads: Vec<_> = together.map(|several| read_some(bases, several, &away)).collect();
+    stream::iter(reads).buffered(READS_MAX).concat().await
+}
+
+async fn read_some(bases: &dyn Bases, several: &[Sectors], away: &AtomicBool) -> Vec<Attempt> {
+    let mut out = Vec::with_capacity(several.len());
+    for sectors in several {
+        if away.load(Ordering::Relaxed) {
+            break;
+        }
+        let base = bases.read(sectors.block).await;
+        if base.as_ref().is_err_and(|e| !e.is_damage()) {
+            away.store(true, Ordering::Relaxed);
+        }
+        out.push((sectors.block, base.map(|base| sectors.over(&base))));
+    }
+    out
+}
+
+impl Sectors {
+    fn over(&self, base: &[u8]) -> Bytes {
+        let mut block = BytesMut::from(base);
+        self.mask.overlay(&mut block, &self.payload);
+        block.freeze()
+    }
+}
