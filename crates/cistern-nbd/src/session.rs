@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
     fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
         let sends = matches!(self.expect, Expect::Payload { .. } | Expect::Skip { .. });
         let owes = sends || (self.send_blocked && self.output.queued() > 0);
-        owes && self.share.has_taken() && self.patience.is_over(cx) && self.share.others_wait()
+        owes && self.share.has_taken() && self.patience.is_over(cx, self.share.others_wait())
     }
 
     /// Answers what is ready among the running requests, up to [`ANSWERS_MAX`], and says how many.

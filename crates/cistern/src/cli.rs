@@ -87,11 +87,13 @@ impl Cli {
         if let Verb::Serve(verb) = self.verb {
             return verb.run(context).await;
         }
+        if let Verb::Status(verb) = self.verb {
+            return verb.run(&context).await; // asks no store, and ends its watching itself
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
-            Verb::Serve(_) => unreachable!("returned above"),
+            Verb::Serve(_) | Verb::Status(_) => unreachable!("returned above"),
             Verb::Create(verb) => verb.run(&context).await,
-            Verb::Status(verb) => verb.run(&context).await,
             Verb::Set(verb) => verb.run(&context).await,
             Verb::Pause(verb) => verb.run(&context).await,
             Verb::Resume(verb) => verb.run(&context).await,
