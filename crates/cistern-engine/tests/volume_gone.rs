@@ -56,7 +56,7 @@ async fn written_into(bucket: &Arc<Bucket>, after: Arc<MemoryStore>) -> (Host, A
     let (host, volume) = served(bucket).await;
     bucket.delete_bucket();
     volume.write(4096, noise(2, 4096), true).await.expect("the journal takes it");
-    let drained = tokio::spawn({
+    let drained = host.env.spawn("drain", {
         let volume = volume.clone();
         async move { volume.drain().await }
     });
@@ -121,7 +121,7 @@ async fn a_bucket_that_comes_back_is_written_to_again() {
     let copy = bucket.copy().await;
     bucket.delete_bucket();
     volume.write(4096, noise(2, 4096), true).await.expect("the journal takes it");
-    let drained = tokio::spawn({
+    let drained = host.env.spawn("drain", {
         let volume = volume.clone();
         async move { volume.drain().await }
     });
@@ -157,7 +157,7 @@ async fn trouble_that_retries_hide_is_noticed() {
     let volume = Volume::open(OpenOptions { stores, ..host.options() }).await.expect("opened");
     bucket.go_away();
     volume.write(4096, noise(2, 4096), true).await.expect("the journal takes it");
-    let drained = tokio::spawn({
+    let drained = host.env.spawn("drain", {
         let volume = volume.clone();
         async move { volume.drain().await }
     });
