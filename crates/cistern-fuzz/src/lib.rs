@@ -46,7 +46,9 @@ const SALT: Salt = Salt([2; 16]);
 const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
 /// Version byte of the objects of the log.
-const LOG_FORMAT: u8 = 2;
+const LOG_FORMAT: u8 = 3;
+/// Version byte of checkpoints.
+const CHECKPOINT_FORMAT: u8 = 2;
 /// Version byte of every other format; each has its own constant.
 const FORMAT: u8 = 1;
 
@@ -96,6 +98,7 @@ fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(SEQ.0.to_le_bytes());
     object.extend(SALT.0);
+    object.extend([6; 8]); // the nonce
     object.extend((offset as u32).to_le_bytes());
     object.extend(((trailer - offset) as u32).to_le_bytes());
     object.extend([kind.sealed_as() as u8, 0, 0, 0]);
@@ -132,7 +135,7 @@ pub fn frame(data: &[u8]) {
 /// A checkpoint: the bytes as they are, and as its plain content.
 pub fn checkpoint(data: &[u8]) {
     let _ = Checkpoint::decode(None, VOLUME, (EPOCH, SEQ), data);
-    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    let mut object = [&MAGIC[..], &[CHECKPOINT_FORMAT]].concat();
     object.extend(VOLUME.0.as_bytes());
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(SEQ.0.to_le_bytes());

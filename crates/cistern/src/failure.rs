@@ -145,7 +145,7 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         ),
         Error::InUse { .. } => (Kind::InUse, None),
         Error::Locked(_) => (Kind::InUse, Some("`cistern status` shows which daemon serves it")),
-        Error::Fenced { .. } | Error::Latched(_) => (Kind::Stopped, None),
+        Error::Fenced { .. } | Error::Copied { .. } | Error::Latched(_) => (Kind::Stopped, None),
         Error::StaleJournal(_) => (
             Kind::Stopped,
             Some(

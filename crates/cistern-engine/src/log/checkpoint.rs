@@ -15,11 +15,13 @@ use crate::{
     },
     env::Env,
     map::Levels,
-    units::{Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId},
+    units::{
+        Chain, Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId,
+    },
 };
 
 /// Version of the checkpoint's format that is written, and the newest that is read.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -65,6 +67,7 @@ pub struct Checkpoint {
     /// Where the log's walk continues behind `covered`.
     pub journal: JournalId,
     pub journal_pos: JournalPos,
+    pub journal_chain: Chain,
     pub size_bytes: u64,
     pub claim: LastClaim,
     /// Ascending; every epoch that still has segments.
@@ -112,8 +115,8 @@ impl Checkpoint {
         }
         match fields.u8() {
             Some(FORMAT) => {}
-            Some(newer) if newer > FORMAT => {
-                return Err(Error::Version { what: name, found: newer.into(), known: FORMAT.into() });
+            Some(other) if other != 0 => {
+                return Err(Error::Version { what: name, found: other.into(), known: FORMAT.into() });
             }
             _ => return Err(corrupt("not a cistern object".to_owned())),
         }

@@ -25,7 +25,7 @@ use crate::{
     },
     map::{Dead, Map},
     store::Stores,
-    units::{BLOCK_BYTES, Epoch, JournalPos, RunId, Seq},
+    units::{BLOCK_BYTES, Chain, Epoch, JournalPos, RunId, Seq},
     writeback::{Control, Parts},
 };
 
@@ -41,6 +41,7 @@ const USAGE_OBJECTS_MAX: usize = 16;
 pub struct Point {
     pub covered: Seq,
     pub journal_pos: JournalPos,
+    pub journal_chain: Chain,
     pub size_bytes: u64,
 }
 
@@ -102,7 +103,12 @@ struct LastCheckpoint {
 impl Maintainer {
     pub fn new(parts: &Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
         let walk = parts.walk.clone();
-        let newest = Point { covered: walk.seq, journal_pos: walk.journal_pos, size_bytes: walk.size_bytes };
+        let newest = Point {
+            covered: walk.seq,
+            journal_pos: walk.journal_pos,
+            journal_chain: walk.journal_chain,
+            size_bytes: walk.size_bytes,
+        };
         let progress = Arc::new(Mutex::new(Progress { newest, written: parts.applied.clone() }));
         let (send, receive) = mpsc::channel(POINTS_MAX);
         let points = Points { send, progress: progress.clone() };
@@ -210,6 +216,7 @@ impl Maintainer {
             covered: point.covered,
             journal: self.walk.journal,
             journal_pos: point.journal_pos,
+            journal_chain: point.journal_chain,
             size_bytes: point.size_bytes,
             claim: self.walk.claim.clone().expect("a writer has claimed"),
             epochs: self.walk.epochs.clone(),

@@ -46,7 +46,7 @@ pub struct Load {
 /// Seals a load into its slot.
 pub fn pack(load: &Load, slot: &Slot, keys: &VolumeKeys, compression: Compression) -> SealedSegment {
     let index = newest(&load.groups);
-    let mut builder = SegmentBuilder::new(keys.key.as_deref(), *slot, compression);
+    let mut builder = SegmentBuilder::new(keys.key.as_deref(), *slot, load.range, compression);
     builder.reserve(load.groups.iter().map(|g| payload_bytes(g)).sum());
     for (extent, source) in index.iter() {
         match *source {
@@ -60,7 +60,7 @@ pub fn pack(load: &Load, slot: &Slot, keys: &VolumeKeys, compression: Compressio
             }
         }
     }
-    builder.finish(load.range, load.size_bytes)
+    builder.finish(load.size_bytes)
 }
 
 /// Bytes of block data in a group.
