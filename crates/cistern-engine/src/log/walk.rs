@@ -142,6 +142,8 @@ pub fn salt_of(epochs: &[EpochStart], seq: Seq) -> Option<Salt> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{
         segment::{Claim, EntryKind, Footer, JournalRange, Release},
@@ -234,6 +236,33 @@ mod tests {
         assert_eq!(walk.mark(), mark(20));
         let passed: Vec<_> = walk.passed.iter().map(|(_, mark)| mark.pos.0).collect();
         assert_eq!(passed, [0, 10, 20]);
+    }
+
+    /// The marks of a clone: those up to position 3 are common to all.
+    fn mark_of(clone: u64, pos: u64) -> Mark {
+        Mark { pos: JournalPos(pos), chain: Chain(if pos <= 3 { pos } else { 100 * (1 + clone) + pos }) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// However the segments of two clones come to lie in the log, late, twice and mixed: what counts is the beginning of
+        /// one side's history.
+        #[test]
+        fn what_counts_of_clones_is_one_history(
+            objects in proptest::collection::vec((0..2_u64, 0..10_u64, 1..4_u64), 0..60),
+        ) {
+            let mut walk = Walk::at_creation(1 << 30);
+            claim(&mut walk, 1, 0);
+            for (clone, from, len) in objects {
+                segment_between(&mut walk, 1, mark_of(clone, from), mark_of(clone, from + len));
+            }
+            let marks: Vec<Mark> = walk.passed.iter().map(|(_, mark)| *mark).collect();
+            let is_of = |clone: u64| marks.iter().all(|m| *m == mark_of(clone, m.pos.0));
+            prop_assert!(is_of(0) || is_of(1), "{marks:?}");
+            prop_assert!(marks.windows(2).all(|pair| pair[0].pos < pair[1].pos));
+            prop_assert_eq!(marks.last(), Some(&walk.mark()));
+        }
     }
 
     /// Neither a late claim of an older epoch nor anything of a released epoch counts.
