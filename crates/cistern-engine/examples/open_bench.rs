@@ -27,7 +27,7 @@ use cistern_engine::{
     },
     map::{Map, MapOptions, RunIo, RunMeta},
     store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
-    units::{Extent, FrameRef, JournalId, JournalPos, Mapping, Place, RunId, Seq},
+    units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
 };
 
@@ -107,7 +107,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     Volume::create(env, store, options).await?;
     let identity = read_identity(store.as_ref()).await?;
     let volume_keys = VolumeKeys::unlock(env, store.as_ref(), &identity, &KeySource::None).await?;
-    let local = LocalJournal { id: JournalId(env.uuid()), tail: JournalPos(0), appended: JournalPos(0) };
+    let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()] };
     let request =
         ClaimRequest { host: "bench".into(), take_over: false, local, size_at_creation: VOLUME_BYTES };
     let ClaimOutcome::Taken(claimed) =
@@ -142,6 +142,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         covered: walk.seq,
         journal: walk.journal,
         journal_pos: walk.journal_pos,
+        journal_chain: walk.journal_chain,
         size_bytes: walk.size_bytes,
         claim: walk.claim.clone().expect("just claimed"),
         epochs: walk.epochs.clone(),

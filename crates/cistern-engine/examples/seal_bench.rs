@@ -8,8 +8,8 @@ use cistern_engine::{
     env::{Env, real::RealEnv},
     segment::{JournalRange, SegmentBuilder, Slot, open_frame},
     units::{
-        BLOCK_BYTES, Epoch, FRAME_BLOCKS_MAX, JournalId, JournalPos, Place, SEGMENT_DATA_BYTES_MAX, Salt,
-        Seq, VolumeId,
+        BLOCK_BYTES, Chain, Epoch, FRAME_BLOCKS_MAX, JournalId, JournalPos, Mark, Place,
+        SEGMENT_DATA_BYTES_MAX, Salt, SealNonce, Seq, VolumeId,
     },
 };
 
@@ -57,18 +57,20 @@ struct Run {
 
 fn measure(env: &Env, data: &[u8], frame: usize, compression: Compression, key: Option<&MasterKey>) -> Run {
     let (volume, salt) = (VolumeId(env.uuid()), Salt(env.random_bytes()));
-    let range = JournalRange { journal: JournalId(env.uuid()), from: JournalPos(0), to: JournalPos(1) };
+    let mark = |pos| Mark { pos: JournalPos(pos), chain: Chain(pos) };
+    let range = JournalRange { journal: JournalId(env.uuid()), from: mark(0), to: mark(1) };
     let mut run = Run { write: 0.0, read: 0.0, stored: 0 };
     for (number, data) in data.chunks(SEGMENT_DATA_BYTES_MAX).enumerate() {
-        let slot = Slot { volume, epoch: Epoch(1), seq: Seq(number as u64 + 1), salt };
+        let nonce = SealNonce(env.random_bytes());
+        let slot = Slot { volume, epoch: Epoch(1), seq: Seq(number as u64 + 1), salt, nonce };
         let start = cpu_seconds();
-        let mut builder = SegmentBuilder::new(key, slot, compression);
+        let mut builder = SegmentBuilder::new(key, slot, range, compression);
         builder.reserve(data.len());
         for (i, raw) in data.chunks(frame).enumerate() {
             // A gap behind each, so that each becomes a frame of its own.
             builder.data((i * (FRAME_BLOCKS_MAX + 1)) as u64, raw);
         }
-        let segment = builder.finish(range, 1 << 40);
+        let segment = builder.finish(1 << 40);
         run.write += cpu_seconds() - start;
         run.stored += segment.body.len();
 

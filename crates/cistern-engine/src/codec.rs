@@ -13,7 +13,7 @@ pub use compress::{
     Compression, Compressor, Undecodable, compress, decompress, decompress_bounded, decompress_shared,
 };
 pub use keys::{KeySource, MasterKey, WrappedKey};
-pub use seal::{NotAuthentic, ObjectKind, Sealer, crc32c};
+pub use seal::{NotAuthentic, ObjectKind, Sealer, crc32c, crc64};
 
 /// The beginning of every binary object that cistern stores, followed by one byte of version.
 pub const MAGIC: [u8; 7] = *b"cistern";

@@ -53,7 +53,14 @@ pub enum Error {
          (cistern journal export)"
     )]
     Gone(String),
-    /// The journal at hand holds acknowledged data of an epoch that was taken over.
+    /// A copy of this writer is alive, or was: the log holds what it sealed. This one has stopped for good.
+    #[error(
+        "another copy of this writer is at work (a restored snapshot, or a cloned machine): entry {seq} of the log is \
+         of this epoch and was not sealed here. Writing has stopped; what was acknowledged here and not uploaded is \
+         kept in the journal (cistern journal export)"
+    )]
+    Copied { seq: u64 },
+    /// The journal at hand holds acknowledged data that cannot be shown to be in the store.
     #[error("{0}")]
     StaleJournal(String),
     /// Bytes are not what was written; they are never returned.

@@ -7,7 +7,10 @@
 //! what was appended; wrong bytes are never returned. The first failed write or sync stops the
 //! journal for good. Never interprets payload, and never decides what may be freed.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -17,7 +20,7 @@ use crate::{
     env::{Env, Task},
     error::{Error, Result},
     sectors::SectorMask,
-    units::{BLOCK_BYTES, Extent, JournalId, JournalPos, VolumeId},
+    units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos, Mark, VolumeId},
 };
 
 pub mod format;
@@ -32,6 +35,7 @@ pub use group::{Group, PlacedRecord};
 pub use scan::{Scan, read_only_scan};
 
 use format::{GROUP_PAYLOAD_BLOCKS_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
+use recover::Walked;
 use ring::Ring;
 use state::State;
 use writer::Writer;
@@ -157,6 +161,7 @@ impl Journal {
             incarnation: 1,
             prewritten: start.0,
             opened: start.0,
+            chain: Chain(u64::from_le_bytes(env.random_bytes())),
         };
         write_new_file(disk, &superblock).await?;
         let file = disk.open(FILE_NAME).await?;
@@ -166,7 +171,8 @@ impl Journal {
             options.memory_bytes,
             start.0,
             start.0,
-            std::collections::VecDeque::new(),
+            VecDeque::new(),
+            VecDeque::from([superblock.chain]),
         );
         Ok(Journal::start(env, ring, name, superblock, state, lock))
     }
@@ -218,7 +224,8 @@ impl Journal {
         write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;
         write_superblock(env, &found.ring, superblock.clone()).await?;
         let tail = superblock.tail;
-        let state = State::new(found.ring.blocks, options.memory_bytes, tail, walked.head, walked.starts);
+        let Walked { head, starts, chains, .. } = walked;
+        let state = State::new(found.ring.blocks, options.memory_bytes, tail, head, starts, chains);
         Ok(Journal::start(env, found.ring, found.name, superblock, state, lock))
     }
 
@@ -379,6 +386,16 @@ impl Journal {
         JournalPos(self.shared.lock().frontiers().freed)
     }
 
+    /// The mark at `pos`: where a group that is not freed begins, or the end, if everything before was written.
+    pub fn mark_at(&self, pos: JournalPos) -> Option<Mark> {
+        self.shared.lock().mark_at(pos.0)
+    }
+
+    /// Every mark from the tail to the end of what was written, ascending; never empty.
+    pub fn marks(&self) -> Vec<Mark> {
+        self.shared.lock().marks()
+    }
+
     /// Blocks that hold what is not freed.
     pub fn used_blocks(&self) -> u64 {
         let at = self.shared.lock().frontiers();
@@ -426,6 +443,27 @@ async fn write_new_file(disk: &Arc<dyn Disk>, superblock: &Superblock) -> Result
     }
     file.sync().await?;
     disk.rename(NEW_FILE_NAME, FILE_NAME).await
+}
+
+/// Journals that were set aside are looked at by number up to here.
+const KEPT_MAX: u32 = 10_000;
+
+/// Gives the journal in `disk`, which nobody has open, a name that none has yet, and returns that. For a journal that is not
+/// needed: only the user deletes it.
+pub async fn set_aside(disk: &Arc<dyn Disk>) -> Result<String> {
+    let _lock = disk.lock(LOCK_NAME)?;
+    for number in 1..=KEPT_MAX {
+        let name = format!("{FILE_NAME}.kept-{number}");
+        match disk.open(&name).await {
+            Ok(_) => {}
+            Err(Error::NotFound(_)) => {
+                disk.rename(FILE_NAME, &name).await?;
+                return Ok(name);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Error::Full(format!("{KEPT_MAX} journals were set aside in {}: remove some", disk.describe())))
 }
 
 /// Blocks that are written again at a time (4 MiB).

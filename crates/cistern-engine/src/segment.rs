@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::{
     codec::ObjectKind,
-    units::{Epoch, JournalId, JournalPos, Mapping, Salt, Seq, VolumeId},
+    units::{Epoch, JournalId, Mapping, Mark, Salt, SealNonce, Seq, VolumeId},
 };
 
 mod build;
@@ -26,7 +26,7 @@ pub use frame::{FrameShape, open_frame, open_raw};
 
 /// Version of the log objects' format that is written and read. Frames are read without the object's head, so
 /// a volume has frames of one version only: see the version of `volume.json`.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 /// Bytes to read from the end of a log object at first: nearly every footer fits.
 pub const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of the largest log object: twice a full segment, for one large request at its end.
@@ -41,8 +41,8 @@ pub const HOST_BYTES_MAX: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalRange {
     pub journal: JournalId,
-    pub from: JournalPos,
-    pub to: JournalPos,
+    pub from: Mark,
+    pub to: Mark,
 }
 
 /// What a log object is.
@@ -64,16 +64,18 @@ impl EntryKind {
     }
 }
 
-/// The place in a log for which an object is made, and by whom.
+/// The place in a log for which an object is made, and by whom; for one content only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub volume: VolumeId,
     pub epoch: Epoch,
     pub seq: Seq,
     pub salt: Salt,
+    /// As drawn: the object's is mixed with its content.
+    pub nonce: SealNonce,
 }
 
-/// What every log object tells in plain.
+/// What every log object tells in plain. No two sealings have the same, those of copied writers included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHead {
     pub kind: EntryKind,
@@ -81,6 +83,7 @@ pub struct EntryHead {
     pub epoch: Epoch,
     pub seq: Seq,
     pub salt: Salt,
+    pub nonce: SealNonce,
 }
 
 /// What a log object holds besides frames.
@@ -111,7 +114,7 @@ pub struct Claim {
     pub wall_ms: u64,
     /// Where the epoch's segments continue.
     pub journal: JournalId,
-    pub start: JournalPos,
+    pub start: Mark,
     pub size_bytes: u64,
 }
 

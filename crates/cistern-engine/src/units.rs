@@ -69,6 +69,18 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct JournalPos(pub u64);
 
+/// What tells the history of a journal up to a position from that of its copies: a hash over everything that was
+/// written to it before.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Chain(pub u64);
+
+/// A boundary of groups in a journal, and the history that leads there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mark {
+    pub pos: JournalPos,
+    pub chain: Chain,
+}
+
 /// The identity of a volume, given at its creation and part of everything written for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VolumeId(pub uuid::Uuid);
@@ -81,8 +93,8 @@ pub struct JournalId(pub uuid::Uuid);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId(pub uuid::Uuid);
 
-/// Random bytes drawn by a writer for its epoch. They tell one writer's objects from another's
-/// and make every sealing key unique.
+/// Random bytes drawn by a writer for its epoch. They tell one writer's objects from another's,
+/// but not from those of its copies, and go into every sealing key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Salt(pub [u8; 16]);
 
@@ -101,6 +113,30 @@ macro_rules! show_uuid {
     )*};
 }
 show_uuid!(VolumeId, JournalId, RunId);
+
+/// What tells one sealing of a log object from every other one under the same key, those of a copied writer included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SealNonce(pub [u8; 8]);
+
+impl SealNonce {
+    /// What was drawn, mixed with a hash of what is to be sealed: two copies of a writer that draw alike and seal different
+    /// contents differ nevertheless.
+    pub fn mixed_with(self, content: u64) -> SealNonce {
+        SealNonce((u64::from_le_bytes(self.0) ^ content).to_le_bytes())
+    }
+}
+
+impl fmt::Debug for SealNonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SealNonce({:016x})", u64::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chain({:016x})", self.0)
+    }
+}
 
 impl fmt::Debug for Salt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

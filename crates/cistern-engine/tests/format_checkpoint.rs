@@ -11,7 +11,7 @@ use cistern_engine::{
         usage::{CHANGES_MAX, SegmentUsage, decode_usage, encode_usage},
     },
     map::RunMeta,
-    units::{Epoch, Extent, JournalPos, RunId, Salt, Seq},
+    units::{Chain, Epoch, Extent, JournalPos, RunId, Salt, Seq},
 };
 use golden::{env, journal, key, salt, volume};
 use proptest::prelude::*;
@@ -43,6 +43,7 @@ fn sample() -> Checkpoint {
         covered: Seq(41),
         journal: journal(),
         journal_pos: JournalPos(99_000),
+        journal_chain: Chain(0xfedc_ba98_7654_3210),
         size_bytes: 0x1_2345_6000,
         claim: LastClaim {
             seq: Seq(30),

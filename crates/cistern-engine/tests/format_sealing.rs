@@ -1,5 +1,6 @@
 //! Sealing and keys: what is bound to its place, what stays secret, what hostile bytes cannot do.
 
+use cistern_engine::units::SealNonce;
 use cistern_engine::{
     Error,
     codec::{KeySource, MasterKey, NotAuthentic, ObjectKind, Sealer, WrappedKey, hex},
@@ -10,7 +11,24 @@ use proptest::prelude::*;
 mod golden;
 
 fn sealer(key: Option<&MasterKey>, of: u128, kind: ObjectKind, salted: u8, number: u64) -> Sealer {
-    Sealer::new(key, volume(of), kind, salt(salted), number)
+    Sealer::new(key, volume(of), kind, salt(salted), number).with_nonce(SealNonce(*b"01234567"))
+}
+
+/// A part that a copy of the writer sealed for the same place opens for whoever does not know which of the two it wants, but
+/// not where the other is known to be meant.
+#[test]
+fn the_nonce_of_a_sealing_is_proven() {
+    let key = key(1);
+    let of = |nonce: Option<&[u8; 8]>| {
+        let sealer = Sealer::new(Some(&key), volume(1), ObjectKind::Segment, salt(1), 1);
+        nonce.map_or(sealer.clone(), |nonce| sealer.with_nonce(SealNonce(*nonce)))
+    };
+    let mut sealed = Vec::new();
+    of(Some(b"original")).seal(8, b"bytes", &mut sealed);
+    assert_eq!(sealed.len(), 5 + 24);
+    assert!(of(None).open(8, &sealed).is_ok() && of(Some(b"original")).open(8, &sealed).is_ok());
+    assert_eq!(of(Some(b"the copy")).open(8, &sealed), Err(NotAuthentic));
+    assert_eq!(of(None).open(8 + (1 << 32), &sealed), Err(NotAuthentic));
 }
 
 /// A sealed part opens at its own place only: another key, volume, kind, salt, number or part
@@ -59,6 +77,9 @@ fn seals_are_as_the_format_says() {
     sealed.clear();
     sealer(Some(&key(7)), 3, ObjectKind::Run, 4, 5).seal(6, b"abc", &mut sealed);
     assert_eq!(hex::encode(&sealed), "7eeb9acc518239db419bbf49c619c291d0f84d");
+    sealed.clear();
+    sealer(Some(&key(7)), 3, ObjectKind::Segment, 4, 5).seal(6, b"abc", &mut sealed); // stores its nonce
+    assert_eq!(hex::encode(&sealed), "181c9414171e52e6a0ffd8be11bc46714afdb03031323334353637");
 }
 
 proptest! {

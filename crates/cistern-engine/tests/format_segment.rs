@@ -7,11 +7,11 @@ use cistern_engine::{
     Error, Result,
     codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, fields::put_varint},
     segment::{
-        Claim, Entry, EntryHead, EntryKind, FORMAT, Footer, FrameShape, MAPPINGS_MAX, Release, SealedSegment,
-        SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release, open_frame, open_raw,
-        read_head, read_tail,
+        Claim, Entry, EntryHead, EntryKind, FORMAT, Footer, FrameShape, JournalRange, MAPPINGS_MAX, Release,
+        SealedSegment, SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release, open_frame,
+        open_raw, read_head, read_tail,
     },
-    units::{BLOCK_BYTES, Epoch, Extent, FrameRef, JournalPos, Place, Seq},
+    units::{BLOCK_BYTES, Chain, Epoch, Extent, FrameRef, JournalPos, Mark, Place, SealNonce, Seq},
 };
 use golden::{corrupt, journal, key, noise, range, salt, slot, volume, whole};
 use proptest::prelude::*;
@@ -19,12 +19,12 @@ use proptest::prelude::*;
 mod golden;
 
 /// Bytes of the trailer, by the format.
-const TRAILER: usize = 72;
+const TRAILER: usize = 80;
 const SIZE: u64 = 0x1_2345_6000;
 static KEY: LazyLock<MasterKey> = LazyLock::new(|| key(1));
 
 fn builder(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> SegmentBuilder {
-    SegmentBuilder::new(key, slot, compression)
+    SegmentBuilder::new(key, slot, range(), compression)
 }
 
 /// The fixed segment of the golden files: two frames, a hole, allocated zeroes.
@@ -34,7 +34,7 @@ fn sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> Seal
     builder.zero(Extent::new(0x1_2234, 100), false);
     builder.zero(Extent::new(0x2_0000, 7), true);
     builder.data(0x3_0000, &[[0x11; BLOCK_BYTES], [0x22; BLOCK_BYTES]].concat());
-    builder.finish(range(), SIZE)
+    builder.finish(SIZE)
 }
 
 fn claim() -> Claim {
@@ -42,7 +42,7 @@ fn claim() -> Claim {
         host: "db-7.example.org".to_owned(),
         wall_ms: 1_700_000_000_123,
         journal: journal(),
-        start: JournalPos(77),
+        start: golden::mark(77),
         size_bytes: SIZE,
     }
 }
@@ -93,7 +93,8 @@ fn a_segment_reads_back() {
                     volume: volume(1),
                     epoch: Epoch(3),
                     seq: Seq(5),
-                    salt: salt(0x5a)
+                    salt: salt(0x5a),
+                    nonce: slot(1, 5).nonce.mixed_with(range().from.chain.0 ^ range().to.chain.0),
                 }
             );
             let footer = Footer { range: range(), size_bytes: SIZE, mappings: built.mappings.clone() };
@@ -125,7 +126,7 @@ fn claims_and_releases_read_back() {
     }
 }
 
-/// The bytes are what version 2 wrote, and what version 2 wrote still reads: these files stand
+/// The bytes are what version 3 wrote, and what version 3 wrote still reads: these files stand
 /// for objects in users' stores.
 #[test]
 fn golden_log_objects() {
@@ -134,7 +135,7 @@ fn golden_log_objects() {
             [("raw", Compression::None), ("lz4", Compression::Lz4), ("zstd", Compression::Zstd)]
         {
             let fresh = sample(key, compression, slot(1, 5));
-            let stored = golden::stored(&format!("segment-2-{name}-{suffix}.bin"), &fresh.body);
+            let stored = golden::stored(&format!("segment-3-{name}-{suffix}.bin"), &fresh.body);
             let expected = verify(key, &slot(1, 5), &fresh.body).unwrap();
             let (Entry::Segment(footer), frames) = verify(key, &slot(1, 5), &stored).unwrap() else {
                 panic!()
@@ -146,9 +147,9 @@ fn golden_log_objects() {
             }
         }
         let fresh = encode_claim(key, &slot(1, 5), &claim());
-        assert_eq!(golden::stored(&format!("claim-2-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("claim-3-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_release(key, &slot(1, 5), &release());
-        assert_eq!(golden::stored(&format!("release-2-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("release-3-{suffix}.bin"), &fresh), fresh);
     }
 }
 
@@ -220,7 +221,11 @@ fn swapped_objects_are_detected() {
             slot(2, 7),
             Slot { salt: salt(1), ..slot(2, 6) },
             Slot { epoch: Epoch(4), ..slot(2, 6) },
+            Slot { nonce: SealNonce([1; 8]), ..slot(2, 6) },
         ] {
+            if key.is_none() && other.nonce != slot(2, 6).nonce {
+                continue; // nothing is sealed under it
+            }
             let mut mixed = object[..object.len() - TRAILER].to_vec();
             let twin = sample(key, Compression::Lz4, other).body;
             mixed.extend_from_slice(&twin[twin.len() - TRAILER..]);
@@ -236,7 +241,7 @@ fn swapped_frames_are_detected() {
         let mut builder = builder(key, Compression::None, slot(1, 5));
         builder.data(1, &[1; BLOCK_BYTES]);
         builder.data(3, &[3; BLOCK_BYTES]);
-        let built = builder.finish(range(), SIZE);
+        let built = builder.finish(SIZE);
         let [Place::Frame(one), Place::Frame(two)] = [built.mappings[0].place, built.mappings[1].place]
         else {
             panic!()
@@ -254,6 +259,37 @@ fn swapped_frames_are_detected() {
         corrupt(open(5, &FrameRef { index: 1, ..one }, stored(&one)));
         corrupt(open(5, &one, &stored(&one)[1..]));
     }
+}
+
+/// A machine was cloned while it ran, its source of chance included: both sides draw the same for the same slot of the same
+/// epoch. What differs in content shares no key stream, at no offset; what is the same is the same object.
+#[test]
+fn copies_of_a_writer_never_share_a_key_stream() {
+    let mut state = 1;
+    let plain = [noise(&mut state, 4 * BLOCK_BYTES), noise(&mut state, 4 * BLOCK_BYTES)];
+    let other_end = Mark { pos: range().to.pos, chain: Chain(1) };
+    let other_begin = Mark { pos: JournalPos(0x1111_2223), chain: Chain(2) };
+    let sealed = |data: &[u8], range| {
+        let mut builder = SegmentBuilder::new(Some(&KEY), slot(1, 5), range, Compression::None);
+        builder.data(0, data);
+        builder.finish(SIZE).body
+    };
+    let first = sealed(&plain[0], range());
+    assert_eq!(first, sealed(&plain[0], range()));
+    let xor = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| a ^ b).collect::<Vec<_>>();
+    for range in [JournalRange { to: other_end, ..range() }, JournalRange { from: other_begin, ..range() }] {
+        let second = sealed(&plain[1], range);
+        assert_ne!(read_head(Seq(5), &first).unwrap(), read_head(Seq(5), &second).unwrap());
+        for block in 0..4 {
+            let stored = 8 + block * (BLOCK_BYTES + 24)..;
+            let plains = plain.each_ref().map(|plain| &plain[block * BLOCK_BYTES..][..BLOCK_BYTES]);
+            let shared = xor(&first[stored.clone()][..BLOCK_BYTES], &second[stored][..BLOCK_BYTES]);
+            let alike = shared.iter().zip(xor(plains[0], plains[1])).filter(|(a, b)| **a == *b).count();
+            assert!(alike < 64, "{alike} bytes of block {block} have the same key stream"); // 16 by chance
+        }
+    }
+    let claims = [1, 2].map(|wall_ms| encode_claim(Some(&KEY), &slot(1, 5), &Claim { wall_ms, ..claim() }));
+    assert_ne!(read_head(Seq(5), &claims[0]).unwrap(), read_head(Seq(5), &claims[1]).unwrap());
 }
 
 /// With encryption nothing but identities, kinds and lengths can be read from an object.
@@ -314,7 +350,7 @@ fn random_blocks_cost_little() {
         builder.data(block, &noise(&mut state, BLOCK_BYTES));
     }
     assert_eq!(builder.mappings(), blocks.len());
-    let built = builder.finish(range(), 100 << 40);
+    let built = builder.finish(100 << 40);
     let Place::Frame(last) = built.mappings.last().unwrap().place else { panic!() };
     let footer = built.body.len() - (last.offset + last.stored) as usize - TRAILER;
     let ratio = built.body.len() as f64 / built.data_bytes as f64;
@@ -334,7 +370,7 @@ fn a_long_footer_asks_for_more() {
     for i in 0..MAPPINGS_MAX as u64 - 1 {
         builder.zero(Extent::new(1000 + i * 1_000_000, 300_000), i % 2 == 0);
     }
-    let built = builder.finish(range(), SIZE);
+    let built = builder.finish(SIZE);
     let bytes = built.body.len() as u64;
     let read = |from: u64| read_tail(None, volume(1), Seq(5), bytes, &built.body[from as usize..]).unwrap();
     assert_eq!(read(bytes - 10), Tail::NeedMore { from: bytes - TAIL_BYTES });
@@ -358,7 +394,7 @@ fn consecutive_blocks_share_frames() {
             block += piece;
         }
         builder.data(60, &data[..BLOCK_BYTES]);
-        let built = builder.finish(range(), SIZE);
+        let built = builder.finish(SIZE);
         let extents: Vec<_> = built.mappings.iter().map(|m| (m.extent.start, m.extent.len)).collect();
         assert_eq!(extents, [(10, 6), (16, 16), (32, 16), (48, 2), (60, 1)]);
         let (_, frames) = verify(None, &slot(1, 5), &built.body).unwrap();
@@ -370,12 +406,15 @@ fn consecutive_blocks_share_frames() {
 #[test]
 fn other_versions_and_foreign_objects_are_named() {
     let mut object = encode_release(None, &slot(1, 5), &release()).to_vec();
-    *object.last_mut().unwrap() = 3;
+    *object.last_mut().unwrap() = 4;
     let result = whole(None, &slot(1, 5), &object);
-    assert!(matches!(result, Err(Error::Version { found: 3, known: 2, .. })), "{result:?}");
-    let older = golden::stored("release-1-plain.bin", &[]);
-    let result = whole(None, &slot(1, 5), &older);
-    assert!(matches!(result, Err(Error::Version { found: 1, known: 2, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Version { found: 4, known: 3, .. })), "{result:?}");
+    for version in [1, 2] {
+        let older = golden::stored(&format!("release-{version}-plain.bin"), &[]);
+        let result = whole(None, &slot(1, 5), &older);
+        let Err(Error::Version { found, known: 3, .. }) = result else { panic!("{result:?}") };
+        assert_eq!(found, version);
+    }
     let foreign = corrupt(whole(None, &slot(1, 5), &[b'x'; 500]));
     assert!(foreign.contains("not a cistern object"), "{foreign}");
 }
@@ -388,7 +427,7 @@ fn blocks_of_raw_frames_are_read_alone() {
     for key in [None, Some(&*KEY)] {
         let mut builder = builder(key, Compression::Lz4, slot(1, 5));
         builder.data(32, &data);
-        let built = builder.finish(range(), SIZE);
+        let built = builder.finish(SIZE);
         let Place::Frame(frame) = built.mappings[0].place else { panic!() };
         let sealer = Sealer::new(key, volume(1), ObjectKind::Segment, salt(0x5a), 5);
         let shape = FrameShape::new(key.is_some());
@@ -425,12 +464,12 @@ fn packed_frames_are_never_taken_for_raw() {
         let unit = BLOCK_BYTES + sealer.overhead();
         let mut padded = 0;
         // So much noise and the rest zeroes: every length around that of a raw block comes up.
-        for noisy in 4000..4112 {
+        for noisy in 4000..4120 {
             let mut data = vec![0; 2 * BLOCK_BYTES];
             data[..noisy].copy_from_slice(&noise(&mut 1, noisy));
             let mut builder = builder(key, Compression::Lz4, slot(1, 5));
             builder.data(0, &data);
-            let built = builder.finish(range(), SIZE);
+            let built = builder.finish(SIZE);
             let Place::Frame(frame) = built.mappings[0].place else { panic!() };
             assert!(!FrameShape::new(key.is_some()).is_raw(&frame), "{noisy}");
             let stored = &built.body[frame.offset as usize..][..frame.stored as usize];
@@ -473,7 +512,7 @@ proptest! {
             }
             block = extent.end();
         }
-        let built = builder.finish(range(), SIZE);
+        let built = builder.finish(SIZE);
         let (entry, frames) = verify(key, &slot(1, 5), &built.body).unwrap();
         let Entry::Segment(footer) = entry else { panic!() };
         prop_assert_eq!(&footer.mappings, &built.mappings);

@@ -4,7 +4,7 @@
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
     segment::{Entry, MAPPINGS_MAX, open_frame, open_raw},
-    units::{BLOCK_BYTES, Extent, FrameRef, JournalPos, Mapping, Place, Seq, VOLUME_BYTES_MAX},
+    units::{BLOCK_BYTES, Chain, Extent, FrameRef, JournalPos, Mapping, Mark, Place, Seq, VOLUME_BYTES_MAX},
 };
 use golden::{corrupt, journal, salt, slot, volume, whole};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 mod golden;
 
 /// The version of log objects, by the format.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     let mut object = [&MAGIC[..], &[FORMAT], frames].concat();
@@ -26,20 +26,23 @@ fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     object.extend_from_slice(&3_u64.to_le_bytes());
     object.extend_from_slice(&5_u64.to_le_bytes());
     object.extend_from_slice(&salt(0x5a).0);
+    object.extend_from_slice(&[9; 8]);
     object.extend_from_slice(&(offset as u32).to_le_bytes());
     object.extend_from_slice(&((trailer - offset) as u32).to_le_bytes());
     object.extend_from_slice(&[kind, 0, 0, 0]);
     object.extend_from_slice(&crc32c(&object[trailer..]).to_le_bytes());
     object.extend_from_slice(&MAGIC);
     object.push(FORMAT);
-    assert_eq!(object.len() - trailer, 72);
+    assert_eq!(object.len() - trailer, 80);
     object
 }
 
 fn footer(from: u64, to: u64, size: u64, count: u32, mappings: &[u8]) -> Vec<u8> {
     let mut out = journal().0.as_bytes().to_vec();
     out.extend_from_slice(&from.to_le_bytes());
+    out.extend_from_slice(&0x0f_u64.to_le_bytes());
     out.extend_from_slice(&to.to_le_bytes());
+    out.extend_from_slice(&0x70_u64.to_le_bytes());
     out.extend_from_slice(&size.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());
     out.extend_from_slice(mappings);
@@ -78,7 +81,8 @@ fn a_segment_made_by_the_book_reads() {
         mapping(25, 3, Place::Zero),
     ];
     assert_eq!(read.mappings, expected);
-    assert_eq!((read.range.from, read.range.to, read.size_bytes), (JournalPos(1), JournalPos(2), 512));
+    let mark = |pos, chain| Mark { pos: JournalPos(pos), chain: Chain(chain) };
+    assert_eq!((read.range.from, read.range.to, read.size_bytes), (mark(1, 0x0f), mark(2, 0x70), 512));
 }
 
 /// Content out of bounds is refused even under a right seal.

@@ -19,7 +19,7 @@ use cistern_engine::{
     env::real::RealEnv,
     log::{ClaimOutcome, ClaimRequest, LocalJournal, VolumeKeys, claim, read_identity},
     store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
-    units::{JournalId, JournalPos, VolumeId},
+    units::{JournalId, Mark, VolumeId},
     volume::{CreateOptions, OpenOptions, Volume, admin},
 };
 use volume_support::{Host, MIB, close, noise, read};
@@ -149,8 +149,7 @@ async fn a_late_checkpoint_of_a_removed_volume_hides_nothing() {
 
     let identity = read_identity(store.as_ref()).await.expect("an identity");
     let keys = VolumeKeys::unlock(&host.env, store.as_ref(), &identity, &host.key).await.expect("unlocked");
-    let local =
-        LocalJournal { id: JournalId(uuid::Uuid::nil()), tail: JournalPos(0), appended: JournalPos(0) };
+    let local = LocalJournal { id: JournalId(uuid::Uuid::nil()), marks: vec![Mark::default()] };
     let request =
         ClaimRequest { host: "here".into(), take_over: false, local, size_at_creation: identity.size_bytes };
     let claimed =

@@ -49,7 +49,7 @@ const SALT: Salt = Salt([2; 16]);
 const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
 /// Version byte of the objects of the log.
-const LOG_FORMAT: u8 = 2;
+const LOG_FORMAT: u8 = 3;
 /// Version byte of checkpoints.
 const CHECKPOINT_FORMAT: u8 = 2;
 /// Version byte of every other format; each has its own constant.
@@ -101,6 +101,7 @@ fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(SEQ.0.to_le_bytes());
     object.extend(SALT.0);
+    object.extend([6; 8]); // the nonce
     object.extend((offset as u32).to_le_bytes());
     object.extend(((trailer - offset) as u32).to_le_bytes());
     object.extend([kind.sealed_as() as u8, 0, 0, 0]);

@@ -154,6 +154,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         | Error::InUse { .. }
         | Error::Locked(_)
         | Error::Fenced { .. }
+        | Error::Copied { .. }
         | Error::StaleJournal(_)
         | Error::Corrupt { .. }
         | Error::Version { .. }

@@ -1,11 +1,12 @@
 //! Sealing: the parts of an object made unforgeable and bound to their place.
 //!
 //! With a key: AES-256-GCM under a key of this one object, HKDF-SHA256(master key, salt, kind,
-//! volume, number); the part is the nonce. Without a key: CRC32C over the same identity, the part and
+//! volume, number); the part is the nonce, and for objects of the log half of it, beside the nonce of the sealing that
+//! is stored with every part. Without a key: CRC32C over the same identity, the part and
 //! the bytes. Either way a part that was changed, or that comes from another volume, object, kind
 //! or place, does not open.
 //!
-//! Invariant that callers keep: one (volume, kind, salt, number, part) seals one content only.
+//! Invariant that callers keep: one (volume, kind, salt, number, nonce, part) seals one content only.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -13,11 +14,14 @@ use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, MAX_TAG_LEN, NONCE_LEN, Nonce, UnboundKey},
     hkdf,
 };
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
+use crc_fast::{
+    CrcAlgorithm::{Crc32Iscsi, Crc64Nvme},
+    Digest,
+};
 use zeroize::Zeroizing;
 
 use super::keys::{KEY_BYTES, KeyBytes, MasterKey};
-use crate::units::{Salt, VolumeId};
+use crate::units::{Salt, SealNonce, VolumeId};
 
 /// Names what the derived keys are for; a later way of sealing takes another name.
 const DERIVE_LABEL: &[u8] = b"cistern object 1";
@@ -25,8 +29,11 @@ const DERIVE_LABEL: &[u8] = b"cistern object 1";
 const IDENTITY_BYTES: usize = 16 + 16 + 1 + 8;
 /// Bytes of a CRC32C.
 const CRC_BYTES: usize = 4;
+/// Bytes of the nonce of a sealing.
+const SEAL_NONCE_BYTES: usize = size_of::<SealNonce>();
 
 const _: () = assert!(MAX_TAG_LEN == 16);
+const _: () = assert!(SEAL_NONCE_BYTES + size_of::<u32>() == NONCE_LEN);
 
 /// What an object is. Part of every seal, so that no object passes for another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +49,14 @@ pub enum ObjectKind {
     Hot = 8,
 }
 
+impl ObjectKind {
+    /// Whether each part is stored with the nonce of its sealing: the salt is the epoch's, which copies of a writer
+    /// have in common. All other objects draw their own.
+    const fn stores_nonce(self) -> bool {
+        matches!(self, ObjectKind::Segment | ObjectKind::Claim | ObjectKind::Release)
+    }
+}
+
 /// The bytes are not what was sealed at this place with this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its seal does not fit: damaged, out of place, or sealed with another key")]
@@ -49,11 +64,15 @@ pub struct NotAuthentic;
 
 /// Seals and opens the parts of one object. Cheap to clone; deriving one costs about 2 us.
 #[derive(Clone)]
-pub struct Sealer(Arc<Inner>);
+pub struct Sealer {
+    inner: Arc<Inner>,
+    /// Of what is sealed; what is opened must have it too. Without one, parts of any sealing open.
+    nonce: Option<SealNonce>,
+}
 
 enum Inner {
     /// AES-256-GCM.
-    Key(LessSafeKey),
+    Key { key: LessSafeKey, stores_nonce: bool },
     /// The state of CRC32C after the identity.
     Checksum(u64),
 }
@@ -66,24 +85,33 @@ impl Sealer {
         identity[16..32].copy_from_slice(volume.0.as_bytes());
         identity[32] = kind as u8;
         identity[33..].copy_from_slice(&number.to_le_bytes());
-        Self(Arc::new(match key {
-            Some(key) => Inner::Key(object_key(key, &identity)),
+        let inner = Arc::new(match key {
+            Some(key) => Inner::Key { key: object_key(key, &identity), stores_nonce: kind.stores_nonce() },
             None => {
                 let mut digest = Digest::new(Crc32Iscsi);
                 digest.update(&identity);
                 Inner::Checksum(digest.get_state())
             }
-        }))
+        });
+        Self { inner, nonce: None }
     }
 
-    /// Bytes that a sealed part has more than its plain bytes: 16 with a key, 4 without.
+    /// The sealer of one sealing of an object of the log: what is to be sealed, or known to be, with this nonce.
+    pub fn with_nonce(self, nonce: SealNonce) -> Self {
+        Self { nonce: Some(nonce), ..self }
+    }
+
+    /// Bytes that a sealed part has more than its plain bytes: 4 without a key, 16 with one, 24 in objects of the log.
     pub fn overhead(&self) -> usize {
-        Self::overhead_of(matches!(&*self.0, Inner::Key(_)))
+        match *self.inner {
+            Inner::Key { stores_nonce, .. } => overhead(true, stores_nonce),
+            Inner::Checksum(_) => overhead(false, false),
+        }
     }
 
-    /// The same without a sealer at hand.
-    pub const fn overhead_of(encrypted: bool) -> usize {
-        if encrypted { MAX_TAG_LEN } else { CRC_BYTES }
+    /// The same for `kind`, without a sealer at hand.
+    pub const fn overhead_of(kind: ObjectKind, encrypted: bool) -> usize {
+        overhead(encrypted, kind.stores_nonce())
     }
 
     /// Appends the sealed `plain` to `out`.
@@ -97,12 +125,16 @@ impl Sealer {
     /// Seals `out[from..]` in place and appends the overhead.
     pub fn seal_tail(&self, part: u64, out: &mut Vec<u8>, from: usize) {
         assert!(from <= out.len());
-        match &*self.0 {
-            Inner::Key(key) => {
+        match &*self.inner {
+            Inner::Key { key, stores_nonce } => {
+                let own =
+                    stores_nonce.then(|| self.nonce.expect("objects of the log are sealed with a nonce"));
+                let nonce = gcm_nonce(own, part).expect("offsets in objects of the log have 32 bits");
                 let tag = key
-                    .seal_in_place_separate_tag(nonce(part), Aad::empty(), &mut out[from..])
+                    .seal_in_place_separate_tag(nonce, Aad::empty(), &mut out[from..])
                     .expect("parts are far below the limit of GCM (64 GiB)");
                 out.extend_from_slice(tag.as_ref());
+                out.extend_from_slice(own.as_ref().map_or(&[], |own| &own.0));
             }
             Inner::Checksum(identity) => {
                 let crc = checksum(*identity, part, &out[from..]);
@@ -115,11 +147,10 @@ impl Sealer {
     pub fn open<'a>(&self, part: u64, sealed: &'a [u8]) -> Result<Cow<'a, [u8]>, NotAuthentic> {
         let at = sealed.len().checked_sub(self.overhead()).ok_or(NotAuthentic)?;
         let (body, tail) = sealed.split_at(at);
-        match &*self.0 {
-            Inner::Key(key) => {
+        match &*self.inner {
+            Inner::Key { key, .. } => {
                 let mut plain = vec![0; body.len()];
-                key.open_separate_gather(nonce(part), Aad::empty(), body, tail, &mut plain)
-                    .map_err(|_| NotAuthentic)?;
+                self.open_with(key, part, body, tail, &mut plain)?;
                 Ok(Cow::Owned(plain))
             }
             Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {
@@ -135,10 +166,8 @@ impl Sealer {
         let at = sealed.len().checked_sub(self.overhead()).ok_or(NotAuthentic)?;
         let (body, tail) = sealed.split_at(at);
         assert_eq!(body.len(), plain.len(), "the caller knows the length");
-        match &*self.0 {
-            Inner::Key(key) => key
-                .open_separate_gather(nonce(part), Aad::empty(), body, tail, plain)
-                .map_err(|_| NotAuthentic),
+        match &*self.inner {
+            Inner::Key { key, .. } => self.open_with(key, part, body, tail, plain),
             Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {
                 plain.copy_from_slice(body);
                 Ok(())
@@ -146,6 +175,37 @@ impl Sealer {
             Inner::Checksum(_) => Err(NotAuthentic),
         }
     }
+
+    /// Opens `body`, behind which lie the tag and, if there is one, the nonce of the sealing.
+    fn open_with(
+        &self,
+        key: &LessSafeKey,
+        part: u64,
+        body: &[u8],
+        tail: &[u8],
+        plain: &mut [u8],
+    ) -> Result<(), NotAuthentic> {
+        let (tag, stored) = tail.split_at(MAX_TAG_LEN);
+        let stored = stored.try_into().ok().map(SealNonce);
+        if self.nonce.is_some() && stored.is_some() && self.nonce != stored {
+            return Err(NotAuthentic);
+        }
+        let nonce = gcm_nonce(stored, part).ok_or(NotAuthentic)?;
+        key.open_separate_gather(nonce, Aad::empty(), body, tag, plain).map_err(|_| NotAuthentic)
+    }
+}
+
+const fn overhead(encrypted: bool, stores_nonce: bool) -> usize {
+    match (encrypted, stores_nonce) {
+        (false, _) => CRC_BYTES,
+        (true, false) => MAX_TAG_LEN,
+        (true, true) => MAX_TAG_LEN + SEAL_NONCE_BYTES,
+    }
+}
+
+/// CRC-64/NVME, which makes the nonces of different contents differ.
+pub fn crc64(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(Crc64Nvme, bytes)
 }
 
 /// CRC32C (Castagnoli) of bytes that are not sealed.
@@ -169,10 +229,17 @@ pub(super) fn expand(prk: &hkdf::Prk, info: &[&[u8]]) -> Zeroizing<KeyBytes> {
     key
 }
 
-fn nonce(part: u64) -> Nonce {
+/// The nonce of a part: beside that of the sealing, or alone. `None` if it does not fit beside it.
+fn gcm_nonce(sealing: Option<SealNonce>, part: u64) -> Option<Nonce> {
     let mut bytes = [0; NONCE_LEN];
-    bytes[..8].copy_from_slice(&part.to_le_bytes());
-    Nonce::assume_unique_for_key(bytes)
+    match sealing {
+        Some(SealNonce(own)) => {
+            bytes[..SEAL_NONCE_BYTES].copy_from_slice(&own);
+            bytes[SEAL_NONCE_BYTES..].copy_from_slice(&u32::try_from(part).ok()?.to_le_bytes());
+        }
+        None => bytes[..8].copy_from_slice(&part.to_le_bytes()),
+    }
+    Some(Nonce::assume_unique_for_key(bytes))
 }
 
 fn checksum(identity: u64, part: u64, plain: &[u8]) -> u32 {

@@ -56,6 +56,9 @@ pub fn prefer_latency() {
     }
 }
 
+/// Bytes drawn from the kernel at once: so many it gives whole, without being interrupted.
+const KERNEL_DRAW_BYTES_MAX: usize = 256;
+
 /// Clock, randomness and threads of the machine. Must be made inside a tokio runtime.
 pub struct RealEnv {
     runtime: tokio::runtime::Handle,
@@ -105,8 +108,17 @@ impl Environment for RealEnv {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
     }
 
+    /// The library's generator lies in the memory of this process, and a machine cloned while it runs has it twice. It notices
+    /// that on some platforms only; the kernel does wherever the hypervisor tells it. One of the two is enough.
     fn random(&self, out: &mut [u8]) {
         aws_lc_rs::rand::fill(out).expect("the system's random source works");
+        for part in out.chunks_mut(KERNEL_DRAW_BYTES_MAX) {
+            let mut drawn = [0; KERNEL_DRAW_BYTES_MAX];
+            // SAFETY: `drawn` has room for as many bytes as are asked for.
+            let count = unsafe { libc::getrandom(drawn.as_mut_ptr().cast(), part.len(), 0) };
+            assert_eq!(usize::try_from(count), Ok(part.len()), "the kernel's random source works");
+            part.iter_mut().zip(drawn).for_each(|(byte, more)| *byte ^= more);
+        }
     }
 
     #[allow(clippy::disallowed_methods)] // this is the door

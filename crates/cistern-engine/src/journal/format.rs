@@ -9,7 +9,7 @@ use super::Record;
 use crate::{
     error::{Error, Result},
     sectors::SectorMask,
-    units::{BLOCK_BYTES, Extent, JournalId, VOLUME_BYTES_MAX, VolumeId},
+    units::{BLOCK_BYTES, Chain, Extent, JournalId, VOLUME_BYTES_MAX, VolumeId},
 };
 
 /// The format this version writes, and the newest it reads.
@@ -26,7 +26,7 @@ pub const GROUP_PAYLOAD_BLOCKS_MAX: u64 = 256;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"CSTNJRNL";
 const GROUP_MAGIC: [u8; 8] = *b"CSTNGRUP";
 const CRC_AT: usize = BLOCK_BYTES - 4;
-const RECORDS_AT: usize = 64;
+const RECORDS_AT: usize = 80;
 /// Bytes of one record in a header.
 const RECORD_BYTES: usize = 16;
 /// Bytes of the checksum of one payload block in a header.
@@ -55,6 +55,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// The chain behind the group whose header is `block`: that holds the chain before it.
+pub fn chain_behind(block: &[u8]) -> Chain {
+    debug_assert_eq!(block.len(), BLOCK_BYTES);
+    Chain(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, block))
+}
+
 /// Whether a group of so many records and payload blocks fits its header.
 pub fn fits_header(records: usize, payload_blocks: u64) -> bool {
     payload_blocks <= GROUP_PAYLOAD_BLOCKS_MAX
@@ -75,6 +81,8 @@ pub struct Superblock {
     pub prewritten: u64,
     /// Where this incarnation began to write: no group from here on has a lower one.
     pub opened: u64,
+    /// The chain at `tail`.
+    pub chain: Chain,
 }
 
 impl Superblock {
@@ -98,6 +106,7 @@ impl Superblock {
             self.incarnation,
             self.prewritten,
             self.opened,
+            self.chain.0,
         ];
         for (n, value) in numbers.into_iter().enumerate() {
             put_u64(out, 48 + 8 * n, value);
@@ -126,6 +135,7 @@ impl Superblock {
             incarnation: u64_at(block, 88),
             prewritten: u64_at(block, 96),
             opened: u64_at(block, 104),
+            chain: Chain(u64_at(block, 112)),
         };
         let bounded = [sb.generation, sb.ring_blocks, sb.durable, sb.incarnation, sb.prewritten, sb.opened];
         let sane = bounded.into_iter().all(|n| n < POSITION_MAX)
@@ -145,6 +155,10 @@ pub struct GroupHeader {
     pub incarnation: u64,
     pub pos: u64,
     pub durable: u64,
+    /// The chain before the group.
+    pub chain: Chain,
+    /// Drawn when the journal was opened by the group's writer: copies that are opened apart differ in it.
+    pub opening: u64,
     pub records: Vec<Record>,
     /// CRC32C of each payload block.
     pub crcs: Vec<u32>,
@@ -157,6 +171,8 @@ pub struct Stamp {
     pub incarnation: u64,
     pub pos: u64,
     pub durable: u64,
+    pub chain: Chain,
+    pub opening: u64,
 }
 
 impl GroupHeader {
@@ -181,6 +197,8 @@ impl GroupHeader {
         put_u64(out, 40, stamp.pos);
         put_u64(out, 48, stamp.durable);
         put_u32(out, 56, crcs.len() as u32);
+        put_u64(out, 64, stamp.chain.0);
+        put_u64(out, 72, stamp.opening);
         let mut at = RECORDS_AT;
         for record in records {
             let (first, second) = encode_record(&record);
@@ -220,6 +238,8 @@ impl GroupHeader {
             incarnation: u64_at(block, 32),
             pos: u64_at(block, 40),
             durable: u64_at(block, 48),
+            chain: Chain(u64_at(block, 64)),
+            opening: u64_at(block, 72),
             records,
             crcs: (0..payload_blocks).map(|n| u32_at(block, crcs_at + n * CRC_BYTES)).collect(),
         };

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use super::{
     FILE_NAME,
     format::{
-        GROUP_PAYLOAD_BLOCKS_MAX, GroupHeader, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock, crc32c,
+        GROUP_PAYLOAD_BLOCKS_MAX, GroupHeader, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock,
+        chain_behind, crc32c,
     },
     group::Group,
     ring::Ring,
@@ -19,7 +20,7 @@ use crate::{
     disk::{AlignedBuf, Disk, DiskFile},
     env::{Env, Task},
     error::{Error, Result},
-    units::{BLOCK_BYTES, Extent, JournalId, JournalPos},
+    units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos},
 };
 
 /// Blocks that may be written and not synced (64 MiB): so far behind an invalid group recovery
@@ -46,6 +47,8 @@ pub(super) struct Found {
 pub(super) struct Walked {
     /// First positions of the valid groups.
     pub starts: VecDeque<u64>,
+    /// The chain before each of them, and behind the last.
+    pub chains: VecDeque<Chain>,
     /// Behind the last valid group.
     pub head: u64,
     /// Up to where superblock and valid groups say that it was synced.
@@ -95,15 +98,24 @@ pub(super) async fn walk(
 ) -> Result<Walked> {
     let sb = &found.superblock;
     let mut window = Window::new(env, &found.ring, sb.tail + found.ring.blocks);
-    let mut walked =
-        Walked { starts: VecDeque::new(), head: sb.tail, durable: sb.durable, incarnation: 0, damage: None };
-    while let Some(header) = window.group(sb, walked.head, walked.incarnation).await? {
+    let mut walked = Walked {
+        starts: VecDeque::new(),
+        chains: VecDeque::from([sb.chain]),
+        head: sb.tail,
+        durable: sb.durable,
+        incarnation: 0,
+        damage: None,
+    };
+    let mut chain = sb.chain;
+    while let Some((header, behind)) = window.group(sb, walked.head, chain, walked.incarnation).await? {
         let payload = window.blocks(header.pos + 1, header.crcs.len() as u64).await?;
         if !crcs_match(&header.crcs, payload) {
             break;
         }
         visit(&header, payload)?;
+        chain = behind;
         walked.starts.push_back(header.pos);
+        walked.chains.push_back(chain);
         walked.incarnation = header.incarnation;
         walked.head = header.next();
         walked.durable = walked.durable.max(header.durable);
@@ -260,11 +272,20 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The header of the group that may continue the chain at `pos`, behind a group of this
-    /// incarnation.
-    async fn group(&mut self, sb: &Superblock, pos: u64, incarnation: u64) -> Result<Option<GroupHeader>> {
-        let header = decode_at(self.blocks(pos, 1).await?, sb.journal, pos);
+    /// The header of the group that may continue `chain` at `pos`, behind a group of this
+    /// incarnation; and the chain behind it.
+    async fn group(
+        &mut self,
+        sb: &Superblock,
+        pos: u64,
+        chain: Chain,
+        incarnation: u64,
+    ) -> Result<Option<(GroupHeader, Chain)>> {
+        let block = self.blocks(pos, 1).await?;
+        let header = decode_at(block, sb.journal, pos).map(|header| (header, chain_behind(block)));
         let incarnation = if pos >= sb.opened { incarnation.max(sb.incarnation) } else { incarnation };
-        Ok(header.filter(|h| h.incarnation >= incarnation && h.next() <= self.limit))
+        let continues =
+            |h: &GroupHeader| h.chain == chain && h.incarnation >= incarnation && h.next() <= self.limit;
+        Ok(header.filter(|(header, _)| continues(header)))
     }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    units::{BLOCK_BYTES, Extent, JournalPos},
+    units::{BLOCK_BYTES, Chain, Extent, JournalPos, Mark},
 };
 
 /// Blocks of one batch (4 MiB): long enough for full speed, short enough that a flush that comes
@@ -99,6 +99,8 @@ pub(super) struct State {
     at: Frontiers,
     /// First positions of all groups between `freed` and `appended`.
     starts: VecDeque<u64>,
+    /// The chain before each of these groups that was written, and behind the last such one.
+    chains: VecDeque<Chain>,
     /// Sealed groups in memory: consecutive, the newest last.
     memory: VecDeque<Arc<Group>>,
     /// Bytes of `memory` and of the open group, and the part of them that is not written.
@@ -124,13 +126,16 @@ impl State {
         tail: u64,
         head: u64,
         starts: VecDeque<u64>,
+        chains: VecDeque<Chain>,
     ) -> State {
+        debug_assert_eq!(chains.len(), starts.len() + 1);
         debug_assert!(tail <= head && head - tail <= ring_blocks);
         State {
             ring_blocks,
             memory_bytes_max: usize::try_from(memory_bytes_max).unwrap_or(usize::MAX),
             at: Frontiers { appended: head, taken: head, written: head, durable: head, freed: tail, tail },
             starts,
+            chains,
             memory: VecDeque::new(),
             memory_bytes: 0,
             queued_bytes: 0,
@@ -335,9 +340,37 @@ impl State {
         Some(Batch { groups, start, end, durable: self.at.durable })
     }
 
-    /// The batch was written.
-    pub fn finish_batch(&mut self, batch: &Batch) {
+    /// The chain behind everything that was written.
+    pub fn written_chain(&self) -> Chain {
+        *self.chains.back().expect("there is one more than groups")
+    }
+
+    /// The chain at `freed`.
+    pub fn freed_chain(&self) -> Chain {
+        *self.chains.front().expect("there is one more than groups")
+    }
+
+    /// The mark at `pos`, if a group that is not freed begins there and everything before it was written; or if that is
+    /// the end.
+    pub fn mark_at(&self, pos: u64) -> Option<Mark> {
+        let n = self.starts.partition_point(|&start| start < pos);
+        if self.starts.get(n).copied().unwrap_or(self.at.appended) != pos {
+            return None;
+        }
+        self.chains.get(n).map(|&chain| Mark { pos: JournalPos(pos), chain })
+    }
+
+    /// Every mark from `freed` to the end of what was written, ascending.
+    pub fn marks(&self) -> Vec<Mark> {
+        let ends = self.starts.iter().copied().chain([self.at.appended]);
+        ends.zip(&self.chains).map(|(pos, &chain)| Mark { pos: JournalPos(pos), chain }).collect()
+    }
+
+    /// The batch was written; `chains` are those behind each of its groups.
+    pub fn finish_batch(&mut self, batch: &Batch, chains: &[Chain]) {
         debug_assert_eq!(self.at.written, batch.start);
+        debug_assert_eq!(batch.groups.len(), chains.len());
+        self.chains.extend(chains);
         self.at.written = batch.end;
         self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
         self.evict();
@@ -446,6 +479,7 @@ impl State {
                 break;
             }
             self.starts.pop_front();
+            self.chains.pop_front();
             self.at.freed = end;
         }
         let freed = self.memory.partition_point(|group| group.start().0 < self.at.freed);

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Shared,
-    format::{GroupHeader, Stamp, Superblock},
+    format::{GroupHeader, Stamp, Superblock, chain_behind},
     recover::UNSYNCED_BLOCKS_MAX,
     state::{BATCH_GROUPS_MAX, Batch},
 };
@@ -42,6 +42,8 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     /// As last synced.
     superblock: Superblock,
+    /// Goes into every group's header, and so into the chain.
+    opening: u64,
     /// In the first lap, positions before this one have been written once.
     prewritten: u64,
     headers: AlignedBuf,
@@ -65,10 +67,11 @@ impl Drop for Writer {
 
 impl Writer {
     pub fn new(shared: Arc<Shared>, superblock: Superblock, head: u64, lock: Box<dyn Send + Sync>) -> Writer {
+        let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
         let headers = AlignedBuf::zeroed(BATCH_GROUPS_MAX * BLOCK_BYTES);
         let zeroes = AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES);
-        Writer { shared, superblock, prewritten, headers, zeroes, _lock: lock }
+        Writer { shared, superblock, opening, prewritten, headers, zeroes, _lock: lock }
     }
 
     /// Writes until the journal is closed or stopped.
@@ -126,12 +129,16 @@ impl Writer {
         if batch.end - batch.start < FILL_FOR_BLOCKS_MAX && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
             self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
         }
+        let mut chain = self.shared.lock().written_chain();
+        let mut chains = Vec::with_capacity(batch.groups.len());
         for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
             let stamp = Stamp {
                 journal: self.superblock.journal,
                 incarnation: self.superblock.incarnation,
                 pos: group.start().0,
                 durable: batch.durable,
+                chain,
+                opening: self.opening,
             };
             GroupHeader::encode(
                 stamp,
@@ -139,6 +146,8 @@ impl Writer {
                 group.crcs(),
                 header,
             );
+            chain = chain_behind(header);
+            chains.push(chain);
         }
         let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
         for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
@@ -147,19 +156,20 @@ impl Writer {
         }
         self.shared.ring.write(batch.start, &parts).await?;
         self.prewritten = self.prewritten.max(batch.end);
-        self.shared.lock().finish_batch(&batch);
+        self.shared.lock().finish_batch(&batch, &chains);
         Ok(())
     }
 
     /// Syncs what is written, with a superblock where it is due or wanted.
     async fn sync(&mut self, with_superblock: bool) -> Result<()> {
-        let (at, with_superblock) = {
+        let (at, chain, with_superblock) = {
             let state = self.shared.lock();
-            (state.frontiers(), with_superblock || state.tail_is_due())
+            (state.frontiers(), state.freed_chain(), with_superblock || state.tail_is_due())
         };
         let next = with_superblock.then(|| Superblock {
             generation: self.superblock.generation + 1,
             tail: at.freed,
+            chain,
             durable: at.durable,
             prewritten: self.prewritten,
             ..self.superblock.clone()

@@ -1,7 +1,8 @@
 //! Appending to the log: sealed slots, resolved one by one, committed in order.
 //!
-//! A slot is a seq that was handed out for one content and is never used for another, so a key and
-//! nonce never meet twice. [`LogWriter::append`] returns only when it is known what the slot
+//! A slot is a seq that this process hands out for one content and never for another. A copy of the process (a restored
+//! snapshot, a cloned machine) may seal other content for it, under the same key; the nonce of the sealing then
+//! differs, and tells whose object lies there. [`LogWriter::append`] returns only when it is known what the slot
 //! holds. The caller commits slots in order, and after the loss of one it gives up the later ones.
 
 use std::{
@@ -24,9 +25,9 @@ use crate::{
         keys,
         presence::Presence,
     },
-    segment::{Release, Slot, encode_release},
+    segment::{EntryHead, Release, Slot, encode_release, read_head},
     store::{Put, SharedStore, StoreError, Stores},
-    units::{Epoch, Salt, Seq},
+    units::{Epoch, Salt, SealNonce, Seq},
 };
 
 /// A put that took longer than this to resolve (suspend counts) re-validates the epoch: the claim
@@ -100,24 +101,27 @@ impl LogWriter {
     /// Hands out the next slot, for one content only.
     pub fn next_slot(&self) -> Slot {
         let seq = Seq(self.inner.next_seq.fetch_add(1, Ordering::Relaxed));
-        let Inner { keys, epoch, salt, .. } = &*self.inner;
-        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt }
+        let Inner { env, keys, epoch, salt, .. } = &*self.inner;
+        let nonce = SealNonce(env.random_bytes());
+        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
     }
 
     /// Puts `body` into its slot and returns when it is known what the slot holds. Tries for as long
     /// as the store is away.
     ///
     /// # Errors
-    /// `Fenced` when another writer's claim or object of a later epoch is there; `Gone` when the volume is not.
+    /// `Fenced` when another writer's claim or object of a later epoch is there; `Copied` when an object of this
+    /// epoch is there that was not sealed here; `Gone` when the volume is not.
     pub async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let Inner { env, store, .. } = &*self.inner;
         let key = keys::entry(slot.seq);
+        let ours = read_head(slot.seq, &body)?;
         let began = env.now();
         loop {
             self.confirm(false).await?;
             let answer = match store.put_if_absent(&key, body.clone()).await {
                 Ok(Put::Created) => Ok(Appended::Ours),
-                Ok(Put::Exists) => self.who_is_there(slot, body.len() as u64).await,
+                Ok(Put::Exists) => self.who_is_there(&ours, body.len() as u64).await,
                 Err(e) => Err(e.into()),
             };
             match answer {
@@ -159,23 +163,26 @@ impl LogWriter {
         }
     }
 
-    /// Tells our own object (a lost reply) from a fenced writer's and from the one that fences us.
-    async fn who_is_there(&self, slot: &Slot, object_bytes: u64) -> Result<Appended> {
+    /// Tells our own object (a lost reply) from a fenced writer's, from the one that fences us and from one of a copy
+    /// of this writer.
+    async fn who_is_there(&self, ours: &EntryHead, object_bytes: u64) -> Result<Appended> {
         let Inner { store, keys, epoch, .. } = &*self.inner;
-        let key = keys::entry(slot.seq);
+        let key = keys::entry(ours.seq);
         let found = store.list_after(&key, "", 1).await?;
         let Some(listed) = found.into_iter().find(|l| l.key == key) else {
             return Err(Error::Unreachable(format!("{key} exists, but the store does not list it")));
         };
-        let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, slot.seq, &listed).await? else {
+        let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, ours.seq, &listed).await? else {
             return Ok(Appended::Taken); // another volume's: as void as a fenced writer's
         };
         if head.epoch > *epoch {
             return Err(Error::Fenced { ours: epoch.0, theirs: head.epoch.0 });
         }
-        if head.salt == slot.salt {
-            assert_eq!((head.epoch, listed.bytes), (slot.epoch, object_bytes), "a slot has one content");
+        if head == *ours && listed.bytes == object_bytes {
             return Ok(Appended::Ours);
+        }
+        if head.epoch == *epoch {
+            return Err(Error::Copied { seq: head.seq.0 });
         }
         Ok(Appended::Taken)
     }

@@ -16,7 +16,9 @@ use crate::{
     },
     env::Env,
     map::Levels,
-    units::{Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId},
+    units::{
+        Chain, Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId,
+    },
 };
 
 /// Version of the checkpoint's format that is written and read.
@@ -68,6 +70,7 @@ pub struct Checkpoint {
     /// Where the log's walk continues behind `covered`.
     pub journal: JournalId,
     pub journal_pos: JournalPos,
+    pub journal_chain: Chain,
     pub size_bytes: u64,
     pub claim: LastClaim,
     /// Ascending; every epoch that still has segments.

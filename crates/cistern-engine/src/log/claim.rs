@@ -9,25 +9,43 @@ use crate::{
     Error, Result,
     env::Env,
     log::{
-        LogWriter, VolumeKeys,
+        LogWriter, VolumeKeys, Walk,
         committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
     },
-    segment::{Claim, Entry, EntryHead, EntryKind, Slot, encode_claim},
+    segment::{Claim, Entry, EntryHead, Slot, encode_claim, read_head},
     store::{Put, SharedStore, Stores},
-    units::{Epoch, JournalId, JournalPos, Salt},
+    units::{Epoch, JournalId, Mark, Salt, SealNonce},
 };
 
 /// Lost races before giving up; each means another writer was faster.
 const ROUNDS_MAX: usize = 16;
 
 /// What lies in this host's state directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalJournal {
     pub id: JournalId,
-    /// From the oldest position still kept up to the newest.
-    pub tail: JournalPos,
-    pub appended: JournalPos,
+    /// Where its groups begin and end, ascending; one alone if it is empty.
+    pub marks: Vec<Mark>,
+}
+
+impl LocalJournal {
+    fn tail(&self) -> Mark {
+        *self.marks.first().expect("a journal begins somewhere")
+    }
+
+    fn end(&self) -> Mark {
+        *self.marks.last().expect("a journal ends somewhere")
+    }
+
+    fn is_empty(&self) -> bool {
+        self.marks.len() == 1
+    }
+
+    fn has(&self, mark: Mark) -> bool {
+        let found = self.marks.binary_search_by_key(&mark.pos, |m| m.pos);
+        found.is_ok_and(|n| self.marks[n] == mark)
+    }
 }
 
 /// Who wants the volume.
@@ -41,7 +59,7 @@ pub struct ClaimRequest {
     pub size_at_creation: u64,
 }
 
-/// A volume taken. Its epoch goes on in the journal at hand, from `committed.walk.journal_pos`.
+/// A volume taken. Its epoch goes on in the journal at hand, from `committed.walk.mark()`.
 pub struct Claimed {
     pub writer: LogWriter,
     pub committed: Committed,
@@ -50,8 +68,8 @@ pub struct Claimed {
 /// What came of asking for a volume.
 pub enum ClaimOutcome {
     Taken(Box<Claimed>),
-    /// The journal at hand is an older copy: the store has all it holds, and its positions are used
-    /// up. Nothing was claimed; come again with a fresh journal.
+    /// The journal at hand is an older copy: the store has all it holds, and what follows there is not in it. Nothing
+    /// was claimed; come again with a fresh journal.
     JournalObsolete,
 }
 
@@ -59,7 +77,7 @@ pub enum ClaimOutcome {
 ///
 /// # Errors
 /// `InUse` when another writer holds it and `take_over` is not set; `StaleJournal` when the journal at
-/// hand holds data of an epoch that was taken over; `Corrupt` when the store is behind the journal.
+/// hand holds data that cannot be shown to be in the store; `Corrupt` when the store is behind the journal.
 pub async fn claim(
     env: &Env,
     stores: &Stores,
@@ -70,14 +88,13 @@ pub async fn claim(
     for _ in 0..ROUNDS_MAX {
         let committed = read_committed(store.as_ref(), keys, request.size_at_creation).await?;
         check_holder(&committed, request)?;
-        let Some(start) = start_position(&committed, request.local)? else {
+        let Some(start) = start_mark(&committed.walk, &request.local)? else {
             return Ok(ClaimOutcome::JournalObsolete);
         };
         let salt = Salt(env.random_bytes());
         let seq = committed.walk.seq.next();
         let epoch = Epoch(committed.walk.epoch_max.0 + 1);
-        let slot = Slot { volume: keys.volume, epoch, seq, salt };
-        let head = EntryHead { kind: EntryKind::Claim, volume: keys.volume, epoch, seq, salt };
+        let slot = Slot { volume: keys.volume, epoch, seq, salt, nonce: SealNonce(env.random_bytes()) };
         let claim = Claim {
             host: request.host.clone(),
             wall_ms: env.wall_ms(),
@@ -86,6 +103,7 @@ pub async fn claim(
             size_bytes: committed.walk.size_bytes,
         };
         let body = encode_claim(keys.key.as_deref(), &slot, &claim);
+        let head = read_head(seq, &body)?;
         let object_bytes = body.len() as u64;
         let key = keys::entry(seq);
         let seen = committed.newest_name;
@@ -146,31 +164,118 @@ fn check_holder(committed: &Committed, request: &ClaimRequest) -> Result<()> {
 }
 
 /// Where in the journal at hand the epoch begins; `None` when that journal is obsolete. Refuses where
-/// going on would drop or replay wrongly.
-fn start_position(committed: &Committed, local: LocalJournal) -> Result<Option<JournalPos>> {
-    let walk = &committed.walk;
-    if local.id != walk.journal {
-        if local.tail == local.appended {
-            return Ok(Some(local.appended)); // empty: nothing of it can be lost or replayed
-        }
-        return Err(Error::StaleJournal(format!(
-            "the journal in the state directory holds {} MiB of acknowledged writes, but the volume was \
-             taken over since (epoch {}, host {}): they can neither be replayed nor dropped silently. Save them \
-             with `cistern journal export`, or give them up with `cistern journal discard`, then serve again",
-            (local.appended.0 - local.tail.0).div_ceil(256),
-            walk.epoch,
-            walk.claim.as_ref().map_or("unknown", |c| c.host.as_str()),
-        )));
+/// going on would drop or replay wrongly (docs/design/engine.md, "The claim decides").
+fn start_mark(walk: &Walk, local: &LocalJournal) -> Result<Option<Mark>> {
+    let is_last = local.id == walk.journal;
+    if is_last && local.has(walk.mark()) {
+        return Ok(Some(walk.mark()));
     }
-    if local.tail > walk.journal_pos {
+    if !is_last && local.is_empty() {
+        return Ok(Some(local.end())); // nothing of it can be lost or replayed
+    }
+    if is_last && local.tail().pos > walk.journal_pos {
         return Err(Error::corrupt(
             "store",
             format!(
                 "it is committed up to journal position {}, but the journal has freed everything before {}: the \
-                 store lost objects or was restored from an older copy",
-                walk.journal_pos, local.tail
+                 store lost objects or was restored from an older copy, or another copy of this journal was in use",
+                walk.journal_pos,
+                local.tail().pos
             ),
         ));
     }
-    Ok((local.appended >= walk.journal_pos).then_some(walk.journal_pos))
+    if local.is_empty() || walk.passed.contains(&(local.id, local.end())) {
+        return Ok(None);
+    }
+    let mib = (local.end().pos.0 - local.tail().pos.0).div_ceil(256);
+    let host = walk.claim.as_ref().map_or("unknown", |c| c.host.as_str());
+    let why = match is_last {
+        true => {
+            "went on with another copy of this journal (a copied or restored state directory, or machine)"
+        }
+        false => "was taken over since",
+    };
+    Err(Error::StaleJournal(format!(
+        "the journal in the state directory holds {mib} MiB of acknowledged writes that cannot be shown to be in the \
+         store: the volume {why} (epoch {}, host {host}). They can neither be replayed nor dropped silently. Save them \
+         with `cistern journal export`, or give them up with `cistern journal discard`, then serve again",
+        walk.epoch,
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{Chain, JournalPos};
+
+    fn mark((pos, chain): (u64, u64)) -> Mark {
+        Mark { pos: JournalPos(pos), chain: Chain(chain) }
+    }
+
+    fn journal(id: u128, marks: &[(u64, u64)]) -> LocalJournal {
+        LocalJournal {
+            id: JournalId(uuid::Uuid::from_u128(id)),
+            marks: marks.iter().copied().map(mark).collect(),
+        }
+    }
+
+    /// A walk over journal 1, which came through (10, 1), (20, 2) and (30, 3).
+    fn walk() -> Walk {
+        let mut walk = Walk::at_creation(1 << 20);
+        walk.journal = JournalId(uuid::Uuid::from_u128(1));
+        (walk.journal_pos, walk.journal_chain) = (JournalPos(30), Chain(3));
+        walk.passed = [(10, 1), (20, 2), (30, 3)].map(|m| (walk.journal, mark(m))).to_vec();
+        walk
+    }
+
+    fn start(local: &LocalJournal) -> Result<Option<(u64, u64)>> {
+        start_mark(&walk(), local).map(|start| start.map(|m| (m.pos.0, m.chain.0)))
+    }
+
+    fn begins(id: u128, marks: &[(u64, u64)]) -> Option<(u64, u64)> {
+        start(&journal(id, marks)).expect("not refused")
+    }
+
+    /// A journal goes on where the store ends if that is in its own past, and nowhere else.
+    #[test]
+    fn a_journal_goes_on_behind_its_own_past() {
+        assert_eq!(begins(1, &[(30, 3)]), Some((30, 3)));
+        assert_eq!(begins(1, &[(10, 1), (20, 2), (30, 3), (40, 4)]), Some((30, 3)));
+        assert_eq!(begins(2, &[(30, 7)]), Some((30, 7)), "empty, and new here");
+    }
+
+    /// What holds nothing that is not in the store is obsolete: an older copy, whether or not its superblock knows.
+    #[test]
+    fn an_older_copy_is_obsolete() {
+        for marks in [&[(10, 1), (20, 2)][..], &[(20, 2)], &[(5, 0), (10, 1)], &[(25, 9)], &[(30, 9)]] {
+            assert_eq!(begins(1, marks), None, "{marks:?}");
+        }
+    }
+
+    /// Acknowledged writes that cannot be shown to be in the store are refused wherever the positions lie: before the store's
+    /// end, at it or behind it.
+    #[test]
+    fn what_cannot_be_shown_to_be_stored_is_refused() {
+        let cases: [(u128, &[(u64, u64)]); 6] = [
+            (1, &[(10, 1), (20, 9)]),
+            (1, &[(20, 2), (30, 9)]),
+            (1, &[(20, 2), (30, 9), (40, 4)]),
+            (1, &[(20, 2), (29, 9), (31, 9)]),
+            (1, &[(10, 1), (15, 9)]),
+            (2, &[(10, 1), (30, 3)]),
+        ];
+        for (id, marks) in cases {
+            let refused = start(&journal(id, marks));
+            assert!(matches!(refused, Err(Error::StaleJournal(_))), "{marks:?}: {refused:?}");
+        }
+    }
+
+    /// A journal that has freed what the store does not have means that the store lost it, also if nothing else is left of it.
+    #[test]
+    fn a_store_that_is_behind_is_refused() {
+        for marks in [&[(31, 4), (40, 5)][..], &[(40, 5)]] {
+            let refused = start(&journal(1, marks));
+            assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! How a reader walks the log: a pure state machine from objects to what counts.
 //!
 //! The rules (docs/design/engine.md): a claim of a greater epoch starts that epoch at its journal
-//! position; a release ends the epoch it names; a segment counts if its epoch is the current one,
-//! not yet released, and its journal range begins where the last one ended. Everything else is void
+//! mark; a release ends the epoch it names; a segment counts if its epoch is the current one,
+//! not yet released, and its journal range begins at the very mark where the last one ended. Everything else is void
 //! and stepped over. The caller feeds objects in seq order without gaps.
 
 use crate::{
     log::checkpoint::{Checkpoint, EpochStart, LastClaim},
     segment::{Entry, EntryHead},
-    units::{Epoch, JournalId, JournalPos, Salt, Seq},
+    units::{Chain, Epoch, JournalId, JournalPos, Mark, Salt, Seq},
 };
 
 /// Where a walk stands.
@@ -23,6 +23,9 @@ pub struct Walk {
     /// The journal the epoch in force writes from, and up to where it is committed.
     pub journal: JournalId,
     pub journal_pos: JournalPos,
+    pub journal_chain: Chain,
+    /// Marks of journals that the walk came through, oldest first: what leads there is in the store.
+    pub passed: Vec<(JournalId, Mark)>,
     pub size_bytes: u64,
     pub claim: Option<LastClaim>,
     /// Every epoch so far and its salt, ascending by first seq.
@@ -47,6 +50,8 @@ impl Walk {
             epoch_max: Epoch(0),
             journal: JournalId(uuid::Uuid::nil()),
             journal_pos: JournalPos(0),
+            journal_chain: Chain(0),
+            passed: Vec::new(),
             size_bytes,
             claim: None,
             epochs: Vec::new(),
@@ -61,6 +66,8 @@ impl Walk {
             epoch_max: c.epoch,
             journal: c.journal,
             journal_pos: c.journal_pos,
+            journal_chain: c.journal_chain,
+            passed: vec![(c.journal, Mark { pos: c.journal_pos, chain: c.journal_chain })],
             size_bytes: c.size_bytes,
             claim: Some(c.claim.clone()),
             epochs: c.epochs.clone(),
@@ -70,6 +77,16 @@ impl Walk {
     /// Whether a writer holds the volume: claimed and not released.
     pub fn is_held(&self) -> bool {
         self.claim.as_ref().is_some_and(|c| !c.released)
+    }
+
+    /// Up to where the journal of the epoch in force is committed.
+    pub fn mark(&self) -> Mark {
+        Mark { pos: self.journal_pos, chain: self.journal_chain }
+    }
+
+    fn set_mark(&mut self, mark: Mark) {
+        (self.journal_pos, self.journal_chain) = (mark.pos, mark.chain);
+        self.passed.push((self.journal, mark));
     }
 
     /// The salt under which a counting object at `seq` was sealed.
@@ -92,7 +109,7 @@ impl Walk {
             Entry::Claim(claim) if head.epoch > self.epoch => {
                 self.epoch = head.epoch;
                 self.journal = claim.journal;
-                self.journal_pos = claim.start;
+                self.set_mark(claim.start);
                 self.claim = Some(LastClaim {
                     seq: head.seq,
                     host: claim.host.clone(),
@@ -112,9 +129,9 @@ impl Walk {
                 if head.epoch == self.epoch
                     && self.is_held()
                     && footer.range.journal == self.journal
-                    && footer.range.from == self.journal_pos =>
+                    && footer.range.from == self.mark() =>
             {
-                self.journal_pos = footer.range.to;
+                self.set_mark(footer.range.to);
                 self.size_bytes = footer.size_bytes;
                 Step::Applied
             }
@@ -131,17 +148,25 @@ pub fn salt_of(epochs: &[EpochStart], seq: Seq) -> Option<Salt> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{
         segment::{Claim, EntryKind, Footer, JournalRange, Release},
-        units::VolumeId,
+        units::{SealNonce, VolumeId},
     };
 
     const JOURNAL: JournalId = JournalId(uuid::Uuid::from_u128(7));
 
     fn head(kind: EntryKind, epoch: u64, seq: u64) -> EntryHead {
         let volume = VolumeId(uuid::Uuid::nil());
-        EntryHead { kind, volume, epoch: Epoch(epoch), seq: Seq(seq), salt: Salt([epoch as u8; 16]) }
+        let nonce = SealNonce([seq as u8; 8]);
+        EntryHead { kind, volume, epoch: Epoch(epoch), seq: Seq(seq), salt: Salt([epoch as u8; 16]), nonce }
+    }
+
+    /// The mark at a position of a journal of which no copy goes on.
+    fn mark(pos: u64) -> Mark {
+        Mark { pos: JournalPos(pos), chain: Chain(pos) }
     }
 
     fn claim(walk: &mut Walk, epoch: u64, start: u64) -> Step {
@@ -150,15 +175,19 @@ mod tests {
             host: format!("host{epoch}"),
             wall_ms: epoch,
             journal: JOURNAL,
-            start: JournalPos(start),
+            start: mark(start),
             size_bytes: walk.size_bytes,
         };
         walk.step(&head, &Entry::Claim(claim))
     }
 
     fn segment(walk: &mut Walk, epoch: u64, from: u64, to: u64) -> Step {
+        segment_between(walk, epoch, mark(from), mark(to))
+    }
+
+    fn segment_between(walk: &mut Walk, epoch: u64, from: Mark, to: Mark) -> Step {
         let head = head(EntryKind::Segment, epoch, walk.seq.0 + 1);
-        let range = JournalRange { journal: JOURNAL, from: JournalPos(from), to: JournalPos(to) };
+        let range = JournalRange { journal: JOURNAL, from, to };
         walk.step(&head, &Entry::Segment(Footer { range, size_bytes: walk.size_bytes, mappings: Vec::new() }))
     }
 
@@ -198,6 +227,48 @@ mod tests {
         assert_eq!(segment(&mut walk, 2, 10, 20), Step::Applied);
         assert_eq!(segment(&mut walk, 2, 20, 30), Step::Applied);
         assert_eq!(walk.journal_pos, JournalPos(30));
+    }
+
+    /// Two clones of a writer share epoch, journal and positions. Of two segments of the same length only what continues the
+    /// history of the one that came first counts.
+    #[test]
+    fn the_segments_of_clones_are_not_joined() {
+        let mut walk = Walk::at_creation(1 << 30);
+        claim(&mut walk, 1, 0);
+        let others = |pos| Mark { pos: JournalPos(pos), chain: Chain(1000 + pos) };
+        assert_eq!(segment(&mut walk, 1, 0, 10), Step::Applied);
+        assert_eq!(segment_between(&mut walk, 1, others(10), others(20)), Step::Void);
+        assert_eq!(segment(&mut walk, 1, 10, 20), Step::Applied);
+        assert_eq!(walk.mark(), mark(20));
+        let passed: Vec<_> = walk.passed.iter().map(|(_, mark)| mark.pos.0).collect();
+        assert_eq!(passed, [0, 10, 20]);
+    }
+
+    /// The marks of a clone: those up to position 3 are common to all.
+    fn mark_of(clone: u64, pos: u64) -> Mark {
+        Mark { pos: JournalPos(pos), chain: Chain(if pos <= 3 { pos } else { 100 * (1 + clone) + pos }) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// However the segments of two clones come to lie in the log, late, twice and mixed: what counts is the beginning of
+        /// one side's history.
+        #[test]
+        fn what_counts_of_clones_is_one_history(
+            objects in proptest::collection::vec((0..2_u64, 0..10_u64, 1..4_u64), 0..60),
+        ) {
+            let mut walk = Walk::at_creation(1 << 30);
+            claim(&mut walk, 1, 0);
+            for (clone, from, len) in objects {
+                segment_between(&mut walk, 1, mark_of(clone, from), mark_of(clone, from + len));
+            }
+            let marks: Vec<Mark> = walk.passed.iter().map(|(_, mark)| *mark).collect();
+            let is_of = |clone: u64| marks.iter().all(|m| *m == mark_of(clone, m.pos.0));
+            prop_assert!(is_of(0) || is_of(1), "{marks:?}");
+            prop_assert!(marks.windows(2).all(|pair| pair[0].pos < pair[1].pos));
+            prop_assert_eq!(marks.last(), Some(&walk.mark()));
+        }
     }
 
     /// Neither a late claim of an older epoch nor anything of a released epoch counts.

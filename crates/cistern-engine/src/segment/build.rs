@@ -20,6 +20,7 @@ const FRAME_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES;
 /// a frame between calls.
 pub struct SegmentBuilder {
     slot: Slot,
+    range: JournalRange,
     sealer: Sealer,
     compressor: Compressor,
     body: Vec<u8>,
@@ -31,11 +32,17 @@ pub struct SegmentBuilder {
 }
 
 impl SegmentBuilder {
-    pub fn new(key: Option<&MasterKey>, slot: Slot, compression: Compression) -> Self {
+    /// A segment for what `range` of the journal holds. The chains at its ends stand for the content: they go
+    /// into the nonce.
+    pub fn new(key: Option<&MasterKey>, slot: Slot, range: JournalRange, compression: Compression) -> Self {
+        assert!(range.from.pos <= range.to.pos);
         let kind = EntryKind::Segment.sealed_as();
+        let content = range.from.chain.0 ^ range.to.chain.0;
+        let slot = Slot { nonce: slot.nonce.mixed_with(content), ..slot };
         Self {
             slot,
-            sealer: Sealer::new(key, slot.volume, kind, slot.salt, slot.seq.0),
+            range,
+            sealer: Sealer::new(key, slot.volume, kind, slot.salt, slot.seq.0).with_nonce(slot.nonce),
             compressor: Compressor::new(compression),
             body: start_object(),
             mappings: Vec::new(),
@@ -102,14 +109,12 @@ impl SegmentBuilder {
         self.mappings.len() + usize::from(!self.pending.is_empty())
     }
 
-    /// The finished object: `range` is what of the journal it carries, `size_bytes` the size of the
-    /// volume as of the end of that range.
-    pub fn finish(mut self, range: JournalRange, size_bytes: u64) -> SealedSegment {
-        assert!(range.from <= range.to);
+    /// The finished object; `size_bytes` is the size of the volume as of the end of its range.
+    pub fn finish(mut self, size_bytes: u64) -> SealedSegment {
         self.flush();
         let mut body = self.body;
         append_end(&self.sealer, EntryKind::Segment, &self.slot, &mut body, |out| {
-            footer::encode(&range, size_bytes, &self.mappings, out);
+            footer::encode(&self.range, size_bytes, &self.mappings, out);
         });
         assert!(body.len() as u64 <= OBJECT_BYTES_MAX);
         SealedSegment { body: body.into(), mappings: self.mappings, data_bytes: self.data_bytes }

@@ -14,19 +14,19 @@ use super::{
 };
 use crate::{
     Error, Result,
-    codec::{MAGIC, MasterKey, Sealer, crc32c, fields::Fields},
-    units::{Epoch, JournalId, JournalPos, Salt, Seq, VolumeId},
+    codec::{MAGIC, MasterKey, Sealer, crc32c, crc64, fields::Fields},
+    units::{Chain, Epoch, JournalId, JournalPos, Mark, Salt, SealNonce, Seq, VolumeId},
 };
 
 /// Bytes of magic and version.
 pub(super) const PREFIX_BYTES: usize = 8;
-/// Bytes of the trailer: volume, epoch, seq, salt, footer's offset and length, kind, zeroes,
+/// Bytes of the trailer: volume, epoch, seq, salt, nonce, footer's offset and length, kind, zeroes,
 /// CRC32C, magic, version.
-pub(super) const TRAILER_BYTES: usize = 16 + 8 + 8 + 16 + 4 + 4 + 1 + 3 + 4 + PREFIX_BYTES;
+pub(super) const TRAILER_BYTES: usize = 16 + 8 + 8 + 16 + 8 + 4 + 4 + 1 + 3 + 4 + PREFIX_BYTES;
 /// Bytes of the trailer that its CRC32C covers.
 const CHECKED_BYTES: usize = TRAILER_BYTES - 4 - PREFIX_BYTES;
 
-const _: () = assert!(TRAILER_BYTES == 72);
+const _: () = assert!(TRAILER_BYTES == 80);
 const _: () = assert!(OBJECT_BYTES_MAX <= u32::MAX as u64);
 
 /// What the end of a log object gave.
@@ -52,7 +52,8 @@ pub fn encode_claim(key: Option<&MasterKey>, slot: &Slot, claim: &Claim) -> Byte
         let host = printable(&claim.host);
         out.extend_from_slice(&claim.wall_ms.to_le_bytes());
         out.extend_from_slice(claim.journal.0.as_bytes());
-        out.extend_from_slice(&claim.start.0.to_le_bytes());
+        out.extend_from_slice(&claim.start.pos.0.to_le_bytes());
+        out.extend_from_slice(&claim.start.chain.0.to_le_bytes());
         out.extend_from_slice(&claim.size_bytes.to_le_bytes());
         out.push(host.len() as u8);
         out.extend_from_slice(host.as_bytes());
@@ -85,9 +86,12 @@ fn encode_small(
     slot: &Slot,
     footer: impl FnOnce(&mut Vec<u8>),
 ) -> Bytes {
+    let mut plain = Vec::new();
+    footer(&mut plain);
+    let slot = Slot { nonce: slot.nonce.mixed_with(crc64(&plain)), ..*slot };
     let sealer = Sealer::new(key, slot.volume, kind.sealed_as(), slot.salt, slot.seq.0);
     let mut body = start_object();
-    append_end(&sealer, kind, slot, &mut body, footer);
+    append_end(&sealer.with_nonce(slot.nonce), kind, &slot, &mut body, |out| out.extend_from_slice(&plain));
     body.into()
 }
 
@@ -116,6 +120,7 @@ pub(super) fn append_end(
     body.extend_from_slice(&slot.epoch.0.to_le_bytes());
     body.extend_from_slice(&slot.seq.0.to_le_bytes());
     body.extend_from_slice(&slot.salt.0);
+    body.extend_from_slice(&slot.nonce.0);
     body.extend_from_slice(&(offset as u32).to_le_bytes());
     body.extend_from_slice(&((trailer - offset) as u32).to_le_bytes());
     body.extend_from_slice(&[kind.sealed_as() as u8, 0, 0, 0]);
@@ -125,7 +130,7 @@ pub(super) fn append_end(
     debug_assert_eq!(body.len() - trailer, TRAILER_BYTES);
 }
 
-/// The head of the log object at `seq`, out of its last bytes (72 suffice). Tells what the object
+/// The head of the log object at `seq`, out of its last bytes (80 suffice). Tells what the object
 /// says of itself, checked against damage only: `read_tail` proves it.
 pub fn read_head(seq: Seq, tail: &[u8]) -> Result<EntryHead> {
     Ok(read_trailer(seq, tail)?.head)
@@ -165,6 +170,7 @@ pub fn read_tail(
     let head = trailer.head;
     let sealer = Sealer::new(key, volume, head.kind.sealed_as(), head.salt, seq.0);
     let plain = sealer
+        .with_nonce(head.nonce)
         .open(footer.start.into(), &tail[at(footer.start)..at(footer.end)])
         .map_err(|e| corrupt(format!("footer: {e}")))?;
     let entry = decode_entry(&head, &plain, footer.start).map_err(|detail| corrupt(detail.to_owned()))?;
@@ -215,13 +221,14 @@ fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
     let epoch = Epoch(fields.u64()?);
     let seq = Seq(fields.u64()?);
     let salt = Salt(fields.array()?);
+    let nonce = SealNonce(fields.array()?);
     let (footer_offset, footer_bytes) = (fields.u32()?, fields.u32()?);
     let [kind, zeroes @ ..] = fields.array::<4>()?;
     let kind = [EntryKind::Segment, EntryKind::Claim, EntryKind::Release]
         .into_iter()
         .find(|known| known.sealed_as() as u8 == kind)?;
     (zeroes == [0; 3]).then_some(())?;
-    Some(Trailer { head: EntryHead { kind, volume, epoch, seq, salt }, footer_offset, footer_bytes })
+    Some(Trailer { head: EntryHead { kind, volume, epoch, seq, salt, nonce }, footer_offset, footer_bytes })
 }
 
 /// Where the footer lies: right before the trailer, and right behind the prefix but for segments.
@@ -261,7 +268,7 @@ fn decode_entry(head: &EntryHead, plain: &[u8], footer_at: u32) -> Result<Entry,
 fn decode_claim(fields: &mut Fields) -> Option<Claim> {
     let wall_ms = fields.u64()?;
     let journal = JournalId(uuid::Uuid::from_bytes(fields.array()?));
-    let start = JournalPos(fields.u64()?);
+    let start = Mark { pos: JournalPos(fields.u64()?), chain: Chain(fields.u64()?) };
     let size_bytes = fields.u64()?;
     let host_bytes = fields.u8()?.into();
     let host = std::str::from_utf8(fields.take(host_bytes)?).ok()?;

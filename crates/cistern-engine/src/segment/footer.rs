@@ -7,8 +7,8 @@ use super::{Footer, JournalRange, MAPPINGS_MAX};
 use crate::{
     codec::fields::{Fields, VARINT_BYTES_MAX, put_varint},
     units::{
-        BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, JournalId, JournalPos, Mapping, Place, SECTOR_BYTES,
-        Seq, VOLUME_BYTES_MAX,
+        BLOCK_BYTES, Chain, Extent, FRAME_BLOCKS_MAX, FrameRef, JournalId, JournalPos, Mapping, Mark, Place,
+        SECTOR_BYTES, Seq, VOLUME_BYTES_MAX,
     },
 };
 
@@ -29,8 +29,8 @@ const BLOCKS_SHIFT: u32 = 4;
 
 const _: () = assert!(FRAME_BLOCKS_MAX - 1 <= (u8::MAX >> BLOCKS_SHIFT) as usize);
 
-/// Bytes of a footer before its mappings: journal, from, to, size, count.
-const FIXED_BYTES: usize = 16 + 8 + 8 + 8 + 4;
+/// Bytes of a footer before its mappings: journal, from and to with their chains, size, count.
+const FIXED_BYTES: usize = 16 + 16 + 16 + 8 + 4;
 /// Bytes of a mapping at most: tag and two varints.
 const MAPPING_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
 /// Plain bytes of the longest footer.
@@ -40,8 +40,10 @@ pub(super) const FOOTER_BYTES_MAX: usize = FIXED_BYTES + MAPPINGS_MAX * MAPPING_
 pub(super) fn encode(range: &JournalRange, size_bytes: u64, mappings: &[Mapping], out: &mut Vec<u8>) {
     assert!(mappings.len() <= MAPPINGS_MAX);
     out.extend_from_slice(range.journal.0.as_bytes());
-    out.extend_from_slice(&range.from.0.to_le_bytes());
-    out.extend_from_slice(&range.to.0.to_le_bytes());
+    for mark in [range.from, range.to] {
+        out.extend_from_slice(&mark.pos.0.to_le_bytes());
+        out.extend_from_slice(&mark.chain.0.to_le_bytes());
+    }
     out.extend_from_slice(&size_bytes.to_le_bytes());
     out.extend_from_slice(&(mappings.len() as u32).to_le_bytes());
     let mut block = 0;
@@ -78,7 +80,7 @@ pub(super) fn encode(range: &JournalRange, size_bytes: u64, mappings: &[Mapping]
 pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Result<Footer, &'static str> {
     let mut fields = Fields::new(plain);
     let (range, size_bytes, count) = decode_fixed(&mut fields).ok_or("the footer is cut short")?;
-    if range.from > range.to {
+    if range.from.pos > range.to.pos {
         return Err("its journal range runs backwards");
     }
     check_size(size_bytes)?;
@@ -110,8 +112,8 @@ pub(super) fn check_size(size_bytes: u64) -> Result<(), &'static str> {
 
 fn decode_fixed(fields: &mut Fields) -> Option<(JournalRange, u64, usize)> {
     let journal = JournalId(uuid::Uuid::from_bytes(fields.array()?));
-    let from = JournalPos(fields.u64()?);
-    let to = JournalPos(fields.u64()?);
+    let mut mark = || Some(Mark { pos: JournalPos(fields.u64()?), chain: Chain(fields.u64()?) });
+    let (from, to) = (mark()?, mark()?);
     let size_bytes = fields.u64()?;
     Some((JournalRange { journal, from, to }, size_bytes, fields.u32()? as usize))
 }

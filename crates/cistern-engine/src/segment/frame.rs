@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::entry::object_key;
 use crate::{
     Error, Result,
-    codec::{Compressor, Sealer, decompress, decompress_shared},
+    codec::{Compressor, ObjectKind, Sealer, decompress, decompress_shared},
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, FrameRef},
 };
 
@@ -31,7 +31,8 @@ pub struct FrameShape {
 
 impl FrameShape {
     pub const fn new(encrypted: bool) -> FrameShape {
-        FrameShape { sealed_block_bytes: (BLOCK_BYTES + Sealer::overhead_of(encrypted)) as u32 }
+        let overhead = Sealer::overhead_of(ObjectKind::Segment, encrypted);
+        FrameShape { sealed_block_bytes: (BLOCK_BYTES + overhead) as u32 }
     }
 
     pub fn is_raw(self, frame: &FrameRef) -> bool {

@@ -253,7 +253,7 @@ async fn take(
             Some(found) => (false, found),
             None => (true, (create_journal(o, identity).await?, Recovered::default())),
         };
-        let local = LocalJournal { id: journal.id(), tail: journal.tail(), appended: journal.appended() };
+        let local = LocalJournal { id: journal.id(), marks: journal.marks() };
         let request = ClaimRequest {
             host: o.host.clone(),
             take_over: o.take_over,
@@ -263,15 +263,18 @@ async fn take(
         match claim(&o.env, &o.stores, keys, &request).await {
             Ok(ClaimOutcome::Taken(claimed)) => return Ok((journal, recovered, *claimed)),
             Ok(ClaimOutcome::JournalObsolete) => {
+                journal.close().await?;
+                let kept = journal::set_aside(&o.state).await?;
                 tracing::warn!(
-                    "the journal is an older copy and the store has all it holds: starting a new one"
+                    kept = %format!("{}/{kept}", o.state.describe()),
+                    "the journal is an older copy and the store has all it holds: starting a new one. The old one is kept \
+                     with its full size; nothing needs it"
                 );
-                discard(o, &journal).await?;
             }
             Err(e) => {
                 // A lost reply may have claimed with this journal: it has to stay then.
                 if fresh && matches!(e, Error::InUse { .. }) {
-                    discard(o, &journal).await?;
+                    discard_fresh(o, &journal).await?;
                 } else {
                     let _ = journal.close().await; // the first error says more
                 }
@@ -281,7 +284,9 @@ async fn take(
     }
 }
 
-async fn discard(o: &OpenOptions, journal: &Arc<Journal>) -> Result<()> {
+/// Removes a journal that was made just now and in which nothing was ever written.
+async fn discard_fresh(o: &OpenOptions, journal: &Arc<Journal>) -> Result<()> {
+    assert_eq!(journal.tail(), journal.appended(), "only what holds nothing is removed");
     journal.close().await?;
     o.state.remove(journal::FILE_NAME).await
 }

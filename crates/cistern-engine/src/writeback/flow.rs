@@ -15,7 +15,7 @@ use crate::{
     journal::Record,
     log::Appended,
     segment::{self, JournalRange, SealedSegment},
-    units::{BLOCK_BYTES, JournalPos, Mapping, Seq},
+    units::{BLOCK_BYTES, JournalPos, Mapping, Mark, Seq},
     writeback::{
         Commit, CommittedSegment, Control, Parts, Shown, Tuning, WriteBackOptions,
         bases::{Completed, complete},
@@ -45,7 +45,7 @@ pub struct Flow {
     control: Arc<Control>,
     commit: Arc<dyn Commit>,
     points: Points,
-    packed: JournalPos,
+    packed: Mark,
     /// Size of the volume as of `packed`.
     size_bytes: u64,
     window: VecDeque<InFlight>,
@@ -78,7 +78,7 @@ impl Flow {
         commit: Arc<dyn Commit>,
         points: Points,
     ) -> Flow {
-        let (packed, size_bytes) = (parts.walk.journal_pos, parts.walk.size_bytes);
+        let (packed, size_bytes) = (parts.walk.mark(), parts.walk.size_bytes);
         let since_checkpoint = parts.applied.len() as u64;
         let now = parts.env.now();
         Flow {
@@ -112,11 +112,11 @@ impl Flow {
     async fn turn(&mut self) -> Result<()> {
         let tuning = self.control.tuning();
         let appended = self.parts.journal.appended();
-        let (wanted, oldest) = self.control.wishes(self.packed);
+        let (wanted, oldest) = self.control.wishes(self.packed.pos);
         let now = self.parts.env.now();
         let budget_wait = self.control_rate(&tuning, appended, now);
         let decision = decide(&Situation {
-            unpacked_blocks: appended.0 - self.packed.0,
+            unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
             wanted,
             window_open: self.window.len() < self.uploads.limit() + SEALED_AHEAD,
@@ -199,7 +199,7 @@ impl Flow {
         let (seq, size_before) = (slot.seq, self.size_bytes);
         self.window.push_back(InFlight { seq, range, size_before, size_after, task });
         self.size_bytes = size_after;
-        self.budget.spend((range.to.0 - range.from.0) * BLOCK_BYTES as u64);
+        self.budget.spend((range.to.pos.0 - range.from.pos.0) * BLOCK_BYTES as u64);
         self.set_packed(range.to);
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Flow {
     async fn load(&self, segment_bytes: u64) -> Result<Load> {
         let journal = &self.parts.journal;
         let (from, durable) = (self.packed, journal.durable());
-        let (mut to, mut data_bytes, mut records) = (from, 0, 0);
+        let (mut to, mut data_bytes, mut records) = (from.pos, 0, 0);
         let mut size_bytes = self.size_bytes;
         let mut groups = Vec::new();
         let mut loaded = VecDeque::new();
@@ -233,7 +233,8 @@ impl Flow {
             to = group.next();
             groups.push(group);
         }
-        assert!(to > from, "sealing was decided because something is unpacked, and it was synced");
+        assert!(to > from.pos, "sealing was decided because something is unpacked, and it was synced");
+        let to = journal.mark_at(to).expect("a group ends there that was written");
         let range = JournalRange { journal: journal.id(), from, to };
         Ok(Load { range, groups, size_bytes })
     }
@@ -250,9 +251,9 @@ impl Flow {
     }
 
     async fn commit(&mut self, front: InFlight, outcome: Outcome) -> Result<()> {
-        let to = front.range.to;
+        let Mark { pos: to, chain } = front.range.to;
         let Outcome { mappings, left_out, data_bytes, body } = outcome;
-        let (seq, from) = (front.seq, front.range.from);
+        let (seq, from) = (front.seq, front.range.from.pos);
         let segment =
             CommittedSegment { seq, mappings: &mappings, left_out: &left_out, from, to, body: &body };
         self.commit.commit(segment);
@@ -260,7 +261,8 @@ impl Flow {
         self.control.set_committed(front.seq, to, self.parts.journal.appended());
         tracing::debug!(seq = front.seq.0, data_bytes, "committed");
         self.since_checkpoint += 1;
-        let point = Point { covered: front.seq, journal_pos: to, size_bytes: front.size_after };
+        let size_bytes = front.size_after;
+        let point = Point { covered: front.seq, journal_pos: to, journal_chain: chain, size_bytes };
         self.points.note(point, SegmentCounts { data_bytes, mappings: mappings.len() as u64 });
         let is_due = self.since_checkpoint >= SEGMENTS_PER_CHECKPOINT
             || self.parts.map.table_len() >= TABLE_MAPPINGS_MAX;
@@ -287,9 +289,9 @@ impl Flow {
         Ok(())
     }
 
-    fn set_packed(&mut self, packed: JournalPos) {
+    fn set_packed(&mut self, packed: Mark) {
         self.packed = packed;
-        self.control.set_packed(packed);
+        self.control.set_packed(packed.pos);
         self.control.set_in_flight(self.window.len());
     }
 }

@@ -54,7 +54,12 @@ struct LastCheckpoint {
 impl Maintainer {
     pub fn new(parts: &Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
         let walk = parts.walk.clone();
-        let newest = Point { covered: walk.seq, journal_pos: walk.journal_pos, size_bytes: walk.size_bytes };
+        let newest = Point {
+            covered: walk.seq,
+            journal_pos: walk.journal_pos,
+            journal_chain: walk.journal_chain,
+            size_bytes: walk.size_bytes,
+        };
         let progress = Progress::new(newest, parts.applied.clone());
         let (points, receive) = Points::new(progress.clone());
         let accounts = Accounts::new(
@@ -200,6 +205,7 @@ impl Maintainer {
             covered: point.covered,
             journal: self.walk.journal,
             journal_pos: point.journal_pos,
+            journal_chain: point.journal_chain,
             size_bytes: point.size_bytes,
             claim: self.walk.claim.clone().expect("a writer has claimed"),
             epochs: self.walk.epochs.clone(),

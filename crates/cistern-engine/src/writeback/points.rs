@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::{
     map::Map,
-    units::{JournalPos, Seq},
+    units::{Chain, JournalPos, Seq},
 };
 
 /// Points that may wait, beside the one whose checkpoint is being written. One, so that the next
@@ -31,6 +31,7 @@ const UNCOVERED_MAPPINGS_MAX: u64 = 8_000_000;
 pub struct Point {
     pub covered: Seq,
     pub journal_pos: JournalPos,
+    pub journal_chain: Chain,
     pub size_bytes: u64,
 }
 
@@ -148,7 +149,12 @@ mod tests {
     use super::*;
 
     fn point(seq: u64) -> Point {
-        Point { covered: Seq(seq), journal_pos: JournalPos(seq), size_bytes: 0 }
+        Point {
+            covered: Seq(seq),
+            journal_pos: JournalPos(seq),
+            journal_chain: Chain::default(),
+            size_bytes: 0,
+        }
     }
 
     /// Commits wait at either bound of memory and nowhere else, and go on when a flush or a checkpoint has

@@ -13,7 +13,7 @@ use cistern_engine::{
     codec::MasterKey,
     env::{BoxFuture, Env, Environment},
     segment::{Entry, EntryHead, JournalRange, Slot, Tail, read_tail},
-    units::{Epoch, JournalId, JournalPos, Salt, Seq, VolumeId},
+    units::{Chain, Epoch, JournalId, JournalPos, Mark, Salt, SealNonce, Seq, VolumeId},
 };
 use uuid::Uuid;
 
@@ -108,11 +108,16 @@ pub fn stored(name: &str, fresh: &[u8]) -> Vec<u8> {
 
 /// The place in the log that the tests' objects are made for.
 pub fn slot(of: u128, seq: u64) -> Slot {
-    Slot { volume: volume(of), epoch: Epoch(3), seq: Seq(seq), salt: salt(0x5a) }
+    let nonce = SealNonce(*b"a nonce!");
+    Slot { volume: volume(of), epoch: Epoch(3), seq: Seq(seq), salt: salt(0x5a), nonce }
+}
+
+pub fn mark(pos: u64) -> Mark {
+    Mark { pos: JournalPos(pos), chain: Chain(pos << 32 | 0x33) }
 }
 
 pub fn range() -> JournalRange {
-    JournalRange { journal: journal(), from: JournalPos(0x1111_2222), to: JournalPos(0x1111_2299) }
+    JournalRange { journal: journal(), from: mark(0x1111_2222), to: mark(0x1111_2299) }
 }
 
 /// What a log object holds, all of its bytes being given.
