@@ -367,6 +367,10 @@ impl Device for Toy {
         self.sync_to(number).await
     }
 
+    fn knows_ranges(&self) -> bool {
+        false
+    }
+
     async fn ranges(&self, _offset: u64, len: u64, _count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
         Ok(vec![(len, RangeKind::Data)])
     }

@@ -146,6 +146,9 @@ impl World {
         let branch = Branch::new(sectors, self.plan.size_max_bytes / 512);
         let past = Past { branch, journal_on: None, released: true, promised: 0 };
         let mut on = self.open(0, past).await;
+        if on.is_ok() && self.plan.filled {
+            self.fill().await;
+        }
         for round in 0..self.plan.rounds {
             if on.is_err() {
                 break;
@@ -161,9 +164,18 @@ impl World {
         }
     }
 
+    /// Gives the map something to hold.
+    async fn fill(&self) {
+        let fill =
+            |device: Arc<dyn Device>, line: Arc<Line>| async move { client::fill(&line, &*device).await };
+        self.on_device(self.writer(), "fill", fill).await;
+        self.drained(self.writer()).await;
+    }
+
     /// Fine weather: no faults on the way to the store.
     fn calm(&self) {
-        self.store.set_faults(StoreFaults { damage: self.plan.damage, ..StoreFaults::default() });
+        let late_max = self.plan.faults.late_max;
+        self.store.set_faults(StoreFaults { damage: self.plan.damage, late_max, ..StoreFaults::default() });
     }
 
     fn storm(&self) {
@@ -279,8 +291,7 @@ impl World {
                     self.sim.note(format_args!("host {host}: cannot open: {error}"));
                     self.crash(host, inc, Death::Kill);
                     // What was only damaged on its way is whole the next time.
-                    let on_its_way = self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. });
-                    let passes = may_pass(&error) || (on_its_way && !self.damaged);
+                    let passes = may_pass(&error) || (self.was_on_its_way(&error) && !self.damaged);
                     if self.damaged && !passes {
                         return Err(Damaged);
                     }
@@ -305,10 +316,11 @@ impl World {
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
         let (sim, damaged, lies) = (self.sim.clone(), self.damaged, self.lies.clone());
+        let heals = self.plan.heals();
         let open = async move {
             let device = engine.open(&site, &settings, take_over).await?;
             let device = lies.device.map_or_else(|| device.clone(), |lie| lie(device.clone()));
-            let found = client::observe(&sim, &*device, damaged).await?;
+            let found = client::observe(&sim, &*device, damaged, heals).await?;
             Ok((device, found))
         };
         match self.sim.limit(PATIENCE, self.sim.on(inc, "open", open)).await {

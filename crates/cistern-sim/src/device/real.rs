@@ -138,6 +138,10 @@ impl Device for RealDevice {
         self.0.zero(offset, len, allocated, fua).await
     }
 
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.0.trim(offset, len, fua).await
+    }
+
     async fn flush(&self) -> Result<()> {
         self.0.flush().await
     }

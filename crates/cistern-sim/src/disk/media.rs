@@ -140,6 +140,12 @@ impl Media {
         }
     }
 
+    /// Where the sectors begin that are not all zeroes.
+    pub fn written(&self) -> Vec<usize> {
+        let sectors = self.durable.chunks(SECTOR_BYTES).enumerate();
+        sectors.filter(|(_, s)| s.iter().any(|&b| b != 0)).map(|(i, _)| i * SECTOR_BYTES).collect()
+    }
+
     /// Media damage: flips one bit, in what readers see and in what is durable.
     pub fn flip(&mut self, at: usize, bit: u8) {
         self.view[at] ^= 1 << bit;

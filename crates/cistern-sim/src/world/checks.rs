@@ -72,6 +72,7 @@ impl World {
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
         let (sim, line, damaged) = (self.sim.clone(), session.line.clone(), self.damaged);
+        let heals = self.plan.heals();
         let since = self.sim.tick();
         let promised = line.branch(|b| {
             b.hold();
@@ -81,14 +82,14 @@ impl World {
             let device = engine.open_read_only(&site, &settings).await?;
             let mut branch = line.branch(|b| b.clone());
             branch.forget_promises(since);
-            Ok::<_, Error>((branch, client::observe(&sim, &*device, damaged).await?))
+            Ok::<_, Error>((branch, client::observe(&sim, &*device, damaged, heals).await?))
         };
         let seen = self.sim.limit(PATIENCE, self.sim.on(inc, "reader", open)).await.flatten();
         session.line.branch(Branch::release);
         self.sim.kill(inc, || ());
         match seen {
             Some(Ok((mut branch, found))) => self.accept_reader(session, &mut branch, &found, promised),
-            Some(Err(error)) if may_pass(&error) || damaged => {
+            Some(Err(error)) if may_pass(&error) || damaged || self.was_on_its_way(&error) => {
                 self.sim.note(format_args!("the reader fails: {error}"));
                 Ok(())
             }
@@ -134,7 +135,7 @@ impl World {
         let fine = match &opened {
             Some(Err(Error::Locked(_))) => host == session.host,
             Some(Err(Error::InUse { .. })) => host != session.host,
-            Some(Err(error)) => may_pass(error) || self.damaged,
+            Some(Err(error)) => may_pass(error) || self.damaged || self.was_on_its_way(error),
             _ => false,
         };
         if !fine {
@@ -303,11 +304,15 @@ impl World {
     pub(super) async fn finale(&mut self) -> Result<(), Damaged> {
         self.sim.note(format_args!("finale"));
         self.store.set_away(false);
+        self.plan.damage = 0.0;
         self.calm();
         for zombie in std::mem::take(&mut self.zombies) {
             self.lay_to_rest(zombie).await;
         }
         let session = self.writer.take().expect("there is a writer between rounds");
+        if self.plan.heals() {
+            self.healed(&session).await;
+        }
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
         self.check_store().await;
@@ -327,6 +332,21 @@ impl World {
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await?;
         self.check_store().await;
         Ok(())
+    }
+
+    /// P6: replies come whole again. Everything can be read at once, whatever is cached of the time before.
+    async fn healed(&self, session: &Session) {
+        let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
+            if let Err(error) = client::observe(&line.sim, &*device, false, false).await {
+                line.sim.fail(format!("P6: the store is sound, but a read fails for good: {error:?}"));
+            }
+        };
+        self.on_device(session, "heal", act).await;
+    }
+
+    /// Whether an error may stem from a reply that was damaged on its way: the next attempt meets others.
+    pub(super) fn was_on_its_way(&self, error: &Error) -> bool {
+        self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. })
     }
 
     /// P7: everything that the committed state names is there and sound.
