@@ -82,7 +82,10 @@ pub trait Device: Send + Sync + 'static {
     /// Gives up a range.
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         let (first, count) = trimmed(offset / SECTOR, len / SECTOR);
-        self.zero(first * SECTOR, count * SECTOR, false, fua).await
+        match count {
+            0 => Ok(()),
+            _ => self.zero(first * SECTOR, count * SECTOR, false, fua).await,
+        }
     }
     async fn flush(&self) -> Result<()>;
     async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>>;

@@ -346,7 +346,7 @@ impl World {
 
     /// Whether an error may stem from a reply that was damaged on its way: the next attempt meets others.
     pub(super) fn was_on_its_way(&self, error: &Error) -> bool {
-        self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. })
+        self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. } | Error::Version { .. })
     }
 
     /// P7: everything that the committed state names is there and sound.
