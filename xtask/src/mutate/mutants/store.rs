@@ -14,7 +14,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "File::open(path).and_then(|dir| dir.sync_all())",
             new: "File::open(path).map(drop)",
         }],
-        test: test("-p cistern --test store_power_cut", "what_a_put_confirmed"),
+        test: test("-p cistern --test power_cut", "what_a_put_confirmed"),
         simulation: None,
     },
     Mutant {
@@ -26,7 +26,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "        temp.file.sync_all().map_err(|e| failed(&e))?;\n",
             new: "",
         }],
-        test: test("-p cistern --test store_power_cut", "what_a_put_confirmed"),
+        test: test("-p cistern --test power_cut", "what_a_put_confirmed"),
         simulation: None,
     },
 ];
