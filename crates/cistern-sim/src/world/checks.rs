@@ -124,8 +124,21 @@ impl World {
 
     /// While a writer lives, nobody else opens the volume without being told to take over.
     pub(super) async fn refused(&mut self, session: &Session) {
-        let host = if self.sim.chance(0.3) { Some(session.host) } else { self.free_host(session.host) };
-        let Some(host) = host else { return };
+        if self.sim.chance(0.3) {
+            self.refused_on(session.host, session.host).await;
+        } else {
+            self.refused_elsewhere(session.host).await;
+        }
+    }
+
+    /// What a writer has not stored, on a host that lives or is down, keeps the volume its own.
+    pub(super) async fn refused_elsewhere(&mut self, writer: usize) {
+        if let Some(host) = self.free_host(writer) {
+            self.refused_on(host, writer).await;
+        }
+    }
+
+    async fn refused_on(&mut self, host: usize, writer: usize) {
         let inc = self.sim.incarnate();
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
@@ -133,8 +146,8 @@ impl World {
         let opened = self.sim.limit(PATIENCE, self.sim.on(inc, "intruder", open)).await.flatten();
         self.sim.note(format_args!("an intruder on host {host}: {opened:?}"));
         let fine = match &opened {
-            Some(Err(Error::Locked(_))) => host == session.host,
-            Some(Err(Error::InUse { .. })) => host != session.host,
+            Some(Err(Error::Locked(_))) => host == writer,
+            Some(Err(Error::InUse { .. } | Error::StaleJournal(_))) => host != writer,
             Some(Err(error)) => may_pass(error) || self.damaged || self.was_on_its_way(error),
             _ => false,
         };

@@ -200,6 +200,9 @@ impl World {
             session.line.committed(self.sim.tick());
         }
         self.end(&session, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
+        if report.is_some_and(|r| r.journal_bytes_left > 0) {
+            self.refused_elsewhere(session.host).await;
+        }
         self.reopen_after_close(session, clean).await
     }
 
