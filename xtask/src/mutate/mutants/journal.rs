@@ -46,7 +46,7 @@ pub const MUTANTS: &[Mutant] = &[
             },
         ],
         test: test("-p cistern-engine --test journal_behaviour", "space_is_used_again_only_once"),
-        simulation: None,
+        simulation: themed("tiny-ring", 150),
     },
     Mutant {
         name: "torn-group-is-replayed",
@@ -96,7 +96,7 @@ pub const MUTANTS: &[Mutant] = &[
             new: "        let _ = write_again;\n",
         }],
         test: None,
-        simulation: themed("bad-disk", 120),
+        simulation: themed("bad-disk", 200),
     },
     Mutant {
         name: "synced-damage-is-a-torn-end",

@@ -85,18 +85,6 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: themed("stragglers", 120),
     },
     Mutant {
-        name: "repack-leaves-slots-open",
-        promise: "P2",
-        story: "after a lost slot packing starts over before the later slots are resolved",
-        changes: &[Change {
-            file: FLOW,
-            old: "            later.task.await.ok_or(Error::Closed)??;",
-            new: "            drop(later);",
-        }],
-        test: None,
-        simulation: themed("stragglers", 400),
-    },
-    Mutant {
         name: "committed-before-stored",
         promise: "P2",
         story: "a put that failed counts as an upload",
@@ -144,7 +132,7 @@ pub const MUTANTS: &[Mutant] = &[
             new: "                    let _ = new;",
         }],
         test: test("-p cistern-engine --test volume", "resizing_keeps_what_remains"),
-        simulation: seeds(60),
+        simulation: seeds(150),
     },
     Mutant {
         name: "age-bound-is-ignored",
@@ -168,6 +156,6 @@ pub const MUTANTS: &[Mutant] = &[
             new: "            _ => self.log.release(self.size_bytes()).await,",
         }],
         test: None,
-        simulation: seeds(100),
+        simulation: themed("crashes", 100),
     },
 ];

@@ -56,7 +56,7 @@ pub const MUTANTS: &[Mutant] = &[
             new: "zip(crcs).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc || true)",
         }],
         test: None,
-        simulation: themed("bad-cache", 100),
+        simulation: themed("bad-cache", 200),
     },
     Mutant {
         name: "bad-frame-is-not-fetched-again",
@@ -68,6 +68,6 @@ pub const MUTANTS: &[Mutant] = &[
             new: "",
         }],
         test: test("-p cistern-engine --test volume_damaged_replies", "a_damaged_reply"),
-        simulation: themed("bad-replies", 20),
+        simulation: themed("bad-replies", 100),
     },
 ];

@@ -42,7 +42,7 @@ pub const MUTANTS: &[Mutant] = &[
             new: "            if dirty != u64::MAX || ",
         }],
         test: None,
-        simulation: seeds(100),
+        simulation: seeds(300),
     },
     Mutant {
         name: "commit-forgets-newer-writes",
