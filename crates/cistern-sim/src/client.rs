@@ -293,7 +293,12 @@ fn hear(line: &Line, op: OpId, fua: bool, invoked: u64, reply: Result<(), Error>
             }
             Mood::Content
         }
-        Err(error) => line.complain("a write", &error),
+        Err(error) => {
+            if matches!(error, Error::Unreachable(_)) && !fua {
+                line.sim.fail(format!("P9: a write needs a store that is away: {error:?}"));
+            }
+            line.complain("a write", &error)
+        }
     }
 }
 

@@ -26,14 +26,15 @@ impl Line {
     }
 }
 
-/// Writes one block and returns whether that was acknowledged.
-async fn write_block(line: &Line, device: &dyn Device) -> bool {
+/// Writes some sectors, of one block or two, and returns whether that was acknowledged.
+async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
     let size = line.branch(|b| b.size());
     let (op, tick) = (line.number(), line.sim.tick());
-    let first = line.sim.range(0, size / 8) * 8;
-    line.branch(|b| b.begin(op, Kind::Write, first, 8, tick));
-    line.sim.note(format_args!("script: op {op} writes {first}+8"));
-    let reply = device.write(first * 512, Bytes::from(stamped(op, first, 8)), false).await;
+    let count = line.sim.range(1, 9);
+    let first = line.sim.range(0, size - count + 1);
+    line.branch(|b| b.begin(op, Kind::Write, first, count, tick));
+    line.sim.note(format_args!("script: op {op} writes {first}+{count}"));
+    let reply = device.write(first * 512, Bytes::from(stamped(op, first, count)), false).await;
     if reply.is_ok() {
         let (tick, now) = (line.sim.tick(), line.sim.now());
         line.branch(|b| b.acknowledge(op, Forced::No, tick, now));
@@ -197,7 +198,7 @@ impl World {
             return;
         }
         let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
-            if !write_block(&line, &*device).await {
+            if !write_sectors(&line, &*device).await {
                 line.sim.fail("P9: a write fails while the store is away");
             }
             let invoked = line.sim.tick();
@@ -234,7 +235,7 @@ impl World {
         self.calm();
         let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
             line.end_pauses(&*device).await;
-            let wrote = write_block(&line, &*device).await;
+            let wrote = write_sectors(&line, &*device).await;
             let invoked = line.sim.tick();
             let flushed = device.flush().await.is_ok();
             if flushed {
