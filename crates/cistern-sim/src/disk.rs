@@ -109,6 +109,23 @@ impl SimDisk {
         self.with(|s| s.files.clear());
     }
 
+    /// Holds from now on what another disk holds, as a power cut of that one would leave it.
+    pub fn copy_of(&self, other: &SimDisk) {
+        let files: Vec<_> = other.with(|s| s.files.iter().map(|(n, f)| (n.clone(), f.clone())).collect());
+        let copy = |media: &Mutex<Media>| {
+            let mut media = media.lock().expect("no panic under this lock").clone();
+            self.sim.draw(|rng| media.die(Death::PowerCut, rng));
+            Arc::new(Mutex::new(media))
+        };
+        let files = files.into_iter().map(|(name, media)| (name, copy(&media))).collect();
+        self.with(|s| s.files = files);
+    }
+
+    /// Whether a journal is there, whatever it is called by now.
+    pub fn has_journal(&self) -> bool {
+        self.with(|s| s.files.keys().any(|name| name.starts_with(JOURNAL)))
+    }
+
     /// Whether there is a file of that name.
     pub fn has(&self, name: &str) -> bool {
         self.with(|s| s.files.contains_key(name))

@@ -43,10 +43,12 @@ pub enum Theme {
     BadReplies,
     /// The journal of a host that is down loses bits which it had synced.
     RottenJournal,
+    /// Hosts are cloned, at rest or while they run, and original and copy are both started.
+    Clones,
 }
 
 impl Theme {
-    pub const ALL: [Theme; 12] = [
+    pub const ALL: [Theme; 13] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -59,6 +61,7 @@ impl Theme {
         Theme::Stragglers,
         Theme::BadReplies,
         Theme::RottenJournal,
+        Theme::Clones,
     ];
 
     /// The name on the command line.
@@ -76,6 +79,7 @@ impl Theme {
             Theme::Stragglers => "stragglers",
             Theme::BadReplies => "bad-replies",
             Theme::RottenJournal => "rotten-journal",
+            Theme::Clones => "clones",
         }
     }
 }
@@ -101,6 +105,8 @@ pub enum Ending {
     DiskFails,
     /// The host goes down, and bits of what its journal has synced are lost.
     JournalRots,
+    /// The host is copied; the original goes on, then the copy, then the original again.
+    Cloned,
 }
 
 /// What the old writer does while it is taken over.
@@ -149,7 +155,7 @@ impl Plan {
     }
 
     fn from(rng: &mut ChaCha8Rng, theme: Option<Theme>) -> Plan {
-        let drawn = match rng.random_range(0..30) {
+        let drawn = match rng.random_range(0..31) {
             0..7 => Theme::Crashes,
             7..13 => Theme::TakeOvers,
             13..15 => Theme::Outages,
@@ -161,6 +167,7 @@ impl Plan {
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
+            29 => Theme::Clones,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
@@ -233,6 +240,9 @@ impl Plan {
                 settings.dirty_age_max = Duration::from_secs(24 * 3600);
                 settings.dirty_bytes_max = settings.journal_bytes;
             }
+            Theme::Clones => {
+                settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writeback, Mode::Writethrough]);
+            }
             _ => {}
         }
         self.size_max_bytes = self.settings.size_bytes * 3 / 2;
@@ -247,7 +257,7 @@ impl Plan {
     /// Draws how the next round ends.
     pub fn ending(&self, sim: &Sim) -> Ending {
         use Ending::{
-            Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut, Usurp,
+            Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut, Usurp,
         };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
@@ -263,6 +273,7 @@ impl Plan {
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
+            Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],
             Theme::RottenJournal => &[JournalRots, JournalRots, JournalRots, GoOn],
         };
         choices[sim.range(0, choices.len() as u64) as usize]

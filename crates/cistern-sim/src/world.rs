@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod checks;
+mod clones;
 mod rounds;
 
 /// Virtual time within which anything must be done when nothing is in its way.
@@ -70,6 +71,8 @@ impl Run {
 }
 
 struct Host {
+    /// As it calls itself: a clone has the name of what it was cloned from.
+    name: String,
     state: SimDisk,
     cache: SimDisk,
     busy: bool,
@@ -122,6 +125,7 @@ struct World {
 impl World {
     fn new(sim: &Sim, plan: Plan, engine: Arc<dyn Engine>, lies: Lies) -> World {
         let host = |n: usize| Host {
+            name: format!("host{n}"),
             state: SimDisk::new(sim, format!("host{n}/state")),
             cache: SimDisk::new(sim, format!("host{n}/cache")),
             busy: false,
@@ -191,8 +195,24 @@ impl World {
             store: self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone())),
             state: lie_disk(self.hosts[host].state.mount(inc)),
             cache: lie_disk(self.hosts[host].cache.mount(inc)),
-            host: format!("host{host}"),
+            host: self.hosts[host].name.clone(),
         }
+    }
+
+    /// A new machine takes the place of a host: empty disks, its own name.
+    fn renew(&mut self, host: usize) {
+        self.disks(host).iter().for_each(|d| d.wipe());
+        self.hosts[host].name = format!("host{host}");
+    }
+
+    /// A host becomes a copy of another one as that is now: its disks, as a power cut would leave them, and its name.
+    fn clone_host(&mut self, from: usize, to: usize) {
+        assert!(!self.hosts[to].busy, "a copy is made onto a machine that is off");
+        self.sim.note(format_args!("host {to} becomes a copy of host {from}"));
+        for (from, to) in self.disks(from).iter().zip(self.disks(to)) {
+            to.copy_of(from);
+        }
+        self.hosts[to].name = self.hosts[from].name.clone();
     }
 
     async fn create(&self) {

@@ -17,6 +17,7 @@ pub enum Death {
     PowerCut,
 }
 
+#[derive(Clone)]
 struct Write {
     number: u64,
     offset: usize,
@@ -24,6 +25,7 @@ struct Write {
 }
 
 /// One file.
+#[derive(Clone)]
 pub struct Media {
     view: Vec<u8>,
     durable: Vec<u8>,

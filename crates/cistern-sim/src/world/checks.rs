@@ -259,7 +259,7 @@ impl World {
         let host = zombie.host;
         self.end(&zombie, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
         self.kept_journal(&zombie, wrote == Some(true)).await;
-        self.disks(host).iter().for_each(|d| d.wipe());
+        self.renew(host);
     }
 
     /// The journal of a fenced writer is not replayed, and can be exported.
@@ -341,7 +341,7 @@ impl World {
         }
         session.line.committed(self.sim.tick());
         let host = (session.host + 1) % self.hosts.len();
-        self.disks(host).iter().for_each(|d| d.wipe());
+        self.renew(host);
         let branch = session.line.branch(|b| b.clone());
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await?;
         self.check_store().await;

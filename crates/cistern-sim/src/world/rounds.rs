@@ -19,7 +19,7 @@ const OUTAGE_REQUESTS_PER_OP: u64 = 20;
 const OUTAGE_REQUESTS_PER_SECOND: u64 = 1;
 
 /// Clients at work; each is done when its receiver resolves.
-type Clients = Vec<oneshot::Receiver<()>>;
+pub(super) type Clients = Vec<oneshot::Receiver<()>>;
 
 impl World {
     /// One round. Afterwards there is a writer again.
@@ -50,11 +50,12 @@ impl World {
             Ending::GoOn => self.going_on(session, clients).await,
             Ending::Outage => self.outage(session, clients).await,
             Ending::DiskFails => self.disk_fails(session, clients).await,
+            Ending::Cloned => self.cloned(session, clients).await,
             Ending::JournalRots => self.journal_rots(session, clients).await,
         }
     }
 
-    fn start_clients(&self, session: &Session) -> Clients {
+    pub(super) fn start_clients(&self, session: &Session) -> Clients {
         let device = session.device().expect("the writer is open");
         let client = |_| {
             let work = client::run(session.line.clone(), device.clone(), self.plan.ops);
@@ -64,7 +65,7 @@ impl World {
     }
 
     /// Waits until all clients are done or dead; in the end with fine weather, which must suffice.
-    async fn wait(&self, clients: Clients) {
+    pub(super) async fn wait(&self, clients: Clients) {
         let mut all = std::pin::pin!(futures_util::future::join_all(clients));
         if self.sim.limit(PATIENCE, &mut all).await.is_some() {
             return;
@@ -117,7 +118,7 @@ impl World {
         // A host that died earlier has had no time to write back.
         let promised = if self.sim.is_alive(session.inc) { self.promised_by_age(&session) } else { 0 };
         self.end(&session, Death::PowerCut);
-        self.disks(session.host).iter().for_each(|d| d.wipe());
+        self.renew(session.host);
         let host = self.free_host(usize::MAX).expect("the lost host is free at least");
         let branch = session.line.branch(|b| b.clone());
         self.open(host, Past { branch, journal_on: None, released: false, promised }).await
@@ -211,7 +212,7 @@ impl World {
         let elsewhere = self.free_host(session.host).filter(|_| self.sim.chance(0.5));
         match elsewhere {
             Some(host) if clean => {
-                self.disks(host).iter().for_each(|d| d.wipe());
+                self.renew(host);
                 self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await
             }
             _ => {
