@@ -62,6 +62,8 @@ pub enum Exported {
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     async fn create(&self, site: &Site, settings: &Settings) -> Result<()>;
+    /// Removes every object of the volume.
+    async fn remove(&self, site: &Site) -> Result<()>;
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>>;
     async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>>;
     /// Faults found in the committed state, one line each.

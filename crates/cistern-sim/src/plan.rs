@@ -45,10 +45,12 @@ pub enum Theme {
     RottenJournal,
     /// Hosts are cloned, at rest or while they run, and original and copy are both started.
     Clones,
+    /// Volumes are removed and created again at their place while objects of before are still on their way.
+    Recreated,
 }
 
 impl Theme {
-    pub const ALL: [Theme; 13] = [
+    pub const ALL: [Theme; 14] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -62,6 +64,7 @@ impl Theme {
         Theme::BadReplies,
         Theme::RottenJournal,
         Theme::Clones,
+        Theme::Recreated,
     ];
 
     /// The name on the command line.
@@ -80,6 +83,7 @@ impl Theme {
             Theme::BadReplies => "bad-replies",
             Theme::RottenJournal => "rotten-journal",
             Theme::Clones => "clones",
+            Theme::Recreated => "recreated",
         }
     }
 }
@@ -107,6 +111,8 @@ pub enum Ending {
     JournalRots,
     /// The host is copied; the original goes on, then the copy, then the original again.
     Cloned,
+    /// The host goes down, the volume is removed, and another one is created in its place.
+    Recreated,
 }
 
 /// What the old writer does while it is taken over.
@@ -155,7 +161,7 @@ impl Plan {
     }
 
     fn from(rng: &mut ChaCha8Rng, theme: Option<Theme>) -> Plan {
-        let drawn = match rng.random_range(0..31) {
+        let drawn = match rng.random_range(0..32) {
             0..7 => Theme::Crashes,
             7..13 => Theme::TakeOvers,
             13..15 => Theme::Outages,
@@ -168,6 +174,7 @@ impl Plan {
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
             29 => Theme::Clones,
+            30 => Theme::Recreated,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
@@ -216,7 +223,7 @@ impl Plan {
                 self.write_bytes_max = 8 << 10;
                 (self.filled, self.sweeping) = (true, false);
             }
-            Theme::Stragglers => {
+            Theme::Stragglers | Theme::Recreated => {
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(40), Duration::from_millis(200)]);
                 settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writethrough]);
                 (self.clients, self.ops) = (rng.random_range(2..5), 100);
@@ -257,7 +264,8 @@ impl Plan {
     /// Draws how the next round ends.
     pub fn ending(&self, sim: &Sim) -> Ending {
         use Ending::{
-            Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut, Usurp,
+            Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut,
+            Recreated, Usurp,
         };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
@@ -274,6 +282,7 @@ impl Plan {
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
             Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],
+            Theme::Recreated => &[Recreated, Recreated, PowerCut, GoOn],
             Theme::RottenJournal => &[JournalRots, JournalRots, JournalRots, GoOn],
         };
         choices[sim.range(0, choices.len() as u64) as usize]

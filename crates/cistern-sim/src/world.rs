@@ -24,6 +24,7 @@ use crate::{
 
 mod checks;
 mod clones;
+mod recreated;
 mod rounds;
 
 /// Virtual time within which anything must be done when nothing is in its way.

@@ -51,6 +51,7 @@ impl World {
             Ending::Outage => self.outage(session, clients).await,
             Ending::DiskFails => self.disk_fails(session, clients).await,
             Ending::Cloned => self.cloned(session, clients).await,
+            Ending::Recreated => self.recreated(session, clients).await,
             Ending::JournalRots => self.journal_rots(session, clients).await,
         }
     }
@@ -77,7 +78,7 @@ impl World {
     }
 
     /// Lets clients work until some moment, which may come long after they are done.
-    async fn some_time(&self, clients: Clients) {
+    pub(super) async fn some_time(&self, clients: Clients) {
         let work = futures_util::future::join_all(clients);
         let limit = match self.sim.range(0, 3) {
             0 => Duration::from_millis(self.sim.range(1, 2000)),
