@@ -240,7 +240,6 @@ impl Plan {
             Theme::BadReplies => {
                 self.damage = rng.random_range(0.005..0.05);
                 self.faults = StoreFaults::default();
-                settings.cache_bytes = 0;
             }
             Theme::RottenJournal => {
                 settings.mode = Mode::Writeback;
