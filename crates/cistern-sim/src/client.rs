@@ -34,7 +34,7 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 const READ_BYTES_MAX: u64 = 192 << 10;
 
 /// Whether a trim makes all of its range zero. If not, parts of blocks at its ends stay as they are.
-const TRIMS_TO_THE_BYTE: bool = false;
+const TRIMS_TO_THE_BYTE: bool = true;
 
 /// Attempts within which a request that met damaged replies succeeds.
 const HEALING_TRIES: u32 = 12;
