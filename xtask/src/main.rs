@@ -1,9 +1,10 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | bench | record-traces`.
+//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | bench | record-traces`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 
 mod bench;
 mod demo;
+mod mutate;
 mod setup;
 mod step;
 mod test;
@@ -30,6 +31,8 @@ enum Chore {
     Test,
     /// Setup, then test: what continuous integration runs
     Ci,
+    /// Break the source on purpose, one promise at a time, and see the tests notice
+    Mutate(mutate::Options),
     /// Measure against peers on this machine and print the figures with their bounds
     Bench(bench::Options),
     /// Record what real filesystems read and write, for replays of the chunk cache
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Setup => setup::run(),
         Chore::Test => test::run(),
         Chore::Ci => setup::run().and_then(|()| test::run()),
+        Chore::Mutate(options) => mutate::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::RecordTraces => traces::run(),
     };

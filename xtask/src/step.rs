@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -47,13 +47,25 @@ pub fn run(name: &str, command: Command, limit: Duration) -> Result<Duration> {
     }
 }
 
-fn run_into(mut command: Command, log: &File, limit: Duration) -> Result<()> {
-    command.stdin(std::process::Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
-    let status = Guard::spawn(command)?.wait(limit)?;
+/// Runs a command to its end within `limit`, however it ends. Its output goes to a log.
+pub fn run_any(name: &str, command: Command, limit: Duration) -> Result<ExitStatus> {
+    let path = log_path(name)?;
+    let log = File::create(&path)?;
+    println!("{name} ... (log: {})", path.strip_prefix(root()).unwrap_or(&path).display());
+    wait(command, &log, limit)
+}
+
+fn run_into(command: Command, log: &File, limit: Duration) -> Result<()> {
+    let status = wait(command, log, limit)?;
     if !status.success() {
         bail!("{status}");
     }
     Ok(())
+}
+
+fn wait(mut command: Command, log: &File, limit: Duration) -> Result<ExitStatus> {
+    command.stdin(std::process::Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    Guard::spawn(command)?.wait(limit)
 }
 
 fn log_path(name: &str) -> Result<PathBuf> {

@@ -252,6 +252,28 @@ fn groups_on_the_disk_come_together() {
     });
 }
 
+/// Freed space of a full ring is used again only once the superblock on the medium says that it is free:
+/// until then a power cut would look for the old groups there.
+#[test]
+fn space_is_used_again_only_once_the_medium_knows() {
+    story(16, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 64 << 20).await;
+        let mut ends = Vec::new();
+        while let Ok((_, end)) = write(&journal, ends.len() as u64, 256) {
+            ends.push(end);
+        }
+        assert_eq!(ends.len(), 4, "four of the largest groups fill the smallest ring");
+        journal.sync(ends[3]).await.expect("sync");
+        journal.free(ends[0]);
+        // The writer has not run since: on the medium the ring is full.
+        assert!(matches!(write(&journal, 9, 1), Err(AppendError::Full)));
+        journal.room(1).await.expect("room comes");
+        assert_eq!(journal.tail(), ends[0]);
+        write(&journal, 9, 1).expect("there is room");
+        journal.close().await.expect("close");
+    });
+}
+
 /// Somebody who gives up waiting for room, before or after it was granted, stops nobody else.
 #[test]
 fn giving_up_on_room_blocks_nobody() {

@@ -13,11 +13,12 @@ use std::{
 
 use bytes::Bytes;
 use cistern_engine::{Error, units::SECTOR_BYTES};
+use futures_util::future::BoxFuture;
 
 use crate::{
     device::Device,
     disk::SimDisk,
-    model::{Branch, Forced, Kind, Observed, Scope},
+    model::{BLOCK_SECTORS, Branch, Forced, Kind, Observed, Scope},
     plan::Plan,
     runtime::Sim,
     stamp::{OpId, Seen, seen, stamped},
@@ -31,6 +32,12 @@ use switch::{pause, switch};
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Bytes of the largest read.
 const READ_BYTES_MAX: u64 = 192 << 10;
+
+/// Whether a trim makes all of its range zero. If not, parts of blocks at its ends stay as they are.
+const TRIMS_TO_THE_BYTE: bool = true;
+
+/// Attempts within which a request that met damaged replies succeeds.
+const HEALING_TRIES: u32 = 12;
 
 /// What all clients of one writer share with the script.
 pub struct Line {
@@ -148,13 +155,40 @@ impl Line {
     }
 }
 
+impl Line {
+    /// Sends a request; where damaged replies must heal, again until it succeeds, which it must soon.
+    async fn send<'a, T>(
+        &self,
+        what: &str,
+        mut attempt: impl FnMut() -> BoxFuture<'a, Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut tries = 0;
+        loop {
+            match attempt().await {
+                Err(Error::Corrupt { what: object, detail }) if self.plan.heals() => {
+                    self.sim.note(format_args!("client: {what} meets damage in {object}: {detail}"));
+                    tries += 1;
+                    if tries == HEALING_TRIES {
+                        self.sim.fail(format!(
+                            "P6: the store is sound, but {what} fails for good: {object}: {detail}"
+                        ));
+                        return Err(Error::Corrupt { what: object, detail });
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
 /// Sends `count` requests, one after the other.
 pub async fn run(line: Arc<Line>, device: Arc<dyn Device>, count: u64) {
     for _ in 0..count {
         let mood = match line.sim.range(0, 100) {
             0..50 => write(&line, &*device).await,
             50..75 => read(&line, &*device).await,
-            75..87 => zero(&line, &*device).await,
+            75..83 => zero(&line, &*device).await,
+            83..87 => trim(&line, &*device).await,
             87..96 => flush(&line, &*device).await,
             96 if line.plan.switching => switch(&line, &*device).await,
             97 if line.plan.switching => pause(&line, &*device).await,
@@ -195,12 +229,17 @@ fn range(line: &Line, bytes_max: u64) -> (u64, u64) {
 
 async fn write(line: &Line, device: &dyn Device) -> Mood {
     let (first, count) = range(line, line.plan.write_bytes_max);
-    let (op, fua) = (line.number(), line.sim.chance(0.08));
+    let fua = line.sim.chance(0.08);
+    write_at(line, device, first, count, fua).await
+}
+
+async fn write_at(line: &Line, device: &dyn Device, first: u64, count: u64, fua: bool) -> Mood {
+    let op = line.number();
     let tick = line.sim.tick();
     line.branch(|b| b.begin(op, Kind::Write, first, count, tick));
     line.sim.note(format_args!("client: op {op} writes {first}+{count} fua={fua}"));
     let data = Bytes::from(stamped(op, first, count));
-    let reply = device.write(first * SECTOR, data, fua).await;
+    let reply = line.send("a write", || device.write(first * SECTOR, data.clone(), fua)).await;
     hear(line, op, fua, tick, reply)
 }
 
@@ -210,10 +249,34 @@ async fn zero(line: &Line, device: &dyn Device) -> Mood {
         if whole { (0, line.branch(|b| b.size())) } else { range(line, 4 * line.plan.write_bytes_max) };
     let (op, fua, allocated) = (line.number(), line.sim.chance(0.08), line.sim.chance(0.4));
     let tick = line.sim.tick();
-    line.branch(|b| b.begin(op, Kind::Zero, first, count, tick));
+    line.branch(|b| b.begin(op, Kind::Zero { allocated }, first, count, tick));
     line.sim.note(format_args!("client: op {op} zeroes {first}+{count} allocated={allocated} fua={fua}"));
-    let reply = device.zero(first * SECTOR, count * SECTOR, allocated, fua).await;
+    let reply = line.send("a zero", || device.zero(first * SECTOR, count * SECTOR, allocated, fua)).await;
     hear(line, op, fua, tick, reply)
+}
+
+/// Gives up a range; what of it the engine takes reads as zeroes and is a hole.
+async fn trim(line: &Line, device: &dyn Device) -> Mood {
+    let (first, count) = range(line, 4 * line.plan.write_bytes_max);
+    let (gone, gone_count) = trimmed(first, count);
+    let (op, fua) = (line.number(), line.sim.chance(0.08));
+    let tick = line.sim.tick();
+    if gone_count > 0 {
+        line.branch(|b| b.begin(op, Kind::Zero { allocated: false }, gone, gone_count, tick));
+    }
+    line.sim.note(format_args!("client: op {op} trims {first}+{count} fua={fua}"));
+    let reply = line.send("a trim", || device.trim(first * SECTOR, count * SECTOR, fua)).await;
+    hear(line, op, fua, tick, reply)
+}
+
+/// The sectors that a trim of `count` sectors from `first` on makes zero.
+pub fn trimmed(first: u64, count: u64) -> (u64, u64) {
+    if TRIMS_TO_THE_BYTE {
+        return (first, count);
+    }
+    let start = first.next_multiple_of(BLOCK_SECTORS);
+    let end = (first + count) / BLOCK_SECTORS * BLOCK_SECTORS;
+    (start, end.saturating_sub(start))
 }
 
 fn hear(line: &Line, op: OpId, fua: bool, invoked: u64, reply: Result<(), Error>) -> Mood {
@@ -230,7 +293,12 @@ fn hear(line: &Line, op: OpId, fua: bool, invoked: u64, reply: Result<(), Error>
             }
             Mood::Content
         }
-        Err(error) => line.complain("a write", &error),
+        Err(error) => {
+            if matches!(error, Error::Unreachable(_)) && !fua {
+                line.sim.fail(format!("P9: a write needs a store that is away: {error:?}"));
+            }
+            line.complain("a write", &error)
+        }
     }
 }
 
@@ -241,7 +309,8 @@ async fn read(line: &Line, device: &dyn Device) -> Mood {
     let (skip, cut) = if ragged { (line.sim.range(0, SECTOR), line.sim.range(0, SECTOR)) } else { (0, 0) };
     let tick = line.sim.tick();
     line.branch(|b| b.begin_read(tick));
-    match device.read(first * SECTOR + skip, count * SECTOR - skip - cut).await {
+    let (offset, len) = (first * SECTOR + skip, count * SECTOR - skip - cut);
+    match line.send("a read", || device.read(offset, len)).await {
         Ok(bytes) => {
             let lead = if skip > 0 { (SECTOR - skip) as usize } else { 0 };
             let whole = (bytes.len() - lead) / SECTOR_BYTES * SECTOR_BYTES;
@@ -273,20 +342,38 @@ async fn flush(line: &Line, device: &dyn Device) -> Mood {
     }
 }
 
-/// Looks at what the volume says of itself.
+/// Looks at what the volume says of itself: its state, and what some range is.
 async fn look(line: &Line, device: &dyn Device) -> Mood {
     check_status(line, device);
-    let (first, count) = range(line, 4 * READ_BYTES_MAX);
-    match device.ranges(first * SECTOR, count * SECTOR, 1000).await {
-        Ok(ranges) => {
-            let covered: u64 = ranges.iter().map(|(len, _)| len).sum();
-            if ranges.is_empty() || covered > count * SECTOR || ranges.iter().any(|(len, _)| *len == 0) {
-                line.sim.fail(format!("block status of {count} sectors covers {covered} bytes: {ranges:?}"));
-            }
-            Mood::Content
-        }
-        Err(error) => line.complain("a block status", &error),
+    if !device.knows_ranges() {
+        return Mood::Content;
     }
+    let (first, count) = range(line, 4 * READ_BYTES_MAX);
+    let tick = line.sim.tick();
+    line.branch(|b| b.begin_read(tick));
+    let ask = || device.ranges(first * SECTOR, count * SECTOR, 1000);
+    let ranges = match line.send("a block status", ask).await {
+        Ok(ranges) => ranges,
+        Err(error) => {
+            line.branch(|b| b.drop_read(tick));
+            return line.complain("a block status", &error);
+        }
+    };
+    let covered: u64 = ranges.iter().map(|(len, _)| len).sum();
+    let odd = |(len, _): &(u64, _)| *len == 0 || !len.is_multiple_of(SECTOR);
+    if ranges.is_empty() || covered > count * SECTOR || ranges.iter().any(odd) {
+        line.sim.fail(format!("block status of {count} sectors covers {covered} bytes: {ranges:?}"));
+    }
+    let ranges: Vec<_> = ranges.into_iter().map(|(len, kind)| (len / SECTOR, kind)).collect();
+    let end = line.sim.tick();
+    let told = line.branch(|b| b.end_status(tick, first, &ranges, end));
+    let unsure = line.excuses.lock().expect("no panic under this lock").damaged;
+    if let Err(why) = told
+        && !unsure
+    {
+        line.sim.fail(why);
+    }
+    Mood::Content
 }
 
 /// The frontiers are ordered and the dirty bound holds.
@@ -307,9 +394,17 @@ pub fn check_status(line: &Line, device: &dyn Device) {
     }
 }
 
-/// Reads the whole volume, as far as it can be read.
-pub async fn observe(sim: &Sim, device: &dyn Device, damaged: bool) -> Result<Observed, Error> {
+/// Writes every other block of the volume.
+pub async fn fill(line: &Line, device: &dyn Device) {
+    for block in (0..line.branch(|b| b.size()) / BLOCK_SECTORS).step_by(2) {
+        write_at(line, device, block * BLOCK_SECTORS, BLOCK_SECTORS, false).await;
+    }
+}
+
+/// Reads the whole volume, as far as it can be read. What goes wrong on its way is read again.
+pub async fn observe(sim: &Sim, device: &dyn Device, damaged: bool, heals: bool) -> Result<Observed, Error> {
     let bytes = device.size_bytes();
+    let mut tries = if heals { HEALING_TRIES } else { 0 };
     let mut sectors = Vec::new();
     let mut at = 0;
     while at < bytes {
@@ -320,6 +415,11 @@ pub async fn observe(sim: &Sim, device: &dyn Device, damaged: bool) -> Result<Ob
                 sim.sleep(Duration::from_secs(2)).await;
                 continue;
             }
+            Err(Error::Corrupt { what, detail }) if tries > 0 => {
+                sim.note(format_args!("read at {at} meets damage in {what}: {detail}"));
+                tries -= 1;
+                continue;
+            }
             Err(error) if damaged => {
                 sim.note(format_args!("read at {at} fails: {error}"));
                 sectors.resize(((at + len) / SECTOR) as usize, Seen::Unreadable);
@@ -327,6 +427,7 @@ pub async fn observe(sim: &Sim, device: &dyn Device, damaged: bool) -> Result<Ob
             Err(error) => return Err(error),
         }
         at += len;
+        tries = if heals { HEALING_TRIES } else { 0 };
     }
     Ok(Observed { size: bytes / SECTOR, sectors })
 }

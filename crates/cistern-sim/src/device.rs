@@ -13,12 +13,17 @@ use cistern_engine::{
     disk::Disk,
     env::Env,
     store::{Rates, SharedStore},
+    units::SECTOR_BYTES,
     volume::{CloseReport, Mode, RangeKind, VolumeStatus},
 };
+
+use crate::client::trimmed;
 
 mod real;
 
 pub use real::RealEngine;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// Where an engine runs: one incarnation of one host.
 #[derive(Clone)]
@@ -57,6 +62,8 @@ pub enum Exported {
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     async fn create(&self, site: &Site, settings: &Settings) -> Result<()>;
+    /// Removes every object of the volume.
+    async fn remove(&self, site: &Site) -> Result<()>;
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>>;
     async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>>;
     /// Faults found in the committed state, one line each.
@@ -74,8 +81,20 @@ pub trait Device: Send + Sync + 'static {
     async fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>>;
     async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()>;
     async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()>;
+    /// Gives up a range.
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        let (first, count) = trimmed(offset / SECTOR, len / SECTOR);
+        match count {
+            0 => Ok(()),
+            _ => self.zero(first * SECTOR, count * SECTOR, false, fua).await,
+        }
+    }
     async fn flush(&self) -> Result<()>;
     async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>>;
+    /// Whether it keeps what was written apart from what reads as zeroes.
+    fn knows_ranges(&self) -> bool {
+        true
+    }
     async fn resize(&self, size_bytes: u64) -> Result<()>;
     async fn drain(&self) -> Result<()>;
     async fn close(&self, drain_limit: Duration) -> CloseReport;

@@ -16,7 +16,8 @@ use async_trait::async_trait;
 use cistern_engine::{
     Error, Result,
     disk::{Disk, DiskFile},
-    units::BLOCK_BYTES,
+    journal::FILE_NAME as JOURNAL,
+    units::{BLOCK_BYTES, SECTOR_BYTES},
 };
 
 use crate::runtime::{Incarnation, Sim};
@@ -108,6 +109,23 @@ impl SimDisk {
         self.with(|s| s.files.clear());
     }
 
+    /// Holds from now on what another disk holds, as a power cut of that one would leave it.
+    pub fn copy_of(&self, other: &SimDisk) {
+        let files: Vec<_> = other.with(|s| s.files.iter().map(|(n, f)| (n.clone(), f.clone())).collect());
+        let copy = |media: &Mutex<Media>| {
+            let mut media = media.lock().expect("no panic under this lock").clone();
+            self.sim.draw(|rng| media.die(Death::PowerCut, rng));
+            Arc::new(Mutex::new(media))
+        };
+        let files = files.into_iter().map(|(name, media)| (name, copy(&media))).collect();
+        self.with(|s| s.files = files);
+    }
+
+    /// Whether a journal is there, whatever it is called by now.
+    pub fn has_journal(&self) -> bool {
+        self.with(|s| s.files.keys().any(|name| name.starts_with(JOURNAL)))
+    }
+
     /// Whether there is a file of that name.
     pub fn has(&self, name: &str) -> bool {
         self.with(|s| s.files.contains_key(name))
@@ -133,6 +151,25 @@ impl SimDisk {
             None => drop(s.files.remove(&name)),
             Some(left) => drop(s.files.insert(name, Arc::new(Mutex::new(Media::zeroed(left))))),
         });
+    }
+
+    /// Whether a fault that was to come has been met.
+    pub fn fault_is_met(&self) -> bool {
+        self.with(|s| !s.faults.fail_next_sync && !s.faults.fail_next_write)
+    }
+
+    /// One bit of the journal is lost, among those that are not zero.
+    pub fn rot(&self) {
+        let Some(file) = self.with(|s| s.files.get(JOURNAL).cloned()) else { return };
+        let mut media = file.lock().expect("no panic under this lock");
+        let written = media.written();
+        if written.is_empty() {
+            return;
+        }
+        let sector = written[self.sim.range(0, written.len() as u64) as usize];
+        let (at, bit) = (sector + self.sim.range(0, SECTOR_BYTES as u64) as usize, self.sim.range(0, 8));
+        media.flip(at, bit as u8);
+        self.sim.note(format_args!("disk {}: bit {bit} of byte {at} of the journal rots", self.name()));
     }
 
     fn name(&self) -> String {

@@ -22,6 +22,7 @@ use crate::stamp::{OpId, Seen};
 
 mod live;
 mod recovery;
+mod status;
 
 pub use recovery::{Observed, Scope};
 
@@ -35,7 +36,9 @@ const NEVER: u64 = u64::MAX;
 pub enum Kind {
     Write,
     /// Zeroes: a trim, a WRITE_ZEROES, or what a resize cuts off or adds.
-    Zero,
+    Zero {
+        allocated: bool,
+    },
 }
 
 /// How far an acknowledged op was promised to last, beyond what flushes promise.
@@ -77,6 +80,8 @@ struct Entry {
     committed: bool,
     /// The recovered volume did not show it (beyond its end, or unreadable): nobody knows.
     doubtful: bool,
+    /// A recovery showed zeroes that several ops explain: nobody knows whose.
+    anonymous: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +111,7 @@ impl Branch {
     pub fn new(sectors: u64, sectors_max: u64) -> Branch {
         let base = Op {
             id: 0,
-            kind: Kind::Zero,
+            kind: Kind::Zero { allocated: false },
             first: 0,
             count: sectors_max,
             invoked: 0,
@@ -169,7 +174,7 @@ impl Branch {
     /// A client sends a resize; it is alone. Cut-off or added sectors become zero.
     pub fn begin_resize(&mut self, id: OpId, sectors: u64, tick: u64) {
         let (low, high) = (sectors.min(self.size()), self.size_max());
-        self.begin(id, Kind::Zero, low, high - low, tick);
+        self.begin(id, Kind::Zero { allocated: false }, low, high - low, tick);
         self.sizes.push(SizeEntry { op: id, sectors });
     }
 
@@ -319,6 +324,7 @@ impl Entry {
             superseded_by: None,
             committed: false,
             doubtful: false,
+            anonymous: false,
         }
     }
 
@@ -333,7 +339,7 @@ impl Entry {
 /// Whether a sector may show an op of this kind as `seen`.
 fn shows(kind: Kind, id: OpId, seen: Seen) -> bool {
     match seen {
-        Seen::Zero => kind == Kind::Zero,
+        Seen::Zero => kind != Kind::Write,
         Seen::Op(op) => kind == Kind::Write && op == id,
         Seen::Garbage | Seen::Unreadable => false,
     }

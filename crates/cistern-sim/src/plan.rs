@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cistern_engine::{
     codec::{Compression, KeySource},
+    journal::JOURNAL_BYTES_MIN,
     volume::Mode,
 };
 use rand::RngExt;
@@ -32,10 +33,24 @@ pub enum Theme {
     Damage,
     /// Nothing goes wrong.
     Calm,
+    /// The smallest journal, always full: laps, and space that is used again at once.
+    TinyRing,
+    /// Hundreds of small segments over a map with much in it: merges of every kind.
+    Merges,
+    /// Several uploads are on their way at any time, slow and late, when their writer crashes or is fenced.
+    Stragglers,
+    /// The store is sound, single replies are damaged: nothing of it may last.
+    BadReplies,
+    /// The journal of a host that is down loses bits which it had synced.
+    RottenJournal,
+    /// Hosts are cloned, at rest or while they run, and original and copy are both started.
+    Clones,
+    /// Volumes are removed and created again at their place while objects of before are still on their way.
+    Recreated,
 }
 
 impl Theme {
-    pub const ALL: [Theme; 7] = [
+    pub const ALL: [Theme; 14] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -43,6 +58,13 @@ impl Theme {
         Theme::BadCache,
         Theme::Damage,
         Theme::Calm,
+        Theme::TinyRing,
+        Theme::Merges,
+        Theme::Stragglers,
+        Theme::BadReplies,
+        Theme::RottenJournal,
+        Theme::Clones,
+        Theme::Recreated,
     ];
 
     /// The name on the command line.
@@ -55,6 +77,13 @@ impl Theme {
             Theme::BadCache => "bad-cache",
             Theme::Damage => "damage",
             Theme::Calm => "calm",
+            Theme::TinyRing => "tiny-ring",
+            Theme::Merges => "merges",
+            Theme::Stragglers => "stragglers",
+            Theme::BadReplies => "bad-replies",
+            Theme::RottenJournal => "rotten-journal",
+            Theme::Clones => "clones",
+            Theme::Recreated => "recreated",
         }
     }
 }
@@ -78,6 +107,12 @@ pub enum Ending {
     Outage,
     /// A sync or a write of the local disk fails.
     DiskFails,
+    /// The host goes down, and bits of what its journal has synced are lost.
+    JournalRots,
+    /// The host is copied; the original goes on, then the copy, then the original again.
+    Cloned,
+    /// The host goes down, the volume is removed, and another one is created in its place.
+    Recreated,
 }
 
 /// What the old writer does while it is taken over.
@@ -104,6 +139,10 @@ pub struct Plan {
     /// Mean pause of a client between two ops.
     pub pause: Duration,
     pub write_bytes_max: u64,
+    /// Polls of the engine within which a life often ends.
+    pub fuse_polls: u64,
+    /// Before the rounds every other block is written, so that the map has as many mappings.
+    pub filled: bool,
     /// Trims of the whole volume and resizes happen.
     pub sweeping: bool,
     /// Clients switch the mode and the rates, and pause the uploads, while others work.
@@ -122,19 +161,26 @@ impl Plan {
     }
 
     fn from(rng: &mut ChaCha8Rng, theme: Option<Theme>) -> Plan {
-        let drawn = match rng.random_range(0..22) {
+        let drawn = match rng.random_range(0..32) {
             0..7 => Theme::Crashes,
             7..13 => Theme::TakeOvers,
             13..15 => Theme::Outages,
             15..17 => Theme::BadDisk,
             17..19 => Theme::BadCache,
             19..21 => Theme::Damage,
+            21..23 => Theme::TinyRing,
+            23 => Theme::Merges,
+            24..26 => Theme::Stragglers,
+            26..28 => Theme::BadReplies,
+            28 => Theme::RottenJournal,
+            29 => Theme::Clones,
+            30 => Theme::Recreated,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
         let settings = draw_settings(rng, theme);
         let size = settings.size_bytes;
-        Plan {
+        let plan = Plan {
             theme,
             size_max_bytes: size + size / 2,
             hosts: 3,
@@ -148,13 +194,78 @@ impl Plan {
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
             cache_faults: draw_cache_faults(rng, theme),
+            fuse_polls: 30_000,
+            filled: false,
             settings,
+        };
+        plan.shaped(rng)
+    }
+
+    /// What a theme needs in order to be about what it is about.
+    fn shaped(mut self, rng: &mut ChaCha8Rng) -> Plan {
+        let settings = &mut self.settings;
+        match self.theme {
+            Theme::TinyRing => {
+                settings.size_bytes = 16 * MIB;
+                settings.journal_bytes = JOURNAL_BYTES_MIN;
+                settings.dirty_bytes_max = JOURNAL_BYTES_MIN;
+                settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writearound]);
+                (self.clients, self.ops, self.pause) = (rng.random_range(2..5), 200, Duration::ZERO);
+                self.write_bytes_max = 256 << 10;
+                self.fuse_polls = 3000;
+                self.faults = StoreFaults { slow: rng.random_range(0.0..0.5), ..StoreFaults::default() };
+            }
+            Theme::Merges => {
+                settings.size_bytes = 16 * MIB;
+                settings.dirty_age_max = Duration::from_millis(20);
+                (self.clients, self.ops, self.pause) = (2, 400, Duration::from_millis(20));
+                self.rounds = rng.random_range(2..5);
+                self.write_bytes_max = 8 << 10;
+                (self.filled, self.sweeping) = (true, false);
+            }
+            Theme::Stragglers | Theme::Recreated => {
+                settings.dirty_age_max = *pick(rng, &[Duration::from_millis(40), Duration::from_millis(200)]);
+                settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writethrough]);
+                (self.clients, self.ops) = (rng.random_range(2..5), 100);
+                self.pause = *pick(rng, &[Duration::from_millis(5), Duration::from_millis(50)]);
+                self.rounds = rng.random_range(4..9);
+                self.faults = StoreFaults {
+                    late: rng.random_range(0.0..0.5),
+                    slow: rng.random_range(0.3..0.9),
+                    lose_reply: rng.random_range(0.0..0.2),
+                    late_max: Duration::from_secs(20),
+                    ..StoreFaults::default()
+                };
+            }
+            Theme::BadReplies => {
+                self.damage = rng.random_range(0.005..0.05);
+                self.faults = StoreFaults::default();
+            }
+            Theme::RottenJournal => {
+                settings.mode = Mode::Writeback;
+                settings.dirty_age_max = Duration::from_secs(24 * 3600);
+                settings.dirty_bytes_max = settings.journal_bytes;
+            }
+            Theme::Clones => {
+                settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writeback, Mode::Writethrough]);
+            }
+            _ => {}
         }
+        self.size_max_bytes = self.settings.size_bytes * 3 / 2;
+        self
+    }
+
+    /// Whether what goes wrong on the way from the store must heal: the same request succeeds a little later.
+    pub fn heals(&self) -> bool {
+        self.theme == Theme::BadReplies
     }
 
     /// Draws how the next round ends.
     pub fn ending(&self, sim: &Sim) -> Ending {
-        use Ending::{Close, DiskFails, GoOn, HastyClose, Kill, LoseHost, Outage, PowerCut, Usurp};
+        use Ending::{
+            Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut,
+            Recreated, Usurp,
+        };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
         let choices: &[Ending] = match self.theme {
@@ -165,6 +276,13 @@ impl Plan {
             Theme::BadCache => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost],
             Theme::Damage => &[GoOn, Close, LoseHost],
             Theme::Calm => &[GoOn, Close],
+            Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
+            Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
+            Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
+            Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
+            Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],
+            Theme::Recreated => &[Recreated, Recreated, PowerCut, GoOn],
+            Theme::RottenJournal => &[JournalRots, JournalRots, JournalRots, GoOn],
         };
         choices[sim.range(0, choices.len() as u64) as usize]
     }
@@ -222,6 +340,6 @@ fn draw_faults(rng: &mut ChaCha8Rng, theme: Theme) -> StoreFaults {
         late: chance(0.1),
         twice: chance(0.2),
         slow: chance(0.2),
-        damage: 0.0,
+        ..StoreFaults::default()
     }
 }

@@ -26,7 +26,7 @@ pub use objects::Objects;
 use objects::{Reply, Request};
 
 /// How a request to the store fares: chances per request. All off by default.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct StoreFaults {
     /// Refused with an error that may pass (409, 429, 5xx), without effect.
     pub refuse: f64,
@@ -42,11 +42,28 @@ pub struct StoreFaults {
     pub slow: f64,
     /// A body that is read comes with a flipped bit or cut short.
     pub damage: f64,
+    /// The longest way of a late request.
+    pub late_max: Duration,
+}
+
+impl Default for StoreFaults {
+    fn default() -> StoreFaults {
+        StoreFaults {
+            refuse: 0.0,
+            lose_request: 0.0,
+            lose_reply: 0.0,
+            late: 0.0,
+            twice: 0.0,
+            slow: 0.0,
+            damage: 0.0,
+            late_max: LATE_MAX,
+        }
+    }
 }
 
 /// After so long without a reply a client gives up.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
-/// The longest way of a late request.
+/// The longest way of a late request, where a plan says nothing else.
 const LATE_MAX: Duration = Duration::from_secs(8 * 3600);
 
 struct State {
@@ -172,7 +189,8 @@ impl SimStore {
     fn lateness(&self) -> Duration {
         // Logarithmic: seconds are as likely as hours.
         let exponent = self.sim.range(0, 16);
-        self.sim.time(Duration::from_secs(1), Duration::from_secs(2) * (1 << exponent)).min(LATE_MAX)
+        let late_max = self.with(|s| s.faults.late_max);
+        self.sim.time(Duration::from_secs(1), Duration::from_secs(2) * (1 << exponent)).min(late_max)
     }
 }
 

@@ -95,6 +95,10 @@ impl Engine for ToyEngine {
         Log::create(site, settings.size_bytes).await
     }
 
+    async fn remove(&self, _: &Site) -> Result<()> {
+        Err(Error::Invalid("the small engine removes nothing".into()))
+    }
+
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>> {
         let lock = site.state.lock("lock")?;
         let (journal, held) = Journal::open(site, settings.journal_bytes, self.0).await?;
@@ -365,6 +369,10 @@ impl Device for Toy {
     async fn flush(&self) -> Result<()> {
         let number = self.with(|s| s.acknowledged);
         self.sync_to(number).await
+    }
+
+    fn knows_ranges(&self) -> bool {
+        false
     }
 
     async fn ranges(&self, _offset: u64, len: u64, _count_max: usize) -> Result<Vec<(u64, RangeKind)>> {

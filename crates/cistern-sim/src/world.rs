@@ -23,6 +23,8 @@ use crate::{
 };
 
 mod checks;
+mod clones;
+mod recreated;
 mod rounds;
 
 /// Virtual time within which anything must be done when nothing is in its way.
@@ -70,6 +72,8 @@ impl Run {
 }
 
 struct Host {
+    /// As it calls itself: a clone has the name of what it was cloned from.
+    name: String,
     state: SimDisk,
     cache: SimDisk,
     busy: bool,
@@ -122,6 +126,7 @@ struct World {
 impl World {
     fn new(sim: &Sim, plan: Plan, engine: Arc<dyn Engine>, lies: Lies) -> World {
         let host = |n: usize| Host {
+            name: format!("host{n}"),
             state: SimDisk::new(sim, format!("host{n}/state")),
             cache: SimDisk::new(sim, format!("host{n}/cache")),
             busy: false,
@@ -146,6 +151,9 @@ impl World {
         let branch = Branch::new(sectors, self.plan.size_max_bytes / 512);
         let past = Past { branch, journal_on: None, released: true, promised: 0 };
         let mut on = self.open(0, past).await;
+        if on.is_ok() && self.plan.filled {
+            self.fill().await;
+        }
         for round in 0..self.plan.rounds {
             if on.is_err() {
                 break;
@@ -161,9 +169,18 @@ impl World {
         }
     }
 
+    /// Gives the map something to hold.
+    async fn fill(&self) {
+        let fill =
+            |device: Arc<dyn Device>, line: Arc<Line>| async move { client::fill(&line, &*device).await };
+        self.on_device(self.writer(), "fill", fill).await;
+        self.drained(self.writer()).await;
+    }
+
     /// Fine weather: no faults on the way to the store.
     fn calm(&self) {
-        self.store.set_faults(StoreFaults { damage: self.plan.damage, ..StoreFaults::default() });
+        let late_max = self.plan.faults.late_max;
+        self.store.set_faults(StoreFaults { damage: self.plan.damage, late_max, ..StoreFaults::default() });
     }
 
     fn storm(&self) {
@@ -179,8 +196,24 @@ impl World {
             store: self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone())),
             state: lie_disk(self.hosts[host].state.mount(inc)),
             cache: lie_disk(self.hosts[host].cache.mount(inc)),
-            host: format!("host{host}"),
+            host: self.hosts[host].name.clone(),
         }
+    }
+
+    /// A new machine takes the place of a host: empty disks, its own name.
+    fn renew(&mut self, host: usize) {
+        self.disks(host).iter().for_each(|d| d.wipe());
+        self.hosts[host].name = format!("host{host}");
+    }
+
+    /// A host becomes a copy of another one as that is now: its disks, as a power cut would leave them, and its name.
+    fn clone_host(&mut self, from: usize, to: usize) {
+        assert!(!self.hosts[to].busy, "a copy is made onto a machine that is off");
+        self.sim.note(format_args!("host {to} becomes a copy of host {from}"));
+        for (from, to) in self.disks(from).iter().zip(self.disks(to)) {
+            to.copy_of(from);
+        }
+        self.hosts[to].name = self.hosts[from].name.clone();
     }
 
     async fn create(&self) {
@@ -260,6 +293,10 @@ impl World {
             if attempt == STORMY_OPENINGS_MAX || self.sim.chance(0.4) {
                 self.calm();
             }
+            if attempt >= STORMY_OPENINGS_MAX && self.plan.heals() {
+                // An opening has many replies to read, and one that is damaged fails it.
+                self.store.set_faults(StoreFaults::default());
+            }
             let inc = self.sim.incarnate();
             if crashes > 0 {
                 crashes -= 1;
@@ -279,8 +316,9 @@ impl World {
                     self.sim.note(format_args!("host {host}: cannot open: {error}"));
                     self.crash(host, inc, Death::Kill);
                     // What was only damaged on its way is whole the next time.
-                    let on_its_way = self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. });
-                    let passes = may_pass(&error) || (on_its_way && !self.damaged);
+                    // A writer that goes on while it is taken over may be faster than a slow claim, many times.
+                    let outrun = take_over && matches!(error, Error::InUse { .. });
+                    let passes = may_pass(&error) || outrun || (self.was_on_its_way(&error) && !self.damaged);
                     if self.damaged && !passes {
                         return Err(Damaged);
                     }
@@ -305,10 +343,11 @@ impl World {
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
         let (sim, damaged, lies) = (self.sim.clone(), self.damaged, self.lies.clone());
+        let heals = self.plan.heals();
         let open = async move {
             let device = engine.open(&site, &settings, take_over).await?;
             let device = lies.device.map_or_else(|| device.clone(), |lie| lie(device.clone()));
-            let found = client::observe(&sim, &*device, damaged).await?;
+            let found = client::observe(&sim, &*device, damaged, heals).await?;
             Ok((device, found))
         };
         match self.sim.limit(PATIENCE, self.sim.on(inc, "open", open)).await {

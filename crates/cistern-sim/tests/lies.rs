@@ -244,6 +244,12 @@ impl Device for LyingDevice {
             lie => self.inner.zero(offset, len, allocated, fua && lie != DeviceLie::FlushesEarly).await,
         }
     }
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        match self.lie {
+            DeviceLie::DropsZeroes => Ok(()),
+            lie => self.inner.trim(offset, len, fua && lie != DeviceLie::FlushesEarly).await,
+        }
+    }
     async fn flush(&self) -> Result<()> {
         match self.lie {
             DeviceLie::FlushesEarly => Ok(()),

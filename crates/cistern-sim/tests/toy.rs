@@ -11,6 +11,19 @@ use cistern_sim::{
 /// Seeds within which a bug must be found.
 const SEEDS_MAX: u64 = 150;
 
+/// What the small engine is up to. It paces nobody, recognises no rotten journal and fetches nothing twice.
+const THEMES: [Theme; 9] = [
+    Theme::Crashes,
+    Theme::TakeOvers,
+    Theme::Outages,
+    Theme::BadDisk,
+    Theme::BadCache,
+    Theme::Damage,
+    Theme::Calm,
+    Theme::Merges,
+    Theme::Stragglers,
+];
+
 fn fails(seed: u64, theme: Theme, bug: Bug) -> Option<String> {
     Run { theme: Some(theme), ..Run::of(seed, Arc::new(ToyEngine(bug))) }.go().failure
 }
@@ -25,7 +38,7 @@ fn must_find(theme: Theme, bug: Bug) {
 #[test]
 fn no_false_alarm() {
     for seed in 0..8 {
-        for theme in Theme::ALL {
+        for theme in THEMES {
             assert_eq!(fails(seed, theme, Bug::None), None, "seed {seed}, {theme:?}");
         }
     }

@@ -271,6 +271,20 @@ mod tests {
         }
     }
 
+    /// A host crashes and goes on with its journal; then a segment of its life before lands, late, and its
+    /// range is the very one that comes next. It is void: nobody waits for it any more, and its epoch's salt
+    /// is not the one that readers of this seq use.
+    #[test]
+    fn a_late_segment_that_fits_the_chain_is_void() {
+        let mut walk = Walk::at_creation(1 << 30);
+        claim(&mut walk, 1, 0);
+        assert_eq!(segment(&mut walk, 1, 0, 10), Step::Applied);
+        assert_eq!(claim(&mut walk, 2, 10), Step::Claimed);
+        assert_eq!(segment(&mut walk, 1, 10, 20), Step::Void);
+        assert_eq!(walk.journal_pos, JournalPos(10));
+        assert_eq!(segment(&mut walk, 2, 10, 20), Step::Applied);
+    }
+
     /// Neither a late claim of an older epoch nor anything of a released epoch counts.
     #[test]
     fn what_is_over_stays_over() {

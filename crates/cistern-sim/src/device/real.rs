@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     cache::ChunkCache,
+    gc,
     store::{Rates, Retry, Scheduler, SharedStore, Stores},
     volume::{
         CloseReport, CreateOptions, LiveSettings, Mode, OpenOptions, Piece, RangeKind, ReadOnlyOptions,
@@ -50,6 +51,10 @@ impl Engine for RealEngine {
             key: settings.key.clone(),
         };
         Volume::create(&site.env, &store(site), options).await.map(|_| ())
+    }
+
+    async fn remove(&self, site: &Site) -> Result<()> {
+        gc::remove_volume(&store(site), &|_, _| ()).await
     }
 
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>> {
@@ -136,6 +141,10 @@ impl Device for RealDevice {
 
     async fn zero(&self, offset: u64, len: u64, allocated: bool, fua: bool) -> Result<()> {
         self.0.zero(offset, len, allocated, fua).await
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.0.trim(offset, len, fua).await
     }
 
     async fn flush(&self) -> Result<()> {

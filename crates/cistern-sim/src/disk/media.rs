@@ -17,6 +17,7 @@ pub enum Death {
     PowerCut,
 }
 
+#[derive(Clone)]
 struct Write {
     number: u64,
     offset: usize,
@@ -24,6 +25,7 @@ struct Write {
 }
 
 /// One file.
+#[derive(Clone)]
 pub struct Media {
     view: Vec<u8>,
     durable: Vec<u8>,
@@ -138,6 +140,12 @@ impl Media {
             }
             self.view.copy_from_slice(&self.durable);
         }
+    }
+
+    /// Where the sectors begin that are not all zeroes.
+    pub fn written(&self) -> Vec<usize> {
+        let sectors = self.durable.chunks(SECTOR_BYTES).enumerate();
+        sectors.filter(|(_, s)| s.iter().any(|&b| b != 0)).map(|(i, _)| i * SECTOR_BYTES).collect()
     }
 
     /// Media damage: flips one bit, in what readers see and in what is durable.

@@ -89,6 +89,7 @@ impl Branch {
         // After everything that may be visible, and not visible: it did not take place.
         entries.retain(|e| fits.contains(&e.op) || self.op(e.op).invoked <= newest_end);
         for entry in &mut entries {
+            entry.anonymous |= fits.len() > 1 && fits.contains(&entry.op);
             if Some(entry.op) == shown {
                 // What had replaced it before may be what was lost.
                 entry.superseded_at = NEVER;

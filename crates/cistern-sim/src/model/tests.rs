@@ -86,7 +86,7 @@ fn a_flush_is_a_promise() {
 fn zeroes_are_explained_by_the_oldest_that_fits() {
     let mut branch = fresh();
     wrote(&mut branch, 1, 0, 8, (10, 11));
-    branch.begin(2, Kind::Zero, 0, 16, 12);
+    branch.begin(2, Kind::Zero { allocated: false }, 0, 16, 12);
     branch.acknowledge(2, Forced::No, 13, now());
     wrote(&mut branch, 3, 8, 8, (14, 15));
     assert!(explained(&branch, &[]).is_ok());

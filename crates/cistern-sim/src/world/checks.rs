@@ -26,24 +26,12 @@ impl Line {
     }
 }
 
-/// Writes one block and returns whether that was acknowledged.
-async fn write_block(line: &Line, device: &dyn Device) -> bool {
+/// Writes some sectors, of one block or two, and returns whether that was acknowledged.
+async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
     let size = line.branch(|b| b.size());
-    let first = line.sim.range(0, size / 8) * 8;
-    write_sectors(line, device, first, 8).await
-}
-
-/// Writes some sectors, mostly parts of blocks that are in the store.
-async fn write_some_sectors(line: &Line, device: &dyn Device) -> bool {
-    let size = line.branch(|b| b.size());
-    let first = line.sim.range(0, size);
-    let count = line.sim.range(1, 20).min(size - first);
-    write_sectors(line, device, first, count).await
-}
-
-/// Writes `count` sectors and returns whether that was acknowledged.
-async fn write_sectors(line: &Line, device: &dyn Device, first: u64, count: u64) -> bool {
     let (op, tick) = (line.number(), line.sim.tick());
+    let count = line.sim.range(1, 9);
+    let first = line.sim.range(0, size - count + 1);
     line.branch(|b| b.begin(op, Kind::Write, first, count, tick));
     line.sim.note(format_args!("script: op {op} writes {first}+{count}"));
     let reply = device.write(first * 512, Bytes::from(stamped(op, first, count)), false).await;
@@ -85,6 +73,7 @@ impl World {
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
         let (sim, line, damaged) = (self.sim.clone(), session.line.clone(), self.damaged);
+        let heals = self.plan.heals();
         let since = self.sim.tick();
         let promised = line.branch(|b| {
             b.hold();
@@ -94,14 +83,14 @@ impl World {
             let device = engine.open_read_only(&site, &settings).await?;
             let mut branch = line.branch(|b| b.clone());
             branch.forget_promises(since);
-            Ok::<_, Error>((branch, client::observe(&sim, &*device, damaged).await?))
+            Ok::<_, Error>((branch, client::observe(&sim, &*device, damaged, heals).await?))
         };
         let seen = self.sim.limit(PATIENCE, self.sim.on(inc, "reader", open)).await.flatten();
         session.line.branch(Branch::release);
         self.sim.kill(inc, || ());
         match seen {
             Some(Ok((mut branch, found))) => self.accept_reader(session, &mut branch, &found, promised),
-            Some(Err(error)) if may_pass(&error) || damaged => {
+            Some(Err(error)) if may_pass(&error) || damaged || self.was_on_its_way(&error) => {
                 self.sim.note(format_args!("the reader fails: {error}"));
                 Ok(())
             }
@@ -136,8 +125,21 @@ impl World {
 
     /// While a writer lives, nobody else opens the volume without being told to take over.
     pub(super) async fn refused(&mut self, session: &Session) {
-        let host = if self.sim.chance(0.3) { Some(session.host) } else { self.free_host(session.host) };
-        let Some(host) = host else { return };
+        if self.sim.chance(0.3) {
+            self.refused_on(session.host, session.host).await;
+        } else {
+            self.refused_elsewhere(session.host).await;
+        }
+    }
+
+    /// What a writer has not stored, on a host that lives or is down, keeps the volume its own.
+    pub(super) async fn refused_elsewhere(&mut self, writer: usize) {
+        if let Some(host) = self.free_host(writer) {
+            self.refused_on(host, writer).await;
+        }
+    }
+
+    async fn refused_on(&mut self, host: usize, writer: usize) {
         let inc = self.sim.incarnate();
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
@@ -145,9 +147,9 @@ impl World {
         let opened = self.sim.limit(PATIENCE, self.sim.on(inc, "intruder", open)).await.flatten();
         self.sim.note(format_args!("an intruder on host {host}: {opened:?}"));
         let fine = match &opened {
-            Some(Err(Error::Locked(_))) => host == session.host,
-            Some(Err(Error::InUse { .. })) => host != session.host,
-            Some(Err(error)) => may_pass(error) || self.damaged,
+            Some(Err(Error::Locked(_))) => host == writer,
+            Some(Err(Error::InUse { .. } | Error::StaleJournal(_))) => host != writer,
+            Some(Err(error)) => may_pass(error) || self.damaged || self.was_on_its_way(error),
             _ => false,
         };
         if !fine {
@@ -196,7 +198,7 @@ impl World {
             return;
         }
         let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
-            if !write_block(&line, &*device).await || !write_some_sectors(&line, &*device).await {
+            if !write_sectors(&line, &*device).await {
                 line.sim.fail("P9: a write fails while the store is away");
             }
             let invoked = line.sim.tick();
@@ -233,7 +235,7 @@ impl World {
         self.calm();
         let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
             line.end_pauses(&*device).await;
-            let wrote = write_block(&line, &*device).await;
+            let wrote = write_sectors(&line, &*device).await;
             let invoked = line.sim.tick();
             let flushed = device.flush().await.is_ok();
             if flushed {
@@ -257,7 +259,7 @@ impl World {
         let host = zombie.host;
         self.end(&zombie, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
         self.kept_journal(&zombie, wrote == Some(true)).await;
-        self.disks(host).iter().for_each(|d| d.wipe());
+        self.renew(host);
     }
 
     /// The journal of a fenced writer is not replayed, and can be exported.
@@ -316,11 +318,15 @@ impl World {
     pub(super) async fn finale(&mut self) -> Result<(), Damaged> {
         self.sim.note(format_args!("finale"));
         self.store.set_away(false);
+        self.plan.damage = 0.0;
         self.calm();
         for zombie in std::mem::take(&mut self.zombies) {
             self.lay_to_rest(zombie).await;
         }
         let session = self.writer.take().expect("there is a writer between rounds");
+        if self.plan.heals() {
+            self.healed(&session).await;
+        }
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
         self.check_store().await;
@@ -335,11 +341,26 @@ impl World {
         }
         session.line.committed(self.sim.tick());
         let host = (session.host + 1) % self.hosts.len();
-        self.disks(host).iter().for_each(|d| d.wipe());
+        self.renew(host);
         let branch = session.line.branch(|b| b.clone());
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await?;
         self.check_store().await;
         Ok(())
+    }
+
+    /// P6: replies come whole again. Everything can be read at once, whatever is cached of the time before.
+    async fn healed(&self, session: &Session) {
+        let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
+            if let Err(error) = client::observe(&line.sim, &*device, false, false).await {
+                line.sim.fail(format!("P6: the store is sound, but a read fails for good: {error:?}"));
+            }
+        };
+        self.on_device(session, "heal", act).await;
+    }
+
+    /// Whether an error may stem from a reply that was damaged on its way: the next attempt meets others.
+    pub(super) fn was_on_its_way(&self, error: &Error) -> bool {
+        self.plan.damage > 0.0 && matches!(error, Error::Corrupt { .. } | Error::Version { .. })
     }
 
     /// P7: everything that the committed state names is there and sound.

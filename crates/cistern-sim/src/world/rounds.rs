@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::{Damaged, PATIENCE, Past, Session, World};
 use crate::{
     client,
+    device::may_pass,
     disk::{Death, DiskFaults},
     plan::{Ending, Theme, Zombie},
     runtime::Sim,
@@ -18,7 +19,7 @@ const OUTAGE_REQUESTS_PER_OP: u64 = 20;
 const OUTAGE_REQUESTS_PER_SECOND: u64 = 1;
 
 /// Clients at work; each is done when its receiver resolves.
-type Clients = Vec<oneshot::Receiver<()>>;
+pub(super) type Clients = Vec<oneshot::Receiver<()>>;
 
 impl World {
     /// One round. Afterwards there is a writer again.
@@ -49,10 +50,13 @@ impl World {
             Ending::GoOn => self.going_on(session, clients).await,
             Ending::Outage => self.outage(session, clients).await,
             Ending::DiskFails => self.disk_fails(session, clients).await,
+            Ending::Cloned => self.cloned(session, clients).await,
+            Ending::Recreated => self.recreated(session, clients).await,
+            Ending::JournalRots => self.journal_rots(session, clients).await,
         }
     }
 
-    fn start_clients(&self, session: &Session) -> Clients {
+    pub(super) fn start_clients(&self, session: &Session) -> Clients {
         let device = session.device().expect("the writer is open");
         let client = |_| {
             let work = client::run(session.line.clone(), device.clone(), self.plan.ops);
@@ -62,7 +66,7 @@ impl World {
     }
 
     /// Waits until all clients are done or dead; in the end with fine weather, which must suffice.
-    async fn wait(&self, clients: Clients) {
+    pub(super) async fn wait(&self, clients: Clients) {
         let mut all = std::pin::pin!(futures_util::future::join_all(clients));
         if self.sim.limit(PATIENCE, &mut all).await.is_some() {
             return;
@@ -74,7 +78,7 @@ impl World {
     }
 
     /// Lets clients work until some moment, which may come long after they are done.
-    async fn some_time(&self, clients: Clients) {
+    pub(super) async fn some_time(&self, clients: Clients) {
         let work = futures_util::future::join_all(clients);
         let limit = match self.sim.range(0, 3) {
             0 => Duration::from_millis(self.sim.range(1, 2000)),
@@ -99,7 +103,7 @@ impl World {
     }
 
     async fn crashing(&mut self, session: Session, clients: Clients, death: Death) -> Result<(), Damaged> {
-        self.crash_after_polls(session.host, session.inc, self.draw_polls(30_000));
+        self.crash_after_polls(session.host, session.inc, self.draw_polls(self.plan.fuse_polls));
         self.some_time(clients).await;
         self.end(&session, death);
         let host = session.host;
@@ -109,13 +113,13 @@ impl World {
 
     async fn losing(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
         if self.sim.chance(0.5) {
-            self.crash_after_polls(session.host, session.inc, self.draw_polls(30_000));
+            self.crash_after_polls(session.host, session.inc, self.draw_polls(self.plan.fuse_polls));
         }
         self.some_time(clients).await;
         // A host that died earlier has had no time to write back.
         let promised = if self.sim.is_alive(session.inc) { self.promised_by_age(&session) } else { 0 };
         self.end(&session, Death::PowerCut);
-        self.disks(session.host).iter().for_each(|d| d.wipe());
+        self.renew(session.host);
         let host = self.free_host(usize::MAX).expect("the lost host is free at least");
         let branch = session.line.branch(|b| b.clone());
         self.open(host, Past { branch, journal_on: None, released: false, promised }).await
@@ -198,6 +202,9 @@ impl World {
             session.line.committed(self.sim.tick());
         }
         self.end(&session, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
+        if report.is_some_and(|r| r.journal_bytes_left > 0) {
+            self.refused_elsewhere(session.host).await;
+        }
         self.reopen_after_close(session, clean).await
     }
 
@@ -206,7 +213,7 @@ impl World {
         let elsewhere = self.free_host(session.host).filter(|_| self.sim.chance(0.5));
         match elsewhere {
             Some(host) if clean => {
-                self.disks(host).iter().for_each(|d| d.wipe());
+                self.renew(host);
                 self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await
             }
             _ => {
@@ -243,7 +250,14 @@ impl World {
             self.sim.sleep((begin + away).saturating_sub(self.sim.now())).await;
         }
         self.no_storm(self.sim.now() - begin, self.store.requests() - asked);
-        let crash = self.sim.chance(0.4);
+        let full = self.plan.theme == Theme::TinyRing;
+        let crash = self.sim.chance(0.4) || full;
+        if full {
+            // The journal's space comes back piece by piece, and is used again at once.
+            self.store.set_away(false);
+            self.crash_after_polls(session.host, session.inc, self.draw_polls(self.plan.fuse_polls));
+            self.sim.limit(Duration::from_secs(self.sim.range(1, 300)), &mut work).await;
+        }
         if crash {
             self.end(&session, Death::PowerCut);
         }
@@ -299,10 +313,84 @@ impl World {
             }
         })
         .await;
+        self.stays_stopped(&session).await;
         let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
         self.end(&session, death);
         let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
         self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+    }
+
+    /// P8: what has met a failing disk says so and goes on saying so, in its state and to every write and flush.
+    async fn stays_stopped(&self, session: &Session) {
+        let state = self.hosts[session.host].state.clone();
+        let act = move |device: std::sync::Arc<dyn crate::device::Device>,
+                        line: std::sync::Arc<client::Line>| async move {
+            if !state.fault_is_met() {
+                return;
+            }
+            for _ in 0..3 {
+                let wrote = device.write(0, bytes::Bytes::from(vec![0; 4096]), false).await;
+                let flushed = device.flush().await;
+                let latched = device.status().latched;
+                line.sim
+                    .note(format_args!("stopped: write {wrote:?}, flush {flushed:?}, status {latched:?}"));
+                if wrote.is_ok() || flushed.is_ok() || latched.is_none_or(|why| why.is_empty()) {
+                    line.sim.fail("P8: the disk has failed, and the volume does not stay stopped");
+                }
+                let pause = line.sim.time(Duration::ZERO, Duration::from_secs(60));
+                line.sim.sleep(pause).await;
+            }
+        };
+        self.on_device(session, "stopped", act).await;
+    }
+
+    /// A host goes down at rest, and its journal loses bits of what it has synced. It is refused, again and again,
+    /// or nothing is missing; then it is given up.
+    async fn journal_rots(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
+        self.wait(clients).await;
+        self.on_device(&session, "flush", |device, line| async move {
+            let invoked = line.sim.tick();
+            if device.flush().await.is_ok() {
+                line.flushed(invoked);
+            }
+        })
+        .await;
+        // The superblock follows while nothing happens: from then on a lost end is not a torn one.
+        self.sim.sleep(Duration::from_secs(5)).await;
+        self.end(&session, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
+        let host = session.host;
+        for _ in 0..self.sim.range(1, 4) {
+            self.hosts[host].state.rot();
+        }
+        let branch = session.line.branch(|b| b.clone());
+        let mut refused = 0;
+        while refused < 2 {
+            let inc = self.sim.incarnate();
+            let opened = self.try_open(host, inc, false).await;
+            self.crash(host, inc, Death::Kill);
+            match opened {
+                Some(Ok(_)) => {
+                    let past = Past { branch, journal_on: Some(host), released: false, promised: 0 };
+                    return self.open(host, past).await;
+                }
+                // The store may be in the way before the journal is judged.
+                Some(Err(error)) if may_pass(&error) => {
+                    self.calm();
+                    continue;
+                }
+                Some(Err(error @ cistern_engine::Error::Corrupt { .. })) => {
+                    self.sim.note(format_args!("host {host}: refuses its journal: {error}"));
+                    refused += 1;
+                }
+                other => {
+                    let error = other.and_then(Result::err);
+                    self.sim.fail(format!("P8: a journal that lost what it had synced gives {error:?}"));
+                    return Err(Damaged);
+                }
+            }
+        }
+        self.hosts[host].state.wipe();
+        self.open(host, Past { branch, journal_on: None, released: false, promised: 0 }).await
     }
 
     /// The caches' disks fail now, or do not for a while.

@@ -1,0 +1,92 @@
+//! Single replies of a sound store come damaged: a bit flips on the way. Nothing of it may last.
+
+mod volume_support;
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    codec::KeySource,
+    env::real::RealEnv,
+    store::{Listed, MemoryStore, Put, Store, StoreResult},
+};
+use volume_support::{Host, MIB, close, noise, read};
+
+/// A store whose next reply with a part of a log object has a flipped bit.
+#[derive(Default)]
+struct FlipsOnce {
+    inner: MemoryStore,
+    due: AtomicBool,
+}
+
+impl fmt::Debug for FlipsOnce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FlipsOnce")
+    }
+}
+
+#[async_trait]
+impl Store for FlipsOnce {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.inner.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.inner.put_if_absent(key, body).await
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        let body = self.inner.get_range(key, range).await?;
+        if !key.starts_with("log/") || !self.due.swap(false, Ordering::Relaxed) {
+            return Ok(body);
+        }
+        let mut bytes = body.to_vec();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        Ok(bytes.into())
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.inner.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.inner.delete(key).await
+    }
+    fn url(&self) -> String {
+        "memory:".into()
+    }
+}
+
+/// A damaged reply with a segment's data is fetched again, with and without a cache that has kept it: the read
+/// succeeds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_reply_is_fetched_again() {
+    for cached in [false, true] {
+        let store = Arc::new(FlipsOnce::default());
+        let mut host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+        let volume = host.open().await;
+        let data = noise(1, 64 << 10);
+        volume.write(0, data.clone(), false).await.expect("written");
+        close(volume).await;
+        host.replace_disk();
+        let volume = match cached {
+            true => host.open_with(host.cache("cache").await).await,
+            false => host.open().await,
+        };
+        store.due.store(true, Ordering::Relaxed);
+        assert_eq!(read(&volume, 0, data.len() as u64).await, data, "cached={cached}");
+        assert!(!store.due.load(Ordering::Relaxed), "a reply was damaged");
+        close(volume).await;
+    }
+}

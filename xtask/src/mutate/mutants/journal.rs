@@ -1,0 +1,125 @@
+//! Mutants of the journal and of the local disk.
+
+use super::{Change, Mutant, seeds, test, themed};
+
+const WRITER: &str = "crates/cistern-engine/src/journal/writer.rs";
+const STATE: &str = "crates/cistern-engine/src/journal/state.rs";
+const RECOVER: &str = "crates/cistern-engine/src/journal/recover.rs";
+const JOURNAL: &str = "crates/cistern-engine/src/journal.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "journal-without-sync",
+        promise: "P1",
+        story: "the journal says that it is synced and never asks the disk",
+        changes: &[Change { file: WRITER, old: "        self.shared.ring.file.sync().await?;\n", new: "" }],
+        test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "failed-sync-is-tried-again",
+        promise: "P8",
+        story: "a sync that failed is forgotten, and the next one succeeds",
+        changes: &[Change {
+            file: WRITER,
+            old: "self.shared.ring.file.sync().await?;",
+            new: "let _ = self.shared.ring.file.sync().await;",
+        }],
+        test: test("-p cistern-engine --test journal_behaviour", "a_failing_disk_stops"),
+        simulation: themed("bad-disk", 60),
+    },
+    Mutant {
+        name: "ring-reused-too-early",
+        promise: "P1",
+        story: "space of the ring is written over before the superblock says that it is free",
+        changes: &[
+            Change {
+                file: STATE,
+                old: "let free = self.ring_blocks - (self.at.appended - self.at.tail);",
+                new: "let free = self.ring_blocks - (self.at.appended - self.at.freed);",
+            },
+            Change { file: STATE, old: "debug_assert!(at.appended - at.tail <= self.ring_blocks);", new: "" },
+            Change {
+                file: STATE,
+                old: "debug_assert!(self.at.appended - self.at.tail <= self.ring_blocks);",
+                new: "",
+            },
+        ],
+        test: test("-p cistern-engine --test journal_behaviour", "space_is_used_again_only_once"),
+        simulation: themed("tiny-ring", 150),
+    },
+    Mutant {
+        name: "torn-group-is-replayed",
+        promise: "P3",
+        story: "recovery does not look whether a group's payload is whole",
+        changes: &[Change {
+            file: RECOVER,
+            old: "        if !crcs_match(&header.crcs, payload) {\n            break;",
+            new: "        if false {\n            break;",
+        }],
+        test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
+        simulation: themed("tiny-ring", 60),
+    },
+    Mutant {
+        name: "replay-goes-on-behind-a-gap",
+        promise: "P3",
+        story: "recovery steps over a torn group and replays what lies behind it",
+        changes: &[Change {
+            file: RECOVER,
+            old: "        if !crcs_match(&header.crcs, payload) {\n            break;",
+            new: "        if !crcs_match(&header.crcs, payload) {\n            \
+                  walked.starts.push_back(header.pos);\n            walked.head = header.next();\n            \
+                  continue;",
+        }],
+        test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
+        simulation: themed("tiny-ring", 60),
+    },
+    Mutant {
+        name: "incarnations-are-ignored",
+        promise: "P3",
+        story: "groups of an earlier life come back behind the end of a later one",
+        changes: &[Change {
+            file: RECOVER,
+            old: "header.filter(|h| h.incarnation >= incarnation && ",
+            new: "header.filter(|h| (h.incarnation >= incarnation || true) && ",
+        }],
+        test: test("-p cistern-engine --test journal_behaviour", "a_stale_group_at_the_end_stays_dead"),
+        simulation: None,
+    },
+    Mutant {
+        name: "recovered-is-not-rewritten",
+        promise: "P3",
+        story: "recovery relies on groups that were never synced",
+        changes: &[Change {
+            file: JOURNAL,
+            old: "        write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;\n",
+            new: "        let _ = write_again;\n",
+        }],
+        test: None,
+        simulation: themed("bad-disk", 200),
+    },
+    Mutant {
+        name: "synced-damage-is-a-torn-end",
+        promise: "P8",
+        story: "a journal that lost something synced opens as if it ended there",
+        changes: &[Change {
+            file: RECOVER,
+            old: "    if sb.durable > head {",
+            new: "    if sb.durable <= u64::MAX {\n        return Ok(None);\n    }\n    if sb.durable > head {",
+        }],
+        test: test("-p cistern-engine --test journal_behaviour", "damage_in_the_synced_part_is_refused"),
+        simulation: themed("rotten-journal", 60),
+    },
+    Mutant {
+        name: "freed-groups-are-read",
+        promise: "P4",
+        story: "a read of the journal does not look again whether the group was freed meanwhile",
+        changes: &[Change {
+            file: JOURNAL,
+            old: "        if self.tail().0 > group.start {\n            return Ok(None);",
+            new: "        if false {\n            return Ok(None);",
+        }],
+        test: test("-p cistern-engine --test journal_behaviour", "reads_race_with_the_next_lap"),
+        simulation: None,
+    },
+];

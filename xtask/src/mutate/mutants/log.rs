@@ -1,0 +1,161 @@
+//! Mutants of the log and of write-back: order, fence, claim.
+
+use super::{Change, Mutant, seeds, test, themed};
+
+const APPEND: &str = "crates/cistern-engine/src/log/append.rs";
+const WALK: &str = "crates/cistern-engine/src/log/walk.rs";
+const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
+const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
+const PACK: &str = "crates/cistern-engine/src/writeback/pack.rs";
+const POLICY: &str = "crates/cistern-engine/src/writeback/policy.rs";
+const CLOSE: &str = "crates/cistern-engine/src/volume/close.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "commits-out-of-order",
+        promise: "P2",
+        story: "of two segments on their way the later one is committed first",
+        changes: &[Change {
+            file: FLOW,
+            old: "        let clean = appended == self.control.committed();",
+            new: "        if self.window.len() >= 2 {\n            self.window.swap(0, 1);\n        }\n        \
+                  let clean = appended == self.control.committed();",
+        }],
+        test: None,
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "fence-is-ignored",
+        promise: "P5",
+        story: "a writer goes on behind the claim that fences it",
+        changes: &[Change {
+            file: APPEND,
+            old: "        if head.epoch > *epoch {",
+            new: "        if head.epoch.0 == u64::MAX {",
+        }],
+        test: test("-p cistern-engine --test volume", "a_second_host_is_refused"),
+        simulation: themed("take-overs", 20),
+    },
+    Mutant {
+        name: "holder-is-not-checked",
+        promise: "P5",
+        story: "a second host opens a volume that is in use",
+        changes: &[Change {
+            file: CLAIM,
+            old: "    if own_crash || request.take_over {",
+            new: "    if own_crash || request.take_over || true {",
+        }],
+        test: test("-p cistern-engine --test volume", "a_second_host_is_refused"),
+        simulation: themed("calm", 20),
+    },
+    Mutant {
+        name: "foreign-journal-is-merged",
+        promise: "P5",
+        story: "the journal of a fenced writer is replayed into its successor's history",
+        changes: &[Change {
+            file: CLAIM,
+            old: "        if local.tail == local.appended {",
+            new: "        if local.tail <= local.appended {",
+        }],
+        test: test("-p cistern-engine --test volume", "a_second_host_is_refused"),
+        simulation: themed("take-overs", 20),
+    },
+    Mutant {
+        name: "walk-ignores-epochs",
+        promise: "P5",
+        story: "a late segment of an epoch that is over counts where its range fits",
+        changes: &[Change {
+            file: WALK,
+            old: "                if head.epoch == self.epoch\n                    && self.is_held()",
+            new: "                if self.is_held()",
+        }],
+        test: test("-p cistern-engine --lib", "log::walk::tests::a_late_segment_that_fits"),
+        simulation: None,
+    },
+    Mutant {
+        name: "walk-ignores-ranges",
+        promise: "P2",
+        story: "a segment counts although what should precede it is missing",
+        changes: &[Change {
+            file: WALK,
+            old: "footer.range.from == self.journal_pos =>",
+            new: "footer.range.from >= JournalPos(0) =>",
+        }],
+        test: test("-p cistern-engine --lib", "log::walk::tests::a_late_object_in_the_window"),
+        simulation: themed("stragglers", 120),
+    },
+    Mutant {
+        name: "committed-before-stored",
+        promise: "P2",
+        story: "a put that failed counts as an upload",
+        changes: &[Change {
+            file: APPEND,
+            old: "                Err(e) => Err(e.into()),\n            };\n            match answer",
+            new: "                Err(_) => Ok(Appended::Ours),\n            };\n            match answer",
+        }],
+        test: None,
+        simulation: seeds(40),
+    },
+    Mutant {
+        name: "journal-freed-before-commit",
+        promise: "P1",
+        story: "journal space comes back when a segment is sealed, not when it is stored",
+        changes: &[Change {
+            file: FLOW,
+            old: "        let (seq, size_before) = (slot.seq, self.size_bytes);",
+            new: "        self.parts.journal.free(range.to);\n        \
+                  let (seq, size_before) = (slot.seq, self.size_bytes);",
+        }],
+        test: None,
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "holes-are-not-uploaded",
+        promise: "P2",
+        story: "trimmed ranges stay what they were in the store",
+        changes: &[Change {
+            file: PACK,
+            old: "            Source::Zero { allocated } => {\n",
+            new: "            Source::Zero { allocated: false } => {}\n            \
+                  Source::Zero { allocated } => {\n",
+        }],
+        test: test("-p cistern-engine --test volume", "what_is_written_is_read_back_everywhere"),
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "resizes-are-not-uploaded",
+        promise: "P2",
+        story: "segments carry the size of the day the volume was made",
+        changes: &[Change {
+            file: FLOW,
+            old: "                    size_bytes = new;",
+            new: "                    let _ = new;",
+        }],
+        test: test("-p cistern-engine --test volume", "resizing_keeps_what_remains"),
+        simulation: seeds(150),
+    },
+    Mutant {
+        name: "age-bound-is-ignored",
+        promise: "P2",
+        story: "a little dirty data waits for company for ever",
+        changes: &[Change {
+            file: POLICY,
+            old: "s.dirty_age_max * SEAL_AGE_SHARE.0 / SEAL_AGE_SHARE.1;",
+            new: "s.dirty_age_max * SEAL_AGE_SHARE.0 * 100_000 / SEAL_AGE_SHARE.1;",
+        }],
+        test: test("-p cistern-engine --lib", "writeback::policy::tests::seals_when_full_old_or_wanted"),
+        simulation: themed("take-overs", 100),
+    },
+    Mutant {
+        name: "release-with-dirty-data",
+        promise: "P5",
+        story: "a volume is released although not everything is in the store",
+        changes: &[Change {
+            file: CLOSE,
+            old: "            (drained, journal_closed) => journal_closed.and(drained),",
+            new: "            _ => self.log.release(self.size_bytes()).await,",
+        }],
+        test: None,
+        simulation: themed("crashes", 100),
+    },
+];

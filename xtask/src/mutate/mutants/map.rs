@@ -1,0 +1,73 @@
+//! Mutants of the map and of the codecs: what damage and merges may do.
+
+use super::{Change, Mutant, test, themed};
+
+const MERGE: &str = "crates/cistern-engine/src/map/merge.rs";
+const SEAL: &str = "crates/cistern-engine/src/codec/seal.rs";
+const LOOKUP: &str = "crates/cistern-engine/src/cache/lookup.rs";
+const FRAMES: &str = "crates/cistern-engine/src/volume/frames.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "merges-drop-holes",
+        promise: "P4",
+        story: "a merge forgets a hole above older data, which shines through again",
+        changes: &[
+            Change {
+                file: MERGE,
+                old: "        self.snapshots.first().is_some_and(",
+                new: "        self.snapshots.len() > 1_000_000 && self.snapshots.first().is_some_and(",
+            },
+            Change {
+                file: MERGE,
+                old: "            || self.older.iter().any(",
+                new: "            && self.older.iter().any(",
+            },
+        ],
+        test: test("-p cistern-engine --test map_model", "agrees_with_an_array"),
+        simulation: themed("merges", 20),
+    },
+    Mutant {
+        name: "seals-are-not-checked",
+        promise: "P6",
+        story: "without encryption, damaged bytes of the store are returned as data",
+        changes: &[
+            Change {
+                file: SEAL,
+                old: "            Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {\n                Ok(",
+                new: "            Inner::Checksum(identity) if tail != checksum(*identity, part, body).to_be_bytes() => {\n                Ok(",
+            },
+            Change {
+                file: SEAL,
+                old: "            Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {\n                plain",
+                new: "            Inner::Checksum(identity) if tail != checksum(*identity, part, body).to_be_bytes() => {\n                plain",
+            },
+        ],
+        test: test("-p cistern-engine --test format_sealing", "a_part_opens_at_its_place_only"),
+        simulation: themed("damage", 100),
+    },
+    Mutant {
+        name: "cache-is-believed",
+        promise: "P6",
+        story: "what the disk of the cache gives is not verified",
+        changes: &[Change {
+            file: LOOKUP,
+            old: "zip(crcs).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc)",
+            new: "zip(crcs).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc || true)",
+        }],
+        test: None,
+        simulation: themed("bad-cache", 200),
+    },
+    Mutant {
+        name: "bad-frame-is-not-fetched-again",
+        promise: "P6",
+        story: "one damaged reply of a sound store fails a read for good",
+        changes: &[Change {
+            file: FRAMES,
+            old: "        self.reader.forget(&object);\n        let stored = self.reader.read(&object, group.range.clone(), 0).await?;\n",
+            new: "",
+        }],
+        test: test("-p cistern-engine --test volume_damaged_replies", "a_damaged_reply"),
+        simulation: themed("bad-replies", 100),
+    },
+];

@@ -1,0 +1,119 @@
+//! Mutants of the volume: what a request means.
+
+use super::{Change, Mutant, seeds, test, themed};
+
+const WRITE: &str = "crates/cistern-engine/src/volume/write.rs";
+const DIRTY: &str = "crates/cistern-engine/src/volume/dirty.rs";
+const LOCKS: &str = "crates/cistern-engine/src/volume/locks.rs";
+const READ: &str = "crates/cistern-engine/src/volume/read.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "flush-before-sync",
+        promise: "P1",
+        story: "a flush is acknowledged while what it covers is only queued",
+        changes: &[Change {
+            file: WRITE,
+            old: "let synced = self.core.journal.sync(to).await;",
+            new: "let synced = if to.0 == u64::MAX { self.core.journal.sync(to).await } else { Ok(()) };",
+        }],
+        test: None,
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "writethrough-stays-local",
+        promise: "P1",
+        story: "a flush in writethrough does not wait for the store",
+        changes: &[Change {
+            file: WRITE,
+            old: "        if *self.mode.borrow() != Mode::Writethrough {",
+            new: "        if *self.mode.borrow() != Mode::Writearound {",
+        }],
+        test: None,
+        simulation: themed("take-overs", 60),
+    },
+    Mutant {
+        name: "dirty-bound-is-ignored",
+        promise: "P2",
+        story: "more is dirty than max-dirty-bytes allows",
+        changes: &[Change {
+            file: WRITE,
+            old: "            if dirty == 0 || ",
+            new: "            if dirty != u64::MAX || ",
+        }],
+        test: None,
+        simulation: seeds(300),
+    },
+    Mutant {
+        name: "commit-forgets-newer-writes",
+        promise: "P4",
+        story: "a commit drops blocks that were written again since",
+        changes: &[Change {
+            file: DIRTY,
+            old: ".filter(|(_, dirty)| dirty.at() < to)",
+            new: ".filter(|(_, dirty)| dirty.at() < to || true)",
+        }],
+        test: None,
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "held-extents-do-not-block",
+        promise: "P4",
+        story: "two writes into one block at the same time lose one of them",
+        changes: &[Change {
+            file: LOCKS,
+            old: "        self.held.iter().find(blocks).cloned()",
+            new: "        self.held.iter().filter(|_| false).find(blocks).cloned()",
+        }],
+        test: test("-p cistern-engine --test volume", "concurrent_writes_into_one_block"),
+        simulation: seeds(20),
+    },
+    Mutant {
+        name: "status-calls-data-a-hole",
+        promise: "P4",
+        story: "block status calls stored data a hole, and whoever copies the volume loses it",
+        changes: &[Change {
+            file: READ,
+            old: "Place::Frame(_) => RangeKind::Data,",
+            new: "Place::Frame(_) => RangeKind::Hole,",
+        }],
+        test: test("-p cistern-engine --test volume", "what_is_written_is_read_back_everywhere"),
+        simulation: seeds(40),
+    },
+    Mutant {
+        name: "status-calls-dirty-data-a-hole",
+        promise: "P4",
+        story: "block status calls data a hole that is not stored yet",
+        changes: &[Change {
+            file: READ,
+            old: "join(&mut found, part, RangeKind::Data)",
+            new: "join(&mut found, part, RangeKind::Hole)",
+        }],
+        test: None,
+        simulation: seeds(40),
+    },
+    Mutant {
+        name: "holes-count-as-allocated",
+        promise: "P4",
+        story: "block status calls trimmed blocks allocated",
+        changes: &[Change {
+            file: READ,
+            old: "Place::Hole => RangeKind::Hole,",
+            new: "Place::Hole => RangeKind::Zero,",
+        }],
+        test: test("-p cistern-engine --test volume", "what_is_written_is_read_back_everywhere"),
+        simulation: seeds(40),
+    },
+    Mutant {
+        name: "fua-of-zeroes-is-ignored",
+        promise: "P1",
+        story: "zeroes with FUA are acknowledged before they are durable",
+        changes: &[Change {
+            file: WRITE,
+            old: "        if fua { writer.make_durable(to).await } else { Ok(()) }\n    }\n\n    /// What lies behind",
+            new: "        if fua && to.0 == u64::MAX { writer.make_durable(to).await } else { Ok(()) }\n    }\n\n    /// What lies behind",
+        }],
+        test: None,
+        simulation: themed("crashes", 200),
+    },
+];
