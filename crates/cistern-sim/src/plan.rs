@@ -240,6 +240,10 @@ impl Plan {
             Theme::BadReplies => {
                 self.damage = rng.random_range(0.005..0.05);
                 self.faults = StoreFaults::default();
+                // Checkpoints, and runs of the map that a chunk cache keeps.
+                settings.cache_bytes = 16 * MIB;
+                settings.dirty_age_max = Duration::from_millis(20);
+                (self.clients, self.ops, self.pause) = (2, 200, Duration::from_millis(20));
             }
             Theme::RottenJournal => {
                 settings.mode = Mode::Writeback;

@@ -266,7 +266,7 @@ impl Flights {
                 }
                 self.drop_read(object);
             }
-            _ => _ = self.remove(object, ticket),
+            _ => self.remove(object, ticket),
         }
     }
 
@@ -392,7 +392,8 @@ mod tests {
         let mut now = Duration::ZERO;
         let fetch = |flights: &mut Flights, number: u64, purpose, now| {
             flights.make_room(60, now) && {
-                let (ticket, _) = flights.begin(key(number), 0..60, purpose, vec![0..60]);
+                let wanted = union(&[], std::slice::from_ref(&(0..60)));
+                let (ticket, _) = flights.begin(key(number), 0..60, purpose, wanted);
                 flights.end(key(number), ticket, Some(60), now);
                 true
             }

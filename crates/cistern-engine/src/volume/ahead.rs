@@ -271,15 +271,14 @@ mod tests {
     fn close_frames_are_fetched_together() {
         let at = |seq: u64, offset: u64| (Seq(seq), offset..offset + 4096);
         let wanted = vec![at(1, 200_000), at(2, 0), at(1, 150_000), at(1, 154_096), at(1, 9 << 20)];
-        let fetch = |seq: u64, wanted: &[Range<u64>], first| {
+        let fetch = |seq: u64, wanted: Vec<Range<u64>>, first| {
             let (start, end) = (wanted[0].start, wanted[wanted.len() - 1].end);
-            Fetch { seq: Seq(seq), range: start..end, wanted: wanted.to_vec(), first }
+            Fetch { seq: Seq(seq), range: start..end, wanted, first }
         };
-        let expected = vec![
-            fetch(1, &[150_000..158_192, 200_000..204_096], 0),
-            fetch(1, &[9 << 20..(9 << 20) + 4096], 4),
-            fetch(2, &[0..4096], 1),
-        ];
+        let one =
+            |seq: u64, offset: u64, first| fetch(seq, Vec::from_iter(Some(offset..offset + 4096)), first);
+        let expected =
+            vec![fetch(1, vec![150_000..158_192, 200_000..204_096], 0), one(1, 9 << 20, 4), one(2, 0, 1)];
         assert_eq!(join_ranges(wanted, 64 << 10, FETCH_BYTES_MAX), expected);
     }
 

@@ -89,6 +89,9 @@ struct Part {
     range: Range<u64>,
 }
 
+/// The blocks of parts, each with which of the mappings that were asked for it answers.
+type Decoded = Vec<(usize, Bytes)>;
+
 /// Parts that are fetched together: near each other in one object, ascending.
 struct Group {
     seq: Seq,
@@ -203,7 +206,7 @@ impl FrameReader {
     }
 
     /// The blocks of every part, with what was asked for.
-    async fn read_group(&self, group: Group) -> Result<Vec<(usize, Bytes)>> {
+    async fn read_group(&self, group: Group) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read(&object, group.range.clone(), self.reader.window_bytes());
         self.read_twice(&object, salt, &group, read).await
@@ -216,7 +219,7 @@ impl FrameReader {
         salt: Salt,
         group: &Group,
         read: impl Future<Output = Result<Bytes>>,
-    ) -> Result<Vec<(usize, Bytes)>> {
+    ) -> Result<Decoded> {
         let sealer = self.sealer(salt, group.seq);
         if !self.damage.is_known(&object.key, &group.range) {
             match read.await.and_then(|stored| self.decode(&sealer, group, &stored).map_err(|(_, e)| e)) {
@@ -236,13 +239,8 @@ impl FrameReader {
     }
 
     /// The blocks of all parts; or what does not verify, and where it lies in the object.
-    fn decode(
-        &self,
-        sealer: &Sealer,
-        group: &Group,
-        stored: &Bytes,
-    ) -> Result<Vec<(usize, Bytes)>, (Range<u64>, Error)> {
-        let mut out: Vec<(usize, Bytes)> = Vec::with_capacity(group.parts.len());
+    fn decode(&self, sealer: &Sealer, group: &Group, stored: &Bytes) -> Result<Decoded, (Range<u64>, Error)> {
+        let mut out: Decoded = Vec::with_capacity(group.parts.len());
         let mut last: Option<(u64, Bytes)> = None;
         for part in &group.parts {
             let decoded = match &last {

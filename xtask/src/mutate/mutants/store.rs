@@ -11,8 +11,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a power cut takes the name of an object that a directory store has confirmed",
         changes: &[Change {
             file: WRITE,
-            old: "File::open(path).and_then(|dir| dir.sync_all())",
-            new: "File::open(path).map(drop)",
+            old: "root.synced(path, dir.sync_all())",
+            new: "root.synced(path, Ok(drop(dir)))",
         }],
         test: test("-p cistern --test power_cut", "what_a_put_confirmed"),
         simulation: None,
