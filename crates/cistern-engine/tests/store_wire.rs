@@ -196,6 +196,24 @@ async fn garbage_is_refused() {
     assert!(store.get("log/7", 10).await.expect_err("refused").to_string().len() < 20_000);
 }
 
+/// Bytes that are no HTTP are refused as the other protocol's from whoever never answered, and are a fault that may pass
+/// from whoever did: a read that meets one is tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_from_a_server_that_answered_may_pass() {
+    let garbage = Answer::Raw(b"\x15\x03\x03\x00\x02\x02\x46".to_vec());
+    let (_env, _server, store) = against(garbage.clone()).await;
+    let refused = store.get_range("log/7", 0..4).await;
+    assert!(matches!(&refused, Err(StoreError::Refused(why)) if why.contains("https://")), "{refused:?}");
+
+    let env = real_env();
+    let sound = partial("bytes 0-3/8", b"abcd");
+    let server = Scripted::start(&env, vec![sound, garbage]).await;
+    let store = open(&server, &env);
+    assert_eq!(store.get_range("log/7", 0..4).await.expect("an answer"), "abcd");
+    let later = store.get_range("log/7", 0..4).await;
+    assert!(matches!(later, Err(StoreError::Unreachable(_))), "{later:?}");
+}
+
 /// A listing out of order would break recovery: refused. Keys of others and markers are skipped.
 #[tokio::test(flavor = "multi_thread")]
 async fn listings_must_ascend() {

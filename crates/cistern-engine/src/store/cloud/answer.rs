@@ -5,7 +5,12 @@
 //! here, and `sort` decides from that. Bodies of errors and listings are read here with a bound,
 //! since the library reads them without one; bodies of objects pass through as streams.
 
-use std::{cell::Cell, error::Error, io};
+use std::{
+    cell::Cell,
+    error::Error,
+    io,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
@@ -64,7 +69,17 @@ fn note(answer: Answer) {
 
 /// An HTTP client whose outcomes are noted.
 #[derive(Debug)]
-pub(super) struct Watch(pub HttpClient);
+pub(super) struct Watch {
+    client: HttpClient,
+    /// Whoever answered once speaks what it was asked in: garbage from then on is a fault that may pass.
+    answered: AtomicBool,
+}
+
+impl Watch {
+    pub fn new(client: HttpClient) -> Watch {
+        Watch { client, answered: AtomicBool::new(false) }
+    }
+}
 
 #[async_trait::async_trait]
 impl HttpService for Watch {
@@ -72,7 +87,11 @@ impl HttpService for Watch {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let query = request.uri().query().unwrap_or_default();
         let lists = query.contains("list-type=2") || query.contains("comp=list");
-        match self.0.execute(request).await {
+        let outcome = self.client.execute(request).await;
+        if outcome.is_ok() {
+            self.answered.store(true, Relaxed);
+        }
+        match outcome {
             Ok(response) if response.status().is_success() => {
                 note(Answer::Fine);
                 match lists {
@@ -82,7 +101,8 @@ impl HttpService for Watch {
             }
             Ok(response) => Ok(failed(response).await),
             Err(e) => {
-                note(match speaks_tls(&e) {
+                let other_scheme = if self.answered.load(Relaxed) { None } else { speaks_tls(&e) };
+                note(match other_scheme {
                     Some(tls_there) => Answer::OtherScheme { host, tls_there },
                     None => Answer::Broken { host, cause: root_cause(&e) },
                 });

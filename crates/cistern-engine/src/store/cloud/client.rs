@@ -198,6 +198,6 @@ impl HttpConnector for Connector {
             .build()
             .map_err(|e| object_store::Error::Generic { store: "HTTP client", source: Box::new(e) })?;
         let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
-        Ok(HttpClient::new(Watch(HttpClient::new(spawned))))
+        Ok(HttpClient::new(Watch::new(HttpClient::new(spawned))))
     }
 }
