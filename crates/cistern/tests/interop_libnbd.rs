@@ -145,9 +145,8 @@ for n in range(400):
         h.zero(length, offset, nbd.CMD_FLAG_NO_HOLE if n & 1 else 0)
         model[offset:offset + length] = bytes(length)
     elif kind == 6:
-        h.trim(length, offset)  # a hint: it takes the whole blocks and leaves the rest
-        first, end = -(-offset // 4096) * 4096, (offset + length) // 4096 * 4096
-        if first < end: model[first:end] = bytes(end - first)
+        h.trim(length, offset)
+        model[offset:offset + length] = bytes(length)
     else:
         h.cache(length, offset) if h.can_cache() else None
         assert h.pread(length, offset) == model[offset:offset + length], (n, offset, length)
