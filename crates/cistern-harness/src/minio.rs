@@ -123,7 +123,11 @@ impl Minio {
         let policy = format!(
             r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::{BUCKET}/*"}}]}}"#
         );
-        self.signed("?policy", &["--request", "PUT", "--data-binary", &policy]).map(drop)
+        self.signed(
+            "?policy=",
+            &["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--request", "PUT", "--data-binary", &policy],
+        )
+        .map(drop)
     }
 
     pub fn delete(&self, key: &str) -> Result<()> {

@@ -223,7 +223,16 @@ impl Server {
 
     /// `status --json`.
     pub fn status(&self) -> Result<serde_json::Value> {
-        let out = self.ask(&["status", "--json"])?.stdout;
+        self.ask_json(&["status", "--json"])
+    }
+
+    /// `status --io --json`.
+    pub fn observed(&self) -> Result<serde_json::Value> {
+        self.ask_json(&["status", "--io", "--json"])
+    }
+
+    fn ask_json(&self, args: &[&str]) -> Result<serde_json::Value> {
+        let out = self.ask(args)?.stdout;
         serde_json::from_str(&out).with_context(|| format!("status printed no JSON:\n{out}"))
     }
 

@@ -43,9 +43,9 @@ struct Run {
 
 impl Run {
     fn of(server: &Server, scratch: &Scratch, load: &[&str]) -> Result<Run> {
-        let (cpu, before) = (server.usage()?.cpu, server.status()?);
+        let (cpu, before) = (server.usage()?.cpu, server.observed()?);
         let json = fio::nbd(scratch.path(), &server.uri(), load, LIMIT)?;
-        let (cpu_s, after) = ((server.usage()?.cpu - cpu).as_secs_f64(), server.status()?);
+        let (cpu_s, after) = ((server.usage()?.cpu - cpu).as_secs_f64(), server.observed()?);
         let grown = |what: fn(&Value) -> Result<u64>| anyhow::Ok(what(&after)? - what(&before)?);
         Ok(Run {
             figures: fio::figures(&json, "read")?,

@@ -133,15 +133,16 @@ impl FrameReader {
         }
         self.hits.fetch_add((mappings.len() - missing.len()) as u64, Relaxed);
         self.misses.fetch_add(missing.len() as u64, Relaxed);
+        // What lies apart was written apart: the neighbours of many small parts are many times what is wanted.
         let mut groups = group(missing, self.reader.gap_bytes());
         if groups.len() == 1 {
-            for (at, blocks) in self.read_group(groups.remove(0)).await? {
+            for (at, blocks) in self.read_group(groups.remove(0), self.reader.window_bytes()).await? {
                 out[at] = blocks;
             }
             return Ok(out);
         }
         let mut read =
-            stream::iter(groups.into_iter().map(|g| self.read_group(g))).buffer_unordered(FETCHES_MAX);
+            stream::iter(groups.into_iter().map(|g| self.read_group(g, 0))).buffer_unordered(FETCHES_MAX);
         while let Some(group) = read.try_next().await? {
             for (at, blocks) in group {
                 out[at] = blocks;
@@ -205,10 +206,10 @@ impl FrameReader {
         Ok(decoded.into_iter().next().expect("one for each part").1)
     }
 
-    /// The blocks of every part, with what was asked for.
-    async fn read_group(&self, group: Group) -> Result<Decoded> {
+    /// The blocks of every part, with what was asked for; a miss brings neighbours up to `window` bytes in all.
+    async fn read_group(&self, group: Group, window: u64) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
-        let read = self.reader.read(&object, group.range.clone(), self.reader.window_bytes());
+        let read = self.reader.read(&object, group.range.clone(), window);
         self.read_twice(&object, salt, &group, read).await
     }
 
