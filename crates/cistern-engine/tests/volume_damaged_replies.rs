@@ -20,11 +20,27 @@ use cistern_engine::{
 };
 use volume_support::{Host, MIB, close, noise, read};
 
-/// A store whose next reply with a part of a log object has a flipped bit.
-#[derive(Default)]
+/// A store whose next reply with an object below `prefix`, or a part of it, has a flipped bit.
 struct FlipsOnce {
     inner: MemoryStore,
+    prefix: &'static str,
     due: AtomicBool,
+}
+
+impl FlipsOnce {
+    fn new(prefix: &'static str) -> Arc<FlipsOnce> {
+        Arc::new(FlipsOnce { inner: MemoryStore::new(), prefix, due: AtomicBool::new(false) })
+    }
+
+    fn passed(&self, key: &str, body: Bytes) -> Bytes {
+        if !key.starts_with(self.prefix) || !self.due.swap(false, Ordering::Relaxed) {
+            return body;
+        }
+        let mut bytes = body.to_vec();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        bytes.into()
+    }
 }
 
 impl fmt::Debug for FlipsOnce {
@@ -42,17 +58,10 @@ impl Store for FlipsOnce {
         self.inner.put_if_absent(key, body).await
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
+        Ok(self.passed(key, self.inner.get(key, bytes_max).await?))
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        let body = self.inner.get_range(key, range).await?;
-        if !key.starts_with("log/") || !self.due.swap(false, Ordering::Relaxed) {
-            return Ok(body);
-        }
-        let mut bytes = body.to_vec();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        Ok(bytes.into())
+        Ok(self.passed(key, self.inner.get_range(key, range).await?))
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         self.inner.list_after(prefix, after, count_max).await
@@ -73,7 +82,7 @@ impl Store for FlipsOnce {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_reply_is_fetched_again() {
     for cached in [false, true] {
-        let store = Arc::new(FlipsOnce::default());
+        let store = FlipsOnce::new("log/");
         let mut host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
         let volume = host.open().await;
         let data = noise(1, 64 << 10);
@@ -87,6 +96,25 @@ async fn a_damaged_reply_is_fetched_again() {
         store.due.store(true, Ordering::Relaxed);
         assert_eq!(read(&volume, 0, data.len() as u64).await, data, "cached={cached}");
         assert!(!store.due.load(Ordering::Relaxed), "a reply was damaged");
+        close(volume).await;
+    }
+}
+
+/// A damaged reply with what an opening reads is read again: the volume opens, with all that was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opening_survives_a_damaged_reply() {
+    for prefix in ["volume.json", "checkpoint/", "log/"] {
+        let store = FlipsOnce::new(prefix);
+        let mut host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+        let volume = host.open().await;
+        let data = noise(1, 64 << 10);
+        volume.write(0, data.clone(), false).await.expect("written");
+        close(volume).await;
+        host.replace_disk();
+        store.due.store(true, Ordering::Relaxed);
+        let volume = host.open().await;
+        assert!(!store.due.load(Ordering::Relaxed), "a reply was damaged: {prefix}");
+        assert_eq!(read(&volume, 0, data.len() as u64).await, data, "{prefix}");
         close(volume).await;
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         wrapping::read_wrapping,
     },
     segment::{Entry, EntryHead, TAIL_BYTES, Tail, read_tail},
-    store::{Listed, Store},
+    store::{Listed, Store, StoreError},
     units::{BLOCK_BYTES, Epoch, Mapping, Place, Seq, VolumeId},
 };
 
@@ -94,10 +94,21 @@ pub enum SlotContent {
 
 /// Reads and checks `volume.json`.
 pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
-    match store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
-        Ok(body) => Identity::decode(&body),
-        Err(crate::store::StoreError::NotFound(_)) => Err(Error::NotFound(format!("volume {}", store.url()))),
-        Err(e) => Err(e.into()),
+    let read = || async {
+        match store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
+            Ok(body) => Identity::decode(&body),
+            Err(StoreError::NotFound(_)) => Err(Error::NotFound(format!("volume {}", store.url()))),
+            Err(e) => Err(e.into()),
+        }
+    };
+    believed_twice(read).await
+}
+
+/// What does not verify is read once more: one reply may have come damaged.
+async fn believed_twice<T, F: Future<Output = Result<T>>>(read: impl Fn() -> F) -> Result<T> {
+    match read().await {
+        Err(Error::Corrupt { .. } | Error::Version { .. }) => read().await,
+        done => done,
     }
 }
 
@@ -260,25 +271,43 @@ async fn try_checkpoints(store: &dyn Store, keys: &VolumeKeys) -> Result<Option<
     let mut found = FoundCheckpoint { newest_name: names.first().copied(), ..FoundCheckpoint::default() };
     for name in names {
         let key = keys::checkpoint(name.0, name.1);
-        let body = match store.get(&key, CHECKPOINT_BYTES_MAX).await {
-            Ok(body) => body,
-            Err(crate::store::StoreError::NotFound(_)) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        };
-        if let Some(volume) = Checkpoint::foreign_volume(keys.volume, &body) {
-            found.foreign.push(Foreign { key, volume });
-            continue;
-        }
-        match Checkpoint::decode(keys.key.as_deref(), keys.volume, name, &body) {
-            Ok(checkpoint) => {
-                found.checkpoint = Some(checkpoint);
+        match believed_twice(|| read_checkpoint(store, keys, name)).await {
+            Ok(StoredCheckpoint::Ours(checkpoint)) => {
+                found.checkpoint = Some(*checkpoint);
                 break;
             }
+            Ok(StoredCheckpoint::Foreign(volume)) => found.foreign.push(Foreign { key, volume }),
+            Ok(StoredCheckpoint::Gone) => return Ok(None),
             Err(fault @ Error::Corrupt { .. }) => found.damaged.push(DamagedCheckpoint { name, fault }),
             Err(e) => return Err(e),
         }
     }
     Ok(Some(found))
+}
+
+enum StoredCheckpoint {
+    Ours(Box<Checkpoint>),
+    Foreign(VolumeId),
+    Gone,
+}
+
+async fn read_checkpoint(
+    store: &dyn Store,
+    keys: &VolumeKeys,
+    name: (Epoch, Seq),
+) -> Result<StoredCheckpoint> {
+    let body = match store.get(&keys::checkpoint(name.0, name.1), CHECKPOINT_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(StoreError::NotFound(_)) => return Ok(StoredCheckpoint::Gone),
+        Err(e) => return Err(e.into()),
+    };
+    match Checkpoint::foreign_volume(keys.volume, &body) {
+        Some(volume) => Ok(StoredCheckpoint::Foreign(volume)),
+        None => {
+            let checkpoint = Checkpoint::decode(keys.key.as_deref(), keys.volume, name, &body)?;
+            Ok(StoredCheckpoint::Ours(Box::new(checkpoint)))
+        }
+    }
 }
 
 /// The log's objects after `covered`, up to the first gap.
@@ -311,6 +340,10 @@ pub async fn read_entry(
     seq: Seq,
     listed: &Listed,
 ) -> Result<SlotContent> {
+    believed_twice(|| read_slot(store, keys, seq, listed)).await
+}
+
+async fn read_slot(store: &dyn Store, keys: &VolumeKeys, seq: Seq, listed: &Listed) -> Result<SlotContent> {
     let mut from = listed.bytes.saturating_sub(TAIL_BYTES);
     // The footer says where it begins, so a second look is always enough.
     for _ in 0..2 {
