@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{env::BoxFuture, error::Result};
+use crate::{courtesy::Courtesy, env::BoxFuture, error::Result};
 
 mod file;
 mod real;
@@ -35,6 +35,10 @@ pub trait Disk: Send + Sync + 'static {
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>>;
     /// Where this is, for messages.
     fn describe(&self) -> String;
+    /// What is known here of others who use the same file system.
+    fn courtesy(&self) -> Arc<Courtesy> {
+        Arc::default()
+    }
 }
 
 /// A local file of fixed size. Offsets and lengths are multiples of 4096 bytes and lie inside it.

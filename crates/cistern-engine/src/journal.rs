@@ -9,7 +9,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -96,6 +99,8 @@ struct Shared {
     /// Where it is, for messages.
     name: String,
     state: Mutex<State>,
+    /// As the state knows it, for those who only want to know that: it only grows.
+    appended: AtomicU64,
     /// Wakes the writer; called only when [`State::must_wake`] says so.
     wake: Notify,
 }
@@ -239,8 +244,14 @@ impl Journal {
     ) -> Arc<Journal> {
         let (id, volume) = (superblock.journal, superblock.volume);
         let head = state.frontiers().appended;
-        let shared =
-            Arc::new(Shared { env: env.clone(), ring, name, state: Mutex::new(state), wake: Notify::new() });
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            ring,
+            name,
+            state: Mutex::new(state),
+            appended: AtomicU64::new(head),
+            wake: Notify::new(),
+        });
         let writer = env.dedicated("journal", Writer::new(shared.clone(), superblock, head, lock).run());
         Arc::new(Journal { shared, id, volume, writer: tokio::sync::Mutex::new(Some(writer)) })
     }
@@ -283,7 +294,11 @@ impl Journal {
         self.check_fits_ring(blocks)?;
         let crcs = group::block_crcs(payload);
         let mut parts = Vec::with_capacity(blocks.div_ceil(GROUP_PAYLOAD_BLOCKS_MAX).max(1) as usize);
-        let end = self.with_state(|state| state.append(record, payload, &crcs, &mut parts))?;
+        let end = self.with_state(|state| {
+            let end = state.append(record, payload, &crcs, &mut parts)?;
+            self.shared.appended.store(end.0, Ordering::Release);
+            Ok::<_, AppendError>(end)
+        })?;
         for (part, pos) in parts {
             placed(part, pos);
         }
@@ -373,7 +388,7 @@ impl Journal {
 
     /// Behind the newest record.
     pub fn appended(&self) -> JournalPos {
-        JournalPos(self.shared.lock().frontiers().appended)
+        JournalPos(self.shared.appended.load(Ordering::Acquire))
     }
 
     /// Behind the newest group that survives power loss.

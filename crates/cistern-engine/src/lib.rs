@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
 //! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `env` |
-//! | 2 sealing, reads of files | `codec`, `uring` |
+//! | 2 sealing, files | `codec`, `uring`, `courtesy` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
 //! | 5 one door | `log` |
@@ -21,6 +21,7 @@
 pub mod aligned;
 pub mod cache;
 pub mod codec;
+pub mod courtesy;
 pub mod damage;
 pub mod disk;
 pub mod env;

@@ -28,6 +28,7 @@ pub use points::SegmentCounts;
 use crate::{
     Error, Result,
     codec::Compression,
+    courtesy::Courtesy,
     damage::Damage,
     env::{Env, Task},
     journal::Journal,
@@ -90,6 +91,8 @@ pub struct Parts {
     pub env: Env,
     pub stores: Stores,
     pub journal: Arc<Journal>,
+    /// Among those who use the journal's file system.
+    pub courtesy: Arc<Courtesy>,
     pub map: Arc<Map>,
     /// What sectors are completed over.
     pub bases: Arc<dyn Bases>,

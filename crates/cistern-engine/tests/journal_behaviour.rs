@@ -670,3 +670,32 @@ fn a_seed_gives_one_history() {
     };
     assert!(run() == run());
 }
+
+/// Writes of one block that nobody flushes go to the disk many at a time; one that is waited for goes at once, and with
+/// everything before it.
+#[test]
+fn a_stream_without_flushes_is_written_in_large_pieces() {
+    story(31, async |env, disk| {
+        let options = JournalOptions { bytes: 4 * JOURNAL_BYTES_MIN, memory_bytes: 8 << 20 };
+        let journal =
+            Journal::create(&env, &disk.shared(), VOLUME, JournalPos(0), options).await.expect("create");
+        let stream = async |blocks: std::ops::Range<u64>| {
+            let before = disk.writes();
+            let mut end = JournalPos(0);
+            for id in blocks {
+                (_, end) = write(&journal, id, 1).expect("there is room");
+                env.sleep(std::time::Duration::from_micros(4)).await;
+            }
+            (disk.writes() - before, end)
+        };
+        let (while_flushes_are_expected, _) = stream(0..256).await;
+        let (later, end) = stream(256..768).await;
+        assert!(while_flushes_are_expected > 50, "{while_flushes_are_expected} writes");
+        assert!(later < 24, "{later} writes of 512 blocks");
+        journal.sync(end).await.expect("durable");
+        assert_eq!(journal.durable(), end);
+        let (after_a_flush, _) = stream(768..1000).await;
+        assert!(after_a_flush > 50, "{after_a_flush} writes");
+        journal.close().await.expect("close");
+    });
+}

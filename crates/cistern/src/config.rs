@@ -176,7 +176,7 @@ pub struct Settings {
     ///
     /// Give it the size of what is read again and again: metadata, and the hot part of the data.
     /// [default: 10G, but at most 5/4 of the volumes' size (unless one is encrypted) and a quarter of
-    /// the free space]
+    /// the free space. Volumes in a directory on the file system of the cache do without, unless a size is set]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub cache_size: Option<ByteSize>,
 

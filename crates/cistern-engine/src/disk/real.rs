@@ -15,7 +15,10 @@ use std::{
 use async_trait::async_trait;
 
 use super::{Disk, DiskFile, file::RealFile};
-use crate::error::{Error, Result};
+use crate::{
+    courtesy::Courtesy,
+    error::{Error, Result},
+};
 
 /// Bytes of the longest file name.
 const NAME_BYTES_MAX: usize = 128;
@@ -26,9 +29,9 @@ const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 
 /// A directory of the local disk.
-#[derive(Debug)]
 pub struct RealDisk {
     dir: PathBuf,
+    courtesy: Arc<Courtesy>,
     /// Whether the log already says that this directory cannot bypass the page cache.
     said_buffered: AtomicBool,
 }
@@ -37,10 +40,11 @@ impl RealDisk {
     /// An existing directory; `Error::NotFound` if there is none.
     pub fn open(dir: &Path) -> Result<RealDisk> {
         let dir = dir.canonicalize().map_err(|e| Error::io(dir.display().to_string(), &e))?;
-        if !dir.is_dir() {
+        let meta = dir.metadata().map_err(|e| Error::io(dir.display().to_string(), &e))?;
+        if !meta.is_dir() {
             return Err(Error::Invalid(format!("{} is not a directory", dir.display())));
         }
-        Ok(RealDisk { dir, said_buffered: AtomicBool::new(false) })
+        Ok(RealDisk { dir, courtesy: Courtesy::on(meta.dev()), said_buffered: AtomicBool::new(false) })
     }
 
     /// The same, but makes the directory (and its parents, durably) where it is missing.
@@ -147,5 +151,9 @@ impl Disk for RealDisk {
 
     fn describe(&self) -> String {
         self.dir.display().to_string()
+    }
+
+    fn courtesy(&self) -> Arc<Courtesy> {
+        self.courtesy.clone()
     }
 }

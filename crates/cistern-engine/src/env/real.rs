@@ -56,6 +56,15 @@ pub fn prefer_latency() {
     }
 }
 
+/// Holds the calling thread, one that may block, as exactly as the kernel can. The runtime's timers are exact to a
+/// millisecond.
+#[allow(clippy::disallowed_methods)] // this is the door
+pub fn hold_thread(time: Duration) {
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
+}
+
 /// Bytes drawn from the kernel at once: so many it gives whole, without being interrupted.
 const KERNEL_DRAW_BYTES_MAX: usize = 256;
 

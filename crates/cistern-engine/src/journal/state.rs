@@ -24,6 +24,11 @@ use crate::{
 const BATCH_BLOCKS_MAX: u64 = 1024;
 /// Groups of one batch: bounds the writer's memory for headers (256 KiB).
 pub(super) const BATCH_GROUPS_MAX: usize = 64;
+/// Blocks that are worth a write of their own (512 KiB) while nobody flushes: each write costs the processor as much as
+/// copying a hundred KiB.
+const FULL_WRITE_BLOCKS: u64 = 128;
+/// Blocks written since somebody last waited for a sync (1 MiB) from which on nobody is expected to.
+const STREAM_BLOCKS: u64 = 256;
 /// The tail on the medium follows after this part of the ring was freed.
 const TAIL_LAG_DIVISOR: u64 = 32;
 
@@ -114,8 +119,20 @@ pub(super) struct State {
     /// What was promised to waiters that have not appended yet.
     grants: Vec<Need>,
     phase: Phase,
-    /// The writer sleeps and must be woken.
-    writer_rests: bool,
+    /// Up to here somebody has waited for a sync.
+    flushed: u64,
+    rest: Rest,
+}
+
+/// What the writer sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It does not sleep.
+    No,
+    /// Anything that changes.
+    Work,
+    /// A full write, or somebody who waits.
+    FullWrite,
 }
 
 impl State {
@@ -145,7 +162,8 @@ impl State {
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
             phase: Phase::Running,
-            writer_rests: false,
+            flushed: head,
+            rest: Rest::No,
         }
     }
 
@@ -199,11 +217,45 @@ impl State {
 
     /// Whether the writer has to be woken; it is told only once.
     pub fn must_wake(&mut self) -> bool {
-        std::mem::take(&mut self.writer_rests)
+        let must = match self.rest {
+            Rest::No => false,
+            Rest::Work => true,
+            Rest::FullWrite => !self.may_gather(),
+        };
+        if must {
+            self.rest = Rest::No;
+        }
+        must
     }
 
+    /// The writer sleeps until something changes.
     pub fn rest(&mut self) {
-        self.writer_rests = true;
+        self.rest = Rest::Work;
+    }
+
+    /// The writer sleeps until what is queued may not gather any more.
+    pub fn gather(&mut self) {
+        self.rest = Rest::FullWrite;
+    }
+
+    /// The writer is awake; whether it was still asleep.
+    pub fn wakes(&mut self) -> bool {
+        std::mem::replace(&mut self.rest, Rest::No) != Rest::No
+    }
+
+    /// Whether so much was written without a flush that none is expected.
+    pub fn streams(&self) -> bool {
+        self.at.taken.saturating_sub(self.flushed) >= STREAM_BLOCKS
+    }
+
+    /// Whether what is queued may wait a moment for more: it is little, and nobody waits for it or is expected to.
+    pub fn may_gather(&self) -> bool {
+        let queued = self.at.appended - self.at.taken;
+        (1..FULL_WRITE_BLOCKS).contains(&queued)
+            && self.streams()
+            && self.sync_waiters.is_empty()
+            && self.room_waiters.is_empty()
+            && matches!(self.phase, Phase::Running)
     }
 
     fn fits(&self, need: Need) -> bool {
@@ -429,6 +481,7 @@ impl State {
             return Err(Error::Invalid(format!("journal position {to} has not been appended")));
         }
         let (answer, receiver) = oneshot::channel();
+        self.flushed = self.flushed.max(to);
         self.sync_waiters.push((to, answer));
         Ok(Some(receiver))
     }

@@ -1,8 +1,8 @@
 //! The writer: the one task that writes to a journal's file after it was opened.
 //!
 //! Takes what is queued as soon as it is free, so that whatever arrives during one write shares
-//! the next, and one sync answers everybody who waits. Fills the ring ahead of itself in the
-//! first lap. The first failure stops the journal for good.
+//! the next, and one sync answers everybody who waits. Where much comes and nobody flushes, a little waits a
+//! moment for more. Fills the ring ahead of itself in the first lap. The first failure stops the journal for good.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -21,6 +21,8 @@ use crate::{
     units::BLOCK_BYTES,
 };
 
+/// For so long a little waits for more: what is acknowledged and not flushed is lost with the process until then.
+const GATHER_MAX: Duration = Duration::from_millis(1);
 /// Without work for so long, the writer fills the ring ahead.
 const FILL_AFTER: Duration = Duration::from_millis(2);
 /// Blocks filled at a time while there is nothing else to do (1 MiB: a flush that comes meanwhile waits
@@ -30,7 +32,8 @@ const FILL_BLOCKS: u64 = 256;
 const FILL_NEAR_BLOCKS: u64 = 256;
 /// ... so much is filled at once (4 MiB), so that one metadata commit serves many syncs.
 const FILL_AHEAD_BLOCKS: u64 = 1024;
-/// Batches from this size on (512 KiB) are cheaper to write into unwritten space than to fill for.
+/// Batches from this size on (512 KiB) are cheaper to write into unwritten space than to fill for. So are smaller ones
+/// while nobody flushes: what a sync would pay for is paid once.
 const FILL_FOR_BLOCKS_MAX: u64 = 128;
 /// Promised room that was not used for so long is given to the next who waits.
 const REGRANT_AFTER: Duration = Duration::from_millis(10);
@@ -99,6 +102,7 @@ impl Writer {
 
     /// One round: write what is queued, sync if somebody waits, rest if neither. False: the end.
     async fn turn(&mut self) -> Result<bool> {
+        self.gather().await;
         let batch = {
             let mut state = self.shared.lock();
             if state.stopped().is_some() {
@@ -120,13 +124,26 @@ impl Writer {
         self.rest().await
     }
 
+    /// Lets what is queued become a full write, where it may.
+    async fn gather(&self) {
+        {
+            let mut state = self.shared.lock();
+            if !state.may_gather() {
+                return;
+            }
+            state.gather();
+        }
+        self.called_within(GATHER_MAX).await;
+    }
+
     async fn write(&mut self, mut batch: Batch) -> Result<()> {
         if batch.end - batch.durable > UNSYNCED_BLOCKS_MAX {
             self.sync(false).await?;
             batch.durable = self.shared.lock().frontiers().durable;
         }
         debug_assert!(batch.end - batch.durable <= UNSYNCED_BLOCKS_MAX);
-        if batch.end - batch.start < FILL_FOR_BLOCKS_MAX && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
+        let small = batch.end - batch.start < FILL_FOR_BLOCKS_MAX && !self.shared.lock().streams();
+        if small && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
             self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
         }
         let mut chain = self.shared.lock().written_chain();
@@ -239,16 +256,21 @@ impl Writer {
             }
             state.rest();
         }
-        let called = match patience {
-            Some(limit) => self.shared.env.timeout(limit, self.shared.wake.notified()).await.is_some(),
+        match patience {
+            Some(limit) => self.called_within(limit).await,
             None => {
                 self.shared.wake.notified().await;
                 true
             }
-        };
+        }
+    }
+
+    /// Sleeps until called, or for so long: then false.
+    async fn called_within(&self, limit: Duration) -> bool {
+        let called = self.shared.env.timeout(limit, self.shared.wake.notified()).await.is_some();
         // A call that comes between the alarm and this line leaves a permit: the next rest is
         // short, nothing is lost.
-        called || !self.shared.lock().must_wake()
+        called || !self.shared.lock().wakes()
     }
 
     fn first_lap_end(&self) -> u64 {

@@ -15,7 +15,7 @@
 use std::{
     fmt, fs, io,
     ops::Range,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
     time::SystemTime,
@@ -30,7 +30,7 @@ use super::{
     key::{check_dir, check_key, check_prefix},
     memory::{clip, too_long},
 };
-use crate::env::Env;
+use crate::{courtesy::Courtesy, env::Env};
 
 mod fault;
 mod list;
@@ -55,7 +55,10 @@ pub struct DirectoryStore {
 
 /// The root directory and what is known about it.
 struct Root {
+    env: Env,
     path: PathBuf,
+    /// Of the file system on which it lies.
+    courtesy: Arc<Courtesy>,
     /// Whether this root bears the mark. One without (the place where volumes lie) is read only.
     marked: bool,
     /// When `.tmp` was last swept, by the clock of the file system.
@@ -70,29 +73,33 @@ impl DirectoryStore {
     /// that is not mounted must not silently become a local directory. An empty directory that is
     /// there already is fine.
     pub async fn create(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
-        let path = path.to_owned();
-        let root = env.blocking(async move { Root::create(path) }).await?;
+        let (path, inside) = (path.to_owned(), env.clone());
+        let root = env.blocking(async move { Root::create(&inside, path) }).await?;
         Ok(DirectoryStore::new(env, root))
     }
 
     /// Opens the root directory of a volume. `NotFound` if there is none, or none with the mark.
     pub async fn open(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
-        let path = path.to_owned();
-        let root = env.blocking(async move { Root::open(path) }).await?;
+        let (path, inside) = (path.to_owned(), env.clone());
+        let root = env.blocking(async move { Root::open(&inside, path) }).await?;
         Ok(DirectoryStore::new(env, root))
     }
 
     /// Opens a directory in which volumes lie, for reading.
     pub async fn browse(env: &Env, path: &Path) -> StoreResult<DirectoryStore> {
-        let root = Root::new(path.to_owned(), false);
-        let root = env.blocking(async move { root.check_there().map(|()| root) }).await?;
+        let (path, inside) = (path.to_owned(), env.clone());
+        let find = async move {
+            let root = Root::new(&inside, path, false);
+            root.check_there().map(|()| root)
+        };
+        let root = env.blocking(find).await?;
         Ok(DirectoryStore::new(env, root))
     }
 
     /// Removes the root directory of a volume whose objects are deleted. `Refused` if any is left.
     pub async fn remove(env: &Env, path: &Path) -> StoreResult<()> {
-        let path = path.to_owned();
-        env.blocking(async move { write::remove_root(&Root::open(path)?) }).await
+        let (path, inside) = (path.to_owned(), env.clone());
+        env.blocking(async move { write::remove_root(&Root::open(&inside, path)?) }).await
     }
 
     fn new(env: &Env, root: Root) -> DirectoryStore {
@@ -121,28 +128,30 @@ impl DirectoryStore {
 }
 
 impl Root {
-    fn new(path: PathBuf, marked: bool) -> Root {
-        Root { path, marked, swept: Mutex::new(None), unsynced: OnceLock::new() }
+    fn new(env: &Env, path: PathBuf, marked: bool) -> Root {
+        let courtesy = fs::metadata(&path).map(|meta| Courtesy::on(meta.dev())).unwrap_or_default();
+        let (env, swept, unsynced) = (env.clone(), Mutex::new(None), OnceLock::new());
+        Root { env, path, courtesy, marked, swept, unsynced }
     }
 
-    fn create(path: PathBuf) -> StoreResult<Root> {
+    fn create(env: &Env, path: PathBuf) -> StoreResult<Root> {
         match write::private_dir(&path) {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Root::refuse_foreign(&path)?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Root::refuse_foreign(env, &path)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let parent = path.parent().unwrap_or(&path).display();
                 return Err(StoreError::NotFound(format!("the directory {parent} (is it mounted?)")));
             }
             Err(e) => return Err(fault("cannot make the directory", &path, &e)),
         }
-        let root = Root::new(path, true);
+        let root = Root::new(env, path, true);
         write::make_mark(&root)?;
         Ok(root)
     }
 
     /// A directory with files and without the mark is somebody's: it does not become a volume's.
-    fn refuse_foreign(path: &Path) -> StoreResult<()> {
-        let root = Root::new(path.to_owned(), false);
+    fn refuse_foreign(env: &Env, path: &Path) -> StoreResult<()> {
+        let root = Root::new(env, path.to_owned(), false);
         if root.path.join(TEMP_DIR).is_dir() {
             return Ok(());
         }
@@ -158,8 +167,8 @@ impl Root {
         }
     }
 
-    fn open(path: PathBuf) -> StoreResult<Root> {
-        let root = Root::new(path, true);
+    fn open(env: &Env, path: PathBuf) -> StoreResult<Root> {
+        let root = Root::new(env, path, true);
         if root.is_marked()? {
             return Ok(root);
         }

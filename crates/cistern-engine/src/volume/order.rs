@@ -6,7 +6,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub struct Core {
     pub map: Arc<Map>,
     pub pacer: Pacer,
     written: Written,
+    /// Changed under the lock of `order`.
+    size_bytes: AtomicU64,
     order: Mutex<Order>,
 }
 
@@ -59,7 +61,6 @@ impl Written {
 struct Order {
     dirty: DirtyIndex,
     held: HeldExtents,
-    size_bytes: u64,
     /// Why no request is served any more.
     refusal: Option<Error>,
 }
@@ -108,8 +109,8 @@ impl Core {
         dirty: DirtyIndex,
         size_bytes: u64,
     ) -> Core {
-        let order = Mutex::new(Order { dirty, held: HeldExtents::default(), size_bytes, refusal: None });
-        Core { journal, map, pacer, written, order }
+        let order = Mutex::new(Order { dirty, held: HeldExtents::default(), refusal: None });
+        Core { journal, map, pacer, written, size_bytes: AtomicU64::new(size_bytes), order }
     }
 
     /// Whether what is written enters the chunk cache once it is committed.
@@ -122,7 +123,7 @@ impl Core {
     }
 
     pub fn size_bytes(&self) -> u64 {
-        self.order().size_bytes
+        self.size_bytes.load(Ordering::Acquire)
     }
 
     /// From now on every request fails with `cause`; the first cause stays.
@@ -158,9 +159,9 @@ impl Core {
         // The volume may have shrunk since the request was checked. Zeroes behind the end are harmless, and
         // growing puts them there.
         if let (Record::Write(_) | Record::Sectors { .. }, Some(extent)) = (record, record.extent())
-            && extent.end() > order.size_bytes.div_ceil(BLOCK_BYTES as u64)
+            && extent.end() > self.size_bytes().div_ceil(BLOCK_BYTES as u64)
         {
-            return Err(Error::OutOfRange { size_bytes: order.size_bytes });
+            return Err(Error::OutOfRange { size_bytes: self.size_bytes() });
         }
         let from = self.journal.appended();
         let dirty = &mut order.dirty;
@@ -178,7 +179,7 @@ impl Core {
         match self.journal.append(record, payload, placed) {
             Ok(to) => {
                 if let Record::Resize { size_bytes } = record {
-                    order.size_bytes = *size_bytes;
+                    self.size_bytes.store(*size_bytes, Ordering::Release);
                 }
                 Ok(Submitted::Done { from, to })
             }

@@ -4,7 +4,13 @@
 //! above, it waits for its turn ([`fair`]) at the rate that the [`throttle`] allows. There is no task:
 //! one of those who wait lets the others through. A flush never comes here.
 
-use std::sync::Mutex;
+use std::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -40,8 +46,18 @@ pub struct ThrottleStatus {
 pub struct Pacer {
     env: Env,
     state: Mutex<State>,
+    made: Made,
     /// Held by the waiting write that lets others through.
     turnstile: tokio::sync::Mutex<()>,
+}
+
+/// Writes that were made since the state was last looked at: noting one takes no lock.
+#[derive(Default)]
+struct Made {
+    /// Bytes as which they passed.
+    asked: AtomicU64,
+    /// Bytes of the journal that they took.
+    took: AtomicU64,
 }
 
 struct State {
@@ -54,34 +70,41 @@ impl Pacer {
     pub fn new(env: Env, room_bytes: u64, dirty_bytes: u64) -> Pacer {
         let throttle = Throttle::new(env.now(), room_bytes, dirty_bytes);
         let state = Mutex::new(State { throttle, queue: FairQueue::default() });
-        Pacer { env, state, turnstile: tokio::sync::Mutex::new(()) }
+        Pacer { env, state, made: Made::default(), turnstile: tokio::sync::Mutex::new(()) }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
+    /// The state, with everything that was noted before.
+    fn state(&self, now: Duration) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        let (took, asked) = (self.made.took.swap(0, Relaxed), self.made.asked.swap(0, Relaxed));
+        if took > 0 {
+            state.throttle.note_write(now, took);
+        }
+        state.throttle.spend(took as i64 - asked as i64);
+        state
     }
 
     pub fn set_room(&self, room_bytes: u64) {
-        self.state().throttle.set_room(room_bytes);
+        self.state(self.env.now()).throttle.set_room(room_bytes);
     }
 
     /// So many journal bytes were committed.
     pub fn note_commit(&self, bytes: u64) {
-        self.state().throttle.note_commit(self.env.now(), bytes);
+        let now = self.env.now();
+        self.state(now).throttle.note_commit(now, bytes);
     }
 
     /// A write that passed as `asked` bytes took `bytes` of the journal.
     pub fn note_write(&self, asked: u64, bytes: u64) {
-        let mut state = self.state();
-        state.throttle.note_write(self.env.now(), bytes);
-        state.throttle.spend(bytes as i64 - asked as i64);
+        self.made.asked.fetch_add(asked, Relaxed);
+        self.made.took.fetch_add(bytes, Relaxed);
     }
 
     /// Waits until `client` may write `bytes`.
     pub async fn pass(&self, client: ClientId, bytes: u64) {
         let mut granted = {
-            let mut state = self.state();
             let now = self.env.now();
+            let mut state = self.state(now);
             if state.queue.is_empty() && state.throttle.wait(now).is_zero() {
                 state.throttle.spend(bytes as i64);
                 return;
@@ -107,9 +130,9 @@ impl Pacer {
     }
 
     /// Grants what may go now. Gives the time until more may, `None` when nobody waits.
-    fn grant(&self) -> Option<std::time::Duration> {
-        let mut state = self.state();
+    fn grant(&self) -> Option<Duration> {
         let now = self.env.now();
+        let mut state = self.state(now);
         loop {
             let wait = state.throttle.wait(now);
             if !state.queue.is_empty() && !wait.is_zero() {
@@ -124,7 +147,7 @@ impl Pacer {
 
     pub fn status(&self) -> ThrottleStatus {
         let now = self.env.now();
-        let mut state = self.state();
+        let mut state = self.state(now);
         state.throttle.wait(now);
         let throttle = &state.throttle;
         ThrottleStatus {

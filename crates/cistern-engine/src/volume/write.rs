@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::{
     Error, Result,
+    courtesy::Courtesy,
     env::Env,
     journal::Record,
     log::LogWriter,
@@ -28,6 +29,8 @@ pub struct Writer {
     pub core: Arc<Core>,
     pub control: Arc<Control>,
     pub log: LogWriter,
+    /// Among those who use the journal's file system.
+    pub courtesy: Arc<Courtesy>,
     pub mode: watch::Sender<Mode>,
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.
@@ -76,7 +79,9 @@ impl Writer {
 
     /// Makes everything before `to` as durable as the mode says.
     async fn make_durable(&self, to: JournalPos) -> Result<()> {
+        let began = self.env.now();
         let synced = self.core.journal.sync(to).await;
+        self.courtesy.synced(began, self.env.now());
         if let Err(e) = &synced {
             self.core.refuse(e.clone());
         }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::{
     Error, Result,
+    courtesy::Hurry,
     env::Task,
     journal::Record,
     log::Appended,
@@ -23,7 +24,7 @@ use crate::{
         pack::{Load, has_sectors, pack, payload_bytes},
         pi::Controller,
         points::{Point, Points, SegmentCounts},
-        policy::{Decision, Situation, decide},
+        policy::{Decision, Progress, Situation, decide, hurry},
         uploads::Uploads,
     },
 };
@@ -52,6 +53,7 @@ pub struct Flow {
     uploads: Arc<Uploads>,
     controller: Controller,
     budget: Budget,
+    hurry: Hurry,
     since_checkpoint: u64,
 }
 
@@ -86,6 +88,7 @@ impl Flow {
             uploads: Arc::new(Uploads::new()),
             controller: Controller::new(&options.tuning.goal(), now),
             budget: Budget::new(now),
+            hurry: parts.courtesy.hurry(),
             parts,
             options,
             control,
@@ -115,6 +118,7 @@ impl Flow {
         let (wanted, oldest) = self.control.wishes(self.packed.pos);
         let now = self.parts.env.now();
         let budget_wait = self.control_rate(&tuning, appended, now);
+        self.set_hurry(&tuning, appended, now);
         let decision = decide(&Situation {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
@@ -166,6 +170,19 @@ impl Flow {
             true => Duration::ZERO,
             false => self.budget.wait(rate.rate_bytes_per_s),
         }
+    }
+
+    /// While there is room in the journal, uploads give way to those who sync on the same disk.
+    fn set_hurry(&mut self, tuning: &Tuning, appended: JournalPos, now: Duration) {
+        let committed = self.control.committed();
+        let (wanted, oldest) = self.control.wishes(committed);
+        self.hurry.set(hurry(&Progress {
+            dirty_bytes: (appended.0 - committed.0) * BLOCK_BYTES as u64,
+            room_bytes: tuning.room_bytes,
+            oldest: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
+            dirty_age_max: tuning.dirty_age_max,
+            wanted,
+        }));
     }
 
     /// Packs the next range, up to a segment's worth, and sends it on its way.

@@ -81,6 +81,33 @@ pub fn decide(s: &Situation) -> Decision {
     }
 }
 
+/// Shares of the room in use from which on uploads hurry, and at which they hurry as much as they can: writes are slowed
+/// from there.
+const HURRY_FILL: (f64, f64) = (0.4375, 0.5);
+/// Data of this share of the greatest age hurries.
+const HURRY_AGE_SHARE: (u32, u32) = (7, 8);
+
+/// How far commits are behind what was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub dirty_bytes: u64,
+    pub room_bytes: u64,
+    /// Age of the oldest write that is not committed.
+    pub oldest: Duration,
+    pub dirty_age_max: Duration,
+    /// Somebody waits for a commit.
+    pub wanted: bool,
+}
+
+/// How little time there is to give way to others on the same disk: from 0 to 1.
+pub fn hurry(p: &Progress) -> f64 {
+    if p.wanted || p.oldest >= p.dirty_age_max * HURRY_AGE_SHARE.0 / HURRY_AGE_SHARE.1 {
+        return 1.0;
+    }
+    let fill = p.dirty_bytes as f64 / p.room_bytes.max(1) as f64;
+    ((fill - HURRY_FILL.0) / (HURRY_FILL.1 - HURRY_FILL.0)).clamp(0.0, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +141,23 @@ mod tests {
         assert_eq!(decide(&held), Decision::WaitFor(Duration::from_secs(5)));
         assert_eq!(decide(&Situation { wanted: true, ..held }), Decision::Seal);
         assert_eq!(decide(&Situation { unpacked_age: Duration::from_secs(23), ..held }), Decision::Seal);
+    }
+
+    /// While there is room and time uploads give way; not to keep somebody waiting, nor beyond the promised age.
+    #[test]
+    fn hurries_before_it_is_late() {
+        let calm = Progress {
+            dirty_bytes: 30,
+            room_bytes: 100,
+            oldest: Duration::from_secs(20),
+            dirty_age_max: Duration::from_secs(30),
+            wanted: false,
+        };
+        assert_eq!(hurry(&calm), 0.0);
+        assert_eq!(hurry(&Progress { dirty_bytes: 50, ..calm }), 1.0);
+        assert!((0.1..0.9).contains(&hurry(&Progress { dirty_bytes: 47, ..calm })));
+        assert_eq!(hurry(&Progress { wanted: true, ..calm }), 1.0);
+        assert_eq!(hurry(&Progress { oldest: Duration::from_secs(27), ..calm }), 1.0);
     }
 
     /// A full window, an empty journal or a pause means waiting for an event, without a timer.

@@ -3,7 +3,10 @@
 use std::{
     ffi::CString,
     fs::DirBuilder,
-    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{DirBuilderExt, MetadataExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -46,8 +49,18 @@ pub async fn open_all(
 ) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
     let finding = plan.volumes.iter().map(|volume| find_or_create(env, plan, scheduler, volume));
     let found = try_join_all(finding).await?;
-    let sizes: Option<Vec<u64>> = found.iter().map(|found| found.size_bytes).collect();
-    let cache = open_cache(env, &plan.settings, sizes.map(|sizes| sizes.iter().sum())).await?;
+    let settings = &plan.settings;
+    let cached: Vec<&Found> = found
+        .iter()
+        .zip(&plan.volumes)
+        .filter(|(_, volume)| wants_cache(settings, volume))
+        .map(|(found, _)| found)
+        .collect();
+    let sizes: Option<Vec<u64>> = cached.iter().map(|found| found.size_bytes).collect();
+    let cache = match cached.is_empty() {
+        true => None,
+        false => open_cache(env, settings, sizes.map(|sizes| sizes.iter().sum())).await?,
+    };
     let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
     let opener = Opener { env, plan, cache: cache.clone(), memory_bytes };
     let volumes = plan.volumes.iter().zip(found);
@@ -107,9 +120,12 @@ struct Opener<'a> {
 
 impl Opener<'_> {
     async fn open(&self, volume: &VolumeUrl, store: OpenStore, doors: &Doors) -> Outcome<Served> {
+        let cache = self.cache.clone().filter(|_| wants_cache(&self.plan.settings, volume));
         let opened = match self.plan.read_only {
-            true => self.open_read_only(volume, &store.stores).await.map(|v| (v, None)),
-            false => self.open_for_writing(volume, &store.stores).await.map(|(v, live)| (v, Some(live))),
+            true => self.open_read_only(volume, &store.stores, cache).await.map(|v| (v, None)),
+            false => {
+                self.open_for_writing(volume, &store.stores, cache).await.map(|(v, live)| (v, Some(live)))
+            }
         };
         let (name, url) = (volume.name.clone(), volume.url.to_string());
         let (opened, live) = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
@@ -120,7 +136,12 @@ impl Opener<'_> {
         Ok(Served { uris: doors.uris(&name), name, url, store, volume: opened, live })
     }
 
-    async fn open_read_only(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<Arc<Volume>> {
+    async fn open_read_only(
+        &self,
+        volume: &VolumeUrl,
+        stores: &Stores,
+        cache: Option<Arc<ChunkCache>>,
+    ) -> Outcome<Arc<Volume>> {
         let info = admin::info(self.env, &stores.read, &KeySource::None).await;
         let info = info.map_err(|e| volume.explain(e))?;
         if !info.encrypted {
@@ -130,7 +151,7 @@ impl Opener<'_> {
             Volume::open_read_only(ReadOnlyOptions {
                 env: self.env.clone(),
                 stores: stores.clone(),
-                cache: self.cache.clone(),
+                cache: cache.clone(),
                 key,
                 memory_bytes: self.memory_bytes,
             })
@@ -138,11 +159,16 @@ impl Opener<'_> {
         Ok(opened.await?.0)
     }
 
-    async fn open_for_writing(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live)> {
+    async fn open_for_writing(
+        &self,
+        volume: &VolumeUrl,
+        stores: &Stores,
+        cache: Option<Arc<ChunkCache>>,
+    ) -> Outcome<(Arc<Volume>, Live)> {
         let writing = Writing {
             env: self.env,
             settings: &self.plan.settings,
-            cache: self.cache.clone(),
+            cache,
             memory_bytes: self.memory_bytes,
             take_over: self.plan.take_over,
         };
@@ -237,6 +263,24 @@ fn disk(directory: &Path) -> Outcome<Arc<dyn Disk>> {
     Ok(Arc::new(disk))
 }
 
+/// Whether what is read of a volume is kept in the chunk cache. Where nobody says how large that is, a store on the same
+/// file system goes without: a copy would be no nearer, and cost a write for every read and every write.
+fn wants_cache(settings: &Resolved, volume: &VolumeUrl) -> bool {
+    match (settings.cache_bytes, volume.url.path()) {
+        (None, Some(store)) => !on_same_file_system(&store, &settings.cache_dir),
+        _ => true,
+    }
+}
+
+/// Where a directory does not exist yet, what it will be made in counts.
+fn on_same_file_system(a: &Path, b: &Path) -> bool {
+    let device = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        path.ancestors().find_map(|path| Some(path.metadata().ok()?.dev()))
+    };
+    device(a).is_some_and(|a| device(b) == Some(a))
+}
+
 /// The chunk cache of the daemon. Serving goes on without one if there is no room for it: it makes
 /// reading faster and nothing else.
 async fn open_cache(
@@ -328,6 +372,15 @@ fn make_private(directory: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Directories that are not there yet lie where they will be made, also those of the working directory; another
+    /// file system is told apart.
+    #[test]
+    fn knows_what_shares_a_file_system() {
+        let here = std::env::current_dir().expect("there is one");
+        assert!(on_same_file_system(&here.join("a/b/c"), Path::new("d/e")));
+        assert!(!on_same_file_system(&here, Path::new("/proc/none")));
+    }
 
     /// A cache survives a start at which more or less of the disk is free, but grows with a disk that became
     /// empty and gives way on one that became full.

@@ -17,7 +17,10 @@ use std::{
 };
 
 use super::{Put, Root, StoreError, StoreResult, TEMP_DIR, fault};
-use crate::aligned::{ALIGN_BYTES, AlignedBuf};
+use crate::{
+    aligned::{ALIGN_BYTES, AlignedBuf},
+    courtesy::SMALL_PIECE_BYTES,
+};
 
 /// Age after which a file in `.tmp` was left by a crash. No put takes this long.
 const TEMP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -36,6 +39,7 @@ const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 
 const _: () = assert!(BOUNCE_BYTES.is_multiple_of(ALIGN_BYTES));
+const _: () = assert!(SMALL_PIECE_BYTES <= BOUNCE_BYTES && SMALL_PIECE_BYTES.is_multiple_of(ALIGN_BYTES));
 
 /// A synced file in `.tmp`; removed when dropped.
 struct Temp {
@@ -61,7 +65,7 @@ impl Temp {
             Err(e) => return Err(failed(&e)),
         };
         let mut temp = Temp { path: path.clone(), file, modified: SystemTime::UNIX_EPOCH };
-        temp.fill(body).map_err(|e| failed(&e))?;
+        temp.fill(root, body).map_err(|e| failed(&e))?;
         temp.file.sync_all().map_err(|e| failed(&e))?;
         temp.modified = temp.file.metadata().and_then(|m| m.modified()).map_err(|e| failed(&e))?;
         Ok(temp)
@@ -69,11 +73,11 @@ impl Temp {
 
     /// Writes the whole body: a large one past the page cache, where nobody would find it useful and where
     /// it would push out what others need.
-    fn fill(&mut self, body: &[u8]) -> io::Result<()> {
+    fn fill(&mut self, root: &Root, body: &[u8]) -> io::Result<()> {
         if body.len() < DIRECT_BYTES_MIN || !self.set_direct(true)? {
             return self.file.write_all(body);
         }
-        let direct = self.fill_direct(body);
+        let direct = self.fill_direct(root, body);
         self.set_direct(false)?;
         let rest = match direct {
             Ok(written) => &body[written..],
@@ -87,13 +91,20 @@ impl Temp {
         self.file.write_all(rest)
     }
 
-    /// Writes the whole blocks of a body through aligned memory; gives how many bytes that were.
-    fn fill_direct(&mut self, body: &[u8]) -> io::Result<usize> {
+    /// Writes the whole blocks of a body through aligned memory; gives how many bytes that were. Gives way to
+    /// those who sync on this file system.
+    fn fill_direct(&mut self, root: &Root, body: &[u8]) -> io::Result<usize> {
         let whole = body.len() - body.len() % ALIGN_BYTES;
         let mut bounce = AlignedBuf::zeroed(BOUNCE_BYTES);
-        for part in body[..whole].chunks(BOUNCE_BYTES) {
+        let mut rest = &body[..whole];
+        while !rest.is_empty() {
+            let gives_way = root.courtesy.is_due(root.env.now());
+            let most = if gives_way { SMALL_PIECE_BYTES } else { BOUNCE_BYTES };
+            let (part, behind) = rest.split_at(rest.len().min(most));
             bounce[..part.len()].copy_from_slice(part);
-            self.file.write_all(&bounce[..part.len()])?;
+            let mut write = || self.file.write_all(&bounce[..part.len()]);
+            if gives_way { root.courtesy.give_way(&root.env, write) } else { write() }?;
+            rest = behind;
         }
         Ok(whole)
     }
@@ -301,13 +312,14 @@ fn sweep(root: &Root, temp: &Temp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::real::RealEnv;
 
     /// A failed sync of a directory is the last word: no later put is answered well, even though the system
     /// would sync now without complaint.
-    #[test]
-    fn a_failed_sync_of_a_directory_is_not_tried_away() {
+    #[tokio::test]
+    async fn a_failed_sync_of_a_directory_is_not_tried_away() {
         let dir = tempfile::tempdir().expect("a directory");
-        let root = Root::create(dir.path().join("tank")).expect("made");
+        let root = Root::create(&RealEnv::start(), dir.path().join("tank")).expect("made");
         assert_eq!(put_if_absent(&root, "log/1", "t1", b"one").expect("sound"), Put::Created);
         let failed = root.synced(&root.path, Err(io::Error::from_raw_os_error(libc::EIO)));
         assert!(matches!(failed, Err(StoreError::Refused(_))), "{failed:?}");

@@ -1,0 +1,210 @@
+//! Bulk writes that give way to syncs on the same file system.
+//!
+//! Where the store is a directory on the journal's disk, a segment of 16 MiB written at once keeps the disk busy for
+//! milliseconds, and a FLUSH waits behind it. So a segment is written in small pieces, one piece at a time on one file
+//! system, with a rest after each that is a multiple of what the piece took; the multiple follows the time that syncs take
+//! against what they take undisturbed, as the kernel's writeback throttling (blk-wbt) and CoDel do it. Whoever has no
+//! time says how little, and the rests shrink to nothing.
+//!
+//! Invariants: nobody waits for a rest of somebody in a hurry; without a sync for [`SYNCS_RECENT`] nobody rests.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::env::{Env, real::hold_thread};
+
+/// A bulk write beside somebody who syncs goes in pieces of this size: the disk takes one in 0.1 ms.
+pub const SMALL_PIECE_BYTES: usize = 64 << 10;
+/// Without a sync for so long nobody is in the way of one.
+const SYNCS_RECENT: Duration = Duration::from_secs(1);
+/// Times that a piece took for which its writer rests, at least and at most: from a sixth of what the disk can do down to a
+/// sixty-fifth.
+const RESTS: std::ops::RangeInclusive<f64> = 5.0..=64.0;
+/// A sync that takes so many times what syncs take undisturbed was in somebody's way ...
+const SLOW_TIMES: f64 = 3.0;
+/// ... and makes rests so much longer; ...
+const LONGER: f64 = 1.5;
+/// ... each piece makes them so much shorter: about one sync in a hundred is slow then.
+const SHORTER: f64 = 0.98;
+/// Undisturbed is what a tenth of the syncs do not exceed. One sync moves that by this share at most.
+const FLOOR_STEP: f64 = 1.0 / 64.0;
+const FLOOR_SHARE: f64 = 0.1;
+/// Longest rest, whatever a piece took.
+const REST_MAX: Duration = Duration::from_millis(20);
+/// A hurry is kept in thousandths.
+const UTMOST: f64 = 1000.0;
+
+/// What those who use one file system know of each other.
+#[derive(Default)]
+pub struct Courtesy {
+    syncs: Mutex<Syncs>,
+    /// Held by who writes a piece and rests after it.
+    turn: Mutex<()>,
+    /// The greatest of `hurries`.
+    hurry: AtomicU32,
+    hurries: Mutex<Vec<u32>>,
+}
+
+#[derive(Default)]
+struct Syncs {
+    last: Option<Duration>,
+    /// Seconds that a sync takes undisturbed; zero before the first.
+    floor_s: f64,
+    /// Times that a piece took for which its writer rests.
+    rests: f64,
+}
+
+impl Syncs {
+    fn note(&mut self, now: Duration, took: Duration) {
+        let took_s = took.as_secs_f64();
+        self.last = Some(now);
+        if self.floor_s == 0.0 {
+            self.floor_s = took_s;
+            self.rests = *RESTS.start();
+        }
+        if took_s > self.floor_s * SLOW_TIMES {
+            self.rests = (self.rests * LONGER).min(*RESTS.end());
+        }
+        let up = if took_s > self.floor_s { FLOOR_SHARE } else { FLOOR_SHARE - 1.0 };
+        self.floor_s *= 1.0 + up * FLOOR_STEP;
+    }
+
+    /// How long to rest after a piece that took `took`.
+    fn rest(&mut self, took: Duration) -> Duration {
+        self.rests = (self.rests * SHORTER).max(*RESTS.start());
+        took.mul_f64(self.rests).min(REST_MAX)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Courtesy {
+    /// That of the file system with this device number: one for all who use it.
+    pub fn on(device: u64) -> Arc<Courtesy> {
+        static KNOWN: Mutex<Option<HashMap<u64, Weak<Courtesy>>>> = Mutex::new(None);
+        let mut known = lock(&KNOWN);
+        let known = known.get_or_insert_default();
+        if let Some(there) = known.get(&device).and_then(Weak::upgrade) {
+            return there;
+        }
+        known.retain(|_, courtesy| courtesy.strong_count() > 0);
+        let new = Arc::new(Courtesy::default());
+        known.insert(device, Arc::downgrade(&new));
+        new
+    }
+
+    /// Somebody waited from `began` to `now` for a sync.
+    pub fn synced(&self, began: Duration, now: Duration) {
+        lock(&self.syncs).note(now, now.saturating_sub(began));
+    }
+
+    /// How little time there is for bulk writes, to be set as that changes.
+    pub fn hurry(self: &Arc<Courtesy>) -> Hurry {
+        let mut hurries = lock(&self.hurries);
+        hurries.push(0);
+        Hurry { courtesy: self.clone(), thousandths: 0 }
+    }
+
+    /// Whether a bulk write should give way now, in small pieces.
+    pub fn is_due(&self, now: Duration) -> bool {
+        let utmost = self.hurry.load(Relaxed) >= UTMOST as u32;
+        !utmost && lock(&self.syncs).last.is_some_and(|last| now.saturating_sub(last) < SYNCS_RECENT)
+    }
+
+    /// Writes a piece by `write` when it is its turn, and rests. Holds the thread.
+    pub fn give_way<T>(&self, env: &Env, write: impl FnOnce() -> T) -> T {
+        let _turn = lock(&self.turn);
+        let began = env.now();
+        let out = write();
+        let rest = lock(&self.syncs).rest(env.now().saturating_sub(began));
+        let calm = 1.0 - f64::from(self.hurry.load(Relaxed)) / UTMOST;
+        hold_thread(rest.mul_f64(calm.max(0.0)));
+        out
+    }
+
+    fn replace(&self, old: u32, new: Option<u32>) {
+        let mut hurries = lock(&self.hurries);
+        if let Some(at) = hurries.iter().position(|hurry| *hurry == old) {
+            match new {
+                Some(new) => hurries[at] = new,
+                None => drop(hurries.swap_remove(at)),
+            }
+        }
+        self.hurry.store(hurries.iter().copied().max().unwrap_or(0), Relaxed);
+    }
+}
+
+/// The hurry of one whose data is written in bulk.
+pub struct Hurry {
+    courtesy: Arc<Courtesy>,
+    thousandths: u32,
+}
+
+impl Hurry {
+    /// From 0, none, to 1: bulk writes give way to nothing.
+    pub fn set(&mut self, share: f64) {
+        let thousandths = (share.clamp(0.0, 1.0) * UTMOST) as u32;
+        if thousandths != self.thousandths {
+            self.courtesy.replace(self.thousandths, Some(thousandths));
+            self.thousandths = thousandths;
+        }
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.courtesy.replace(self.thousandths, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    /// Syncs that go on as undisturbed leave rests short, those that became slow make them long, and the pieces that follow
+    /// make them short again.
+    #[test]
+    fn rests_follow_the_syncs() {
+        let mut syncs = Syncs::default();
+        let rest = |syncs: &mut Syncs| syncs.rest(100 * US).as_micros();
+        for n in 0..10_000 {
+            syncs.note(n * US, (40 + n % 20) * US);
+            assert_eq!(rest(&mut syncs), 500);
+        }
+        assert!((30e-6..60e-6).contains(&syncs.floor_s), "{}", syncs.floor_s);
+        for n in 0..20 {
+            syncs.note(n * US, 2000 * US);
+        }
+        assert!(rest(&mut syncs) > 6000);
+        assert!((0..200).map(|_| rest(&mut syncs)).is_sorted_by(|a, b| a >= b));
+        assert_eq!(rest(&mut syncs), 500);
+    }
+
+    /// Only while somebody syncs, and not while anybody is in the utmost hurry, bulk writes give way; those on one file
+    /// system know of each other.
+    #[test]
+    fn gives_way_while_it_is_due() {
+        let (one, other) = (Courtesy::on(u64::MAX), Courtesy::on(u64::MAX));
+        let second = Duration::from_secs(1);
+        assert!(!other.is_due(second));
+        one.synced(second, second + 50 * US);
+        assert!(other.is_due(second * 3 / 2) && !other.is_due(second * 3));
+        let (mut calm, mut late) = (one.hurry(), one.hurry());
+        calm.set(0.5);
+        late.set(1.0);
+        assert!(!other.is_due(second));
+        drop(late);
+        assert!(other.is_due(second));
+        assert!(!Courtesy::on(u64::MAX - 1).is_due(second));
+    }
+}
