@@ -5,7 +5,7 @@
 //! first lap. The first failure stops the journal for good.
 
 use std::{
-    sync::{Arc, PoisonError},
+    sync::{Arc, LazyLock, PoisonError},
     time::Duration,
 };
 
@@ -37,6 +37,10 @@ const REGRANT_AFTER: Duration = Duration::from_millis(10);
 /// Without work for so long, the superblock is brought up to date.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
+/// What the ring is filled with ahead of the writers: one piece of memory for all of them, who may be hundreds.
+static ZEROES: LazyLock<AlignedBuf> =
+    LazyLock::new(|| AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES));
+
 /// The writer's own part of the state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -47,7 +51,6 @@ pub(super) struct Writer {
     /// In the first lap, positions before this one have been written once.
     prewritten: u64,
     headers: AlignedBuf,
-    zeroes: AlignedBuf,
     /// Keeps other writers out until this one is gone, also if the journal was dropped.
     _lock: Box<dyn Send + Sync>,
 }
@@ -70,8 +73,7 @@ impl Writer {
         let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
         let headers = AlignedBuf::zeroed(BATCH_GROUPS_MAX * BLOCK_BYTES);
-        let zeroes = AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES);
-        Writer { shared, superblock, opening, prewritten, headers, zeroes, _lock: lock }
+        Writer { shared, superblock, opening, prewritten, headers, _lock: lock }
     }
 
     /// Writes until the journal is closed or stopped.
@@ -263,7 +265,7 @@ impl Writer {
         let mut at = from;
         while at < end {
             let blocks = (end - at).min(FILL_BLOCKS);
-            self.shared.ring.write(at, &[&self.zeroes[..blocks as usize * BLOCK_BYTES]]).await?;
+            self.shared.ring.write(at, &[&ZEROES[..blocks as usize * BLOCK_BYTES]]).await?;
             at += blocks;
             self.prewritten = at;
         }
