@@ -13,7 +13,7 @@ use super::{
     Shared,
     format::{GroupHeader, Stamp, Superblock, chain_behind},
     recover::UNSYNCED_BLOCKS_MAX,
-    state::{BATCH_GROUPS_MAX, Batch},
+    state::Batch,
 };
 use crate::{
     disk::AlignedBuf,
@@ -72,7 +72,7 @@ impl Writer {
     pub fn new(shared: Arc<Shared>, superblock: Superblock, head: u64, lock: Box<dyn Send + Sync>) -> Writer {
         let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
-        let headers = AlignedBuf::zeroed(BATCH_GROUPS_MAX * BLOCK_BYTES);
+        let headers = AlignedBuf::zeroed(BLOCK_BYTES);
         Writer { shared, superblock, opening, prewritten, headers, _lock: lock }
     }
 
@@ -131,6 +131,7 @@ impl Writer {
         if batch.end - batch.start < FILL_FOR_BLOCKS_MAX && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
             self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
         }
+        self.make_room(batch.groups.len());
         let mut chain = self.shared.lock().written_chain();
         let mut chains = Vec::with_capacity(batch.groups.len());
         for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
@@ -160,6 +161,13 @@ impl Writer {
         self.prewritten = self.prewritten.max(batch.end);
         self.shared.lock().finish_batch(&batch, &chains);
         Ok(())
+    }
+
+    /// Room for so many headers. Not from the first: hundreds of journals may be open at which nobody writes.
+    fn make_room(&mut self, headers: usize) {
+        if self.headers.len() < headers * BLOCK_BYTES {
+            self.headers = AlignedBuf::zeroed(headers.next_power_of_two() * BLOCK_BYTES);
+        }
     }
 
     /// Syncs what is written, with a superblock where it is due or wanted.
