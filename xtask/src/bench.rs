@@ -3,10 +3,13 @@
 //! Neighbours move the cost of a flush on a shared disk by more than ten times, so a figure counts only
 //! beside its peers': runs are interleaved, repeated, and given as ratios of medians.
 
+mod beside_store;
 mod cached_reads;
 mod calibration;
+mod clients;
 mod cold_sequential;
 mod loads;
+mod many_volumes;
 mod object_peers;
 mod paced;
 mod peers;
@@ -89,6 +92,9 @@ const GROUPS: &[Group] = &[
     ("read-under-load", read_under_load::run),
     ("cached-reads", cached_reads::run),
     ("scattered-reads", scattered_reads::run),
+    ("beside-store", beside_store::run),
+    ("clients", clients::run),
+    ("many-volumes", many_volumes::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

@@ -30,6 +30,7 @@ use cistern_engine::{
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
 };
+use tokio::sync::Semaphore;
 
 const VOLUME_BYTES: u64 = 100 << 40;
 const LATENCY: Duration = Duration::from_millis(20);
@@ -187,6 +188,7 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
         dirty_bytes_max: 1 << 30,
         paused: false,
         memory_bytes: 256 << 20,
+        recoveries: Arc::new(Semaphore::new(1)),
         host: "bench".into(),
         take_over: false,
     })

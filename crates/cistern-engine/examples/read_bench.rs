@@ -26,6 +26,7 @@ use cistern_engine::{
     volume::{CreateOptions, Mode, OpenOptions, Piece, Volume},
 };
 use futures_util::{StreamExt, stream};
+use tokio::sync::Semaphore;
 
 const BLOCK: u64 = 4096;
 const LARGE_BYTES: u64 = 1 << 20;
@@ -112,6 +113,7 @@ async fn prepare(dir: &Path, mib: u64, scattered: bool, cold: bool) -> Result<Ar
         dirty_bytes_max: 1 << 30,
         paused: false,
         memory_bytes: 64 << 20, // holds next to nothing of the data
+        recoveries: Arc::new(Semaphore::new(1)),
         host: "bench".into(),
         take_over: false,
         env,

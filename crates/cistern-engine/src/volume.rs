@@ -25,6 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::{
     Error, Result,
@@ -88,6 +89,8 @@ pub struct OpenOptions {
     pub paused: bool,
     /// Bound of the memory this volume may use for buffers and caches.
     pub memory_bytes: u64,
+    /// Turns at reading journals, for all volumes of a daemon: who reads one needs 16 MiB until it is read.
+    pub recoveries: Arc<Semaphore>,
     /// The name of this host, shown to whoever finds the volume claimed.
     pub host: String,
     /// Take the volume from a writer that did not release it.

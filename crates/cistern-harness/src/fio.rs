@@ -28,6 +28,7 @@ pub struct Figures {
 pub struct Flushes {
     pub count: u64,
     pub p50_us: f64,
+    pub p99_us: f64,
     pub p99_9_us: f64,
     pub max_us: f64,
 }
@@ -35,6 +36,17 @@ pub struct Flushes {
 /// Runs `fio --name=t --ioengine=nbd --uri=URI ARGS`; errors of the server or of verification fail.
 pub fn nbd(scratch: &Path, uri: &str, args: &[&str], limit: Duration) -> Result<Value> {
     report(nbd_command(scratch, uri)?, scratch, args, limit)
+}
+
+/// Runs one job for each of `uris` at the same time, all with these arguments: as many clients, each with a connection
+/// of its own.
+pub fn clients(scratch: &Path, uris: &[String], args: &[&str], limit: Duration) -> Result<Value> {
+    let mut command = command(scratch)?;
+    command.arg("--ioengine=nbd").args(args); // what stands before the first name is for all jobs
+    for (n, uri) in uris.iter().enumerate() {
+        command.arg(format!("--name=client-{n}")).arg(format!("--uri={uri}"));
+    }
+    report(command, scratch, &[], limit)
 }
 
 fn report(mut command: Command, scratch: &Path, args: &[&str], limit: Duration) -> Result<Value> {
@@ -55,7 +67,7 @@ pub fn background(scratch: &Path, uri: &str, args: &[&str]) -> Result<Guard> {
 
 fn nbd_command(scratch: &Path, uri: &str) -> Result<Command> {
     let mut command = command(scratch)?;
-    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    command.args(["--name=t", "--ioengine=nbd"]).arg(format!("--uri={uri}"));
     Ok(command)
 }
 
@@ -63,7 +75,7 @@ fn command(scratch: &Path) -> Result<Command> {
     let mut command = tool::command("fio")?;
     command
         .current_dir(scratch) // fio leaves verify states and logs where it runs
-        .args(["--name=t", "--thread", "--randrepeat=0", "--percentile_list=50:99:99.9"]);
+        .args(["--thread", "--randrepeat=0", "--percentile_list=50:99:99.9"]);
     Ok(command)
 }
 
@@ -86,6 +98,12 @@ pub fn figures(report: &Value, direction: &str) -> Result<Figures> {
     Ok(all)
 }
 
+/// Requests a second of each job.
+pub fn iops_of_each(report: &Value, direction: &str) -> Result<Vec<f64>> {
+    let jobs = report["jobs"].as_array().context("fio reports no jobs")?;
+    jobs.iter().map(|job| job[direction]["iops"].as_f64().context("fio counted no requests")).collect()
+}
+
 /// The flushes of the first job.
 pub fn flushes(report: &Value) -> Result<Flushes> {
     let latency = &report["jobs"][0]["sync"]["lat_ns"];
@@ -93,6 +111,7 @@ pub fn flushes(report: &Value) -> Result<Flushes> {
     Ok(Flushes {
         count: report["jobs"][0]["sync"]["total_ios"].as_u64().unwrap_or(0),
         p50_us: us(&latency["percentile"]["50.000000"])?,
+        p99_us: us(&latency["percentile"]["99.000000"])?,
         p99_9_us: us(&latency["percentile"]["99.900000"])?,
         max_us: us(&latency["max"])?,
     })

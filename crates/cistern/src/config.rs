@@ -20,8 +20,10 @@ pub mod paths;
 
 /// Bytes of a journal unless the user or a small disk says otherwise: minutes of a fast link.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 4 << 30;
-/// Bytes of the smallest journal: a few segments, so that uploading can overlap with writing.
-pub const JOURNAL_BYTES_MIN: u64 = 128 << 20;
+/// Bytes of the smallest journal by default: a few full segments, so that uploading can overlap with writing.
+const JOURNAL_BYTES_LEAST: u64 = 128 << 20;
+/// Bytes of the smallest journal: several of the smallest segments, for many volumes on one disk.
+const JOURNAL_BYTES_MIN: u64 = 16 << 20;
 /// Bytes of the chunk cache unless the user or a small disk says otherwise.
 pub const CACHE_BYTES_DEFAULT: u64 = 10 << 30;
 /// Bytes of the smallest chunk cache by default: the map of a small volume, and some of its data.
@@ -167,8 +169,8 @@ pub struct Settings {
     ///
     /// The space is reserved on the disk of the state directory. When the journal is full, writes
     /// go at the speed of the upload. An existing journal keeps its size.
-    /// [default: 4G, but at most the volume's size (unless it is encrypted) and a quarter of the free
-    /// space, and at least 128M]
+    /// [default: 4G, but at most the volume's size (unless it is encrypted; 128M for smaller ones), and a
+    /// quarter of the free space for all volumes of the daemon together, and at least 16M]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub journal_size: Option<ByteSize>,
 
@@ -370,7 +372,14 @@ impl KeySettings {
 /// Bytes of a journal for a volume of this size, if that is known: what is overwritten in it again and again is
 /// uploaded once, so more than the volume holds is never needed.
 pub fn journal_bytes_wanted(volume_bytes: Option<u64>) -> u64 {
-    volume_bytes.map_or(JOURNAL_BYTES_DEFAULT, |bytes| bytes.clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_DEFAULT))
+    volume_bytes
+        .map_or(JOURNAL_BYTES_DEFAULT, |bytes| bytes.clamp(JOURNAL_BYTES_LEAST, JOURNAL_BYTES_DEFAULT))
+}
+
+/// Bytes to reserve for the journal of one of `volumes` that a daemon opens: what is wanted, but all journals together
+/// take at most a quarter of the free space.
+pub fn journal_bytes_fitting(wanted: u64, free_bytes: u64, volumes: u64) -> u64 {
+    fitting_bytes(wanted, free_bytes / volumes.max(1)).max(JOURNAL_BYTES_MIN)
 }
 
 /// Bytes of a chunk cache for volumes of this size together, if that is known: all of them, and what lies around

@@ -17,7 +17,7 @@ use cistern_harness::{
 use super::peers::Target;
 
 /// A run that takes this much longer than planned hangs.
-const SLACK: Duration = Duration::from_secs(600);
+pub const SLACK: Duration = Duration::from_secs(600);
 
 /// Times of single requests in seconds, and of the whole loop.
 #[derive(Clone, Debug, Default)]

@@ -77,7 +77,7 @@ pub fn random_write(plan: &Plan, report: &mut Report) -> Result<()> {
         format!("{:.0} IOPS", iops[0]),
         format!("nbdkit memory {:.0}", iops[1]),
         iops[0] / iops[1],
-        Bound::AtLeast(0.6),
+        Bound::AtLeast(0.8),
     );
     Ok(())
 }
@@ -305,7 +305,7 @@ pub fn cpu(plan: &Plan, report: &mut Report) -> Result<()> {
         format!("{per_gib:.2} s ({rate:.0} MiB/s)"),
         "-".into(),
         per_gib,
-        Bound::AtMost(1.5),
+        Bound::AtMost(1.0),
     );
     resident(report, server, "with 1 MiB sequential writes")?;
     drop(target);

@@ -14,7 +14,7 @@ use cistern_harness::{
 
 use super::{
     Plan, object_peers,
-    report::{Bound, Report},
+    report::{Bound, Report, median},
     tree::{self, SECTOR_BYTES, Walk},
     wan::{Cpu, NARROW, Wan},
 };
@@ -34,6 +34,8 @@ const QUIET: Duration = Duration::from_secs(2);
 const AFTER_BULK_S_MAX: f64 = 4.0;
 const COLD_FACTOR_MIN: f64 = 10.0;
 const HOT_SET_FACTOR_MIN: f64 = 30.0;
+/// The largest hot set of the smallest.
+const HOT_SET_SPREAD_MAX: f64 = 1.2;
 
 pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let wan = Wan::start(plan, "16G")?;
@@ -107,36 +109,74 @@ fn after_bulk(
     Ok(server)
 }
 
-/// New hosts, with the hot set and without it, against the peers.
+/// New hosts, with the hot set and without it, against the peers, in turns.
+///
+/// Each host leaves its hot set to the next one when it stops.
 fn cold(plan: &Plan, wan: &Wan, expected: usize, report: &mut Report) -> Result<()> {
-    wan.limit(NARROW, report)?;
-    cold_walk(wan, "new-hot", Start::AtOnce, expected, report)?;
-    wan.limit(NARROW, report)?;
-    let with = cold_walk(wan, "new-warm", Start::WhenWarm, expected, report)?;
-    delete_hot_sets(wan)?;
-    wan.limit(NARROW, report)?;
-    let without = cold_walk(wan, "new-cold", Start::AtOnce, expected, report)?;
-    wan.limit(NARROW, report)?;
     let limit = if plan.quick { PEER_LIMIT_QUICK } else { PEER_LIMIT };
-    let backer = object_peers::walk_s3backer(wan, limit).context("s3backer")?;
-    let nbdkit = object_peers::walk_nbdkit(wan, limit).context("nbdkit S3")?;
-    let against = format!("s3backer 128k {}, nbdkit S3 {}", backer.shown(expected), nbdkit.shown(expected));
-    let best = backer.total_s().min(nbdkit.total_s());
-    for (what, walk, least) in [
-        ("new host, everything cold", without, COLD_FACTOR_MIN),
-        ("new host, warm by the hot set", with, HOT_SET_FACTOR_MIN),
+    let (mut cold, mut warm, mut peers) = (Vec::new(), Vec::new(), [const { Vec::new() }; 2]);
+    let mut hot_sets = Vec::new();
+    for _ in 0..plan.rounds() {
+        cold_walk(wan, "new-hot", Start::AtOnce, expected, report)?;
+        let with = cold_walk(wan, "new-warm", Start::WhenWarm, expected, report)?;
+        delete_hot_sets(wan)?;
+        let without = cold_walk(wan, "new-cold", Start::AtOnce, expected, report)?;
+        wan.limit(NARROW, report)?;
+        peers[0].push(object_peers::walk_s3backer(wan, limit).context("s3backer")?);
+        peers[1].push(object_peers::walk_nbdkit(wan, limit).context("nbdkit S3")?);
+        wan.widen();
+        warm.push(with.walk);
+        cold.push(without.walk);
+        hot_sets.push(with.fetched_mb);
+    }
+    let [backer, nbdkit] = peers.map(|walks| Walks::of(&walks, expected));
+    let against = format!("s3backer 128k {}, nbdkit S3 {}", backer.shown, nbdkit.shown);
+    let best = backer.median_s.min(nbdkit.median_s);
+    for (what, walks, least) in [
+        ("new host, everything cold", cold, COLD_FACTOR_MIN),
+        ("new host, warm by the hot set", warm, HOT_SET_FACTOR_MIN),
     ] {
+        let walks = Walks::of(&walks, expected);
         report.row(
             &format!(
                 "find -ls, {expected} entries, 20 ms and 1 MB/s, {what}: times faster than the faster peer"
             ),
-            walk.shown(expected),
+            walks.shown,
             against.clone(),
-            best / walk.total_s(),
+            best / walks.median_s,
             Bound::AtLeast(least),
         );
     }
+    let (least, most) = extremes(&hot_sets);
+    report.row(
+        "bytes that a new host fetches by its hot set: the most of the least",
+        format!("{least:.1} to {most:.1} MB"),
+        format!("{} new hosts", hot_sets.len()),
+        most / least,
+        Bound::AtMost(HOT_SET_SPREAD_MAX),
+    );
     Ok(())
+}
+
+/// Several walks of the same kind.
+struct Walks {
+    median_s: f64,
+    shown: String,
+}
+
+impl Walks {
+    /// One that was cut counts with the time after which it was.
+    fn of(walks: &[Walk], expected: usize) -> Walks {
+        let times: Vec<f64> = walks.iter().map(Walk::total_s).collect();
+        let (median_s, (least, most)) = (median(times.clone()), extremes(&times));
+        let middle = walks.iter().find(|walk| walk.total_s() == median_s);
+        let shown = middle.map_or_else(String::new, |walk| walk.shown(expected));
+        Walks { median_s, shown: format!("{shown}, {least:.2} to {most:.2}") }
+    }
+}
+
+fn extremes(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, 0.0), |(least, most), &value| (value.min(least), value.max(most)))
 }
 
 /// When the walk on a new host begins.
@@ -162,31 +202,44 @@ fn await_quiet(wan: &Wan) {
     }
 }
 
-/// The walk on a host that never saw the volume.
-fn cold_walk(wan: &Wan, host: &str, start: Start, expected: usize, report: &mut Report) -> Result<Walk> {
+/// A walk on a new host.
+struct Cold {
+    walk: Walk,
+    /// What the daemon had fetched by itself before it.
+    fetched_mb: f64,
+}
+
+/// The walk on a host that never saw the volume, over the narrow link.
+fn cold_walk(wan: &Wan, host: &str, start: Start, expected: usize, report: &mut Report) -> Result<Cold> {
+    wan.limit(NARROW, report)?;
     let serve = wan.host(&wan.cistern(), host).args(["--cache-size", &format!("{CACHE_MIB}M")]);
     let (before, begin) = (wan.link.carried().down, Instant::now());
+    let fetched_mb = || (wan.link.carried().down - before) as f64 / 1e6;
     wan.link.take();
     let server = serve.start()?;
     let opened = begin.elapsed().as_secs_f64();
     if start == Start::WhenWarm {
         await_quiet(wan);
-        let fetched = (wan.link.carried().down - before) as f64 / 1e6;
+    }
+    let by_itself_mb = fetched_mb();
+    if start == Start::WhenWarm {
         let seconds = begin.elapsed().saturating_sub(QUIET).as_secs_f64();
-        report.note(format!("{host}: fetched {fetched:.1} MB by itself in {seconds:.1} s, before the walk"));
+        report.note(format!(
+            "{host}: fetched {by_itself_mb:.1} MB by itself in {seconds:.1} s, before the walk"
+        ));
     }
     let walk = walk_on(wan, &server, expected)?;
-    let fetched = (wan.link.carried().down - before) as f64 / 1e6;
     report.note(format!(
-        "{host}: served after {opened:.2} s, mounted in {:.2} s, walked in {:.2} s, {fetched:.1} MB in {:?}",
+        "{host}: served after {opened:.2} s, mounted in {:.2} s, walked in {:.2} s, {:.1} MB in {:?}",
         walk.mount_s,
         walk.walk_s,
+        fetched_mb(),
         wan.link.take().requests
     ));
     wan.widen();
     server.stop()?;
     wan.forget(host);
-    Ok(walk)
+    Ok(Cold { walk, fetched_mb: by_itself_mb })
 }
 
 /// Removes what says what is hot from the store: the next host has to find out by itself.

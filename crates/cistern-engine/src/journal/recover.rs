@@ -208,20 +208,32 @@ pub(super) async fn load_payload(
     Ok(intact.then_some(payload))
 }
 
-/// A stretch of the ring in memory; the next one is being read meanwhile.
+/// A stretch of the ring in memory; the next one is being read meanwhile. Two buffers take turns: memory that is asked
+/// for and let go again and again stays with the threads that did.
 struct Window<'a> {
     env: &'a Env,
     ring: &'a Ring,
     /// Behind the last position that may be loaded.
     limit: u64,
     first: u64,
+    /// How many blocks of the buffer hold something.
+    held: u64,
     buffer: AlignedBuf,
-    ahead: Option<(u64, Task<Result<AlignedBuf>>)>,
+    spare: Option<AlignedBuf>,
+    ahead: Option<Ahead>,
+}
+
+/// A stretch that is being read.
+struct Ahead {
+    first: u64,
+    blocks: u64,
+    task: Task<Result<AlignedBuf>>,
 }
 
 impl<'a> Window<'a> {
     fn new(env: &'a Env, ring: &'a Ring, limit: u64) -> Self {
-        Window { env, ring, limit, first: 0, buffer: AlignedBuf::zeroed(0), ahead: None }
+        let (buffer, spare) = (AlignedBuf::zeroed(0), None);
+        Window { env, ring, limit, first: 0, held: 0, buffer, spare, ahead: None }
     }
 
     /// The blocks `[pos, pos + blocks)`; fewer behind the limit.
@@ -231,18 +243,20 @@ impl<'a> Window<'a> {
             self.take_ahead().await?;
         }
         if !self.holds(pos, end) {
-            self.buffer = self.ring.load(self.env, pos, self.blocks_at(pos)).await?;
-            self.first = pos;
+            let (out, blocks) = (self.take_spare(), self.blocks_at(pos));
+            let loaded = self.ring.load_into(self.env, pos, blocks, out).await?;
+            self.hold(pos, blocks, loaded);
         }
         if self.ahead.is_none() {
             self.read_ahead();
         }
+        debug_assert!(self.holds(pos, end), "what lies behind is of a stretch before");
         let at = (pos - self.first) as usize * BLOCK_BYTES;
         Ok(&self.buffer[at..at + (end - pos) as usize * BLOCK_BYTES])
     }
 
     fn end(&self) -> u64 {
-        self.first + (self.buffer.len() / BLOCK_BYTES) as u64
+        self.first + self.held
     }
 
     fn holds(&self, pos: u64, end: u64) -> bool {
@@ -254,11 +268,23 @@ impl<'a> Window<'a> {
         WINDOW_BLOCKS.min(self.limit.saturating_sub(pos)).min(self.ring.blocks)
     }
 
+    /// A buffer for a stretch.
+    fn take_spare(&mut self) -> AlignedBuf {
+        let bytes = WINDOW_BLOCKS.min(self.ring.blocks) as usize * BLOCK_BYTES;
+        self.spare.take().unwrap_or_else(|| AlignedBuf::zeroed(bytes))
+    }
+
+    fn hold(&mut self, first: u64, blocks: u64, loaded: AlignedBuf) {
+        let before = std::mem::replace(&mut self.buffer, loaded);
+        self.spare = (!before.is_empty()).then_some(before);
+        (self.first, self.held) = (first, blocks);
+    }
+
     /// Moves on to what was read ahead, if anything was.
     async fn take_ahead(&mut self) -> Result<()> {
-        if let Some((first, task)) = self.ahead.take() {
-            self.buffer = task.await.ok_or(Error::Closed)??;
-            self.first = first;
+        if let Some(Ahead { first, blocks, task }) = self.ahead.take() {
+            let loaded = task.await.ok_or(Error::Closed)??;
+            self.hold(first, blocks, loaded);
         }
         Ok(())
     }
@@ -267,8 +293,9 @@ impl<'a> Window<'a> {
         if self.end() < self.limit && self.end() > self.first + OVERLAP_BLOCKS {
             let first = self.end() - OVERLAP_BLOCKS;
             let (env, ring, blocks) = (self.env.clone(), self.ring.clone(), self.blocks_at(first));
-            let task = self.env.spawn("journal-read", async move { ring.load(&env, first, blocks).await });
-            self.ahead = Some((first, task));
+            let out = self.take_spare();
+            let load = async move { ring.load_into(&env, first, blocks, out).await };
+            self.ahead = Some(Ahead { first, blocks, task: self.env.spawn("journal-read", load) });
         }
     }
 

@@ -52,6 +52,21 @@ impl Ring {
         .await
     }
 
+    /// The same into the beginning of a buffer that has been there before.
+    pub async fn load_into(
+        &self,
+        env: &Env,
+        pos: u64,
+        blocks: u64,
+        mut out: AlignedBuf,
+    ) -> Result<AlignedBuf> {
+        let ring = self.clone();
+        env.blocking(
+            async move { ring.read(pos, &mut out[..blocks as usize * BLOCK_BYTES]).await.map(|()| out) },
+        )
+        .await
+    }
+
     /// Writes the parts one after the other from `pos` on, as one transfer or, across the end of
     /// the ring, two.
     pub async fn write(&self, pos: u64, parts: &[&[u8]]) -> Result<()> {

@@ -5,7 +5,7 @@
 //! moment for more. Fills the ring ahead of itself in the first lap. The first failure stops the journal for good.
 
 use std::{
-    sync::{Arc, PoisonError},
+    sync::{Arc, LazyLock, PoisonError},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use super::{
     Shared,
     format::{GroupHeader, Stamp, Superblock, chain_behind},
     recover::UNSYNCED_BLOCKS_MAX,
-    state::{BATCH_GROUPS_MAX, Batch},
+    state::Batch,
 };
 use crate::{
     disk::AlignedBuf,
@@ -40,6 +40,10 @@ const REGRANT_AFTER: Duration = Duration::from_millis(10);
 /// Without work for so long, the superblock is brought up to date.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
+/// What the ring is filled with ahead of the writers: one piece of memory for all of them, who may be hundreds.
+static ZEROES: LazyLock<AlignedBuf> =
+    LazyLock::new(|| AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES));
+
 /// The writer's own part of the state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -50,7 +54,6 @@ pub(super) struct Writer {
     /// In the first lap, positions before this one have been written once.
     prewritten: u64,
     headers: AlignedBuf,
-    zeroes: AlignedBuf,
     /// Keeps other writers out until this one is gone, also if the journal was dropped.
     _lock: Box<dyn Send + Sync>,
 }
@@ -72,9 +75,8 @@ impl Writer {
     pub fn new(shared: Arc<Shared>, superblock: Superblock, head: u64, lock: Box<dyn Send + Sync>) -> Writer {
         let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
-        let headers = AlignedBuf::zeroed(BATCH_GROUPS_MAX * BLOCK_BYTES);
-        let zeroes = AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES);
-        Writer { shared, superblock, opening, prewritten, headers, zeroes, _lock: lock }
+        let headers = AlignedBuf::zeroed(BLOCK_BYTES);
+        Writer { shared, superblock, opening, prewritten, headers, _lock: lock }
     }
 
     /// Writes until the journal is closed or stopped.
@@ -146,6 +148,7 @@ impl Writer {
         if small && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
             self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
         }
+        self.make_room(batch.groups.len());
         let mut chain = self.shared.lock().written_chain();
         let mut chains = Vec::with_capacity(batch.groups.len());
         for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
@@ -175,6 +178,13 @@ impl Writer {
         self.prewritten = self.prewritten.max(batch.end);
         self.shared.lock().finish_batch(&batch, &chains);
         Ok(())
+    }
+
+    /// Room for so many headers. Not from the first: hundreds of journals may be open at which nobody writes.
+    fn make_room(&mut self, headers: usize) {
+        if self.headers.len() < headers * BLOCK_BYTES {
+            self.headers = AlignedBuf::zeroed(headers.next_power_of_two() * BLOCK_BYTES);
+        }
     }
 
     /// Syncs what is written, with a superblock where it is due or wanted.
@@ -285,7 +295,7 @@ impl Writer {
         let mut at = from;
         while at < end {
             let blocks = (end - at).min(FILL_BLOCKS);
-            self.shared.ring.write(at, &[&self.zeroes[..blocks as usize * BLOCK_BYTES]]).await?;
+            self.shared.ring.write(at, &[&ZEROES[..blocks as usize * BLOCK_BYTES]]).await?;
             at += blocks;
             self.prewritten = at;
         }

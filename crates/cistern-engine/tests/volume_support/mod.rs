@@ -13,6 +13,7 @@ use cistern_engine::{
     store::{SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
 };
+use tokio::sync::Semaphore;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -68,6 +69,7 @@ impl Host {
             dirty_bytes_max: 128 * MIB,
             paused: false,
             memory_bytes: 128 * MIB,
+            recoveries: Arc::new(Semaphore::new(1)),
             host: "here".into(),
             take_over: false,
         }

@@ -15,6 +15,7 @@ use cistern_engine::{
         admin::{self, JournalItem},
     },
 };
+use tokio::sync::Semaphore;
 
 use super::{Device, Engine, Exported, Settings, Site};
 
@@ -71,6 +72,7 @@ impl Engine for RealEngine {
             dirty_bytes_max: settings.dirty_bytes_max,
             paused: false,
             memory_bytes: settings.memory_bytes,
+            recoveries: Arc::new(Semaphore::new(1)),
             host: site.host.clone(),
             take_over,
         };

@@ -117,9 +117,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
 #[test]
 fn too_small_is_refused() {
     let tiny = Settings { journal_size: Some(ByteSize(4096)), ..Settings::default() };
-    assert!(
-        tiny.resolve(Settings::default()).expect_err("too small").hint.expect("hint").contains("128 MiB")
-    );
+    assert!(tiny.resolve(Settings::default()).expect_err("too small").hint.expect("hint").contains("16 MiB"));
     let tiny = Settings { memory: Some(ByteSize(1)), ..Settings::default() };
     assert!(tiny.resolve(Settings::default()).is_err());
 }
@@ -137,11 +135,23 @@ fn defaults_fit_the_disk() {
 fn reservations_follow_the_volume() {
     let (mib, gib) = (1 << 20, 1 << 30);
     assert_eq!(journal_bytes_wanted(Some(512 * mib)), 512 * mib);
-    assert_eq!(journal_bytes_wanted(Some(mib)), JOURNAL_BYTES_MIN);
+    assert_eq!(journal_bytes_wanted(Some(mib)), JOURNAL_BYTES_LEAST);
     assert_eq!(cache_bytes_wanted(Some(512 * mib)), 640 * mib);
     assert_eq!(cache_bytes_wanted(Some(mib)), 64 * mib);
     for size in [None, Some(10 * gib), Some(u64::MAX)] {
         assert_eq!(journal_bytes_wanted(size), 4 * gib);
         assert_eq!(cache_bytes_wanted(size), 10 * gib);
     }
+}
+
+/// The journals of many volumes take no more of a disk together than that of one: two hundred find room where two would
+/// have filled it.
+#[test]
+fn journals_of_many_volumes_share_the_disk() {
+    let (mib, gib) = (1 << 20, 1 << 30);
+    let of_each = |volumes| journal_bytes_fitting(4 * gib, 40 * gib, volumes);
+    assert_eq!(of_each(1), 4 * gib);
+    assert_eq!(of_each(5), 2 * gib);
+    assert_eq!(of_each(200), 40 * gib / 200 / 4);
+    assert_eq!(of_each(100_000), 16 * mib, "the least that works, whether it fits or not");
 }

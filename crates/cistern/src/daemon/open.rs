@@ -22,11 +22,12 @@ use cistern_engine::{
     volume::{CreateOptions, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
 use futures_util::future::{join_all, try_join_all};
+use tokio::sync::Semaphore;
 
 use crate::{
     cli::create::{Probing, make},
     config::{
-        CACHE_BYTES_DEFAULT, JOURNAL_BYTES_MIN, LiveBase, Resolved, cache_bytes_wanted, fitting_bytes,
+        CACHE_BYTES_DEFAULT, LiveBase, Resolved, cache_bytes_wanted, fitting_bytes, journal_bytes_fitting,
         journal_bytes_wanted,
     },
     daemon::{Plan, Served, host, listen::Doors, live::Live},
@@ -39,6 +40,9 @@ use crate::{
 
 /// Daemons of one host that can have a chunk cache in the same directory.
 const CACHES_MAX: u32 = 16;
+/// Journals read at once when many volumes are opened: enough to keep a disk busy. Two hundred at once took more than
+/// a GiB of memory.
+const RECOVERIES_MAX: usize = 2;
 
 /// Opens all volumes of a plan. If one cannot be opened, those that could are closed again.
 pub async fn open_all(
@@ -62,7 +66,8 @@ pub async fn open_all(
         false => open_cache(env, settings, sizes.map(|sizes| sizes.iter().sum())).await?,
     };
     let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
-    let opener = Opener { env, plan, cache: cache.clone(), memory_bytes };
+    let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
+    let opener = Opener { env, plan, cache: cache.clone(), memory_bytes, recoveries };
     let volumes = plan.volumes.iter().zip(found);
     let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found.store, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
@@ -116,6 +121,7 @@ struct Opener<'a> {
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.
     memory_bytes: u64,
+    recoveries: Arc<Semaphore>,
 }
 
 impl Opener<'_> {
@@ -170,6 +176,8 @@ impl Opener<'_> {
             settings: &self.plan.settings,
             cache,
             memory_bytes: self.memory_bytes,
+            volumes: self.plan.volumes.len() as u64,
+            recoveries: self.recoveries.clone(),
             take_over: self.plan.take_over,
         };
         writing.open(volume, stores).await
@@ -179,8 +187,9 @@ impl Opener<'_> {
 /// Opens one volume for a moment, as a daemon with these settings would.
 pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
     let stores = volume.open(env, COMMAND_PATIENCE).await?.stores;
+    let (memory_bytes, recoveries) = (settings.memory_bytes, Arc::new(Semaphore::new(1)));
     let writing =
-        Writing { env, settings, cache: None, memory_bytes: settings.memory_bytes, take_over: false };
+        Writing { env, settings, cache: None, memory_bytes, volumes: 1, recoveries, take_over: false };
     writing
         .open(volume, &stores)
         .await
@@ -194,6 +203,9 @@ struct Writing<'a> {
     settings: &'a Resolved,
     cache: Option<Arc<ChunkCache>>,
     memory_bytes: u64,
+    /// That share the disk of the state directory.
+    volumes: u64,
+    recoveries: Arc<Semaphore>,
     take_over: bool,
 }
 
@@ -207,7 +219,7 @@ impl Writing<'_> {
             known.refuse_plain(&volume.url, Some(id))?;
         }
         let state = volume_disk(&settings.state_dir, id)?;
-        let journal_bytes = journal_bytes(settings, info.state.map(|state| state.size_bytes))?;
+        let journal_bytes = self.journal_bytes(info.state.map(|state| state.size_bytes))?;
         let dirty_bytes_max = settings.dirty_bytes_max.unwrap_or(journal_bytes / 4 * 3);
         let base = LiveBase {
             mode: settings.mode,
@@ -230,6 +242,7 @@ impl Writing<'_> {
                 dirty_bytes_max: set.dirty_bytes_max.unwrap_or(dirty_bytes_max),
                 paused: set.paused.unwrap_or(false),
                 memory_bytes: self.memory_bytes,
+                recoveries: self.recoveries.clone(),
                 host: host::host_name(),
                 take_over: self.take_over,
             })
@@ -243,6 +256,15 @@ impl Writing<'_> {
             return Err(failure);
         }
         Ok((opened, live))
+    }
+
+    /// The size of a journal that does not exist yet.
+    fn journal_bytes(&self, volume_bytes: Option<u64>) -> Outcome<u64> {
+        if let Some(bytes) = self.settings.journal_bytes {
+            return Ok(bytes);
+        }
+        let free = free_bytes(&self.settings.state_dir)?;
+        Ok(journal_bytes_fitting(journal_bytes_wanted(volume_bytes), free, self.volumes))
     }
 }
 
@@ -336,15 +358,6 @@ fn kept_cache_bytes(there: u64, fitting: u64, wanted: u64) -> u64 {
     let taken = fitting.min(wanted);
     let near = taken / 2..=(fitting.saturating_mul(2)).min(CACHE_BYTES_DEFAULT);
     if there > 0 && near.contains(&there) { there } else { taken }
-}
-
-/// The size of a journal that does not exist yet.
-fn journal_bytes(settings: &Resolved, volume_bytes: Option<u64>) -> Outcome<u64> {
-    if let Some(bytes) = settings.journal_bytes {
-        return Ok(bytes);
-    }
-    let bytes = fitting_bytes(journal_bytes_wanted(volume_bytes), free_bytes(&settings.state_dir)?);
-    Ok(bytes.max(JOURNAL_BYTES_MIN))
 }
 
 /// Bytes that can still be written to the file system of a directory.

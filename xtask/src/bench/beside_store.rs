@@ -1,0 +1,281 @@
+//! FLUSH while write-back uploads as fast as it can to a directory on the journal's disk.
+//!
+//! Two states of one daemon in turns: write-back paused, and write-back running. Each running turn begins with more
+//! dirty data than it can upload, so that the disk has both from its first second to its last.
+
+use std::{
+    fs::File,
+    io::Write,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use cistern_harness::{
+    fio::{self, Flushes},
+    fixture::{self, random_bytes},
+    scratch::Scratch,
+    serve::Server,
+};
+
+use super::{
+    Plan, loads,
+    peers::{Peer, Target},
+    report::{Bound, Report, median},
+};
+
+/// A turn stays below half of it, where writes are not slowed: a single write takes 8 KiB of the journal.
+const JOURNAL: &str = "14G";
+const VOLUME_GIB: u64 = 8;
+/// The part that the measured load writes at random; the filling goes behind it.
+const WINDOW_GIB: u64 = 1;
+/// Dirty data at the begin of a running turn: more than the turn uploads.
+const FILLING_GIB: u64 = 6;
+const FILLING_GIB_QUICK: u64 = 2;
+/// The part of it that write-back uploads in a turn if nothing slows it.
+const FILLING_SHARE_MAX: f64 = 0.9;
+/// Size of the files of the plain writer: an object such as write-back uploads.
+const FILE_BYTES: usize = 16 << 20;
+/// Files that the plain writer keeps.
+const FILES: u64 = 64;
+const P99_FACTOR_MAX: f64 = 1.5;
+const P99_9_FACTOR_MAX: f64 = 2.0;
+const SLOWEST_SHARE_MIN: f64 = 0.5;
+
+/// What one turn showed.
+struct Turn {
+    flushes: Flushes,
+    median_iops: f64,
+    /// The slowest second of the median second.
+    slowest_share: f64,
+}
+
+impl Turn {
+    /// 4 KiB random writes, one at a time, a FLUSH every ten.
+    fn of(target: &Target, seconds: u64) -> Result<Turn> {
+        let (runtime, size) = (format!("--runtime={seconds}"), format!("--size={WINDOW_GIB}g"));
+        let load =
+            ["--rw=randwrite", "--bs=4k", "--iodepth=1", "--fsync=10", "--norandommap", "--time_based"];
+        let log = ["--refill_buffers", "--write_iops_log=series", "--log_avg_msec=1000", &runtime, &size];
+        let limit = Duration::from_secs(seconds) + loads::SLACK;
+        let json = fio::nbd(target.scratch.path(), &target.uri(), &[&load[..], &log].concat(), limit)?;
+        let mut each = fio::per_second(target.scratch.path(), "series")?;
+        each.truncate(seconds as usize); // what ended late is not a full second
+        let slowest = each.iter().copied().fold(f64::INFINITY, f64::min);
+        let median_iops = median(each);
+        Ok(Turn { flushes: fio::flushes(&json)?, median_iops, slowest_share: slowest / median_iops })
+    }
+}
+
+/// Medians of the turns in one state.
+struct State {
+    p50_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    longest_us: f64,
+    iops: f64,
+    slowest_share: f64,
+}
+
+impl State {
+    fn of(turns: &[Turn]) -> State {
+        let middle = |what: fn(&Turn) -> f64| median(turns.iter().map(what).collect());
+        State {
+            p50_us: middle(|t| t.flushes.p50_us),
+            p99_us: middle(|t| t.flushes.p99_us),
+            p99_9_us: middle(|t| t.flushes.p99_9_us),
+            longest_us: turns.iter().map(|t| t.flushes.max_us).fold(0.0, f64::max),
+            iops: middle(|t| t.median_iops),
+            slowest_share: middle(|t| t.slowest_share),
+        }
+    }
+
+    fn shown(&self) -> String {
+        let State { p50_us, p99_us, p99_9_us, longest_us, iops, slowest_share } = self;
+        format!(
+            "FLUSH p50 {p50_us:.0}, p99 {p99_us:.0}, p99.9 {p99_9_us:.0}, longest {longest_us:.0} us; {iops:.0} IOPS, \
+             slowest second {slowest_share:.2} of it"
+        )
+    }
+}
+
+pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
+    let Ours { paused, running, mb_per_s: rate, seconds } = ours(plan, report)?;
+    report.note(format!("write-back paused: {}", paused.shown()));
+    report.note(format!("write-back running at {rate:.0} MB/s: {}", running.shown()));
+    rows(&paused, &running, rate, report);
+    for peer in [Peer::QemuNbd, Peer::NbdkitFile] {
+        beside_peer(plan, peer, rate, seconds, report)?;
+    }
+    Ok(())
+}
+
+/// The same load on another server, alone and beside a writer that does what write-back did.
+fn beside_peer(plan: &Plan, peer: Peer, rate: f64, seconds: u64, report: &mut Report) -> Result<()> {
+    let target = Target::start(&plan.cistern, peer, WINDOW_GIB, &[])?;
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..plan.rounds() {
+        alone.push(Turn::of(&target, seconds)?);
+        beside.push(beside_writer(&target.scratch, rate, || Turn::of(&target, seconds))?);
+    }
+    let (alone, beside) = (State::of(&alone), State::of(&beside));
+    report.note(format!("{} alone: {}", peer.name(), alone.shown()));
+    report.note(format!(
+        "{} beside a writer of 16 MiB files at {rate:.0} MB/s: {}; p99 {:.2} times, p99.9 {:.2} times",
+        peer.name(),
+        beside.shown(),
+        beside.p99_us / alone.p99_us,
+        beside.p99_9_us / alone.p99_9_us
+    ));
+    Ok(())
+}
+
+fn rows(paused: &State, running: &State, rate: f64, report: &mut Report) {
+    let what = "4 KiB random write, depth 1, FLUSH every 10, write-back on the same disk";
+    for (name, running_us, paused_us, most) in [
+        ("p99", running.p99_us, paused.p99_us, P99_FACTOR_MAX),
+        ("p99.9", running.p99_9_us, paused.p99_9_us, P99_9_FACTOR_MAX),
+    ] {
+        report.row(
+            &format!("{what}: {name} of a FLUSH"),
+            format!("{running_us:.0} us beside {rate:.0} MB/s"),
+            format!("write-back paused {paused_us:.0} us"),
+            running_us / paused_us,
+            Bound::AtMost(most),
+        );
+    }
+    report.row(
+        &format!("{what}: slowest second of the median second"),
+        format!("median {:.0} IOPS", running.iops),
+        format!("write-back paused {:.0} IOPS, slowest {:.2}", paused.iops, paused.slowest_share),
+        running.slowest_share,
+        Bound::AtLeast(SLOWEST_SHARE_MIN),
+    );
+}
+
+/// What both states of the daemon showed.
+struct Ours {
+    paused: State,
+    running: State,
+    /// The median of the MB/s that write-back stored in the running turns.
+    mb_per_s: f64,
+    /// How long a turn was.
+    seconds: u64,
+}
+
+/// Both states in turns.
+fn ours(plan: &Plan, report: &mut Report) -> Result<Ours> {
+    let args = ["--journal-size", JOURNAL, "--max-dirty-bytes", JOURNAL];
+    let target = Target::start(&plan.cistern, Peer::Cistern, VOLUME_GIB, &args)?;
+    let daemon = Daemon::of(&target)?;
+    let filling = if plan.quick { FILLING_GIB_QUICK } else { FILLING_GIB };
+    daemon.fill(filling)?;
+    let alone = daemon.drain()?;
+    let enough = (filling as f64 * 1073.7 * FILLING_SHARE_MAX / alone) as u64;
+    let seconds = plan.seconds(20).min(enough).max(2);
+    report.note(format!("write-back with the disk to itself: {alone:.0} MB/s; turns of {seconds} s"));
+    let (mut paused, mut running, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.rounds() {
+        daemon.ask("pause")?;
+        paused.push(Turn::of(&target, seconds)?);
+        daemon.ask("resume")?;
+        daemon.server.wait_clean()?;
+        daemon.fill(filling)?;
+        let (turn, rate) = daemon.beside_drain(|| Turn::of(&target, seconds))?;
+        report.note(format!("a running turn: write-back stored {rate:.0} MB/s"));
+        running.push(turn);
+        rates.push(rate);
+    }
+    Ok(Ours { paused: State::of(&paused), running: State::of(&running), mb_per_s: median(rates), seconds })
+}
+
+/// The daemon, and how its write-back is held and let go.
+struct Daemon<'a> {
+    target: &'a Target,
+    server: &'a Server,
+    url: String,
+}
+
+impl Daemon<'_> {
+    fn of(target: &Target) -> Result<Daemon<'_>> {
+        let (server, url) =
+            (target.cistern().context("it is cistern")?, fixture::directory_url(&target.scratch)?);
+        Ok(Daemon { target, server, url })
+    }
+
+    fn ask(&self, command: &str) -> Result<()> {
+        self.server.ask(&[command, &self.url]).map(drop)
+    }
+
+    /// Makes so much of the volume dirty, and uploads nothing.
+    fn fill(&self, gib: u64) -> Result<()> {
+        self.ask("pause")?;
+        let (offset, size) = (format!("--offset={WINDOW_GIB}g"), format!("--size={gib}g"));
+        let job = ["--rw=write", "--bs=1m", "--iodepth=4", "--refill_buffers", &offset, &size];
+        loads::write(self.target, &job, Duration::ZERO)?;
+        self.ask("resume")
+    }
+
+    /// MB/s at which a drain uploads all there is.
+    fn drain(&self) -> Result<f64> {
+        let (before, begin) = (stored_bytes(self.server)?, Instant::now());
+        self.ask("drain")?;
+        Ok((stored_bytes(self.server)? - before) as f64 / 1e6 / begin.elapsed().as_secs_f64())
+    }
+
+    /// Runs `measure` while a drain uploads all there is, and gives the MB/s that it stored meanwhile. Fails when the
+    /// drain ended first: then write-back was idle for a part of the time. Returns when everything is stored.
+    fn beside_drain<T>(&self, measure: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+        let (before, begin) = (stored_bytes(self.server)?, Instant::now());
+        let measured = std::thread::scope(|threads| {
+            let drain = threads.spawn(|| self.ask("drain").map(|()| begin.elapsed().as_secs_f64()));
+            let measured = measure()?;
+            let took = begin.elapsed().as_secs_f64();
+            let stored = stored_bytes(self.server)? - before;
+            let drained = drain.join().expect("a drain does not panic")?;
+            ensure!(drained >= took, "write-back was idle after {drained:.1} of {took:.1} s");
+            anyhow::Ok((measured, stored as f64 / 1e6 / took))
+        })?;
+        self.server.wait_clean()?;
+        Ok(measured)
+    }
+}
+
+/// Bytes of the objects that the store took.
+fn stored_bytes(server: &Server) -> Result<u64> {
+    let status = server.status()?;
+    let kinds = status.pointer("/daemons/0/volumes/0/store/kinds").and_then(|kinds| kinds.as_array());
+    let puts = kinds
+        .context("status has no store")?
+        .iter()
+        .filter(|kind| kind["kind"].as_str().is_some_and(|name| name.starts_with("put")));
+    Ok(puts.filter_map(|kind| kind["bytes"].as_u64()).sum())
+}
+
+/// Runs `measure` beside a writer that does no more than a directory store: files of 16 MiB, each flushed, at this rate.
+fn beside_writer<T>(scratch: &Scratch, mb_per_s: f64, measure: impl FnOnce() -> Result<T>) -> Result<T> {
+    let dir = scratch.dir("files")?;
+    let content = random_bytes(FILE_BYTES, 1);
+    let is_over = AtomicBool::new(false);
+    let each = Duration::from_secs_f64(FILE_BYTES as f64 / 1e6 / mb_per_s);
+    let write = || -> Result<()> {
+        let begin = Instant::now();
+        let mut number = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let mut file = File::create(dir.join((u64::from(number) % FILES).to_string()))?;
+            file.write_all(&content)?;
+            file.sync_all()?;
+            number += 1;
+            // A writer that is late does not rest: the rate is that of the whole turn.
+            std::thread::sleep((each * number).saturating_sub(begin.elapsed()));
+        }
+        Ok(())
+    };
+    std::thread::scope(|threads| {
+        let writer = threads.spawn(write);
+        let measured = measure();
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer does not panic")?;
+        measured
+    })
+}
