@@ -41,6 +41,20 @@ async fn what_is_written_is_read_back_everywhere() {
     close(volume).await;
 }
 
+/// A write larger than the journal goes through it in parts, whole blocks or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_may_be_larger_than_the_journal() {
+    let host = host(64 * MIB, KeySource::None).await;
+    let options = OpenOptions { journal_bytes: 8 * MIB, dirty_bytes_max: 8 * MIB, ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    let data = noise(1, 32 * MIB as usize);
+    for offset in [0, 512, 4096] {
+        volume.write(offset, data.clone(), false).await.expect("written");
+        assert!(read(&volume, offset, data.len() as u64).await == data, "at {offset}");
+    }
+    close(volume).await;
+}
+
 /// After a clean stop the volume opens on a host with an empty disk; nothing is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clean_stop_leaves_everything_in_the_store() {

@@ -22,6 +22,8 @@ use crate::{
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// A write takes at most this part of the journal at once; a larger one goes in parts, of which a crash may leave some.
+const RING_PART: u64 = 4;
 
 /// What a volume that is open for writing has besides its read path.
 pub struct Writer {
@@ -197,12 +199,19 @@ impl Volume {
         if data.is_empty() {
             return Ok(());
         }
-        let (touched, whole) = blocks_of(offset, data.len() as u64);
-        let to = if touched == whole {
-            writer.submit(client, &Record::Write(touched), &data, None).await?
-        } else {
-            self.write_partial(client, writer, offset, &data, touched, None).await?
-        };
+        let most = writer.core.journal.capacity_blocks() / RING_PART * BLOCK;
+        let (mut at, mut rest, mut to) = (offset, data, JournalPos(0));
+        while !rest.is_empty() {
+            let end = ((at + most) / BLOCK * BLOCK).min(at + rest.len() as u64);
+            let part = rest.split_to((end - at) as usize);
+            let (touched, whole) = blocks_of(at, part.len() as u64);
+            to = if touched == whole {
+                writer.submit(client, &Record::Write(touched), &part, None).await?
+            } else {
+                self.write_partial(client, writer, at, &part, touched, None).await?
+            };
+            at = end;
+        }
         if fua { writer.make_durable(to).await } else { Ok(()) }
     }
 
