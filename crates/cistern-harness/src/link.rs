@@ -3,12 +3,14 @@
 //! A TCP proxy. Each direction is one lane that all connections share; a byte leaves the lane when the
 //! lane's rate allows and arrives half a round trip later. Conditions can change at any time. Opening a
 //! connection costs one round trip more, as the handshake does; slow start and loss are not emulated.
+//! The store may take its time for each HTTP request, drawn anew for each (`delay`).
 //!
 //! The queue in front of a lane is short (`QUEUE_MAX`), as that of a router with active queue
 //! management: beyond it, bytes wait in the socket of their own connection and delay nobody else's.
 //! The shape of this queue decides what a small request costs beside a bulk transfer, so it is part of
 //! what an experiment says.
 
+mod delay;
 mod lane;
 
 use std::{
@@ -16,6 +18,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     time::{Duration, Instant},
@@ -24,6 +27,7 @@ use std::{
 use anyhow::Result;
 
 use crate::requests::{Counts, Follower};
+pub use delay::Delay;
 use lane::Lane;
 
 /// How far ahead of a lane's rate bytes are taken from their connections.
@@ -44,12 +48,15 @@ pub struct Conditions {
     pub round_trip: Duration,
     /// Bytes per second of each direction; none for no limit.
     pub rate: Option<u64>,
+    /// What the store takes to answer a request, at least.
+    pub delay: Option<Delay>,
 }
 
 impl Conditions {
     /// A link by its round trip in ms and its rate in MB/s (10^6 bytes).
     pub fn wan(round_trip_ms: u64, mb_per_s: u64) -> Conditions {
-        Conditions { round_trip: Duration::from_millis(round_trip_ms), rate: Some(mb_per_s * 1_000_000) }
+        let (round_trip, rate) = (Duration::from_millis(round_trip_ms), Some(mb_per_s * 1_000_000));
+        Conditions { round_trip, rate, delay: None }
     }
 
     fn piece_bytes(self) -> usize {
@@ -69,6 +76,8 @@ pub struct Carried {
 #[derive(Default)]
 struct Shared {
     conditions: Mutex<Conditions>,
+    /// Delays drawn since the conditions were set.
+    drawn: AtomicU64,
     up: Mutex<Lane>,
     down: Mutex<Lane>,
     counts: Mutex<Counts>,
@@ -100,8 +109,10 @@ impl Link {
         self.port
     }
 
-    /// Changes the link from now on; what is on its way arrives as it would have.
+    /// Changes the link from now on; what is on its way arrives as it would have. Delays are drawn
+    /// from their beginning again.
     pub fn set(&self, conditions: Conditions) {
+        self.shared.drawn.store(0, Relaxed);
         *self.shared.conditions.lock().expect(NO_PANIC) = conditions;
     }
 
@@ -124,35 +135,40 @@ struct Piece {
     at: Instant,
 }
 
+/// When the store answers the newest request of a connection, at the earliest. Clients of HTTP/1.1
+/// do not ask again before they are answered.
+type Due = Mutex<Option<Instant>>;
+
+/// What is special to one direction of a connection.
+struct Way<'a> {
+    lane: &'a Mutex<Lane>,
+    /// Delays its first bytes.
+    handshake: Duration,
+    due: &'a Due,
+    /// Follows the requests; none in the direction of the answers.
+    requests: Option<Follower>,
+}
+
 /// One connection of a client. An error of either side ends both, as on a real link.
 fn serve(client: TcpStream, upstream: u16, shared: &Arc<Shared>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { return };
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let (Ok(answers), Ok(back)) = (server.try_clone(), client.try_clone()) else { return };
-    let (for_answers, for_delivery) = (shared.clone(), shared.clone());
-    std::thread::spawn(move || pass(answers, back, &for_answers, |s| &s.down, Duration::ZERO, |_| ()));
-    let mut follower = Follower::default();
+    let due = Arc::new(Due::default());
+    let (for_answers, due_there) = (shared.clone(), due.clone());
+    std::thread::spawn(move || {
+        let lane = &for_answers.down;
+        let way = Way { lane, handshake: Duration::ZERO, due: &due_there, requests: None };
+        pass(answers, back, &for_answers, way);
+    });
     let handshake = shared.conditions.lock().expect(NO_PANIC).round_trip;
-    let count = |bytes: &[u8]| {
-        follower.feed(bytes, |request| {
-            let mut counts = for_delivery.counts.lock().expect(NO_PANIC);
-            *counts.requests.entry(request.kind).or_default() += 1;
-            counts.body_bytes += request.body_bytes;
-        });
-    };
-    pass(client, server, shared, |s| &s.up, handshake, count);
+    let requests = Some(Follower::default());
+    pass(client, server, shared, Way { lane: &shared.up, handshake, due: &due, requests });
 }
 
-/// Carries one direction of a connection to its end. `handshake` delays its first bytes.
-fn pass(
-    mut from: TcpStream,
-    to: TcpStream,
-    shared: &Shared,
-    lane: impl Fn(&Shared) -> &Mutex<Lane>,
-    mut handshake: Duration,
-    mut tap: impl FnMut(&[u8]),
-) {
+/// Carries one direction of a connection to its end.
+fn pass(mut from: TcpStream, to: TcpStream, shared: &Shared, mut way: Way<'_>) {
     let (send, receive) = sync_channel(FLIGHT_PIECES);
     let source = from.try_clone();
     let deliver = std::thread::spawn(move || deliver(&receive, to, source.ok()));
@@ -163,13 +179,21 @@ fn pass(
         let piece = conditions.piece_bytes();
         let begin = Instant::now();
         let Ok(read @ 1..) = from.read(&mut buffer[..piece]) else { break };
+        let bytes = &buffer[..read];
+        let begun = way.requests.as_mut().map_or(0, |follower| count(follower, bytes, shared));
+        if way.requests.is_none() {
+            await_store(way.due);
+        }
         let now = Instant::now();
-        tap(&buffer[..read]);
         // Waking late must not cost the lane's time when the bytes had been waiting all along.
         let ready = throttled_until.filter(|_| now - begin < IDLE_READ).unwrap_or(now);
-        let leaves = lane(shared).lock().expect(NO_PANIC).reserve(now, ready, read as u64, conditions.rate);
-        let at = leaves + conditions.round_trip / 2 + std::mem::take(&mut handshake);
-        if !enqueue(&send, Piece { bytes: buffer[..read].to_vec(), at }) {
+        let leaves = way.lane.lock().expect(NO_PANIC).reserve(now, ready, read as u64, conditions.rate);
+        let at = leaves + conditions.round_trip / 2 + std::mem::take(&mut way.handshake);
+        if let Some(delay) = conditions.delay.filter(|_| begun > 0) {
+            let draw = delay.draw(shared.drawn.fetch_add(1, Relaxed));
+            *way.due.lock().expect(NO_PANIC) = Some(at + draw);
+        }
+        if !enqueue(&send, Piece { bytes: bytes.to_vec(), at }) {
             break;
         }
         throttled_until = leaves.checked_sub(QUEUE_MAX).filter(|until| *until > now);
@@ -179,6 +203,27 @@ fn pass(
     }
     drop(send);
     let _ = deliver.join();
+}
+
+/// Counts the requests that are complete but for their bodies with these bytes.
+fn count(follower: &mut Follower, bytes: &[u8], shared: &Shared) -> u64 {
+    let mut begun = 0;
+    follower.feed(bytes, |request| {
+        let mut counts = shared.counts.lock().expect(NO_PANIC);
+        *counts.requests.entry(request.kind).or_default() += 1;
+        counts.body_bytes += request.body_bytes;
+        begun += 1;
+    });
+    begun
+}
+
+/// Holds the first bytes of an answer back until the store would have sent them. The lane is not
+/// used meanwhile, and what follows comes at its rate.
+fn await_store(due: &Due) {
+    let due = due.lock().expect(NO_PANIC).take();
+    if let Some(due) = due {
+        sleep_until(due);
+    }
 }
 
 /// False once nobody delivers any more.
@@ -224,7 +269,7 @@ mod tests {
     fn bytes_pass_unchanged_and_not_too_early() -> Result<()> {
         const BYTES: usize = 3 << 20;
         let link = Link::start(echo()?)?;
-        link.set(Conditions { round_trip: Duration::from_millis(30), rate: Some(1 << 30) });
+        link.set(Conditions { round_trip: Duration::from_millis(30), rate: Some(1 << 30), delay: None });
         let sent = crate::fixture::random_bytes(BYTES, 5);
         let begin = Instant::now();
         let stream = TcpStream::connect(("127.0.0.1", link.port()))?;
@@ -246,13 +291,59 @@ mod tests {
     #[test]
     fn conditions_change_while_running() -> Result<()> {
         let link = Link::start(echo()?)?;
-        link.set(Conditions { round_trip: Duration::from_secs(3600), rate: None });
+        link.set(Conditions { round_trip: Duration::from_secs(3600), ..Conditions::default() });
         link.set(Conditions::default());
         let mut stream = TcpStream::connect(("127.0.0.1", link.port()))?;
         let mut answer = [0; 4];
         stream.write_all(b"ping")?;
         stream.read_exact(&mut answer)?;
         assert_eq!(&answer, b"ping");
+        Ok(())
+    }
+
+    /// A server that answers every head on a connection with four bytes, in two pieces.
+    fn answer_heads() -> Result<u16> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut head = Vec::new();
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() {
+                    head.push(byte[0]);
+                    if head.ends_with(b"\r\n\r\n") {
+                        head.clear();
+                        let answered = stream.write_all(b"an").and_then(|()| stream.write_all(b"sw"));
+                        answered.expect("the link takes an answer");
+                    }
+                }
+            }
+        });
+        Ok(port)
+    }
+
+    /// Each request on a connection is delayed by a draw of its own, however its bytes come, and the
+    /// same draws recur when the conditions are set again.
+    #[test]
+    fn each_request_waits_for_its_draw() -> Result<()> {
+        let ms = Duration::from_millis;
+        let delay = Delay { median: ms(10), p99: ms(40), seed: 3 };
+        let link = Link::start(answer_heads()?)?;
+        for _ in 0..2 {
+            link.set(Conditions { delay: Some(delay), ..Conditions::default() });
+            let mut stream = TcpStream::connect(("127.0.0.1", link.port()))?;
+            for n in 0..8 {
+                let begin = Instant::now();
+                stream.write_all(b"GET /tank/x HTTP/1.1\r\n")?;
+                stream.write_all(b"Host: here\r\n\r\n")?;
+                let mut answer = [0; 4];
+                stream.read_exact(&mut answer)?;
+                assert_eq!(&answer, b"answ");
+                assert!(begin.elapsed() >= delay.draw(n), "request {n} was answered early");
+                assert_eq!(link.shared.drawn.load(Relaxed), n + 1, "one draw a request");
+            }
+        }
+        assert_eq!(link.take().of("GET"), 16);
         Ok(())
     }
 }

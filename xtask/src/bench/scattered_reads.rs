@@ -1,14 +1,17 @@
 //! Cold reads of what was written in order and then overwritten at random: what databases and aged pools look like.
 //!
 //! From a directory beside a plain server on a raw file, and behind a link beside a client that does nothing but
-//! ranged GETs of the same size. "Cold": no chunk cache on the host yet, and the kernel has forgotten the store's files.
+//! ranged GETs of the same size: a link with a round trip, and one whose store takes its time for each request as real
+//! ones do. "Cold": no chunk cache on the host yet, and the kernel has forgotten the store's files.
 
 use std::{os::fd::AsRawFd, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use cistern_harness::{
     fio::{self, Figures},
-    fixture, plain,
+    fixture,
+    link::{Conditions, Delay},
+    plain,
     scratch::Scratch,
     serve::Server,
 };
@@ -27,6 +30,8 @@ const OVERWRITE: [&str; 5] =
     ["--rw=randwrite", "--bs=4k", "--iodepth=32", "--norandommap", "--refill_buffers"];
 const RANDOM: [&str; 4] = ["--rw=randread", "--bs=4k", "--iodepth=32", "--norandommap"];
 const IN_ORDER: [&str; 3] = ["--rw=read", "--bs=1m", "--iodepth=8"];
+/// What small GETs of real object stores take, in place of a round trip.
+const UNEVEN: Delay = Delay { median: Duration::from_millis(20), p99: Duration::from_millis(200), seed: 1 };
 /// Connections of the plain client, and bytes of its requests.
 const PLAIN_CONNECTIONS: usize = 32;
 const PLAIN_BYTES: u64 = 4096;
@@ -39,6 +44,8 @@ struct Run {
     gets: u64,
     fetched_bytes: u64,
     wasted_bytes: u64,
+    /// Downloads that the scheduler allowed at once in the end.
+    limit: u64,
 }
 
 impl Run {
@@ -53,6 +60,7 @@ impl Run {
             gets: grown(|s| ranged(s, "requests"))?,
             fetched_bytes: grown(|s| ranged(s, "bytes"))?,
             wasted_bytes: grown(|s| number(s, "/daemons/0/volumes/0/ahead/wasted_bytes"))?,
+            limit: number(&after, "/daemons/0/scheduler/places/0/downloads/limit")?,
         })
     }
 
@@ -71,13 +79,14 @@ impl Run {
     fn shown(&self) -> String {
         format!(
             "{:.0} IOPS, {:.1} MiB/s, {:.1} us of CPU per 4 KiB; {} GETs, {:.2} bytes fetched per byte delivered, \
-             {:.1} MiB read ahead and thrown away",
+             {:.1} MiB read ahead and thrown away; {} downloads allowed at once in the end",
             self.figures.iops,
             self.mib_per_s(),
             self.cpu_us_per_block(),
             self.gets,
             self.fetched_bytes as f64 / self.figures.bytes as f64,
             self.wasted_bytes as f64 / (1 << 20) as f64,
+            self.limit,
         )
     }
 }
@@ -218,10 +227,7 @@ fn link(plan: &Plan, report: &mut Report) -> Result<()> {
     let random = [&RANDOM[..], &["--time_based", &time, &size]].concat();
     let mut values = [const { Vec::new() }; 6];
     for _ in 0..plan.rounds() {
-        let one = on_a_new_host(&wan, &random)?;
-        let keys = wan.minio.keys("vol/log/")?;
-        let seconds = Duration::from_secs(plan.seconds(20));
-        let client = plain::ranged_gets(wan.link.port(), &keys, PLAIN_BYTES, PLAIN_CONNECTIONS, seconds)?;
+        let (one, client) = beside_a_plain_client(plan, &wan, &random)?;
         let whole = on_a_new_host(&wan, &[&IN_ORDER[..], &[&size]].concat())?;
         report.note(format!("link, 4 KiB at random: {}; plain client {client:.0} GET/s", one.shown()));
         report.note(format!("link, 1 MiB in order: {}", whole.shown()));
@@ -266,7 +272,39 @@ fn link(plan: &Plan, report: &mut Report) -> Result<()> {
         cpu_s,
         Bound::AtMost(6.0),
     );
+    uneven(plan, report, &wan, &random)
+}
+
+/// Random reads where the store takes its time for each request: what is slow must not pass for what is full.
+fn uneven(plan: &Plan, report: &mut Report, wan: &Wan, random: &[&str]) -> Result<()> {
+    let rate = Some(GOOD.1 * 1_000_000);
+    let mut ratios = Vec::new();
+    for _ in 0..plan.rounds() {
+        // Set anew, so that the draws begin again.
+        wan.link.set(Conditions { round_trip: Duration::ZERO, rate, delay: Some(UNEVEN) });
+        let (one, client) = beside_a_plain_client(plan, wan, random)?;
+        let shown = one.shown();
+        report.note(format!("uneven link, 4 KiB at random: {shown}; plain client {client:.0} GET/s"));
+        ratios.push(one.figures.iops / client);
+    }
+    let ratio = median(ratios);
+    report.row(
+        "4 KiB random read, depth 32, cold, scattered, 30 MB/s and a delay of 20 ms (median) to 200 ms (p99)",
+        format!("{ratio:.2}"),
+        format!("a plain client on {PLAIN_CONNECTIONS} connections"),
+        ratio,
+        Bound::AtLeast(0.8),
+    );
     Ok(())
+}
+
+/// A run on a new host, and then what a client that does nothing but such reads gets per second.
+fn beside_a_plain_client(plan: &Plan, wan: &Wan, random: &[&str]) -> Result<(Run, f64)> {
+    let one = on_a_new_host(wan, random)?;
+    let keys = wan.minio.keys("vol/log/")?;
+    let seconds = Duration::from_secs(plan.seconds(20));
+    let client = plain::ranged_gets(wan.link.port(), &keys, PLAIN_BYTES, PLAIN_CONNECTIONS, seconds)?;
+    Ok((one, client))
 }
 
 fn on_a_new_host(wan: &Wan, load: &[&str]) -> Result<Run> {

@@ -14,9 +14,12 @@ mod away;
 mod place;
 mod policy;
 mod rate;
+mod round;
 mod scheduled;
 mod stats;
 mod window;
+#[cfg(test)]
+mod window_model_tests;
 #[cfg(test)]
 mod window_tests;
 

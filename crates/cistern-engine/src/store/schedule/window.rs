@@ -1,14 +1,14 @@
-//! How many requests a store bears at once in one direction: additive increase, multiplicative
-//! decrease, pure.
+//! How many requests a store bears at once in one direction: pure.
 //!
 //! An error halves the limit, at most once per round trip: of the requests that were under way
-//! when it was halved, none halves it again. Latency is judged against its floor for requests of
-//! the same size, over a whole round: where most answers of a round are far above the floor, the
-//! limit falls by a fifth, but never below what fills a link; where nearly all are near it and the
-//! limit was used up, the limit grows. Growth has to pay: where a quarter more requests do not get
-//! a tenth more done, the link is full, and the limit goes back.
+//! when it was halved, none halves it again. Beyond that a limit is tried and not inferred: no
+//! latency, however long or uneven, lowers it. Where the limit holds somebody up, a higher one is
+//! tried, and kept where more gets done. Where none more is, a lower one is tried, and kept where
+//! nothing less is: then what was above it only waited for each other. What is doubtful stays.
 
 use std::time::Duration;
+
+use super::round::Round;
 
 /// Bounds of a window.
 #[derive(Debug)]
@@ -16,8 +16,7 @@ pub(super) struct Bounds {
     /// Before anything is known.
     pub start: u32,
     pub max: u32,
-    /// Where latency alone stops lowering the limit: enough to fill a link, since bodies that
-    /// share it are slower each and not less together.
+    /// Where only errors lower the limit: enough to fill a link.
     pub calm: u32,
 }
 
@@ -26,60 +25,28 @@ pub(super) struct Bounds {
 pub(super) const UPLOADS: Bounds = Bounds { start: 4, max: 32, calm: 2 };
 /// Answers of 4 KiB to 4 MiB.
 pub(super) const DOWNLOADS: Bounds = Bounds { start: 32, max: 128, calm: 8 };
-/// A limit that has grown by this factor must get at least so much more done, or it goes back.
-const GROWTH: (f64, f64) = (1.25, 1.1);
-/// After growth that did not pay, none is tried for so long.
-const GROWTH_PAUSE: Duration = Duration::from_secs(30);
-/// What a request counts for besides its bytes when it is judged whether growth pays.
-const REQUEST_BYTES: u64 = 16 << 10;
-/// The limit when a store that was away answers again; from there it doubles with every good
-/// round, up to half of what it was.
+/// A limit is judged when it has grown by this factor.
+const GROWTH_JUDGED: f64 = 1.2;
+/// Growth pays if this part of it shows in what gets done: of a quarter more requests, a tenth.
+const GROWTH_PAYS: f64 = 0.43;
+/// A lower limit is kept while what gets done is within so much of the best that was seen above it.
+const LOSS_MAX: f64 = 0.03;
+/// A step more or fewer requests do not change by more than so much what the store does; when
+/// it changed by more, something else happened meanwhile, and the attempt says nothing.
+const PLAUSIBLE: f64 = 0.25;
+/// With answers faster than this, a read has little to wait for, and no lower limit is tried. This
+/// is also what a busy processor or disk does to anybody.
+const WAIT_FREE: Duration = Duration::from_millis(20);
+/// After a limit has proved right, no other is tried for so long.
+const REST: Duration = Duration::from_secs(15);
+/// The limit when a store that was away answers again; from there it doubles with every lap, up
+/// to half of what it was.
 const RESTART: u32 = 2;
-/// Answers of a round at least.
-const ROUND_MIN: u32 = 4;
 
-/// A latency up to so many floors and so much on top is near the floor.
-const NEAR: (u32, Duration) = (2, Duration::from_millis(5));
-/// A latency of more is inflated. The part on top is what a busy host or disk does to anybody.
-const INFLATED: (u32, Duration) = (3, Duration::from_millis(20));
-/// A floor is the least latency of this and the previous period.
-const FLOOR_PERIOD: Duration = Duration::from_secs(300);
-/// A floor rises by half per period at most: a limit that is always used up never shows the true
-/// one.
-const FLOOR_RISE: (u32, u32) = (3, 2);
+/// The greatest value of a peak is that of this and the previous period.
+const PEAK_PERIOD: Duration = Duration::from_secs(300);
 /// Smaller bodies say more about the round trip than about the link.
 const FASTEST_BYTES_MIN: u64 = 64 << 10;
-/// Size classes: up to 4 KiB, then twice as much each, the last one from 64 MiB on.
-const SIZES: usize = 16;
-const SIZE_FIRST_BITS: u32 = 12;
-
-/// The least latency of one size class.
-#[derive(Clone, Copy, Debug, Default)]
-struct Floor {
-    now: Option<Duration>,
-    before: Option<Duration>,
-    period: u64,
-}
-
-impl Floor {
-    fn note(&mut self, now: Duration, latency: Duration) -> Duration {
-        let period = now.as_secs() / FLOOR_PERIOD.as_secs();
-        if period != self.period {
-            (self.before, self.now, self.period) = (self.get(), None, period);
-        }
-        let rise = |floor: Duration| floor * FLOOR_RISE.0 / FLOOR_RISE.1;
-        let latency = self.before.map_or(latency, |before| latency.min(rise(before)));
-        self.now = Some(self.now.map_or(latency, |least| least.min(latency)));
-        self.get().expect("noted just now")
-    }
-
-    fn get(&self) -> Option<Duration> {
-        match (self.now, self.before) {
-            (Some(now), Some(before)) => Some(now.min(before)),
-            (now, before) => now.or(before),
-        }
-    }
-}
 
 /// The greatest value of this and the previous period.
 #[derive(Debug, Default)]
@@ -91,7 +58,7 @@ struct Peak {
 
 impl Peak {
     fn note(&mut self, now: Duration, value: u64) {
-        let period = now.as_secs() / FLOOR_PERIOD.as_secs();
+        let period = now.as_secs() / PEAK_PERIOD.as_secs();
         if period != self.period {
             (self.before, self.now, self.period) = (self.now, None, period);
         }
@@ -103,17 +70,16 @@ impl Peak {
     }
 }
 
-/// What the answers of one round showed; only of requests that began in it.
-#[derive(Debug, Default)]
-struct Round {
-    began: Duration,
-    answers: u32,
-    near: u32,
-    inflated: u32,
-    /// The limit held somebody up.
-    full: bool,
-    /// What was done.
-    bytes: u64,
+/// What the round under way is compared with.
+#[derive(Debug)]
+enum Attempt {
+    /// With nothing yet.
+    None,
+    /// It is higher than that one.
+    Higher { from: Round },
+    /// It is lower. `best` did most of those above, and `from` is the lowest limit known to do as
+    /// much.
+    Lower { from: u32, best: Round },
 }
 
 /// The limit of one direction.
@@ -121,17 +87,20 @@ struct Round {
 pub(super) struct Window {
     bounds: &'static Bounds,
     limit: u32,
-    /// Up to here the limit doubles instead of growing by one.
-    doubling_to: u32,
+    round: Round,
+    attempt: Attempt,
+    /// No attempt begins before.
+    rests_until: Duration,
+    /// A higher limit is twice as high: until the first one that does not pay, or an error.
+    doubling: bool,
+    /// Up to here the limit doubles unjudged: it was borne before.
+    climbs_to: u32,
+    /// The limit at the last error: near it, higher is one more.
+    erred_at: Option<u32>,
     /// The limit when the store answered last.
     good_limit: u32,
-    /// Where the limit began to grow, and what was done per second then.
-    grown_from: Option<(u32, f64)>,
-    grows_from: Duration,
     /// Requests that began before do not lower the limit again.
     lowered_at: Duration,
-    round: Round,
-    floors: [Floor; SIZES],
     fastest: Peak,
 }
 
@@ -140,13 +109,14 @@ impl Window {
         Window {
             bounds,
             limit: bounds.start,
+            round: Round::after(0, bounds.start),
+            attempt: Attempt::None,
+            rests_until: Duration::ZERO,
+            doubling: true,
+            climbs_to: 0,
+            erred_at: None,
             good_limit: bounds.start,
-            grown_from: None,
-            grows_from: Duration::ZERO,
-            doubling_to: bounds.max,
             lowered_at: Duration::ZERO,
-            round: Round::default(),
-            floors: Default::default(),
             fastest: Peak::default(),
         }
     }
@@ -157,7 +127,7 @@ impl Window {
 
     /// The limit is used up.
     pub(super) fn used_up(&mut self) {
-        self.round.full = true;
+        self.round.used_up();
     }
 
     /// The most bytes per second that one request has had lately.
@@ -170,83 +140,144 @@ impl Window {
         self.good_limit = self.limit;
         let Some(bytes) = bytes else { return };
         let latency = now.saturating_sub(began);
-        let floor = self.floors[size_class(bytes)].note(now, latency);
         if bytes >= FASTEST_BYTES_MIN {
             self.fastest.note(now, bytes * 1_000_000 / (latency.as_micros() as u64).max(1));
         }
-        if began < self.round.began {
-            return; // it says what the limit before did
+        if self.round.is_over(began) {
+            self.give_up();
         }
-        let above = |(times, more): (u32, Duration)| latency > floor * times + more;
-        self.round.answers += 1;
-        self.round.bytes += bytes + REQUEST_BYTES;
-        self.round.near += u32::from(!above(NEAR));
-        self.round.inflated += u32::from(above(INFLATED));
-        if self.round.answers >= self.limit.max(ROUND_MIN) {
+        self.round.note(now, latency, bytes);
+        if self.limit < self.climbs_to && self.round.is_lap() {
+            self.climb();
+        } else if self.limit >= self.climbs_to && self.round.is_known() {
             self.end_round(now);
         }
     }
 
     /// A request that began then failed now in a way that may be too much load.
     pub(super) fn failed(&mut self, began: Duration, now: Duration) {
-        if began >= self.lowered_at {
-            self.lower(now, (self.limit / 2).max(1));
+        if began < self.lowered_at {
+            return;
         }
+        self.erred_at = Some(self.limit);
+        self.climbs_to = 0;
+        self.lower_to(now, (self.limit / 2).max(1));
     }
 
     /// The store answers again after it was away.
     pub(super) fn restart(&mut self, now: Duration) {
-        self.doubling_to = self.good_limit / 2;
-        self.limit = RESTART;
-        self.lowered_at = now;
-        self.grown_from = None;
-        self.round = Round { began: now, ..Round::default() };
+        self.climbs_to = (self.good_limit / 2).max(RESTART);
+        self.erred_at = Some(self.climbs_to);
+        self.lower_to(now, RESTART);
+        self.round = Round::after(0, RESTART); // nothing is under way
     }
 
-    fn lower(&mut self, now: Duration, limit: u32) {
-        self.limit = limit;
-        self.doubling_to = 0;
+    fn lower_to(&mut self, now: Duration, limit: u32) {
+        self.doubling = false;
         self.lowered_at = now;
-        self.grown_from = None;
-        self.round = Round { began: now, ..Round::default() };
+        self.attempt = Attempt::None;
+        self.rests_until = now;
+        self.set(limit);
+    }
+
+    fn climb(&mut self) {
+        let limit = if self.round.was_used_up() { (self.limit * 2).min(self.climbs_to) } else { self.limit };
+        self.set(limit);
+    }
+
+    /// Another limit, or the same one again: what was seen so far is over.
+    fn set(&mut self, limit: u32) -> Round {
+        let round = Round::after(self.limit, limit);
+        self.limit = limit;
+        std::mem::replace(&mut self.round, round)
+    }
+
+    /// Ends an attempt for which there is no demand.
+    fn give_up(&mut self) {
+        let limit = match std::mem::replace(&mut self.attempt, Attempt::None) {
+            Attempt::Lower { from, .. } => from,
+            Attempt::None | Attempt::Higher { .. } => self.limit,
+        };
+        self.set(limit);
     }
 
     fn end_round(&mut self, now: Duration) {
-        let Round { began, answers, near, inflated, full, bytes } = self.round;
-        if inflated * 2 > answers {
-            let calm = self.bounds.calm.min(self.limit);
-            return self.lower(now, (self.limit * 4 / 5).max(calm));
+        if !self.round.was_used_up() {
+            return self.give_up();
         }
-        if full && near * 4 >= answers * 3 {
-            let per_s = bytes as f64 / now.saturating_sub(began).as_secs_f64().max(1e-6);
-            self.grow(now, per_s);
+        if self.erred_at.is_some_and(|at| self.limit > at + at / 4) {
+            self.erred_at = None;
         }
-        self.round = Round { began: now, ..Round::default() };
+        let round = self.set(self.limit);
+        match std::mem::replace(&mut self.attempt, Attempt::None) {
+            Attempt::None if now < self.rests_until => {}
+            Attempt::None if self.limit < self.bounds.max => self.go_higher(now, round),
+            Attempt::None => self.try_lower(now, round.limit, round),
+            Attempt::Higher { from } => self.judge_higher(now, from, round),
+            Attempt::Lower { from, best } => self.judge_lower(now, from, best, round),
+        }
     }
 
-    /// Takes the next step up, or back where the last ones did not pay. `per_s` is what was done
-    /// in the round that ends.
-    fn grow(&mut self, now: Duration, per_s: f64) {
-        if now < self.grows_from {
-            return;
+    fn go_higher(&mut self, now: Duration, from: Round) {
+        if self.limit == self.bounds.max {
+            return self.rest(now, self.limit);
         }
-        let (from, per_s_then) = *self.grown_from.get_or_insert((self.limit, per_s));
-        if f64::from(self.limit) >= f64::from(from) * GROWTH.0 {
-            self.grown_from = None;
-            if per_s < per_s_then * GROWTH.1 {
-                self.limit = from;
-                self.doubling_to = 0;
-                self.grows_from = now + GROWTH_PAUSE;
+        self.set(self.higher());
+        self.attempt = Attempt::Higher { from };
+    }
+
+    fn judge_higher(&mut self, now: Duration, from: Round, round: Round) {
+        let growth = f64::from(round.limit) / f64::from(from.limit);
+        if growth < GROWTH_JUDGED {
+            return self.go_higher(now, from);
+        }
+        // Of sizes that have nothing in common nothing can be said, so nothing speaks against it.
+        let gain = round.gain_on(&from).unwrap_or(f64::INFINITY);
+        if gain < GROWTH_PAYS * growth.ln() {
+            self.doubling = false;
+            let limit = from.limit;
+            if gain < -PLAUSIBLE {
+                self.set(limit);
                 return;
             }
-            self.grown_from = Some((self.limit, per_s));
+            return self.try_lower(now, limit, if gain > 0.0 { round } else { from });
         }
-        let more = if self.limit < self.doubling_to { self.limit } else { 1 };
-        self.limit = (self.limit + more).min(self.bounds.max);
+        self.go_higher(now, round);
     }
-}
 
-fn size_class(bytes: u64) -> usize {
-    let bits = u64::BITS - bytes.saturating_sub(1).leading_zeros();
-    (bits.saturating_sub(SIZE_FIRST_BITS) as usize).min(SIZES - 1)
+    /// `best` did the most so far, at `from` or a little above it.
+    fn try_lower(&mut self, now: Duration, from: u32, best: Round) {
+        let lower = (from * 4 / 5).max(self.bounds.calm);
+        if lower >= from || best.latency() < WAIT_FREE {
+            return self.rest(now, from);
+        }
+        self.set(lower);
+        self.attempt = Attempt::Lower { from, best };
+    }
+
+    fn judge_lower(&mut self, now: Duration, from: u32, best: Round, round: Round) {
+        let gain = round.gain_on(&best).unwrap_or(f64::NEG_INFINITY);
+        if (-LOSS_MAX..PLAUSIBLE).contains(&gain) {
+            let best = if gain > 0.0 { round } else { best };
+            return self.try_lower(now, self.limit, best);
+        }
+        self.rest(now, from);
+    }
+
+    /// This limit has proved right.
+    fn rest(&mut self, now: Duration, limit: u32) {
+        self.rests_until = now + REST;
+        self.set(limit);
+    }
+
+    fn higher(&self) -> u32 {
+        let quarter = self.limit / 4;
+        let erred_near = self.erred_at.is_some_and(|at| self.limit + quarter >= at);
+        let more = match (self.doubling, erred_near) {
+            (true, _) => self.limit,
+            (false, true) => 1,
+            (false, false) => quarter.max(1),
+        };
+        (self.limit + more).min(self.bounds.max)
+    }
 }
