@@ -27,7 +27,7 @@ impl Line {
 }
 
 /// Writes some sectors, of one block or two, and returns whether that was acknowledged.
-pub(super) async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
+async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
     let size = line.branch(|b| b.size());
     let (op, tick) = (line.number(), line.sim.tick());
     let count = line.sim.range(1, 9);

@@ -8,6 +8,7 @@ const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const PACK: &str = "crates/cistern-engine/src/writeback/pack.rs";
 const POLICY: &str = "crates/cistern-engine/src/writeback/policy.rs";
+const OPEN: &str = "crates/cistern-engine/src/volume/open.rs";
 const CLOSE: &str = "crates/cistern-engine/src/volume/close.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -47,6 +48,33 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume", "a_second_host_is_refused"),
         simulation: themed("calm", 20),
+    },
+    Mutant {
+        name: "claims-are-not-named",
+        promise: "P5",
+        story: "a copy of a state directory takes the volume back from whoever claimed it since",
+        changes: &[Change {
+            file: CLAIM,
+            old: "    if is_own || request.take_over {",
+            new: "    if is_own || request.take_over || true {",
+        }],
+        test: test("-p cistern-engine --test volume_copies", "a_claim_is_its_own_copys_alone"),
+        simulation: themed("clones", 100),
+    },
+    Mutant {
+        name: "claims-are-put-first",
+        promise: "P5",
+        story: "a host does not know its own claim after a crash",
+        changes: &[Change {
+            file: OPEN,
+            old: "        journal.keep_claims(attempt.claims().to_vec()).await?;\n        \
+                  if let Some(claimed) = attempt.put(&o.env, &o.stores, keys).await? {",
+            new: "        let claims = attempt.claims().to_vec();\n        \
+                  if let Some(claimed) = attempt.put(&o.env, &o.stores, keys).await? {\n            \
+                  journal.keep_claims(claims).await?;",
+        }],
+        test: test("-p cistern-engine --test volume_copies", "a_host_knows_its_claim"),
+        simulation: themed("crashes", 100),
     },
     Mutant {
         name: "foreign-journal-is-merged",
