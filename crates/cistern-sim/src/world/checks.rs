@@ -12,6 +12,7 @@ use crate::{
     device::{Device, Exported, may_pass},
     disk::Death,
     model::{Branch, Forced, Kind, Observed, Scope},
+    plan::Theme,
     stamp::{Seen, seen, stamped},
 };
 
@@ -330,6 +331,9 @@ impl World {
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
         self.check_store().await;
+        if self.plan.theme == Theme::Rekeyed {
+            self.one_secret_holds(session.host).await;
+        }
         let close = |device: Arc<dyn Device>, _| async move { device.close(PATIENCE).await };
         let report = self.on_device(&session, "close", close).await;
         if !report.as_ref().is_some_and(|r| r.clean) && !self.damaged {

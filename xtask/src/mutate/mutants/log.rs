@@ -5,6 +5,7 @@ use super::{Change, Mutant, seeds, test, themed};
 const APPEND: &str = "crates/cistern-engine/src/log/append.rs";
 const WALK: &str = "crates/cistern-engine/src/log/walk.rs";
 const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
+const WRAPPING: &str = "crates/cistern-engine/src/log/wrapping.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const PACK: &str = "crates/cistern-engine/src/writeback/pack.rs";
 const POLICY: &str = "crates/cistern-engine/src/writeback/policy.rs";
@@ -83,6 +84,18 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[Change { file: CLAIM, old: "if !is_last && local.is_empty() {", new: "if !is_last {" }],
         test: test("-p cistern-engine --test volume", "a_second_host_is_refused"),
         simulation: themed("take-overs", 20),
+    },
+    Mutant {
+        name: "late-secrets-come-back",
+        promise: "P6",
+        story: "the late put of a change of the secret that came to nothing replaces the secret that holds",
+        changes: &[Change {
+            file: WRAPPING,
+            old: "    if store.put_if_absent(&name, wrapping.encode()).await? == Put::Created {\n        return Ok(false);",
+            new: "    if store.put(&name, wrapping.encode()).await.is_ok() {\n        return Ok(false);",
+        }],
+        test: None,
+        simulation: themed("rekeyed", 40),
     },
     Mutant {
         name: "walk-ignores-epochs",
