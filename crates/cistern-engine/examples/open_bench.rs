@@ -22,8 +22,7 @@ use cistern_engine::{
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
     log::{
-        ClaimOutcome, ClaimRequest, LocalJournal, VolumeKeys, checkpoint::Checkpoint, claim, keys,
-        read_identity,
+        ClaimRequest, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, keys, look, read_identity,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
     store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
@@ -108,14 +107,14 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     Volume::create(env, store, options).await?;
     let identity = read_identity(store.as_ref()).await?;
     let volume_keys = VolumeKeys::unlock(env, store.as_ref(), &identity, &KeySource::None).await?;
-    let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()] };
+    let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
     let request =
         ClaimRequest { host: "bench".into(), take_over: false, local, size_at_creation: VOLUME_BYTES };
-    let ClaimOutcome::Taken(claimed) =
-        claim(env, &Stores::same(store.clone()), &volume_keys, &request).await?
-    else {
+    let stores = Stores::same(store.clone());
+    let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {
         unreachable!("the journal is new")
     };
+    let claimed = attempt.put(env, &stores, &volume_keys).await?.expect("nobody else claims it");
     let map = Map::new(
         env.clone(),
         Arc::new(Runs(store.clone())),

@@ -23,7 +23,7 @@ use crate::{
     env::{Env, Task},
     error::{Error, Result},
     sectors::SectorMask,
-    units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos, Mark, VolumeId},
+    units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos, Mark, Salt, VolumeId},
 };
 
 pub mod format;
@@ -116,6 +116,8 @@ pub struct Journal {
     shared: Arc<Shared>,
     id: JournalId,
     volume: VolumeId,
+    /// The claims that were tried with it before it was opened, oldest first.
+    claims: Vec<Salt>,
     /// Ends when the journal was closed or stopped.
     writer: tokio::sync::Mutex<Option<Task<()>>>,
 }
@@ -167,6 +169,7 @@ impl Journal {
             prewritten: start.0,
             opened: start.0,
             chain: Chain(u64::from_le_bytes(env.random_bytes())),
+            claims: Vec::new(),
         };
         write_new_file(disk, &superblock).await?;
         let file = disk.open(FILE_NAME).await?;
@@ -242,7 +245,7 @@ impl Journal {
         state: State,
         lock: Box<dyn Send + Sync>,
     ) -> Arc<Journal> {
-        let (id, volume) = (superblock.journal, superblock.volume);
+        let (id, volume, claims) = (superblock.journal, superblock.volume, superblock.claims.clone());
         let head = state.frontiers().appended;
         let shared = Arc::new(Shared {
             env: env.clone(),
@@ -253,7 +256,7 @@ impl Journal {
             wake: Notify::new(),
         });
         let writer = env.dedicated("journal", Writer::new(shared.clone(), superblock, head, lock).run());
-        Arc::new(Journal { shared, id, volume, writer: tokio::sync::Mutex::new(Some(writer)) })
+        Arc::new(Journal { shared, id, volume, claims, writer: tokio::sync::Mutex::new(Some(writer)) })
     }
 
     /// The identity of this journal file.
@@ -263,6 +266,18 @@ impl Journal {
 
     pub fn volume(&self) -> VolumeId {
         self.volume
+    }
+
+    /// The claims that were tried with this journal before it was opened, oldest first.
+    pub fn claims(&self) -> &[Salt] {
+        &self.claims
+    }
+
+    /// Makes the journal name these claims, at most [`format::CLAIMS_MAX`], instead of those before. When this
+    /// returns it does so durably.
+    pub async fn keep_claims(&self, claims: Vec<Salt>) -> Result<()> {
+        let answer = self.with_state(|state| state.wait_claims(claims))?;
+        answer.await.unwrap_or(Err(Error::Closed))
     }
 
     /// Changes the state, and wakes the writer if it sleeps.

@@ -18,7 +18,7 @@ mod presence;
 mod walk;
 
 pub use append::{Appended, LogWriter};
-pub use claim::{ClaimOutcome, ClaimRequest, Claimed, LocalJournal, claim};
+pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
     read_committed, read_entry, read_identity,

@@ -3,8 +3,18 @@
 
 mod volume_support;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
@@ -12,7 +22,7 @@ use cistern_engine::{
     env::real::RealEnv,
     log::{VolumeKeys, read_identity},
     segment::{Entry, JournalRange, SegmentBuilder, Slot, Tail, read_tail},
-    store::{MemoryStore, Put},
+    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
     units::{Chain, JournalPos, Mark, SealNonce, Seq},
     volume::{OpenOptions, Volume, admin},
 };
@@ -158,6 +168,136 @@ async fn an_older_copy_is_set_aside() {
     assert_eq!(read(&volume, 0, 4096).await, noise(2, 4096));
     close(volume).await;
     assert!(kept(1).exists() && kept(2).exists());
+}
+
+/// The host is killed and has what was on its disk.
+fn kill(host: &mut Host, volume: Arc<Volume>) {
+    let disk = copy_of_disk(host);
+    drop(volume);
+    host.put_back(disk);
+}
+
+async fn assert_in_use(host: &Host) {
+    match Volume::open(host.options()).await {
+        Err(Error::InUse { host, .. }) => assert!(host.starts_with("here"), "{host}"),
+        other => panic!("expected to be asked, got {:?}", other.map(|_| ())),
+    }
+}
+
+/// Which of two copies took the volume last is known before it has stored anything: the other one does not take it back
+/// without being told to, and whoever was killed comes back as ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_its_own_copys_alone() {
+    let mut host = host().await;
+    let original = host.open().await;
+    original.write(0, noise(1, 4096), true).await.expect("written");
+    original.drain().await.expect("drained");
+    let (copied, crashed) = (copy_of_disk(&host), copy_of_disk(&host));
+
+    host.put_back(copied);
+    drop(host.open().await);
+    let of_the_copy = copy_of_disk(&host);
+    host.put_back(crashed);
+    assert_in_use(&host).await;
+    host.put_back(of_the_copy);
+    for _ in 0..3 {
+        let volume = host.open().await;
+        kill(&mut host, volume);
+    }
+    let volume = host.open().await;
+    assert_eq!(read(&volume, 0, 4096).await, noise(1, 4096));
+    close(volume).await;
+}
+
+/// A state directory restored from a backup that is older than the last opening is not the one that has the volume open, also
+/// if nothing was written since. It may be told to take over, and has lost nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_before_the_last_opening_is_asked() {
+    let mut host = host().await;
+    let original = host.open().await;
+    original.write(0, noise(1, 4096), true).await.expect("written");
+    let backup = copy_of_disk(&host);
+    kill(&mut host, original);
+    let original = host.open().await;
+
+    host.put_back(backup);
+    assert_in_use(&host).await;
+    let volume = Volume::open(OpenOptions { take_over: true, ..host.options() }).await.expect("opened");
+    assert_eq!(read(&volume, 0, 4096).await, noise(1, 4096));
+    close(volume).await;
+    drop(original);
+}
+
+/// A store in memory that answers no put of the log: so many are lost with their object, and as many more arrive and lose
+/// their reply.
+#[derive(Debug)]
+struct Mute {
+    inner: MemoryStore,
+    lost: AtomicU64,
+    unanswered: AtomicU64,
+}
+
+#[async_trait]
+impl Store for Mute {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.inner.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        let one_of = |left: &AtomicU64| left.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
+        let lost = || Err(StoreError::Unreachable("no reply".into()));
+        if key.starts_with("log/") && one_of(&self.lost) {
+            return lost();
+        }
+        let put = self.inner.put_if_absent(key, body).await;
+        if key.starts_with("log/") && one_of(&self.unanswered) { lost() } else { put }
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.inner.get_range(key, range).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.inner.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.inner.delete(key).await
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}
+
+/// However many claims came to nothing, and though the one that arrived was never answered: the host that has the volume comes
+/// back without being asked. So it does with a superblock that rotted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_knows_its_claim_after_lost_replies() {
+    let store = Arc::new(Mute { inner: MemoryStore::new(), lost: 0.into(), unanswered: 0.into() });
+    let mut host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    for (lost, unanswered) in [(12, 1), (0, 3)] {
+        let volume = host.open().await;
+        volume.write(0, noise(lost, 4096), true).await.expect("written");
+        kill(&mut host, volume);
+        store.lost.store(lost, SeqCst);
+        store.unanswered.store(unanswered, SeqCst);
+        for n in 0..lost + unanswered {
+            let opened = Volume::open(host.options()).await.map(|_| ());
+            assert!(matches!(opened, Err(Error::Unreachable(_))), "attempt {n}: {opened:?}");
+        }
+        let volume = host.open().await;
+        assert_eq!(read(&volume, 0, 4096).await, noise(lost, 4096));
+        kill(&mut host, volume);
+        for slot in [0, 8] {
+            let path = Path::new(&host.state().describe()).join("journal");
+            let journal = std::fs::File::options().write(true).open(path).expect("a journal");
+            journal.write_all_at(&[0xA5], slot * 4096 + 50).expect("damaged");
+            let volume = host.open().await;
+            kill(&mut host, volume);
+        }
+    }
 }
 
 /// The segment that a clone of this host's process sealed for entry 2 of the log, where its epoch begins: as long as the one

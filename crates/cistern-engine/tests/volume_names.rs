@@ -17,7 +17,7 @@ use cistern_engine::{
     Error,
     codec::{Compression, KeySource},
     env::real::RealEnv,
-    log::{ClaimOutcome, ClaimRequest, LocalJournal, VolumeKeys, claim, read_identity},
+    log::{ClaimRequest, LocalJournal, Prospect, VolumeKeys, look, read_identity},
     store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
     units::{JournalId, Mark, VolumeId},
     volume::{CreateOptions, OpenOptions, Volume, admin},
@@ -149,12 +149,15 @@ async fn a_late_checkpoint_of_a_removed_volume_hides_nothing() {
 
     let identity = read_identity(store.as_ref()).await.expect("an identity");
     let keys = VolumeKeys::unlock(&host.env, store.as_ref(), &identity, &host.key).await.expect("unlocked");
-    let local = LocalJournal { id: JournalId(uuid::Uuid::nil()), marks: vec![Mark::default()] };
+    let local =
+        LocalJournal { id: JournalId(uuid::Uuid::nil()), marks: vec![Mark::default()], claims: Vec::new() };
     let request =
         ClaimRequest { host: "here".into(), take_over: false, local, size_at_creation: identity.size_bytes };
+    let stores = Stores::same(host.store.clone());
+    let found = look(&host.env, &stores, &keys, &request).await.expect("looked");
+    let Prospect::Free(attempt) = found else { panic!("nothing is in the journal") };
     let claimed =
-        claim(&host.env, &Stores::same(host.store.clone()), &keys, &request).await.expect("claimed");
-    let ClaimOutcome::Taken(claimed) = claimed else { panic!("nothing is in the journal") };
+        attempt.put(&host.env, &stores, &keys).await.expect("claimed").expect("nobody else is there");
     assert!(claimed.writer.epoch().0 < 9, "the late checkpoint is of a later epoch");
     claimed.writer.validate_epoch().await.expect("nobody fenced it");
 }

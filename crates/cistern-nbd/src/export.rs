@@ -1,7 +1,7 @@
 //! What is served: the traits a storage engine implements, and the words they use.
 //!
 //! Never speaks of bytes on the wire. Every range handed to an [`Export`] was checked before: it
-//! is not empty, aligned to [`BLOCK_BYTES_MIN`], inside the size the export gave at that moment,
+//! is not empty, inside the size the export gave at that moment, for most clients aligned to [`BLOCK_BYTES_MIN`],
 //! and for `read` and `write` not longer than [`PAYLOAD_BYTES_MAX`].
 
 use std::{borrow::Cow, sync::Arc};
@@ -9,7 +9,7 @@ use std::{borrow::Cow, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// Bytes to which offsets and lengths are aligned; what clients are told as minimum block size.
+/// What clients are told as minimum block size. Who asked for it keeps to it; others may ask for any bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 /// Bytes of a request that cost least for their size; told to clients.
 pub(crate) const BLOCK_BYTES_PREFERRED: u32 = 65536;

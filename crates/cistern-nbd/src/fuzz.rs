@@ -29,6 +29,7 @@ pub fn request(data: &[u8]) {
             status: bit(2),
             read_only: bit(3),
             fast_zero: bit(4),
+            aligned: !bit(5),
         };
         let decoded = match extended {
             true => data.split_first_chunk().map(|(head, rest)| (Header::extended(head), rest)),
@@ -37,7 +38,7 @@ pub fn request(data: &[u8]) {
         let Some((Ok(header), rest)) = decoded else { continue };
         let verdict = gate::judge(&header, &terms, &moment);
         if let Verdict::Run { request: Request::FilteredStatus { offset, one_range }, .. } = verdict {
-            let _ = gate::filter(offset, one_range, rest, &moment);
+            let _ = gate::filter(offset, one_range, rest, &terms, &moment);
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Terms {
     pub(crate) status: bool,
     pub(crate) read_only: bool,
     pub(crate) fast_zero: bool,
+    /// The client asked for the block sizes, and so has agreed to keep to them.
+    pub(crate) aligned: bool,
 }
 
 /// What may differ from one request to the next.
@@ -38,7 +40,7 @@ pub(crate) struct Moment {
     pub(crate) size_bytes: u64,
 }
 
-/// A request that may be run. Ranges are not empty, aligned and inside the export.
+/// A request that may be run. Ranges are not empty, inside the export, and aligned where that was agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Read {
@@ -140,7 +142,7 @@ fn request(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -> Res
                 let errno = if one_chunk { Errno::Overflow } else { Errno::Inval };
                 return refuse(errno, "longer than the maximum read of 32 MiB");
             }
-            let (offset, len) = range(header, moment, Errno::Inval)?;
+            let (offset, len) = range(header, terms, moment, Errno::Inval)?;
             Ok(Request::Read { offset, len, one_chunk })
         }
         cmd::WRITE => {
@@ -148,7 +150,7 @@ fn request(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -> Res
             if header.length > u64::from(PAYLOAD_BYTES_MAX) {
                 return refuse(Errno::Inval, "longer than the maximum write of 32 MiB");
             }
-            let (offset, len) = range(header, moment, Errno::NoSpc)?;
+            let (offset, len) = range(header, terms, moment, Errno::NoSpc)?;
             Ok(Request::Write { offset, len, fua })
         }
         cmd::FLUSH if header.offset != 0 || header.length != 0 => {
@@ -157,18 +159,18 @@ fn request(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -> Res
         cmd::FLUSH => Ok(Request::Flush),
         cmd::TRIM => {
             check_writable(terms)?;
-            let (offset, len) = range(header, moment, Errno::Inval)?;
+            let (offset, len) = range(header, terms, moment, Errno::Inval)?;
             Ok(Request::Trim { offset, len, fua })
         }
         cmd::WRITE_ZEROES => {
             check_writable(terms)?;
-            let (offset, len) = range(header, moment, Errno::NoSpc)?;
+            let (offset, len) = range(header, terms, moment, Errno::NoSpc)?;
             let no_hole = header.flags & cmd_flag::NO_HOLE != 0;
             let fast = header.flags & cmd_flag::FAST_ZERO != 0;
             Ok(Request::WriteZeroes { offset, len, no_hole, fast, fua })
         }
         cmd::CACHE => {
-            let (offset, len) = range(header, moment, Errno::Inval)?;
+            let (offset, len) = range(header, terms, moment, Errno::Inval)?;
             Ok(Request::Cache { offset, len })
         }
         cmd::BLOCK_STATUS => block_status(header, terms, moment, payload),
@@ -182,7 +184,7 @@ fn block_status(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -
     }
     let one_range = header.flags & cmd_flag::REQ_ONE != 0;
     if header.flags & cmd_flag::PAYLOAD_LEN == 0 {
-        let (offset, len) = range(header, moment, Errno::Inval)?;
+        let (offset, len) = range(header, terms, moment, Errno::Inval)?;
         return Ok(Request::BlockStatus { offset, len, one_range });
     }
     let ids = payload.checked_sub(FILTER_PREFIX_BYTES as u64);
@@ -198,12 +200,13 @@ pub(crate) fn filter(
     offset: u64,
     one_range: bool,
     payload: &[u8],
+    terms: &Terms,
     moment: &Moment,
 ) -> Result<Option<Request>, Refusal> {
     let Some((len, ids)) = payload.split_first_chunk::<FILTER_PREFIX_BYTES>() else {
         return refuse(Errno::Inval, "the filter of a block status has a wrong length");
     };
-    let (offset, len) = bounded(offset, u64::from_be_bytes(*len), moment, Errno::Inval)?;
+    let (offset, len) = bounded(offset, u64::from_be_bytes(*len), terms, moment, Errno::Inval)?;
     let (ids, rest) = ids.as_chunks::<4>();
     if !rest.is_empty() || ids.len() > 1 || ids.iter().any(|id| u32::from_be_bytes(*id) != BASE_ALLOCATION_ID)
     {
@@ -233,12 +236,19 @@ fn check_writable(terms: &Terms) -> Result<(), Refusal> {
     if terms.read_only { refuse(Errno::Perm, "the export is read-only") } else { Ok(()) }
 }
 
-fn range(header: &Header, moment: &Moment, beyond: Errno) -> Result<(u64, u64), Refusal> {
-    bounded(header.offset, header.length, moment, beyond)
+fn range(header: &Header, terms: &Terms, moment: &Moment, beyond: Errno) -> Result<(u64, u64), Refusal> {
+    bounded(header.offset, header.length, terms, moment, beyond)
 }
 
-fn bounded(offset: u64, len: u64, moment: &Moment, beyond: Errno) -> Result<(u64, u64), Refusal> {
-    let unit = u64::from(BLOCK_BYTES_MIN);
+fn bounded(
+    offset: u64,
+    len: u64,
+    terms: &Terms,
+    moment: &Moment,
+    beyond: Errno,
+) -> Result<(u64, u64), Refusal> {
+    // Where nothing was agreed the protocol's own minimum holds: one byte.
+    let unit = if terms.aligned { u64::from(BLOCK_BYTES_MIN) } else { 1 };
     if len == 0 {
         return refuse(Errno::Inval, "the length is zero");
     }

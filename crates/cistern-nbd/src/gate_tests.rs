@@ -5,10 +5,22 @@ use proptest::prelude::*;
 
 const SIZE: u64 = 1 << 20;
 const MOMENT: Moment = Moment { size_bytes: SIZE };
-const COMPACT: Terms =
-    Terms { extended: false, structured: false, status: false, read_only: false, fast_zero: true };
-const EXTENDED: Terms =
-    Terms { extended: true, structured: true, status: true, read_only: false, fast_zero: true };
+const COMPACT: Terms = Terms {
+    extended: false,
+    structured: false,
+    status: false,
+    read_only: false,
+    fast_zero: true,
+    aligned: true,
+};
+const EXTENDED: Terms = Terms {
+    extended: true,
+    structured: true,
+    status: true,
+    read_only: false,
+    fast_zero: true,
+    aligned: true,
+};
 const MAX: u64 = PAYLOAD_BYTES_MAX as u64;
 
 fn header(command: u16, flags: u16, offset: u64, length: u64) -> Header {
@@ -107,13 +119,20 @@ fn lengths() {
     }
 }
 
-/// Requests that are empty or not aligned to 512 bytes are EINVAL; a flush has no range at all.
+/// Requests that are empty are EINVAL, and so are those that are not aligned to 512 bytes, of a client that agreed to
+/// that; a flush has no range at all.
 #[test]
 fn shape_of_ranges() {
     for command in [cmd::READ, cmd::TRIM, cmd::CACHE, cmd::WRITE_ZEROES, cmd::BLOCK_STATUS] {
         assert_eq!(refused(command, 0, 0, 0, &EXTENDED), Some((Errno::Inval, 0)));
         assert_eq!(refused(command, 0, 1, 512, &EXTENDED), Some((Errno::Inval, 0)));
         assert_eq!(refused(command, 0, 0, 511, &EXTENDED), Some((Errno::Inval, 0)));
+    }
+    let free = Terms { aligned: false, ..EXTENDED };
+    for command in [cmd::READ, cmd::WRITE, cmd::TRIM, cmd::CACHE, cmd::WRITE_ZEROES, cmd::BLOCK_STATUS] {
+        assert_eq!(refused(command, 0, 1, 1, &free), None);
+        assert_eq!(refused(command, 0, SIZE - 1, 1, &free), None);
+        assert!(refused(command, 0, SIZE - 1, 2, &free).is_some());
     }
     assert_eq!(refused(cmd::WRITE, 0, 0, 0, &COMPACT), Some((Errno::Inval, 0)));
     assert_eq!(refused(cmd::WRITE, 0, 0, 513, &COMPACT), Some((Errno::Inval, 513)));
@@ -151,7 +170,7 @@ fn status_filters() {
         let ids = ids.iter().flat_map(|id| id.to_be_bytes());
         len.to_be_bytes().into_iter().chain(ids).collect::<Vec<u8>>()
     };
-    let decide = |bytes: &[u8]| filter(512, true, bytes, &MOMENT);
+    let decide = |bytes: &[u8]| filter(512, true, bytes, &EXTENDED, &MOMENT);
     let request = Request::BlockStatus { offset: 512, len: 1024, one_range: true };
     assert_eq!(decide(&payload(1024, &[BASE_ALLOCATION_ID])), Ok(Some(request)));
     assert_eq!(decide(&payload(1024, &[])), Ok(None));
@@ -169,17 +188,17 @@ fn status_filters() {
 }
 
 proptest! {
-    /// Whatever a header says, a request that may run lies inside the export, is aligned and not
-    /// empty, and no payload beyond the bound is ever waited for.
+    /// Whatever a header says, a request that may run lies inside the export, is not empty and aligned
+    /// where that was agreed, and no payload beyond the bound is ever waited for.
     #[test]
     fn whatever_runs_is_in_bounds(
         flags: u16, command in prop_oneof![0u16..9, any::<u16>()],
         offset in prop_oneof![(0u64..4096).prop_map(|n| n * 512), any::<u64>()],
         length in prop_oneof![(0u64..4096).prop_map(|n| n * 512), any::<u64>()],
-        extended: bool, structured: bool, status: bool, read_only: bool, fast_zero: bool,
+        extended: bool, structured: bool, status: bool, read_only: bool, fast_zero: bool, aligned: bool,
         size_bytes in prop_oneof![Just(SIZE), any::<u64>()],
     ) {
-        let terms = Terms { extended, structured, status, read_only, fast_zero };
+        let terms = Terms { extended, structured, status, read_only, fast_zero, aligned };
         let moment = Moment { size_bytes };
         match judge(&header(command, flags, offset, length), &terms, &moment) {
             Verdict::Run { request, payload } => {
@@ -190,7 +209,8 @@ proptest! {
                     Request::Read { offset, len, .. } | Request::Write { offset, len, .. }
                     | Request::Trim { offset, len, .. } | Request::WriteZeroes { offset, len, .. }
                     | Request::Cache { offset, len } | Request::BlockStatus { offset, len, .. } => {
-                        prop_assert!(len > 0 && len % 512 == 0 && offset % 512 == 0);
+                        prop_assert!(len > 0);
+                        prop_assert!(!aligned || len % 512 == 0 && offset % 512 == 0);
                         prop_assert!(offset.checked_add(len).is_some_and(|end| end <= size_bytes));
                     }
                 }

@@ -269,11 +269,12 @@ impl<'a> Handshake<'a> {
             let text = properties.description.as_bytes();
             self.reply(code, rep::INFO, &[&info::DESCRIPTION.to_be_bytes(), text]);
         }
-        // Asked for or not: they are not the protocol's default, and are enforced for everybody.
+        // Asked for or not: some clients ask for nothing and keep to what they are told.
         let sizes = [BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
         self.reply(code, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
         self.reply(code, rep::ACK, &[]);
-        let terms = self.terms(request.name, &properties);
+        let aligned = request.wants(info::BLOCK_SIZE);
+        let terms = Terms { aligned, ..self.terms(request.name, &properties) };
         (code == opt::GO).then_some(Agreed { export, terms })
     }
 
@@ -322,6 +323,7 @@ impl<'a> Handshake<'a> {
             status: self.has_status(name),
             read_only: properties.read_only,
             fast_zero: properties.fast_zero && !properties.read_only,
+            aligned: false,
         }
     }
 

@@ -355,7 +355,7 @@ impl<'a> Session<'a> {
     fn start(&mut self, cx: &mut Context<'_>, mut ticket: Ticket, mut request: Request, payload: Bytes) {
         let cost = cost(&request);
         if let Request::FilteredStatus { offset, one_range } = request {
-            match gate::filter(offset, one_range, &payload, &self.moment()) {
+            match gate::filter(offset, one_range, &payload, &self.terms, &self.moment()) {
                 Ok(Some(wanted)) => request = wanted,
                 Ok(None) => {
                     self.admitted -= cost;

@@ -72,6 +72,18 @@ pub trait Engine: Send + Sync + 'static {
     async fn export(&self, site: &Site, settings: &Settings) -> Result<Vec<Exported>>;
     /// Removes the journal of this host.
     async fn discard(&self, site: &Site) -> Result<()>;
+    /// Whether volumes can have secrets at all.
+    fn has_secrets(&self) -> bool {
+        true
+    }
+    /// Exchanges the secret of a volume.
+    async fn change_key(&self, _site: &Site, _old: &KeySource, _new: &KeySource) -> Result<()> {
+        Ok(())
+    }
+    /// Whether a secret is that of the volume; changes nothing.
+    async fn unlock(&self, _site: &Site, _secret: &KeySource) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// An open volume.

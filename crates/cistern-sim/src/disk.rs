@@ -37,6 +37,8 @@ pub struct DiskFaults {
     pub full: bool,
     /// Chance that an operation takes seconds.
     pub slow: f64,
+    /// Chance that a read takes seconds.
+    pub slow_reads: f64,
     /// Chance that a read or a write fails.
     pub fail: f64,
     /// Chance that a read gives a bit that is not what was written.
@@ -317,7 +319,11 @@ impl SimFile {
     }
 
     async fn wait(&self) {
-        let slow = self.disk.with(|s| s.faults.slow);
+        self.wait_slowly(self.disk.with(|s| s.faults.slow)).await;
+    }
+
+    /// A moment passes, or with this chance seconds.
+    async fn wait_slowly(&self, slow: f64) {
         if self.disk.sim.chance(slow) {
             let time = std::time::Duration::from_secs(self.disk.sim.range(1, 8));
             self.disk.sim.sleep(time).await;
@@ -382,7 +388,7 @@ impl DiskFile for SimFile {
 
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check(offset, out.len())?;
-        self.wait().await;
+        self.wait_slowly(self.disk.with(|s| s.faults.slow.max(s.faults.slow_reads))).await;
         self.fails("read")?;
         self.media(|m| m.read(offset as usize, out));
         let lie = self.disk.with(|s| s.faults.lie);

@@ -47,10 +47,12 @@ pub enum Theme {
     Clones,
     /// Volumes are removed and created again at their place while objects of before are still on their way.
     Recreated,
+    /// The secret of an encrypted volume is changed, by requests that come late and twice.
+    Rekeyed,
 }
 
 impl Theme {
-    pub const ALL: [Theme; 14] = [
+    pub const ALL: [Theme; 15] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -65,6 +67,7 @@ impl Theme {
         Theme::RottenJournal,
         Theme::Clones,
         Theme::Recreated,
+        Theme::Rekeyed,
     ];
 
     /// The name on the command line.
@@ -84,6 +87,7 @@ impl Theme {
             Theme::RottenJournal => "rotten-journal",
             Theme::Clones => "clones",
             Theme::Recreated => "recreated",
+            Theme::Rekeyed => "rekeyed",
         }
     }
 }
@@ -113,6 +117,8 @@ pub enum Ending {
     Cloned,
     /// The host goes down, the volume is removed, and another one is created in its place.
     Recreated,
+    /// The secret is changed, and the host goes down.
+    Rekeyed,
 }
 
 /// What the old writer does while it is taken over.
@@ -152,6 +158,8 @@ pub struct Plan {
     pub damage: f64,
     /// What is wrong with the disks of the chunk caches.
     pub cache_faults: DiskFaults,
+    /// Chance that a read of a journal takes seconds.
+    pub slow_reads: f64,
 }
 
 impl Plan {
@@ -175,6 +183,7 @@ impl Plan {
             28 => Theme::RottenJournal,
             29 => Theme::Clones,
             30 => Theme::Recreated,
+            _ if rng.random_bool(0.5) => Theme::Rekeyed,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
@@ -194,6 +203,7 @@ impl Plan {
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
             cache_faults: draw_cache_faults(rng, theme),
+            slow_reads: 0.0,
             fuse_polls: 30_000,
             filled: false,
             settings,
@@ -214,6 +224,10 @@ impl Plan {
                 self.write_bytes_max = 256 << 10;
                 self.fuse_polls = 3000;
                 self.faults = StoreFaults { slow: rng.random_range(0.0..0.5), ..StoreFaults::default() };
+                // Most of what is dirty is on the disk alone, and space is used again while it is being read.
+                if rng.random_bool(0.5) {
+                    (settings.memory_bytes, self.slow_reads) = (2 * MIB, 0.05);
+                }
             }
             Theme::Merges => {
                 settings.size_bytes = 16 * MIB;
@@ -250,6 +264,17 @@ impl Plan {
                 settings.dirty_age_max = Duration::from_secs(24 * 3600);
                 settings.dirty_bytes_max = settings.journal_bytes;
             }
+            Theme::Rekeyed => {
+                settings.key = secret(0);
+                self.faults = StoreFaults {
+                    late: rng.random_range(0.1..0.5),
+                    twice: rng.random_range(0.1..0.5),
+                    lose_reply: rng.random_range(0.0..0.3),
+                    lose_request: rng.random_range(0.0..0.2),
+                    ..StoreFaults::default()
+                };
+                (self.ops, self.rounds) = (15, rng.random_range(3..7));
+            }
             Theme::Clones => {
                 settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writeback, Mode::Writethrough]);
             }
@@ -268,7 +293,7 @@ impl Plan {
     pub fn ending(&self, sim: &Sim) -> Ending {
         use Ending::{
             Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut,
-            Recreated, Usurp,
+            Recreated, Rekeyed, Usurp,
         };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
@@ -286,10 +311,16 @@ impl Plan {
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
             Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],
             Theme::Recreated => &[Recreated, Recreated, PowerCut, GoOn],
+            Theme::Rekeyed => &[Rekeyed, Rekeyed, Rekeyed, LoseHost, PowerCut],
             Theme::RottenJournal => &[JournalRots, JournalRots, JournalRots, GoOn],
         };
         choices[sim.range(0, choices.len() as u64) as usize]
     }
+}
+
+/// The secrets of a volume whose secret is changed, by number.
+pub fn secret(number: u32) -> KeySource {
+    KeySource::KeyFile(number.to_le_bytes().repeat(8))
 }
 
 fn pick<'a, T>(rng: &mut ChaCha8Rng, choices: &'a [T]) -> &'a T {

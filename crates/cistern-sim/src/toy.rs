@@ -91,6 +91,10 @@ struct Toy {
 
 #[async_trait]
 impl Engine for ToyEngine {
+    fn has_secrets(&self) -> bool {
+        false
+    }
+
     async fn create(&self, site: &Site, settings: &Settings) -> Result<()> {
         Log::create(site, settings.size_bytes).await
     }

@@ -25,6 +25,7 @@ use crate::{
 mod checks;
 mod clones;
 mod recreated;
+mod rekeyed;
 mod rounds;
 
 /// Virtual time within which anything must be done when nothing is in its way.
@@ -120,6 +121,9 @@ struct World {
     ops: Arc<AtomicU32>,
     writer: Option<Session>,
     zombies: Vec<Session>,
+    /// The number of the volume's secret, and of the newest that was tried.
+    secret: u32,
+    secrets: u32,
     damaged: bool,
 }
 
@@ -135,6 +139,8 @@ impl World {
             sim: sim.clone(),
             store: SimStore::new(sim),
             hosts: (0..plan.hosts).map(host).collect(),
+            secret: 0,
+            secrets: 0,
             plan,
             engine,
             lies,
@@ -147,6 +153,9 @@ impl World {
 
     async fn play(mut self) {
         self.create().await;
+        for host in &self.hosts {
+            host.state.faults(|f| f.slow_reads = self.plan.slow_reads);
+        }
         let sectors = self.plan.settings.size_bytes / 512;
         let branch = Branch::new(sectors, self.plan.size_max_bytes / 512);
         let past = Past { branch, journal_on: None, released: true, promised: 0 };

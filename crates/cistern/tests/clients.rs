@@ -125,7 +125,7 @@ fn replies_that_nobody_takes_are_bounded() {
         client.send(READ, 1, 0, 32 << 20);
     }
     let peak = work_until_steady(&daemon, &mut good);
-    assert!(peak <= 512 * MIB, "{} MiB at --memory 128M", peak / MIB);
+    assert!(peak <= 256 * MIB, "{} MiB at --memory 128M", peak / MIB);
     drop(greedy);
     good.read(0, 32 << 20);
     daemon.stop();
@@ -155,7 +155,7 @@ fn writes_that_nobody_finishes_are_bounded() {
         good.read(0, 4096);
     }
     let peak = work_until_steady(&daemon, &mut good);
-    assert!(peak <= 512 * MIB, "{} MiB at --memory 128M", peak / MIB);
+    assert!(peak <= 256 * MIB, "{} MiB at --memory 128M", peak / MIB);
     drop(bad);
     good.write(0, &vec![7; 32 << 20]);
     daemon.stop();

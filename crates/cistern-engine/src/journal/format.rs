@@ -9,11 +9,11 @@ use super::Record;
 use crate::{
     error::{Error, Result},
     sectors::SectorMask,
-    units::{BLOCK_BYTES, Chain, Extent, JournalId, VOLUME_BYTES_MAX, VolumeId},
+    units::{BLOCK_BYTES, Chain, Extent, JournalId, Salt, VOLUME_BYTES_MAX, VolumeId},
 };
 
 /// The format this version writes, and the newest it reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Blocks before the ring.
 pub const SUPERBLOCK_AREA_BLOCKS: u64 = 16;
 /// Blocks of the file that hold the two superblock slots: far enough apart that no disk writes
@@ -22,10 +22,13 @@ pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 8];
 /// Payload blocks of the largest group (1 MiB): the header costs 0.4 % there, and one group in
 /// memory or in a read stays small.
 pub const GROUP_PAYLOAD_BLOCKS_MAX: u64 = 256;
+/// Claims that a superblock names: the one that is in the log, and the last eight of which this is not known.
+pub const CLAIMS_MAX: usize = 9;
 
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"CSTNJRNL";
 const GROUP_MAGIC: [u8; 8] = *b"CSTNGRUP";
 const CRC_AT: usize = BLOCK_BYTES - 4;
+const CLAIMS_AT: usize = 128;
 const RECORDS_AT: usize = 80;
 /// Bytes of one record in a header.
 const RECORD_BYTES: usize = 16;
@@ -48,6 +51,7 @@ const KIND_SECTORS: u64 = 5;
 
 const _: () = assert!(VOLUME_BLOCKS_MAX < 1 << START_BITS);
 const _: () = assert!(RECORD_BYTES + GROUP_PAYLOAD_BLOCKS_MAX as usize * CRC_BYTES <= ENTRIES_BYTES);
+const _: () = assert!(CLAIMS_AT + CLAIMS_MAX * size_of::<Salt>() <= CRC_AT);
 const _: () = assert!(SUPERBLOCK_SLOTS[1] < SUPERBLOCK_AREA_BLOCKS);
 
 /// CRC32C of some bytes.
@@ -83,6 +87,8 @@ pub struct Superblock {
     pub opened: u64,
     /// The chain at `tail`.
     pub chain: Chain,
+    /// The salts of the claims that were tried with this journal, oldest first; at most [`CLAIMS_MAX`].
+    pub claims: Vec<Salt>,
 }
 
 impl Superblock {
@@ -107,9 +113,14 @@ impl Superblock {
             self.prewritten,
             self.opened,
             self.chain.0,
+            self.claims.len() as u64,
         ];
         for (n, value) in numbers.into_iter().enumerate() {
             put_u64(out, 48 + 8 * n, value);
+        }
+        assert!(self.claims.len() <= CLAIMS_MAX);
+        for (out, salt) in out[CLAIMS_AT..].chunks_exact_mut(size_of::<Salt>()).zip(&self.claims) {
+            out.copy_from_slice(&salt.0);
         }
         put_crc(out);
     }
@@ -124,6 +135,8 @@ impl Superblock {
         if found != VERSION {
             return Err(Error::Version { what: "the journal".into(), found, known: VERSION });
         }
+        let claims = usize::try_from(u64_at(block, 120)).ok().filter(|&n| n <= CLAIMS_MAX);
+        let Some(claims) = claims else { return Ok(None) };
         let sb = Superblock {
             journal: JournalId(uuid_at(block, 16)),
             volume: VolumeId(uuid_at(block, 32)),
@@ -136,6 +149,7 @@ impl Superblock {
             prewritten: u64_at(block, 96),
             opened: u64_at(block, 104),
             chain: Chain(u64_at(block, 112)),
+            claims: (0..claims).map(|n| salt_at(block, CLAIMS_AT + n * size_of::<Salt>())).collect(),
         };
         let bounded = [sb.generation, sb.ring_blocks, sb.durable, sb.incarnation, sb.prewritten, sb.opened];
         let sane = bounded.into_iter().all(|n| n < POSITION_MAX)
@@ -343,4 +357,8 @@ fn u64_at(block: &[u8], at: usize) -> u64 {
 
 fn uuid_at(block: &[u8], at: usize) -> Uuid {
     Uuid::from_bytes(block[at..at + 16].try_into().expect("sixteen bytes"))
+}
+
+fn salt_at(block: &[u8], at: usize) -> Salt {
+    Salt(block[at..at + size_of::<Salt>()].try_into().expect("sixteen bytes"))
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    units::{BLOCK_BYTES, Chain, Extent, JournalPos, Mark},
+    units::{BLOCK_BYTES, Chain, Extent, JournalPos, Mark, Salt},
 };
 
 /// Blocks of one batch (4 MiB): long enough for full speed, short enough that a flush that comes
@@ -118,6 +118,8 @@ pub(super) struct State {
     room_waiters: VecDeque<(Need, Answer)>,
     /// What was promised to waiters that have not appended yet.
     grants: Vec<Need>,
+    /// Claims that the superblock has to name, and who waits for that.
+    claims: Option<(Vec<Salt>, Answer)>,
     phase: Phase,
     /// Up to here somebody has waited for a sync.
     flushed: u64,
@@ -161,6 +163,7 @@ impl State {
             sync_waiters: Vec::new(),
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
+            claims: None,
             phase: Phase::Running,
             flushed: head,
             rest: Rest::No,
@@ -212,7 +215,8 @@ impl State {
             self.phase = Phase::Stopped(why);
         }
         let syncs = self.sync_waiters.drain(..).map(|(_, answer)| answer);
-        syncs.chain(self.room_waiters.drain(..).map(|(_, answer)| answer)).collect()
+        let claims = self.claims.take().map(|(_, answer)| answer);
+        syncs.chain(self.room_waiters.drain(..).map(|(_, answer)| answer)).chain(claims).collect()
     }
 
     /// Whether the writer has to be woken; it is told only once.
@@ -255,6 +259,7 @@ impl State {
             && self.streams()
             && self.sync_waiters.is_empty()
             && self.room_waiters.is_empty()
+            && self.claims.is_none()
             && matches!(self.phase, Phase::Running)
     }
 
@@ -466,7 +471,10 @@ impl State {
 
     /// Whether the writer has something to do at once.
     pub fn has_work(&self) -> bool {
-        self.at.taken < self.at.appended || self.sync_is_wanted() || !matches!(self.phase, Phase::Running)
+        self.at.taken < self.at.appended
+            || self.sync_is_wanted()
+            || self.claims.is_some()
+            || !matches!(self.phase, Phase::Running)
     }
 
     /// Registers who waits until everything before `to` is durable. `None`: it is.
@@ -484,6 +492,21 @@ impl State {
         self.flushed = self.flushed.max(to);
         self.sync_waiters.push((to, answer));
         Ok(Some(receiver))
+    }
+
+    /// Registers who waits until the superblock names these claims, and no others.
+    pub fn wait_claims(&mut self, claims: Vec<Salt>) -> Result<oneshot::Receiver<Result<()>>> {
+        if let Some(why) = self.refusal() {
+            return Err(why);
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.claims = Some((claims, answer));
+        Ok(receiver)
+    }
+
+    /// The claims that the superblock does not name yet.
+    pub fn take_claims(&mut self) -> Option<(Vec<Salt>, Answer)> {
+        self.claims.take()
     }
 
     /// Registers who waits for room. `None`: there is.

@@ -11,14 +11,14 @@ use std::{
 
 use super::{
     Shared,
-    format::{GroupHeader, Stamp, Superblock, chain_behind},
+    format::{GroupHeader, SUPERBLOCK_SLOTS, Stamp, Superblock, chain_behind},
     recover::UNSYNCED_BLOCKS_MAX,
     state::Batch,
 };
 use crate::{
     disk::AlignedBuf,
     error::{Error, Result},
-    units::BLOCK_BYTES,
+    units::{BLOCK_BYTES, Salt},
 };
 
 /// For so long a little waits for more: what is acknowledged and not flushed is lost with the process until then.
@@ -47,7 +47,7 @@ static ZEROES: LazyLock<AlignedBuf> =
 /// The writer's own part of the state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// As last synced.
+    /// As last synced; the claims, as the next one names them.
     superblock: Superblock,
     /// Goes into every group's header, and so into the chain.
     opening: u64,
@@ -105,13 +105,17 @@ impl Writer {
     /// One round: write what is queued, sync if somebody waits, rest if neither. False: the end.
     async fn turn(&mut self) -> Result<bool> {
         self.gather().await;
-        let batch = {
+        let (claims, batch) = {
             let mut state = self.shared.lock();
             if state.stopped().is_some() {
                 return Ok(false);
             }
-            state.take_batch()
+            (state.take_claims(), state.take_batch())
         };
+        if let Some((claims, answer)) = claims {
+            self.keep_claims(claims).await?;
+            let _ = answer.send(Ok(())); // whoever waited may have given up
+        }
         let wrote = batch.is_some();
         if let Some(batch) = batch {
             self.write(batch).await?;
@@ -211,6 +215,15 @@ impl Writer {
         self.superblock = next.unwrap_or_else(|| self.superblock.clone());
         for answer in done {
             let _ = answer.send(Ok(())); // whoever waited may have given up
+        }
+        Ok(())
+    }
+
+    /// Puts these claims into both slots, so that one that rots makes nobody a stranger to its own claim.
+    async fn keep_claims(&mut self, claims: Vec<Salt>) -> Result<()> {
+        self.superblock.claims = claims;
+        for _ in SUPERBLOCK_SLOTS {
+            self.sync(true).await?;
         }
         Ok(())
     }

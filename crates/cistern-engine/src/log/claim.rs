@@ -1,6 +1,7 @@
 //! Taking a volume: the claim, its race, and the fresh look behind it.
 //!
-//! A claim goes to the first free seq with put-if-absent. If something is there first, everything is
+//! A claim goes to the first free seq with put-if-absent, and the journal names it before that: so whoever
+//! finds it in the log knows whether it is his own or that of a copy. If something is there first, everything is
 //! read again: an old writer's segment that landed meanwhile counts, and another claim may mean
 //! that the volume is in use. After the claim the checkpoints are listed once more, because a
 //! deletion is only allowed behind a checkpoint, and ours must descend from the newest.
@@ -8,8 +9,10 @@
 use crate::{
     Error, Result,
     env::Env,
+    journal::format::CLAIMS_MAX,
     log::{
         LogWriter, VolumeKeys, Walk,
+        checkpoint::LastClaim,
         committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
     },
@@ -18,18 +21,30 @@ use crate::{
     units::{Epoch, JournalId, Mark, Salt, SealNonce},
 };
 
-/// Lost races before giving up; each means another writer was faster.
-const ROUNDS_MAX: usize = 16;
-
 /// What lies in this host's state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalJournal {
     pub id: JournalId,
     /// Where its groups begin and end, ascending; one alone if it is empty.
     pub marks: Vec<Mark>,
+    /// The salts of the claims that were tried with it, oldest first.
+    pub claims: Vec<Salt>,
 }
 
 impl LocalJournal {
+    /// What the journal has to name before one more claim is put, `last` being in force: no claim that may be in the log, or
+    /// come there late, but for those before the last eight.
+    fn claims_with(&self, last: Option<Salt>, new: Salt) -> Vec<Salt> {
+        // What was tried before the one in force was put at its seq or before: that will never be there.
+        let in_force = self.claims.iter().position(|&salt| Some(salt) == last).unwrap_or(0);
+        let mut claims = self.claims[in_force..].to_vec();
+        if claims.len() >= CLAIMS_MAX {
+            claims.drain(1..=claims.len() - CLAIMS_MAX + 1);
+        }
+        claims.push(new);
+        claims
+    }
+
     fn tail(&self) -> Mark {
         *self.marks.first().expect("a journal begins somewhere")
     }
@@ -65,56 +80,71 @@ pub struct Claimed {
     pub committed: Committed,
 }
 
-/// What came of asking for a volume.
-pub enum ClaimOutcome {
-    Taken(Box<Claimed>),
-    /// The journal at hand is an older copy: the store has all it holds, and what follows there is not in it. Nothing
-    /// was claimed; come again with a fresh journal.
+/// What a look at the log says of a claim.
+pub enum Prospect {
+    Free(Box<Attempt>),
+    /// The journal at hand is an older copy: the store has all it holds, and what follows there is not in it. Come again
+    /// with a fresh journal.
     JournalObsolete,
 }
 
-/// Takes the volume.
+/// A claim that nothing speaks against, not put yet.
+pub struct Attempt {
+    committed: Committed,
+    slot: Slot,
+    claim: Claim,
+    claims: Vec<Salt>,
+    size_at_creation: u64,
+}
+
+/// Looks whether the volume can be taken.
 ///
 /// # Errors
 /// `InUse` when another writer holds it and `take_over` is not set; `StaleJournal` when the journal at
 /// hand holds data that cannot be shown to be in the store; `Corrupt` when the store is behind the journal.
-pub async fn claim(
-    env: &Env,
-    stores: &Stores,
-    keys: &VolumeKeys,
-    request: &ClaimRequest,
-) -> Result<ClaimOutcome> {
-    let store = &stores.read;
-    for _ in 0..ROUNDS_MAX {
-        let committed = read_committed(store.as_ref(), keys, request.size_at_creation).await?;
-        check_holder(&committed, request)?;
-        let Some(start) = start_mark(&committed.walk, &request.local)? else {
-            return Ok(ClaimOutcome::JournalObsolete);
-        };
-        let salt = Salt(env.random_bytes());
-        let seq = committed.walk.seq.next();
-        let epoch = Epoch(committed.walk.epoch_max.0 + 1);
-        let slot = Slot { volume: keys.volume, epoch, seq, salt, nonce: SealNonce(env.random_bytes()) };
-        let claim = Claim {
-            host: request.host.clone(),
-            wall_ms: env.wall_ms(),
-            journal: request.local.id,
-            start,
-            size_bytes: committed.walk.size_bytes,
-        };
+pub async fn look(env: &Env, stores: &Stores, keys: &VolumeKeys, request: &ClaimRequest) -> Result<Prospect> {
+    let committed = read_committed(stores.read.as_ref(), keys, request.size_at_creation).await?;
+    let walk = &committed.walk;
+    check_holder(walk, request)?;
+    let Some(start) = start_mark(walk, &request.local)? else { return Ok(Prospect::JournalObsolete) };
+    check_claim(walk, request)?;
+    let salt = Salt(env.random_bytes());
+    let epoch = Epoch(walk.epoch_max.0 + 1);
+    let nonce = SealNonce(env.random_bytes());
+    let slot = Slot { volume: keys.volume, epoch, seq: walk.seq.next(), salt, nonce };
+    let claim = Claim {
+        host: request.host.clone(),
+        wall_ms: env.wall_ms(),
+        journal: request.local.id,
+        start,
+        size_bytes: walk.size_bytes,
+    };
+    let claims = request.local.claims_with(walk.salt(), salt);
+    let size_at_creation = request.size_at_creation;
+    Ok(Prospect::Free(Box::new(Attempt { committed, slot, claim, claims, size_at_creation })))
+}
+
+impl Attempt {
+    /// What the journal at hand must name, durably, before this is put: the log may have it whatever happens then.
+    pub fn claims(&self) -> &[Salt] {
+        &self.claims
+    }
+
+    /// Takes the volume; `None` if somebody was first: look again, what it is decides how to go on.
+    pub async fn put(self, env: &Env, stores: &Stores, keys: &VolumeKeys) -> Result<Option<Claimed>> {
+        let Attempt { mut committed, slot, claim, size_at_creation, .. } = self;
+        let Slot { epoch, seq, salt, .. } = slot;
+        let store = &stores.read;
         let body = encode_claim(keys.key.as_deref(), &slot, &claim);
         let head = read_head(seq, &body)?;
         let object_bytes = body.len() as u64;
-        let key = keys::entry(seq);
-        let seen = committed.newest_name;
-        if store.put_if_absent(&key, body).await? == Put::Exists
+        if store.put_if_absent(&keys::entry(seq), body).await? == Put::Exists
             && !is_ours(store, keys, &head, object_bytes).await?
         {
-            continue; // somebody was first: what it is decides how to go on
+            return Ok(None);
         }
         let newest = checkpoint_names(store.as_ref()).await?.first().copied();
-        let committed = if newest == seen {
-            let mut committed = committed;
+        if newest == committed.newest_name {
             let was_held = committed.walk.is_held();
             committed.walk.step(&head, &Entry::Claim(claim));
             if was_held {
@@ -122,18 +152,16 @@ pub async fn claim(
                 // after them.
                 committed.walk_on(store.as_ref(), keys).await?;
             }
-            committed
         } else {
-            read_committed(store.as_ref(), keys, request.size_at_creation).await?
-        };
-        if committed.walk.epoch != epoch || committed.walk.salt_of(committed.walk.seq) != Some(salt) {
+            committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
+        }
+        if committed.walk.epoch != epoch || committed.walk.salt() != Some(salt) {
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
         let next = committed.walk.seq.next();
         let writer = LogWriter::new(env.clone(), stores, keys.clone(), epoch, salt, next);
-        return Ok(ClaimOutcome::Taken(Box::new(Claimed { writer, committed })));
+        Ok(Some(Claimed { writer, committed }))
     }
-    Err(Error::InUse { host: "several hosts at once".into(), since: "just now".into() })
 }
 
 /// Whether the object that is there already is this very claim, put by an attempt whose reply was lost.
@@ -153,14 +181,28 @@ async fn is_ours(
     Ok(matches!(found, SlotContent::Entry(found, _) if found == *head))
 }
 
-fn check_holder(committed: &Committed, request: &ClaimRequest) -> Result<()> {
-    let walk = &committed.walk;
+/// Whether another host or another journal holds the volume.
+fn check_holder(walk: &Walk, request: &ClaimRequest) -> Result<()> {
     let Some(holder) = walk.claim.as_ref().filter(|c| !c.released) else { return Ok(()) };
     let own_crash = request.local.id == walk.journal && holder.host == request.host;
     if own_crash || request.take_over {
         return Ok(());
     }
-    Err(Error::InUse { host: holder.host.clone(), since: crate::units::utc(holder.wall_ms) })
+    Err(in_use(holder, ""))
+}
+
+/// Whether a copy of the journal at hand holds the volume: the claim in force was not put with this one.
+fn check_claim(walk: &Walk, request: &ClaimRequest) -> Result<()> {
+    let Some(holder) = walk.claim.as_ref().filter(|c| !c.released) else { return Ok(()) };
+    let is_own = walk.salt().is_some_and(|salt| request.local.claims.contains(&salt));
+    if is_own || request.take_over {
+        return Ok(());
+    }
+    Err(in_use(holder, " with another copy of this state directory"))
+}
+
+fn in_use(holder: &LastClaim, how: &str) -> Error {
+    Error::InUse { host: format!("{}{how}", holder.host), since: crate::units::utc(holder.wall_ms) }
 }
 
 /// Where in the journal at hand the epoch begins; `None` when that journal is obsolete. Refuses where
@@ -216,6 +258,7 @@ mod tests {
         LocalJournal {
             id: JournalId(uuid::Uuid::from_u128(id)),
             marks: marks.iter().copied().map(mark).collect(),
+            claims: Vec::new(),
         }
     }
 
@@ -277,5 +320,23 @@ mod tests {
             let refused = start(&journal(1, marks));
             assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
         }
+    }
+
+    /// A journal names the claim in force and every one that may still come to the log. Where too many came to nothing,
+    /// the oldest of these are forgotten, and never the one in force.
+    #[test]
+    fn a_journal_names_what_may_be_in_the_log() {
+        let salt = |n: u8| Salt([n; 16]);
+        let named = |claims: std::ops::Range<u8>, last: Option<u8>| -> Vec<u8> {
+            let local = LocalJournal { claims: claims.map(salt).collect(), ..journal(1, &[(0, 0)]) };
+            local.claims_with(last.map(salt), salt(99)).iter().map(|salt| salt.0[0]).collect()
+        };
+        assert_eq!(named(0..0, None), [99]);
+        assert_eq!(named(1..4, Some(1)), [1, 2, 3, 99]);
+        assert_eq!(named(1..4, Some(3)), [3, 99]);
+        assert_eq!(named(1..4, Some(50)), [1, 2, 3, 99], "another's: ours may be late");
+        assert_eq!(named(1..9, Some(1)), [1, 2, 3, 4, 5, 6, 7, 8, 99]);
+        assert_eq!(named(1..10, Some(1)), [1, 3, 4, 5, 6, 7, 8, 9, 99]);
+        assert_eq!(named(1..10, Some(2)), [2, 3, 4, 5, 6, 7, 8, 9, 99]);
     }
 }

@@ -89,6 +89,11 @@ impl Walk {
         self.passed.push((self.journal, mark));
     }
 
+    /// The salt of the epoch in force; `None` before the first claim.
+    pub fn salt(&self) -> Option<Salt> {
+        self.salt_of(self.seq)
+    }
+
     /// The salt under which a counting object at `seq` was sealed.
     pub fn salt_of(&self, seq: Seq) -> Option<Salt> {
         salt_of(&self.epochs, seq)

@@ -22,9 +22,9 @@ use crate::{
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        AppliedSegment, ClaimOutcome, ClaimRequest, Claimed, Committed, LocalJournal, VolumeKeys, claim,
+        AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
-        keys, read_committed, read_identity,
+        keys, look, read_committed, read_identity,
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
@@ -53,6 +53,8 @@ const JOURNAL_SHARE: u64 = 4;
 const FRAMES_SHARE: u64 = 8;
 const MAP_SHARE: u64 = 8;
 const AHEAD_SHARE: u64 = 8;
+/// Lost races for a claim before giving up; each means another writer was faster.
+const CLAIMS_MAX: usize = 16;
 
 pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
@@ -255,16 +257,9 @@ async fn take(
             Some(found) => (false, found),
             None => (true, (create_journal(o, identity).await?, Recovered::default())),
         };
-        let local = LocalJournal { id: journal.id(), marks: journal.marks() };
-        let request = ClaimRequest {
-            host: o.host.clone(),
-            take_over: o.take_over,
-            local,
-            size_at_creation: identity.size_bytes,
-        };
-        match claim(&o.env, &o.stores, keys, &request).await {
-            Ok(ClaimOutcome::Taken(claimed)) => return Ok((journal, recovered, *claimed)),
-            Ok(ClaimOutcome::JournalObsolete) => {
+        match claim(o, identity, keys, &journal).await {
+            Ok(Some(claimed)) => return Ok((journal, recovered, claimed)),
+            Ok(None) => {
                 journal.close().await?;
                 let kept = journal::set_aside(&o.state).await?;
                 tracing::warn!(
@@ -284,6 +279,32 @@ async fn take(
             }
         }
     }
+}
+
+/// Claims the volume with a journal at hand; `None` when that is obsolete, and nothing was claimed.
+async fn claim(
+    o: &OpenOptions,
+    identity: &Identity,
+    keys: &VolumeKeys,
+    journal: &Journal,
+) -> Result<Option<Claimed>> {
+    let local = LocalJournal { id: journal.id(), marks: journal.marks(), claims: journal.claims().to_vec() };
+    let request = ClaimRequest {
+        host: o.host.clone(),
+        take_over: o.take_over,
+        local,
+        size_at_creation: identity.size_bytes,
+    };
+    for _ in 0..CLAIMS_MAX {
+        let Prospect::Free(attempt) = look(&o.env, &o.stores, keys, &request).await? else {
+            return Ok(None);
+        };
+        journal.keep_claims(attempt.claims().to_vec()).await?;
+        if let Some(claimed) = attempt.put(&o.env, &o.stores, keys).await? {
+            return Ok(Some(claimed));
+        }
+    }
+    Err(Error::InUse { host: "several hosts at once".into(), since: "just now".into() })
 }
 
 /// Removes a journal that was made just now and in which nothing was ever written.

@@ -47,11 +47,22 @@ struct Part {
 }
 
 impl Part {
-    fn mask(&self) -> u64 {
-        let sectors = self.len as u64 / SECTOR_BYTES;
-        let ones = if sectors == 64 { u64::MAX } else { (1 << sectors) - 1 };
-        ones << (self.from as u64 / SECTOR_BYTES)
+    /// The sectors of which it has any byte.
+    fn touched(&self) -> u64 {
+        let end = (self.from + self.len) as u64;
+        sectors(self.from as u64 / SECTOR_BYTES, end.div_ceil(SECTOR_BYTES))
     }
+
+    /// The sectors of which it has every byte.
+    fn covered(&self) -> u64 {
+        let end = (self.from + self.len) as u64;
+        sectors((self.from as u64).div_ceil(SECTOR_BYTES), end / SECTOR_BYTES)
+    }
+}
+
+/// A bit for each sector of a page from `first` on and before `end`.
+fn sectors(first: u64, end: u64) -> u64 {
+    (first..end).fold(0, |mask, sector| mask | 1 << sector)
 }
 
 fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
@@ -103,8 +114,8 @@ impl MemoryExport {
     fn punch(&self, offset: u64, len: u64) {
         self.change(offset, len, false, |page, part| {
             page.bytes[part.from..part.from + part.len].fill(0);
-            page.data &= !part.mask();
-            page.zero &= !part.mask();
+            page.data &= !part.covered();
+            page.zero &= !part.covered();
         });
     }
 }
@@ -131,7 +142,7 @@ impl Export for MemoryExport {
         for part in parts(offset, len) {
             let shard = self.shard(part.page);
             match shard.get(&part.page) {
-                Some(page) if page.data & part.mask() != 0 => {
+                Some(page) if page.data & part.touched() != 0 => {
                     if gathered.is_empty() {
                         gathered.reserve((offset + len - part.page * PAGE_BYTES) as usize - part.from);
                     }
@@ -156,8 +167,8 @@ impl Export for MemoryExport {
         self.change(offset, data.len() as u64, true, |page, part| {
             let (now, later) = rest.split_at(part.len);
             page.bytes[part.from..part.from + part.len].copy_from_slice(now);
-            page.data |= part.mask();
-            page.zero &= !part.mask();
+            page.data |= part.touched();
+            page.zero &= !part.touched();
             rest = later;
         });
         Ok(())
@@ -183,8 +194,8 @@ impl Export for MemoryExport {
         }
         self.change(offset, len, true, |page, part| {
             page.bytes[part.from..part.from + part.len].fill(0);
-            page.data &= !part.mask();
-            page.zero |= part.mask();
+            page.data &= !part.covered();
+            page.zero |= part.touched() & !page.data;
         });
         Ok(())
     }
@@ -220,8 +231,9 @@ impl Export for MemoryExport {
                     Some(page) if page.zero & bit != 0 => RangeKind::Zero,
                     _ => RangeKind::Hole,
                 };
-                add(SECTOR_BYTES, kind);
-                at += SECTOR_BYTES;
+                let len = (SECTOR_BYTES - at % SECTOR_BYTES).min(end - at);
+                add(len, kind);
+                at += len;
             }
         }
         add(offset + len - at, RangeKind::Hole);

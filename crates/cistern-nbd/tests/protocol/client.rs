@@ -100,8 +100,13 @@ impl Client {
         client
     }
 
-    /// Connects, negotiates a style and `base:allocation` where possible, and goes to an export.
+    /// Connects, negotiates a style and `base:allocation` where possible, asks for block sizes, and goes to an export.
     pub fn go(path: &Path, name: &str, style: Style) -> Client {
+        Client::go_asking(path, name, style, &[3])
+    }
+
+    /// As `go`, and asks for these pieces of information only.
+    pub fn go_asking(path: &Path, name: &str, style: Style, kinds: &[u16]) -> Client {
         let mut client = Client::newstyle(path);
         match style {
             Style::Simple => {}
@@ -112,7 +117,7 @@ impl Client {
             let replies = client.option(OPT_SET_META, &meta(name, &["base:allocation"]));
             assert_eq!(replies.last(), Some(&(REP_ACK, vec![])));
         }
-        let replies = client.option(OPT_GO, &info(name, &[]));
+        let replies = client.option(OPT_GO, &info(name, kinds));
         assert_eq!(replies.last(), Some(&(REP_ACK, vec![])));
         client.extended = style == Style::Extended;
         client

@@ -94,7 +94,7 @@ fn list() {
     }
 }
 
-/// Requests must be multiples of 512 bytes, so every client that can be told is told, asked for or not.
+/// Requests should be multiples of 512 bytes, so every client that can be told is told, asked for or not.
 #[test]
 fn block_sizes_are_told_unasked() {
     let fixture = Fixture::start();

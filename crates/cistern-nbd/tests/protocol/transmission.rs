@@ -111,6 +111,33 @@ fn wrong_requests() {
     }
 }
 
+/// Who has not asked for block sizes has not agreed to any: every byte can be addressed, in every style.
+#[test]
+fn nothing_agreed_is_bytes() {
+    let fixture = Fixture::start();
+    let old_way = || {
+        let mut client = Client::newstyle(&fixture.path);
+        client.send_option(OPT_EXPORT_NAME, b"disk");
+        client.take(10);
+        client
+    };
+    let asking_nothing = STYLES.map(|style| Client::go_asking(&fixture.path, "disk", style, &[0]));
+    for mut client in asking_nothing.into_iter().chain([old_way()]) {
+        assert_eq!(client.write(0, 0, &[1; 8192]), 0);
+        assert_eq!(client.write(FUA, 1, &[2]), 0);
+        assert_eq!(client.write(0, 4095, &[3; 2]), 0);
+        assert_eq!(client.run(WRITE_ZEROES, 0, 4097, 1), 0);
+        assert_eq!(client.run(TRIM, 0, 100, 1), 0);
+        assert_eq!(client.run(CACHE, 0, 1, 1), 0);
+        assert_eq!(client.read(0, 0, 3), Ok(vec![1, 2, 1]));
+        assert_eq!(client.read(0, 4094, 5), Ok(vec![1, 3, 3, 0, 1]));
+        assert_eq!(client.read(0, 99, 3), Ok(vec![1, 0, 1]));
+        assert_eq!(client.read(0, SIZE - 1, 1), Ok(vec![0]));
+        assert_eq!(client.read(0, SIZE - 1, 2), Err(EINVAL));
+        assert_eq!(client.write(0, SIZE - 1, &[1; 2]), ENOSPC);
+    }
+}
+
 /// A read-only export permits reads and flushes and nothing that writes.
 #[test]
 fn read_only_exports() {

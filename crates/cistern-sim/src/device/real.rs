@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     cache::ChunkCache,
+    codec::KeySource,
     gc,
     store::{Rates, Retry, Scheduler, SharedStore, Stores},
     volume::{
@@ -113,6 +114,14 @@ impl Engine for RealEngine {
 
     async fn discard(&self, site: &Site) -> Result<()> {
         admin::journal_discard(&site.state).await
+    }
+
+    async fn change_key(&self, site: &Site, old: &KeySource, new: &KeySource) -> Result<()> {
+        admin::change_key(&site.env, &store(site), old, new).await
+    }
+
+    async fn unlock(&self, site: &Site, secret: &KeySource) -> Result<()> {
+        admin::info(&site.env, &store(site), secret).await.map(|_| ())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     device::{Device, Exported, may_pass},
     disk::Death,
     model::{Branch, Forced, Kind, Observed, Scope},
+    plan::Theme,
     stamp::{Seen, seen, stamped},
 };
 
@@ -27,7 +28,7 @@ impl Line {
 }
 
 /// Writes some sectors, of one block or two, and returns whether that was acknowledged.
-pub(super) async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
+async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
     let size = line.branch(|b| b.size());
     let (op, tick) = (line.number(), line.sim.tick());
     let count = line.sim.range(1, 9);
@@ -330,6 +331,9 @@ impl World {
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
         self.check_store().await;
+        if self.plan.theme == Theme::Rekeyed {
+            self.one_secret_holds(session.host).await;
+        }
         let close = |device: Arc<dyn Device>, _| async move { device.close(PATIENCE).await };
         let report = self.on_device(&session, "close", close).await;
         if !report.as_ref().is_some_and(|r| r.clean) && !self.damaged {

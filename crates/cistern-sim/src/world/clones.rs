@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use cistern_engine::Error;
 
-use super::{Damaged, Past, Session, World, checks::write_sectors, rounds::Clients};
+use super::{Damaged, Past, Session, World, rounds::Clients};
 use crate::{
     client::Line,
     device::{Device, may_pass},
@@ -96,12 +96,7 @@ impl World {
                     let tick = self.sim.tick();
                     self.accept(&mut branch, &found, Scope::Store, 0, tick)?;
                     self.seat(host, inc, device, branch);
-                    // What came out of its own journal may be nowhere else yet: now it is, and something more. As long
-                    // as a copy has stored nothing, the other one cannot tell its claim from one of its own.
-                    let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
-                        write_sectors(&line, &*device).await;
-                    };
-                    self.on_device(self.writer(), "a first write", act).await;
+                    // What came out of its own journal may be nowhere else yet: now it is.
                     self.drained(self.writer()).await;
                     return Ok(Some(()));
                 }

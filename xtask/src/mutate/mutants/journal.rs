@@ -49,6 +49,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: themed("tiny-ring", 150),
     },
     Mutant {
+        name: "freed-while-read-is-damage",
+        promise: "P4",
+        story: "a read of a group whose space is used again meanwhile fails, and does not look where the data is now",
+        changes: &[Change {
+            file: JOURNAL,
+            old: "        if self.tail().0 > group.start {\n            return Ok(None);",
+            new: "        if false {\n            return Ok(None);",
+        }],
+        test: None,
+        simulation: themed("tiny-ring", 60),
+    },
+    Mutant {
         name: "torn-group-is-replayed",
         promise: "P3",
         story: "recovery does not look whether a group's payload is whole",

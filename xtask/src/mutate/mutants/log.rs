@@ -5,9 +5,11 @@ use super::{Change, Mutant, seeds, test, themed};
 const APPEND: &str = "crates/cistern-engine/src/log/append.rs";
 const WALK: &str = "crates/cistern-engine/src/log/walk.rs";
 const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
+const WRAPPING: &str = "crates/cistern-engine/src/log/wrapping.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const PACK: &str = "crates/cistern-engine/src/writeback/pack.rs";
 const POLICY: &str = "crates/cistern-engine/src/writeback/policy.rs";
+const OPEN: &str = "crates/cistern-engine/src/volume/open.rs";
 const CLOSE: &str = "crates/cistern-engine/src/volume/close.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -49,12 +51,51 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: themed("calm", 20),
     },
     Mutant {
+        name: "claims-are-not-named",
+        promise: "P5",
+        story: "a copy of a state directory takes the volume back from whoever claimed it since",
+        changes: &[Change {
+            file: CLAIM,
+            old: "    if is_own || request.take_over {",
+            new: "    if is_own || request.take_over || true {",
+        }],
+        test: test("-p cistern-engine --test volume_copies", "a_claim_is_its_own_copys_alone"),
+        simulation: themed("clones", 100),
+    },
+    Mutant {
+        name: "claims-are-put-first",
+        promise: "P5",
+        story: "a host does not know its own claim after a crash",
+        changes: &[Change {
+            file: OPEN,
+            old: "        journal.keep_claims(attempt.claims().to_vec()).await?;\n        \
+                  if let Some(claimed) = attempt.put(&o.env, &o.stores, keys).await? {",
+            new: "        let claims = attempt.claims().to_vec();\n        \
+                  if let Some(claimed) = attempt.put(&o.env, &o.stores, keys).await? {\n            \
+                  journal.keep_claims(claims).await?;",
+        }],
+        test: test("-p cistern-engine --test volume_copies", "a_host_knows_its_claim"),
+        simulation: themed("crashes", 100),
+    },
+    Mutant {
         name: "foreign-journal-is-merged",
         promise: "P5",
         story: "the journal of a fenced writer is replayed into its successor's history",
         changes: &[Change { file: CLAIM, old: "if !is_last && local.is_empty() {", new: "if !is_last {" }],
         test: test("-p cistern-engine --test volume", "a_second_host_is_refused"),
         simulation: themed("take-overs", 20),
+    },
+    Mutant {
+        name: "late-secrets-come-back",
+        promise: "P6",
+        story: "the late put of a change of the secret that came to nothing replaces the secret that holds",
+        changes: &[Change {
+            file: WRAPPING,
+            old: "    if store.put_if_absent(&name, wrapping.encode()).await? == Put::Created {\n        return Ok(false);",
+            new: "    if store.put(&name, wrapping.encode()).await.is_ok() {\n        return Ok(false);",
+        }],
+        test: None,
+        simulation: themed("rekeyed", 40),
     },
     Mutant {
         name: "walk-ignores-epochs",
