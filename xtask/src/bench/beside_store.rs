@@ -1,7 +1,8 @@
-//! FLUSH while write-back uploads as fast as it can to a directory on the journal's disk.
+//! FLUSH while write-back uploads to a directory on the journal's disk.
 //!
-//! Two states of one daemon in turns: write-back paused, and write-back running. Each running turn begins with more
-//! dirty data than it can upload, so that the disk has both from its first second to its last.
+//! Two states of one daemon in turns: write-back paused, and write-back running with so much dirty data that nothing but
+//! what it finds on the disk holds it back, and so little that it need not hurry. Both begin with the same
+//! dirty data, which a running turn does not use up.
 
 use std::{
     fs::File,
@@ -24,18 +25,17 @@ use super::{
     report::{Bound, Report, median},
 };
 
-/// A turn stays below half of it, where writes are not slowed: a single write takes 8 KiB of the journal.
-const JOURNAL: &str = "14G";
+/// GiB of the journal, and of the dirty data at the begin of a turn: from 3/8 on the rate of uploads is not limited, from 7/16
+/// on they hurry, and from half on writes are slowed.
+const ROOM_GIB: (u64, f64) = (14, 0.42);
+const ROOM_GIB_QUICK: (u64, f64) = (5, 0.42);
 const VOLUME_GIB: u64 = 8;
 /// The part that the measured load writes at random; the filling goes behind it.
 const WINDOW_GIB: u64 = 1;
-/// Dirty data at the begin of a running turn: more than the turn uploads.
-const FILLING_GIB: u64 = 6;
-const FILLING_GIB_QUICK: u64 = 2;
-/// The part of it that write-back uploads in a turn if nothing slows it.
-const FILLING_SHARE_MAX: f64 = 0.9;
 /// Size of the files of the plain writer: an object such as write-back uploads.
 const FILE_BYTES: usize = 16 << 20;
+/// With no more than this dirty, write-back waits for age.
+const IDLE_BYTES: u64 = 640 << 20;
 /// Files that the plain writer keeps.
 const FILES: u64 = 64;
 const P99_FACTOR_MAX: f64 = 1.5;
@@ -165,26 +165,22 @@ struct Ours {
 
 /// Both states in turns.
 fn ours(plan: &Plan, report: &mut Report) -> Result<Ours> {
-    let args = ["--journal-size", JOURNAL, "--max-dirty-bytes", JOURNAL];
+    let (room_gib, share) = if plan.quick { ROOM_GIB_QUICK } else { ROOM_GIB };
+    let (room, filling_mib) = (format!("{room_gib}G"), (room_gib as f64 * share * 1024.0) as u64);
+    let args = ["--journal-size", &room, "--max-dirty-bytes", &room, "--max-dirty-age", "1h"];
     let target = Target::start(&plan.cistern, Peer::Cistern, VOLUME_GIB, &args)?;
     let daemon = Daemon::of(&target)?;
-    let filling = if plan.quick { FILLING_GIB_QUICK } else { FILLING_GIB };
-    daemon.fill(filling)?;
-    let alone = daemon.drain()?;
-    let enough = (filling as f64 * 1073.7 * FILLING_SHARE_MAX / alone) as u64;
-    let seconds = plan.seconds(20).min(enough).max(2);
-    report.note(format!("write-back with the disk to itself: {alone:.0} MB/s; turns of {seconds} s"));
+    let seconds = plan.seconds(20);
     let (mut paused, mut running, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds() {
-        daemon.ask("pause")?;
+        daemon.fill(filling_mib)?;
         paused.push(Turn::of(&target, seconds)?);
-        daemon.ask("resume")?;
-        daemon.server.wait_clean()?;
-        daemon.fill(filling)?;
-        let (turn, rate) = daemon.beside_drain(|| Turn::of(&target, seconds))?;
+        let (turn, rate) = daemon.beside_uploads(|| Turn::of(&target, seconds))?;
         report.note(format!("a running turn: write-back stored {rate:.0} MB/s"));
         running.push(turn);
         rates.push(rate);
+        let rest = daemon.drain()?;
+        report.note(format!("a drain after it, with the disk to itself: {rest:.0} MB/s"));
     }
     Ok(Ours { paused: State::of(&paused), running: State::of(&running), mb_per_s: median(rates), seconds })
 }
@@ -207,37 +203,37 @@ impl Daemon<'_> {
         self.server.ask(&[command, &self.url]).map(drop)
     }
 
-    /// Makes so much of the volume dirty, and uploads nothing.
-    fn fill(&self, gib: u64) -> Result<()> {
+    /// Makes so much of the volume dirty, and uploads nothing until somebody resumes.
+    fn fill(&self, mib: u64) -> Result<()> {
         self.ask("pause")?;
-        let (offset, size) = (format!("--offset={WINDOW_GIB}g"), format!("--size={gib}g"));
+        let (offset, size) = (format!("--offset={WINDOW_GIB}g"), format!("--size={mib}m"));
         let job = ["--rw=write", "--bs=1m", "--iodepth=4", "--refill_buffers", &offset, &size];
-        loads::write(self.target, &job, Duration::ZERO)?;
-        self.ask("resume")
+        loads::write(self.target, &job, Duration::ZERO).map(drop)
     }
 
     /// MB/s at which a drain uploads all there is.
     fn drain(&self) -> Result<f64> {
         let (before, begin) = (stored_bytes(self.server)?, Instant::now());
         self.ask("drain")?;
-        Ok((stored_bytes(self.server)? - before) as f64 / 1e6 / begin.elapsed().as_secs_f64())
+        let rate = (stored_bytes(self.server)? - before) as f64 / 1e6 / begin.elapsed().as_secs_f64();
+        self.server.wait_clean()?;
+        Ok(rate)
     }
 
-    /// Runs `measure` while a drain uploads all there is, and gives the MB/s that it stored meanwhile. Fails when the
-    /// drain ended first: then write-back was idle for a part of the time. Returns when everything is stored.
-    fn beside_drain<T>(&self, measure: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    /// Lets write-back go, runs `measure`, and gives the MB/s that were stored meanwhile. Fails when everything was: then
+    /// write-back was idle for a part of the time.
+    fn beside_uploads<T>(&self, measure: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+        self.ask("resume")?;
         let (before, begin) = (stored_bytes(self.server)?, Instant::now());
-        let measured = std::thread::scope(|threads| {
-            let drain = threads.spawn(|| self.ask("drain").map(|()| begin.elapsed().as_secs_f64()));
-            let measured = measure()?;
-            let took = begin.elapsed().as_secs_f64();
-            let stored = stored_bytes(self.server)? - before;
-            let drained = drain.join().expect("a drain does not panic")?;
-            ensure!(drained >= took, "write-back was idle after {drained:.1} of {took:.1} s");
-            anyhow::Ok((measured, stored as f64 / 1e6 / took))
-        })?;
-        self.server.wait_clean()?;
-        Ok(measured)
+        let measured = measure()?;
+        let (stored, took) = (stored_bytes(self.server)? - before, begin.elapsed().as_secs_f64());
+        let dirty =
+            self.server.status()?.pointer("/daemons/0/volumes/0/dirty_bytes").and_then(|n| n.as_u64());
+        ensure!(
+            dirty.context("status has no dirty bytes")? > IDLE_BYTES,
+            "write-back had nothing left to upload"
+        );
+        Ok((measured, stored as f64 / 1e6 / took))
     }
 }
 
