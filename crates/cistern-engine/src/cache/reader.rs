@@ -239,6 +239,11 @@ impl ObjectReader {
         }
     }
 
+    /// What to fetch at least for a range: a cache keeps whole pieces.
+    fn pieces(&self, range: &Range<u64>, object: &ObjectRef) -> Range<u64> {
+        if self.has_cache() { widen(range, 0, object.bytes) } else { range.clone() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it holds the state")
     }
@@ -246,8 +251,10 @@ impl ObjectReader {
     fn cover(&self, object: &ObjectRef, range: &Range<u64>) -> Vec<Part> {
         let mut state = self.state();
         let parts = state.flights.cover(object.cache, range);
-        for part in parts.iter().filter(|part| part.flight.is_none()) {
-            state.window.note_read(object.cache, &part.range);
+        if self.has_cache() {
+            for part in parts.iter().filter(|part| part.flight.is_none()) {
+                state.window.note_read(object.cache, &part.range);
+            }
         }
         parts
     }
@@ -310,7 +317,7 @@ impl ObjectReader {
         if let Some(flight) = state.flights.joinable(object.cache, range, demand_only) {
             return Role::Follow(flight);
         }
-        let needed = widen(range, 0, object.bytes);
+        let needed = self.pieces(range, object);
         let wide = match self.cache {
             Some(_) => clip(&state.flights, object.cache, widen(range, window, object.bytes), &needed),
             None => needed.clone(), // the neighbours would be thrown away
@@ -344,7 +351,7 @@ impl ObjectReader {
         {
             return Ok(bytes);
         }
-        {
+        if self.has_cache() {
             let mut state = self.state();
             let link = state.link.estimate();
             state.window.note_miss(object.cache, range, link);
@@ -377,7 +384,7 @@ impl ObjectReader {
         if range.is_empty() {
             return Ok(0);
         }
-        let range = widen(&range, 0, object.bytes);
+        let range = self.pieces(&range, object);
         let plans = self.state().flights.plan(object.cache, &range, wanted);
         let mut sum = 0;
         for plan in plans {

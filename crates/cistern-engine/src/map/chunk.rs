@@ -153,8 +153,11 @@ impl Chunk<'_> {
         if !input.is_empty() {
             return None;
         }
-        let mut end = self.start;
-        for i in 0..self.mappings {
+        let (first, mut end) = match (gap.constant(), len.constant()) {
+            (Some(0), Some(len)) => self.skip_even(block, len)?,
+            _ => (0, self.start),
+        };
+        for i in first..self.mappings {
             let start = end.checked_add(gap.get(i))?;
             end = start.checked_add(len.get(i))?.checked_add(1).filter(|&end| end <= BLOCKS_MAX)?;
             if end <= block {
@@ -173,6 +176,16 @@ impl Chunk<'_> {
             }
         }
         Some(())
+    }
+
+    /// Of mappings of equal length (less one) that follow one another: the first that ends behind `block`, and where it
+    /// starts.
+    fn skip_even(&self, block: u64, len: u64) -> Option<(usize, u64)> {
+        let len = len.checked_add(1)?;
+        let all = len.checked_mul(self.mappings as u64)?;
+        self.start.checked_add(all).filter(|&end| end <= BLOCKS_MAX)?;
+        let skipped = (block.saturating_sub(self.start) / len).min(self.mappings as u64);
+        Some((skipped as usize, self.start + skipped * len))
     }
 }
 

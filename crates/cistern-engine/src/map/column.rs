@@ -11,6 +11,8 @@ use super::varint;
 /// few neighbours, large enough that the column heads cost about two bits per mapping.
 pub(super) const CHUNK_MAPPINGS_MAX: usize = 128;
 
+/// Widest values that lie whole in the 8 bytes from the byte in which they begin.
+const NARROW_BITS: usize = 57;
 /// Bytes that hold any value from the byte in which it begins: 64 bits and 7 before them, rounded up to a word.
 const WINDOW_BYTES: usize = 16;
 
@@ -69,6 +71,10 @@ impl Column<'_> {
             return base;
         }
         let (at, shift) = (i * width / 8, i * width % 8);
+        let mask = u64::MAX >> (64 - width);
+        if let Some(window) = packed[at..].first_chunk::<8>().filter(|_| width <= NARROW_BITS) {
+            return base.wrapping_add((u64::from_le_bytes(*window) >> shift) & mask);
+        }
         let bits = match packed[at..].first_chunk::<WINDOW_BYTES>() {
             Some(window) => u128::from_le_bytes(*window),
             None => {
@@ -78,7 +84,12 @@ impl Column<'_> {
             }
         };
         // Wraps only on bytes that no writer made; the caller checks what the values mean.
-        base.wrapping_add((bits >> shift) as u64 & (u64::MAX >> (64 - width)))
+        base.wrapping_add((bits >> shift) as u64 & mask)
+    }
+
+    /// The one value of all, where they are the same.
+    pub(super) fn constant(&self) -> Option<u64> {
+        (self.width == 0).then_some(self.base)
     }
 }
 
