@@ -107,7 +107,7 @@ fn mistakes_in_the_settings_file() {
     assert!(text.contains("c.toml") && text.contains("did you mean 'max-dirty-age'?"), "{text}");
     let (code, text) = with("journal-size = '1K'");
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("journal-size") && text.contains("128 MiB"), "{text}");
+    assert!(text.contains("journal-size") && text.contains("16 MiB"), "{text}");
     assert!(!home.path().join("tank").exists());
     assert_fails(&["--config", "missing.toml", "status"], 4, &["missing.toml"]);
 }
