@@ -31,7 +31,7 @@ const PLACE_TRIES_MAX: usize = 8;
 
 /// Bodies from this size on are written past the page cache.
 const DIRECT_BYTES_MIN: usize = 1 << 20;
-/// They pass through aligned memory of this size.
+/// They are written so much at a time, through aligned memory of this size if need be.
 const BOUNCE_BYTES: usize = 1 << 20;
 
 /// What is made is its owner's alone: without encryption the files are the volume's data.
@@ -91,18 +91,25 @@ impl Temp {
         self.file.write_all(rest)
     }
 
-    /// Writes the whole blocks of a body through aligned memory; gives how many bytes that were. Gives way to
-    /// those who sync on this file system.
+    /// Writes the whole blocks of a body, through aligned memory where it does not lie in such; gives how many bytes that
+    /// were. Gives way to those who sync on this file system.
     fn fill_direct(&mut self, root: &Root, body: &[u8]) -> io::Result<usize> {
         let whole = body.len() - body.len() % ALIGN_BYTES;
-        let mut bounce = AlignedBuf::zeroed(BOUNCE_BYTES);
+        let mut bounce = None;
         let mut rest = &body[..whole];
         while !rest.is_empty() {
             let gives_way = root.courtesy.is_due(root.env.now());
             let most = if gives_way { SMALL_PIECE_BYTES } else { BOUNCE_BYTES };
             let (part, behind) = rest.split_at(rest.len().min(most));
-            bounce[..part.len()].copy_from_slice(part);
-            let mut write = || self.file.write_all(&bounce[..part.len()]);
+            let aligned = match part.as_ptr().align_offset(ALIGN_BYTES) {
+                0 => part,
+                _ => {
+                    let bounce = bounce.get_or_insert_with(|| AlignedBuf::zeroed(BOUNCE_BYTES));
+                    bounce[..part.len()].copy_from_slice(part);
+                    &bounce[..part.len()]
+                }
+            };
+            let mut write = || self.file.write_all(aligned);
             if gives_way { root.courtesy.give_way(&root.env, write) } else { write() }?;
             rest = behind;
         }
