@@ -101,7 +101,8 @@ impl Courtesy {
         new
     }
 
-    /// Somebody waited from `began` to `now` for a sync.
+    /// Somebody waited from `began` to `now` for a sync of the disk, and not in vain: one that found nothing to do would make
+    /// all others look slow.
     pub fn synced(&self, began: Duration, now: Duration) {
         lock(&self.syncs).note(now, now.saturating_sub(began));
     }

@@ -44,12 +44,7 @@ impl Ring {
 
     /// Reads `blocks` from `pos` on, on a thread that may wait for the disk.
     pub async fn load(&self, env: &Env, pos: u64, blocks: u64) -> Result<AlignedBuf> {
-        let ring = self.clone();
-        env.blocking(async move {
-            let mut out = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
-            ring.read(pos, &mut out).await.map(|()| out)
-        })
-        .await
+        self.load_into(env, pos, blocks, AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES)).await
     }
 
     /// The same into the beginning of a buffer that has been there before.

@@ -23,7 +23,7 @@ use crate::{
 /// meanwhile waits about two milliseconds.
 const BATCH_BLOCKS_MAX: u64 = 1024;
 /// Groups of one batch: bounds the writer's memory for headers (256 KiB).
-pub(super) const BATCH_GROUPS_MAX: usize = 64;
+const BATCH_GROUPS_MAX: usize = 64;
 /// Blocks that are worth a write of their own (512 KiB) while nobody flushes: each write costs the processor as much as
 /// copying a hundred KiB.
 const FULL_WRITE_BLOCKS: u64 = 128;

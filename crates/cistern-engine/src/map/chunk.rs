@@ -223,6 +223,28 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Of mappings of one length that follow one another, a lookup gives the one that covers its block, as a walk
+        /// does: nothing behind the last, the first for what lies before it.
+        #[test]
+        fn even_mappings_are_found_without_a_walk(count in 1..=CHUNK_MAPPINGS_MAX, len in 1u64..=16, start in 16u64..1000,
+                                                  block in 0u64..3100) {
+            let frame = |n: u64| FrameRef { seq: Seq(3), offset: 4096 * n as u32, stored: 4096, index: 0 };
+            let all: Vec<Mapping> = (0..count as u64)
+                .map(|n| Mapping {
+                    extent: Extent::new(start + n * len, len),
+                    birth: Seq(3),
+                    place: Place::Frame(frame(n)),
+                })
+                .collect();
+            let mut bytes = Vec::new();
+            put(&all, 0, &mut bytes);
+            let chunk = take(&mut &bytes[..], 0).expect("a chunk");
+            let mut found = Vec::new();
+            chunk.decode(block, block + 1, &mut found).expect("well-formed");
+            let walked = all.iter().find(|m| m.extent.end() > block);
+            prop_assert_eq!(found.first(), walked);
+        }
+
         /// Whatever may be in the map comes back from a chunk as it was.
         #[test]
         fn comes_back(mappings in mappings(1..=CHUNK_MAPPINGS_MAX)) {

@@ -53,23 +53,17 @@ pub async fn open_all(
 ) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
     let finding = plan.volumes.iter().map(|volume| find_or_create(env, plan, scheduler, volume));
     let found = try_join_all(finding).await?;
-    let settings = &plan.settings;
-    let cached: Vec<&Found> = found
-        .iter()
-        .zip(&plan.volumes)
-        .filter(|(_, volume)| wants_cache(settings, volume))
-        .map(|(found, _)| found)
-        .collect();
+    let cached: Vec<&Found> = found.iter().filter(|found| found.wants_cache).collect();
     let sizes: Option<Vec<u64>> = cached.iter().map(|found| found.size_bytes).collect();
     let cache = match cached.is_empty() {
         true => None,
-        false => open_cache(env, settings, sizes.map(|sizes| sizes.iter().sum())).await?,
+        false => open_cache(env, &plan.settings, sizes.map(|sizes| sizes.iter().sum())).await?,
     };
     let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
     let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
     let opener = Opener { env, plan, cache: cache.clone(), memory_bytes, recoveries };
     let volumes = plan.volumes.iter().zip(found);
-    let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found.store, doors))).await;
+    let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
     match failed.into_iter().find_map(Result::err) {
@@ -86,6 +80,7 @@ struct Found {
     store: OpenStore,
     /// `None`: sealed, as long as there is no key.
     size_bytes: Option<u64>,
+    wants_cache: bool,
 }
 
 async fn find_or_create(
@@ -94,10 +89,11 @@ async fn find_or_create(
     scheduler: &Arc<Scheduler>,
     volume: &VolumeUrl,
 ) -> Outcome<Found> {
+    let wants_cache = wants_cache(&plan.settings, volume);
     let found = match volume.open_scheduled(env, scheduler).await {
         Ok(store) => admin::info(env, &store.store, &KeySource::None)
             .await
-            .map(|info| Found { store, size_bytes: info.state.map(|state| state.size_bytes) })
+            .map(|info| Found { store, size_bytes: info.state.map(|state| state.size_bytes), wants_cache })
             .map_err(|e| volume.explain(e)),
         Err(failure) => Err(failure),
     };
@@ -109,7 +105,7 @@ async fn find_or_create(
             make(env, volume, options, Probing::Clouds).await?;
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
             let store = volume.open_scheduled(env, scheduler).await?;
-            Ok(Found { store, size_bytes: Some(size_bytes) })
+            Ok(Found { store, size_bytes: Some(size_bytes), wants_cache })
         }
         (found, _) => found,
     }
@@ -125,8 +121,9 @@ struct Opener<'a> {
 }
 
 impl Opener<'_> {
-    async fn open(&self, volume: &VolumeUrl, store: OpenStore, doors: &Doors) -> Outcome<Served> {
-        let cache = self.cache.clone().filter(|_| wants_cache(&self.plan.settings, volume));
+    async fn open(&self, volume: &VolumeUrl, found: Found, doors: &Doors) -> Outcome<Served> {
+        let Found { store, wants_cache, .. } = found;
+        let cache = self.cache.clone().filter(|_| wants_cache);
         let opened = match self.plan.read_only {
             true => self.open_read_only(volume, &store.stores, cache).await.map(|v| (v, None)),
             false => {
