@@ -213,10 +213,12 @@ async fn the_hot_set_warms_a_new_cache() {
     read_hot(&volume).await;
     assert_eq!(fixture.gets(), before);
 
-    let volume = fixture.host.open_with(fixture.host.cache("third").await).await;
+    let cache = fixture.host.cache("third").await;
+    let volume = fixture.host.open_with(cache.clone()).await;
     for mib in 0..16 {
         read(&volume, mib * MIB, MIB).await;
     }
+    cache.close().await; // what was read is in the index
     close(volume).await;
     let second = fixture.hot_sets().await;
     assert!(second.len() == 1 && second > first, "{second:?} replaces {first:?}");
@@ -229,9 +231,11 @@ async fn a_bad_hot_set_is_ignored() {
     let name = fixture.hot_sets().await.remove(0);
     fixture.host.store.put(&name, Bytes::from_static(b"rubbish")).await.expect("put");
     fixture.host.store.put("hot/not-ours", Bytes::new()).await.expect("put");
-    let volume = fixture.host.open_with(fixture.host.cache("second").await).await;
+    let cache = fixture.host.cache("second").await;
+    let volume = fixture.host.open_with(cache.clone()).await;
     assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::Corrupt { .. })));
     read_hot(&volume).await;
+    cache.close().await; // what was read is in the index
     close(volume).await;
     let left = fixture.hot_sets().await;
     assert!(
