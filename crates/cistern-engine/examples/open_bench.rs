@@ -153,7 +153,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let keys = claimed.writer.keys();
     let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
     claimed.writer.put_checkpoint(checkpoint.covered, body).await?;
-    claimed.writer.release(VOLUME_BYTES).await
+    claimed.slots.release(VOLUME_BYTES).await
 }
 
 fn segment_mappings(seq: Seq, random: &mut u64) -> Vec<Mapping> {

@@ -134,3 +134,6 @@ async fn report<T>(task: impl Future<Output = T>, send: oneshot::Sender<T>) {
 }
 
 pub mod real;
+mod stop;
+
+pub use stop::{Stop, StopOnDrop};

@@ -1,6 +1,6 @@
 //! The log: the one door through which anything joins a volume.
 //!
-//! Owns epochs, claims, ordered commits, checkpoints. A segment is committed when it is in the
+//! Owns epochs, claims, ordered commits ([`Publisher`]), checkpoints. A segment is committed when it is in the
 //! store and the [`walk`] of every reader applies it (docs/design/engine.md, "The log is chained by
 //! journal ranges"). Never deletes, never looks inside data.
 
@@ -8,19 +8,27 @@ pub mod checkpoint;
 pub mod hot;
 pub mod identity;
 pub mod keys;
+pub mod uploads;
 pub mod usage;
 pub mod wrapping;
 
 mod append;
 mod claim;
 mod committed;
+mod entry;
 mod presence;
+mod publish;
+#[cfg(test)]
+mod publish_tests;
 mod walk;
 
-pub use append::{Appended, LogWriter};
+pub use append::{LogWriter, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
     read_committed, read_entry, read_identity,
 };
+pub use entry::{Commit, NewEntry, NewSegment, Offer};
+pub use publish::{Ended, Offerer, Published, Publisher};
+pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};

@@ -1,8 +1,8 @@
-//! Write-back: journal ranges become segments, in parallel, and are committed in order.
+//! Write-back: journal ranges become segments, which are offered to the log.
 //!
-//! Owns the decision when to seal, the window of uploads, and the checkpoints behind them. Only
+//! Owns the decision when to seal and what, and the checkpoints behind the commits. Only
 //! durable journal positions are packed, so a crash never finds the store ahead of the journal.
-//! Never decides what is dirty: whoever owns the dirty index is told by [`Commit`].
+//! Never decides what is dirty, and never commits: the log does ([`crate::log::Publisher`]).
 
 mod age;
 mod bases;
@@ -14,15 +14,16 @@ mod pack;
 pub mod pi;
 mod points;
 pub mod policy;
-mod uploads;
+mod range;
 mod usage;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bytes::Bytes;
+use async_trait::async_trait;
 
 pub use bases::Bases;
 pub use control::{Control, Shown, Tuning};
+use points::Points;
 pub use points::SegmentCounts;
 
 use crate::{
@@ -30,35 +31,13 @@ use crate::{
     codec::Compression,
     courtesy::Courtesy,
     damage::Damage,
-    env::{Env, Task},
+    env::{Env, StopOnDrop, Task},
     journal::Journal,
-    log::{LogWriter, Walk, checkpoint::UsageRef},
+    log::{Commit, Ended, LogWriter, NewEntry, Publisher, Slots, Walk, checkpoint::UsageRef},
     map::Map,
     store::Stores,
-    units::{Epoch, JournalPos, Mapping, Seq},
+    units::{Epoch, Seq},
 };
-
-/// A segment that is committed: what it holds and which journal range it makes superfluous.
-pub struct CommittedSegment<'a> {
-    pub seq: Seq,
-    pub mappings: &'a [Mapping],
-    /// Blocks of which its range holds sectors, and which could not be completed: they are lost.
-    pub left_out: &'a [u64],
-    /// Its journal range.
-    pub from: JournalPos,
-    pub to: JournalPos,
-    /// The object as it lies in the store.
-    pub body: &'a Bytes,
-}
-
-/// Whoever reads from journal and map has to be told in the order of commits.
-pub trait Commit: Send + Sync + 'static {
-    /// Puts the mappings into the map and forgets dirty blocks before `to`, atomically for a reader of
-    /// any block. On return the journal before `to` may be reused.
-    fn commit(&self, segment: CommittedSegment<'_>);
-    /// The volume can not go on.
-    fn latch(&self, cause: Error);
-}
 
 /// How a write-back is to behave.
 #[derive(Clone)]
@@ -76,14 +55,8 @@ pub struct WriteBack {
     merger: Task<()>,
     /// A volume that is dropped without being closed ends its tasks too.
     stop_on_drop: StopOnDrop,
-}
-
-struct StopOnDrop(Arc<Control>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
+    /// Behind that, so that nobody takes its end for a failure.
+    publisher: Publisher,
 }
 
 /// What a write-back works with.
@@ -108,9 +81,37 @@ pub struct Parts {
     pub damage: Arc<Damage>,
 }
 
+/// Who is told of commits: the volume, then what keeps its map.
+struct Told {
+    volume: Arc<dyn Commit>,
+    points: Points,
+    map: Arc<Map>,
+}
+
+#[async_trait]
+impl Commit for Told {
+    fn commit(&self, seq: Seq, entry: &NewEntry) {
+        self.volume.commit(seq, entry);
+        self.points.committed(seq, entry, &self.map);
+    }
+
+    async fn room(&self) {
+        self.points.room(|| self.map.tables_len()).await;
+    }
+
+    fn latch(&self, cause: Error) {
+        self.volume.latch(cause);
+    }
+}
+
 impl WriteBack {
     /// Starts packing from the walk's journal position.
-    pub fn start(parts: Parts, options: WriteBackOptions, commit: Arc<dyn Commit>) -> WriteBack {
+    pub fn start(
+        parts: Parts,
+        slots: Slots,
+        options: WriteBackOptions,
+        volume: Arc<dyn Commit>,
+    ) -> WriteBack {
         let control = Arc::new(Control::new(parts.walk.journal_pos, options.tuning));
         let (maintainer, points, frozen) = maintain::Maintainer::new(&parts);
         let maintainer = Arc::new(maintainer);
@@ -121,15 +122,17 @@ impl WriteBack {
                 control.unless_stopped(maintainer.run(frozen, &control)).await;
             }
         });
+        let told = Told { volume, points, map: parts.map.clone() };
+        let publisher = Publisher::start(&env, slots, Arc::new(told));
         let flow = env.spawn("write-back", {
-            let control = control.clone();
+            let (control, offerer) = (control.clone(), publisher.offerer());
             async move {
-                let flow = flow::Flow::new(parts, options, control.clone(), commit, points);
+                let flow = flow::Flow::new(parts, options, control.clone(), offerer);
                 control.unless_stopped(flow.run()).await;
             }
         });
-        let stop_on_drop = StopOnDrop(control.clone());
-        WriteBack { control, maintainer, flow, merger, stop_on_drop }
+        let stop_on_drop = StopOnDrop(control.stop().clone());
+        WriteBack { control, maintainer, flow, merger, stop_on_drop, publisher }
     }
 
     pub fn control(&self) -> &Arc<Control> {
@@ -137,22 +140,25 @@ impl WriteBack {
     }
 
     /// Stops packing and uploading at once. What is not committed stays in the journal.
-    pub async fn stop(self) -> Stopped {
+    pub async fn stop(self) -> Result<Stopped> {
         drop(self.stop_on_drop);
         self.flow.await;
         self.merger.await;
-        Stopped { maintainer: self.maintainer }
+        let ended = self.publisher.stop().await?;
+        Ok(Stopped { maintainer: self.maintainer, ended })
     }
 }
 
 /// A write-back at rest.
 pub struct Stopped {
     maintainer: Arc<maintain::Maintainer>,
+    ended: Ended,
 }
 
 impl Stopped {
-    /// Writes a last checkpoint that covers everything committed, so that the next opening is short.
-    pub async fn checkpoint(&self) -> Result<()> {
-        self.maintainer.checkpoint_all().await
+    /// Everything is committed: the last checkpoint covers it, so that the next opening is short. Then the epoch ends.
+    pub async fn release(self, size_bytes: u64) -> Result<()> {
+        self.maintainer.checkpoint_all().await?;
+        self.ended.release(size_bytes).await
     }
 }

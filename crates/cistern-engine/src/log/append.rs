@@ -1,15 +1,12 @@
-//! Appending to the log: sealed slots, resolved one by one, committed in order.
+//! Appending to the log: slots are given out once, and resolved one by one.
 //!
-//! A slot is a seq that this process hands out for one content and never for another. A copy of the process (a restored
+//! A slot is a seq that this process gives out for one content and never for another: [`Slots`] is not copied. A copy of the process (a restored
 //! snapshot, a cloned machine) may seal other content for it, under the same key; the nonce of the sealing then
 //! differs, and tells whose object lies there. [`LogWriter::append`] returns only when it is known what the slot
-//! holds. The caller commits slots in order, and after the loss of one it gives up the later ones.
+//! holds. What follows from that is decided in [`super::publish`], the only caller.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -38,7 +35,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What became of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub(super) enum Appended {
     /// The slot holds our content.
     Ours,
     /// A late object of a fenced writer or of a removed volume took the slot: it is void, ours has to go further on.
@@ -57,27 +54,67 @@ struct Inner {
     keys: VolumeKeys,
     epoch: Epoch,
     salt: Salt,
-    next_seq: AtomicU64,
     presence: Presence,
     /// The last trouble with the store and when it was, for `status`.
     trouble: Mutex<Option<(String, Duration)>>,
 }
 
+/// The slots of an epoch that are left. There is one of it, so no seq is given out twice.
+pub struct Slots {
+    log: LogWriter,
+    next: Seq,
+}
+
+impl Slots {
+    /// The seq of the next slot.
+    pub(super) fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Who appends to them.
+    pub(super) fn log(&self) -> &LogWriter {
+        &self.log
+    }
+
+    /// Gives out the next slot, for one content only.
+    pub(super) fn give_out(&mut self) -> Slot {
+        let Inner { env, keys, epoch, salt, .. } = &*self.log.inner;
+        let seq = self.next;
+        self.next = seq.next();
+        let nonce = SealNonce(env.random_bytes());
+        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
+    }
+
+    /// Ends the epoch. Only after everything of it is committed, and if anything was offered, by the publisher's
+    /// [`release`](super::Ended::release).
+    pub async fn release(mut self, size_bytes: u64) -> Result<()> {
+        loop {
+            let slot = self.give_out();
+            let Inner { env, keys, .. } = &*self.log.inner;
+            let release = Release { wall_ms: env.wall_ms(), size_bytes };
+            let body = encode_release(keys.key.as_deref(), &slot, &release);
+            if self.log.append(&slot, body).await? == Appended::Ours {
+                return Ok(());
+            }
+        }
+    }
+}
+
 impl LogWriter {
     /// The volume was just seen, with everything before `next` in its log.
-    pub(super) fn new(
+    pub(super) fn claimed(
         env: Env,
         stores: &Stores,
         keys: VolumeKeys,
         epoch: Epoch,
         salt: Salt,
         next: Seq,
-    ) -> LogWriter {
-        let (store, next_seq, trouble) =
-            (stores.write_back.clone(), AtomicU64::new(next.0), Mutex::new(None));
+    ) -> (LogWriter, Slots) {
+        let (store, trouble) = (stores.write_back.clone(), Mutex::new(None));
         let (failures, newest) = (stores.failures.clone(), Seq(next.0 - 1));
         let presence = Presence::new(env.clone(), store.clone(), failures, keys.volume, newest);
-        LogWriter { inner: Arc::new(Inner { env, store, keys, epoch, salt, next_seq, presence, trouble }) }
+        let log = LogWriter { inner: Arc::new(Inner { env, store, keys, epoch, salt, presence, trouble }) };
+        (log.clone(), Slots { log, next })
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -98,24 +135,21 @@ impl LogWriter {
         self.inner.trouble.lock().expect("no panic under this lock").clone()
     }
 
-    /// Hands out the next slot, for one content only.
-    pub fn next_slot(&self) -> Slot {
-        let seq = Seq(self.inner.next_seq.fetch_add(1, Ordering::Relaxed));
-        let Inner { env, keys, epoch, salt, .. } = &*self.inner;
-        let nonce = SealNonce(env.random_bytes());
-        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
-    }
-
     /// Puts `body` into its slot and returns when it is known what the slot holds. Tries for as long
     /// as the store is away.
     ///
     /// # Errors
     /// `Fenced` when another writer's claim or object of a later epoch is there; `Copied` when an object of this
     /// epoch is there that was not sealed here; `Gone` when the volume is not.
-    pub async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
+    pub(super) async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let Inner { env, store, .. } = &*self.inner;
         let key = keys::entry(slot.seq);
         let ours = read_head(slot.seq, &body)?;
+        debug_assert_eq!(
+            (ours.epoch, ours.salt),
+            (slot.epoch, slot.salt),
+            "an object is sealed for its slot"
+        );
         let began = env.now();
         loop {
             self.confirm(false).await?;
@@ -246,19 +280,6 @@ impl LogWriter {
     pub async fn put_unique(&self, key: &str, body: Bytes) -> Result<()> {
         match self.inner.store.put_if_absent(key, body).await? {
             Put::Created | Put::Exists => Ok(()),
-        }
-    }
-
-    /// Ends the epoch. Only after everything of it is committed.
-    pub async fn release(&self, size_bytes: u64) -> Result<()> {
-        let Inner { env, keys, .. } = &*self.inner;
-        loop {
-            let slot = self.next_slot();
-            let release = Release { wall_ms: env.wall_ms(), size_bytes };
-            let body = encode_release(keys.key.as_deref(), &slot, &release);
-            if self.append(&slot, body).await? == Appended::Ours {
-                return Ok(());
-            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     env::Env,
     journal::format::CLAIMS_MAX,
     log::{
-        LogWriter, VolumeKeys, Walk,
+        LogWriter, Slots, VolumeKeys, Walk,
         checkpoint::LastClaim,
         committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
@@ -77,6 +77,8 @@ pub struct ClaimRequest {
 /// A volume taken. Its epoch goes on in the journal at hand, from `committed.walk.mark()`.
 pub struct Claimed {
     pub writer: LogWriter,
+    /// For the one publisher of the epoch.
+    pub slots: Slots,
     pub committed: Committed,
 }
 
@@ -159,8 +161,8 @@ impl Attempt {
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
         let next = committed.walk.seq.next();
-        let writer = LogWriter::new(env.clone(), stores, keys.clone(), epoch, salt, next);
-        Ok(Some(Claimed { writer, committed }))
+        let (writer, slots) = LogWriter::claimed(env.clone(), stores, keys.clone(), epoch, salt, next);
+        Ok(Some(Claimed { writer, slots, committed }))
     }
 }
 

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    Error, Result,
+    Error,
     units::BLOCK_BYTES,
     volume::{CloseReport, Volume, VolumeStatus, live, write::Writer},
-    writeback::Stopped,
 };
 
 /// How long the last checkpoint and the release may take beyond draining.
@@ -44,23 +43,19 @@ impl Writer {
         };
         let stopped = running.stop().await;
         let journal_closed = self.core.journal.close().await;
-        let finished = match (drained, journal_closed) {
-            (Ok(()), Ok(())) => match self.env.timeout(FINISH_LIMIT, self.finish(stopped)).await {
+        let size = self.size_bytes();
+        // Everything is committed and the journal says so: the last checkpoint, then the release.
+        let finished = match (drained.and(stopped), journal_closed) {
+            (Ok(stopped), Ok(())) => match self.env.timeout(FINISH_LIMIT, stopped.release(size)).await {
                 Some(result) => result,
                 None => Err(Error::Unreachable("the volume could not be released in time".into())),
             },
-            (drained, journal_closed) => journal_closed.and(drained),
+            (drained, journal_closed) => journal_closed.and(drained.map(drop)),
         };
         if let Err(gone @ Error::Gone(_)) = &finished {
             self.core.stopped_by(gone.clone());
         }
         self.report(finished.err())
-    }
-
-    /// Everything is committed and the journal says so: the last checkpoint, then the release.
-    async fn finish(&self, stopped: Stopped) -> Result<()> {
-        stopped.checkpoint().await?;
-        self.log.release(self.size_bytes()).await
     }
 
     fn report(&self, failure: Option<Error>) -> CloseReport {

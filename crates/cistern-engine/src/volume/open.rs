@@ -22,7 +22,8 @@ use crate::{
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
+        AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, LogWriter, Prospect, Slots,
+        VolumeKeys,
         identity::Identity,
         keys, look, read_committed, read_identity,
         wrapping::{Wrapping, put_wrapping},
@@ -153,7 +154,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
-    let Claimed { writer: log, committed } = claimed;
+    let Claimed { writer: log, slots, committed } = claimed;
     let start = committed.walk.journal_pos;
 
     let parts =
@@ -173,7 +174,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
     let bases = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let options = WriteBackOptions { compression: identity.compression, tuning };
-    let write_back = start_write_back(&o, options, committed, &core, &log, (bases, damage.clone()));
+    let write_back = start_write_back(&o, options, committed, &core, (&log, slots), (bases, damage.clone()));
     let control = write_back.control().clone();
     control.note_append(start, journal.appended(), o.env.now());
     tracing::info!(
@@ -219,7 +220,7 @@ fn start_write_back(
     options: WriteBackOptions,
     committed: Committed,
     core: &Arc<Core>,
-    log: &crate::log::LogWriter,
+    (log, slots): (&LogWriter, Slots),
     (bases, damage): (Arc<CommittedBlocks>, Arc<Damage>),
 ) -> WriteBack {
     let Committed { checkpoint, walk, applied, .. } = committed;
@@ -237,7 +238,7 @@ fn start_write_back(
         applied: applied.iter().map(counts).collect::<BTreeMap<_, _>>(),
         damage,
     };
-    WriteBack::start(parts, options, core.clone())
+    WriteBack::start(parts, slots, options, core.clone())
 }
 
 fn counts(segment: &AppliedSegment) -> (Seq, SegmentCounts) {

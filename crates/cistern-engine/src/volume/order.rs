@@ -16,6 +16,7 @@ use crate::{
     Error, Result,
     cache::{CacheKey, ChunkCache},
     journal::{AppendError, Journal, Record},
+    log::{Commit, NewEntry, NewSegment},
     map::{Lookup, Map},
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
@@ -24,7 +25,6 @@ use crate::{
         locks::{Held, HeldExtents},
         pacing::Pacer,
     },
-    writeback::{Commit, CommittedSegment},
 };
 
 /// Mappings moved from the dirty index to the map under one hold of the lock (some 100 us). Then whoever waits
@@ -238,21 +238,31 @@ impl Core {
     }
 }
 
-impl Commit for Core {
-    fn commit(&self, segment: CommittedSegment<'_>) {
-        for batch in segment.mappings.chunks(COMMIT_BATCH) {
+impl Core {
+    /// Moves the blocks of a segment from the dirty index to the map, where they were not written again since.
+    fn commit_segment(&self, seq: Seq, segment: &NewSegment) {
+        let NewSegment { sealed, left_out, range, .. } = segment;
+        for batch in sealed.mappings.chunks(COMMIT_BATCH) {
             let mut order = self.order();
             self.map.insert(batch);
             for mapping in batch {
-                order.dirty.forget(mapping.extent, segment.to);
+                order.dirty.forget(mapping.extent, range.to.pos);
             }
             MutexGuard::unlock_fair(order);
         }
-        for &block in segment.left_out {
-            self.order().dirty.forget(Extent::new(block, 1), segment.to);
+        for &block in left_out {
+            self.order().dirty.forget(Extent::new(block, 1), range.to.pos);
         }
-        self.pacer.note_commit((segment.to.0 - segment.from.0) * BLOCK_BYTES as u64);
-        self.written.offer(segment.seq, segment.body);
+        self.pacer.note_commit((range.to.pos.0 - range.from.pos.0) * BLOCK_BYTES as u64);
+        self.written.offer(seq, &sealed.body);
+    }
+}
+
+impl Commit for Core {
+    fn commit(&self, seq: Seq, entry: &NewEntry) {
+        match entry {
+            NewEntry::Segment(segment) => self.commit_segment(seq, segment),
+        }
     }
 
     fn latch(&self, cause: Error) {

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     Error, Result,
+    env::Stop,
     units::{JournalPos, Seq},
     writeback::{
         age::Stamps,
@@ -59,7 +60,7 @@ pub struct Control {
     wake: Notify,
     committed: watch::Sender<JournalPos>,
     tuning: watch::Sender<Tuning>,
-    stopped: watch::Sender<bool>,
+    stop: Stop,
     in_flight: AtomicU64,
     /// The newest committed seq of this writer; 0 before the first.
     committed_seq: AtomicU64,
@@ -89,7 +90,7 @@ impl Control {
             wake: Notify::new(),
             committed: watch::Sender::new(committed),
             tuning: watch::Sender::new(tuning),
-            stopped: watch::Sender::new(false),
+            stop: Stop::new(),
             in_flight: AtomicU64::new(0),
             committed_seq: AtomicU64::new(0),
         }
@@ -195,17 +196,12 @@ impl Control {
 
     /// Runs `future` unless and until the write-back is stopped: then `None`, and it is dropped.
     pub async fn unless_stopped<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut stopped = self.stopped.subscribe();
-        tokio::select! {
-            biased;
-            _ = stopped.wait_for(|stopped| *stopped) => None,
-            out = future => Some(out),
-        }
+        self.stop.unless_stopped(future).await
     }
 
-    /// Stops everything at its next await point.
-    pub fn stop(&self) {
-        self.stopped.send_replace(true);
+    /// What stops the write-back.
+    pub(super) fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     pub(super) fn latch(&self, e: &Error) {

@@ -1,102 +1,74 @@
-//! The one task that packs journal ranges, keeps the window of uploads full and commits in order.
+//! The one task that decides when the next range of the journal is offered to the log, and how far it goes.
 //!
-//! Invariants: `packed` is where the next range begins; ranges in flight are consecutive and end
-//! there; only the front of the window is ever committed. A few segments are sealed ahead of their
-//! turn to be uploaded ([`Uploads`]), so the link never waits for a seal. When a fenced writer's late object took a
-//! slot, everything in flight is resolved and packed again at later slots.
+//! Invariants: `packed` is where the next range begins; ranges on their way are consecutive and end there; they are
+//! committed in order (the log's promise), so the journal is freed from its beginning on.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
-
-use bytes::Bytes;
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use crate::{
-    Error, Result,
+    Result,
     courtesy::Hurry,
-    env::Task,
     journal::Record,
-    log::Appended,
-    segment::{self, JournalRange, SealedSegment},
-    units::{BLOCK_BYTES, JournalPos, Mapping, Mark, Seq},
+    log::{Offerer, Published, Vacancy},
+    segment::{self, JournalRange},
+    units::{BLOCK_BYTES, JournalPos, Mark, Seq},
     writeback::{
-        Commit, CommittedSegment, Control, Parts, Shown, Tuning, WriteBackOptions,
-        bases::{Completed, complete},
+        Control, Parts, Shown, Tuning, WriteBackOptions,
         budget::Budget,
-        pack::{Load, has_sectors, pack, payload_bytes},
+        pack::payload_bytes,
         pi::Controller,
-        points::{Point, Points, SegmentCounts},
         policy::{Decision, Progress, Situation, decide, hurry},
-        uploads::Uploads,
+        range::Range,
     },
 };
 
-/// Segments sealed ahead of those on their way. Each of either holds its groups or its body:
-/// 16 MiB or a little more.
-const SEALED_AHEAD: usize = 1;
-/// Segments after which the memory table becomes a run and a checkpoint is written, so that an
-/// opening after a crash reads at most about this many footers.
-const SEGMENTS_PER_CHECKPOINT: u64 = 48;
 /// Records of one segment: each makes at most two mappings more than its own, far below what a footer holds.
 const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
-/// Mappings in the memory table at which it becomes a run earlier.
-const TABLE_MAPPINGS_MAX: usize = 400_000;
 
 pub struct Flow {
     parts: Parts,
     options: WriteBackOptions,
     control: Arc<Control>,
-    commit: Arc<dyn Commit>,
-    points: Points,
+    offerer: Offerer,
+    /// Asked for while there is something to offer.
+    vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
     packed: Mark,
     /// Size of the volume as of `packed`.
     size_bytes: u64,
-    window: VecDeque<InFlight>,
-    uploads: Arc<Uploads>,
+    on_their_way: VecDeque<OnItsWay>,
     controller: Controller,
     budget: Budget,
     hurry: Hurry,
-    since_checkpoint: u64,
 }
 
-struct InFlight {
-    seq: Seq,
-    range: JournalRange,
-    size_before: u64,
-    size_after: u64,
-    task: Task<Result<(Appended, Outcome)>>,
-}
-
-struct Outcome {
-    mappings: Vec<Mapping>,
-    left_out: Vec<u64>,
-    data_bytes: u64,
-    body: Bytes,
+struct OnItsWay {
+    from: JournalPos,
+    to: JournalPos,
+    published: Published,
 }
 
 impl Flow {
-    pub fn new(
-        parts: Parts,
-        options: WriteBackOptions,
-        control: Arc<Control>,
-        commit: Arc<dyn Commit>,
-        points: Points,
-    ) -> Flow {
+    pub fn new(parts: Parts, options: WriteBackOptions, control: Arc<Control>, offerer: Offerer) -> Flow {
         let (packed, size_bytes) = (parts.walk.mark(), parts.walk.size_bytes);
-        let since_checkpoint = parts.applied.len() as u64;
         let now = parts.env.now();
         Flow {
-            window: VecDeque::new(),
-            uploads: Arc::new(Uploads::new()),
+            offerer,
+            vacancy: None,
+            on_their_way: VecDeque::new(),
             controller: Controller::new(&options.tuning.goal(), now),
             budget: Budget::new(now),
             hurry: parts.courtesy.hurry(),
             parts,
             options,
             control,
-            commit,
-            points,
             packed,
             size_bytes,
-            since_checkpoint,
         }
     }
 
@@ -105,7 +77,7 @@ impl Flow {
         loop {
             if let Err(e) = self.turn().await {
                 // Requests are refused before anybody who waits for a commit hears why.
-                self.commit.latch(e.clone());
+                self.offerer.latch(e.clone());
                 self.control.latch(&e);
                 return;
             }
@@ -123,14 +95,15 @@ impl Flow {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
             wanted,
-            window_open: self.window.len() < self.uploads.limit() + SEALED_AHEAD,
             paused: tuning.paused,
             budget_wait,
             dirty_age_max: tuning.dirty_age_max,
             segment_bytes: tuning.segment_bytes(),
         });
-        if decision == Decision::Seal {
-            return self.seal(appended, &tuning).await;
+        match decision {
+            Decision::Seal if self.vacancy.is_none() => self.vacancy = Some(Box::pin(self.offerer.vacancy())),
+            Decision::Seal => {}
+            Decision::Wait | Decision::WaitFor(_) => self.vacancy = None,
         }
         let clean = appended == self.control.committed();
         let pause = async {
@@ -142,14 +115,24 @@ impl Flow {
             }
         };
         let front = async {
-            match self.window.front_mut() {
-                Some(front) => (&mut front.task).await,
+            match self.on_their_way.front_mut() {
+                Some(front) => (&mut front.published).await,
+                None => std::future::pending().await,
+            }
+        };
+        let vacancy = async {
+            match &mut self.vacancy {
+                Some(vacancy) => vacancy.await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            outcome = front => self.resolve(outcome.ok_or(Error::Closed)?).await,
+            committed = front => {
+                self.committed(committed?);
+                Ok(())
+            }
+            vacancy = vacancy => self.offer(vacancy, appended, &tuning).await,
             () = self.control.woken() => Ok(()),
             () = pause => Ok(()),
         }
@@ -165,7 +148,7 @@ impl Flow {
         self.controller.update(&tuning.goal(), now, dirty_bytes, follows);
         let rate = *self.controller.rate();
         let updated = self.controller.updated();
-        self.control.show(Shown { rate, updated, uploads_max: self.uploads.limit() });
+        self.control.show(Shown { rate, updated, uploads_max: self.offerer.uploads_max() });
         match dirty_bytes >= tuning.goal().unlimited_bytes {
             true => Duration::ZERO,
             false => self.budget.wait(rate.rate_bytes_per_s),
@@ -185,44 +168,25 @@ impl Flow {
         }));
     }
 
-    /// Packs the next range, up to a segment's worth, and sends it on its way.
-    async fn seal(&mut self, appended: JournalPos, tuning: &Tuning) -> Result<()> {
+    /// Offers the next range, up to a segment's worth.
+    async fn offer(&mut self, vacancy: Vacancy, appended: JournalPos, tuning: &Tuning) -> Result<()> {
+        self.vacancy = None;
         self.parts.journal.sync(appended).await?;
-        let load = self.load(tuning.segment_bytes()).await?;
-        let slot = self.parts.log.next_slot();
-        let (range, size_after) = (load.range, load.size_bytes);
-        let (env, log, compression) =
-            (self.parts.env.clone(), self.parts.log.clone(), self.options.compression);
-        let (control, uploads) = (self.control.clone(), self.uploads.clone());
-        let bases = self.parts.bases.clone();
-        let work = async move {
-            let keys = log.keys().clone();
-            let complete = match has_sectors(&load.groups) {
-                true => complete(&env, &*bases, &log, load.groups.clone()).await,
-                false => Completed::default(),
-            };
-            let left_out = complete.lost.clone();
-            let sealed = env.compute(move || pack(&load, &complete, &slot, &keys, compression)).await;
-            let SealedSegment { body, mappings, data_bytes } = sealed;
-            let upload = uploads.turn().await;
-            let began = env.now();
-            let appended = log.append(&slot, body.clone()).await?;
-            upload.ended(env.now().saturating_sub(began));
-            Ok((appended, Outcome { mappings, left_out, data_bytes, body }))
-        };
-        let task = self.parts.env.spawn("segment", async move {
-            control.unless_stopped(work).await.unwrap_or(Err(Error::Closed))
-        });
-        let (seq, size_before) = (slot.seq, self.size_bytes);
-        self.window.push_back(InFlight { seq, range, size_before, size_after, task });
-        self.size_bytes = size_after;
-        self.budget.spend((range.to.pos.0 - range.from.pos.0) * BLOCK_BYTES as u64);
-        self.set_packed(range.to);
+        let range = self.load(tuning.segment_bytes()).await?;
+        let JournalRange { from, to, .. } = range.range;
+        debug_assert_eq!(from, self.packed, "ranges are consecutive");
+        self.size_bytes = range.size_bytes;
+        self.packed = to;
+        self.budget.spend(range.bytes());
+        let published = self.offerer.offer(vacancy, Arc::new(range));
+        self.on_their_way.push_back(OnItsWay { from: from.pos, to: to.pos, published });
+        self.control.set_packed(to.pos);
+        self.control.set_in_flight(self.on_their_way.len());
         Ok(())
     }
 
     /// Reads the groups from `packed` on, until a segment is full or nothing durable is left.
-    async fn load(&self, segment_bytes: u64) -> Result<Load> {
+    async fn load(&self, segment_bytes: u64) -> Result<Range> {
         let journal = &self.parts.journal;
         let (from, durable) = (self.packed, journal.durable());
         let (mut to, mut data_bytes, mut records) = (from.pos, 0, 0);
@@ -252,63 +216,24 @@ impl Flow {
         }
         assert!(to > from.pos, "sealing was decided because something is unpacked, and it was synced");
         let to = journal.mark_at(to).expect("a group ends there that was written");
-        let range = JournalRange { journal: journal.id(), from, to };
-        Ok(Load { range, groups, size_bytes })
+        Ok(Range {
+            env: self.parts.env.clone(),
+            journal: journal.clone(),
+            bases: self.parts.bases.clone(),
+            log: self.parts.log.clone(),
+            compression: self.options.compression,
+            range: JournalRange { journal: journal.id(), from, to },
+            size_bytes,
+            loaded: Mutex::new(Some(groups)),
+        })
     }
 
-    /// The front of the window has its answer.
-    async fn resolve(&mut self, outcome: Result<(Appended, Outcome)>) -> Result<()> {
-        let front = self.window.pop_front().expect("its task just answered");
-        self.control.set_in_flight(self.window.len());
-        let (appended, outcome) = outcome?;
-        match appended {
-            Appended::Taken => self.pack_again(front).await,
-            Appended::Ours => self.commit(front, outcome).await,
-        }
-    }
-
-    async fn commit(&mut self, front: InFlight, outcome: Outcome) -> Result<()> {
-        let Mark { pos: to, chain } = front.range.to;
-        let Outcome { mappings, left_out, data_bytes, body } = outcome;
-        let (seq, from) = (front.seq, front.range.from.pos);
-        let segment =
-            CommittedSegment { seq, mappings: &mappings, left_out: &left_out, from, to, body: &body };
-        self.commit.commit(segment);
+    /// The front is committed: its part of the journal may be reused.
+    fn committed(&mut self, seq: Seq) {
+        let OnItsWay { from, to, .. } = self.on_their_way.pop_front().expect("it was just heard of");
+        debug_assert_eq!(from, self.control.committed(), "ranges are committed in order");
+        self.control.set_in_flight(self.on_their_way.len());
         self.parts.journal.free(to);
-        self.control.set_committed(front.seq, to, self.parts.journal.appended());
-        tracing::debug!(seq = front.seq.0, data_bytes, "committed");
-        self.since_checkpoint += 1;
-        let size_bytes = front.size_after;
-        let point = Point { covered: front.seq, journal_pos: to, journal_chain: chain, size_bytes };
-        self.points.note(point, SegmentCounts { data_bytes, mappings: mappings.len() as u64 });
-        let is_due = self.since_checkpoint >= SEGMENTS_PER_CHECKPOINT
-            || self.parts.map.table_len() >= TABLE_MAPPINGS_MAX;
-        if is_due && self.points.try_freeze(&self.parts.map, point) {
-            self.since_checkpoint = 0;
-        }
-        self.points.room(|| self.parts.map.tables_len()).await;
-        Ok(())
-    }
-
-    /// The front's slot was taken. Every later slot has to hold something before the log can go on
-    /// behind them, so all are resolved; then packing starts over where the front began.
-    async fn pack_again(&mut self, front: InFlight) -> Result<()> {
-        tracing::warn!(
-            seq = front.seq.0,
-            "a fenced writer's late object took this seq: packing again behind it"
-        );
-        for later in self.window.drain(..) {
-            later.task.await.ok_or(Error::Closed)??;
-        }
-        self.control.set_in_flight(0);
-        self.size_bytes = front.size_before;
-        self.set_packed(front.range.from);
-        Ok(())
-    }
-
-    fn set_packed(&mut self, packed: Mark) {
-        self.packed = packed;
-        self.control.set_packed(packed.pos);
-        self.control.set_in_flight(self.window.len());
+        self.control.set_committed(seq, to, self.parts.journal.appended());
     }
 }

@@ -1,4 +1,4 @@
-//! When to seal the next segment, how large it is, and how many are uploaded at once: pure decisions.
+//! When to seal the next segment, how large it is, and how much its upload hurries: pure decisions.
 
 use std::time::Duration;
 
@@ -11,28 +11,10 @@ const SEAL_AGE_SHARE: (u32, u32) = (3, 4);
 const SEGMENT_PART: u64 = 16;
 /// Bytes of the smallest full segment: below, requests cost more than they carry.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
-/// Segments uploaded at once, at least and at most. One alone would leave the link idle for a
-/// round trip after each.
-pub const UPLOADS: std::ops::RangeInclusive<usize> = 2..=6;
-/// An upload that takes longer than this shares its link with too many: fewer of them end sooner,
-/// and journal space comes back evenly.
-const UPLOAD_SLOW: Duration = Duration::from_secs(4);
-/// An upload that takes less than this leaves room for another beside it.
-const UPLOAD_QUICK: Duration = Duration::from_secs(2);
 
 /// Bytes of block data after which a segment is full, with so much room for dirty data.
 pub fn segment_bytes(room_bytes: u64) -> u64 {
     (room_bytes / SEGMENT_PART).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64)
-}
-
-/// How many segments to upload at once after one took `took` with `now` at once.
-pub fn uploads_after(now: usize, took: Duration) -> usize {
-    let next = match took {
-        t if t > UPLOAD_SLOW => now - 1,
-        t if t < UPLOAD_QUICK => now + 1,
-        _ => now,
-    };
-    next.clamp(*UPLOADS.start(), *UPLOADS.end())
 }
 
 /// What the decision is made from.
@@ -44,8 +26,6 @@ pub struct Situation {
     pub unpacked_age: Duration,
     /// Somebody waits for some of them to be committed.
     pub wanted: bool,
-    /// There is room in the upload window.
-    pub window_open: bool,
     /// The user holds write-back.
     pub paused: bool,
     /// Time until the rate allows another segment.
@@ -66,7 +46,7 @@ pub enum Decision {
 
 /// Decides. Age and wishes override the rate; a pause overrides everything.
 pub fn decide(s: &Situation) -> Decision {
-    if s.unpacked_blocks == 0 || !s.window_open || s.paused {
+    if s.unpacked_blocks == 0 || s.paused {
         return Decision::Wait;
     }
     let seal_age = s.dirty_age_max * SEAL_AGE_SHARE.0 / SEAL_AGE_SHARE.1;
@@ -116,7 +96,6 @@ mod tests {
         unpacked_blocks: 1,
         unpacked_age: Duration::from_secs(1),
         wanted: false,
-        window_open: true,
         paused: false,
         budget_wait: Duration::ZERO,
         dirty_age_max: Duration::from_secs(30),
@@ -160,21 +139,16 @@ mod tests {
         assert_eq!(hurry(&Progress { oldest: Duration::from_secs(27), ..calm }), 1.0);
     }
 
-    /// A full window, an empty journal or a pause means waiting for an event, without a timer.
+    /// An empty journal or a pause means waiting for an event, without a timer.
     #[test]
     fn waits_without_timer_when_nothing_can_be_done() {
-        assert_eq!(decide(&Situation { window_open: false, wanted: true, ..IDLE }), Decision::Wait);
         assert_eq!(decide(&Situation { unpacked_blocks: 0, wanted: true, ..IDLE }), Decision::Wait);
         assert_eq!(decide(&Situation { paused: true, wanted: true, ..FULL }), Decision::Wait);
     }
 
-    /// Slow uploads become fewer and quick ones more, within bounds; little room makes small segments.
+    /// Little room makes small segments.
     #[test]
-    fn uploads_and_segments_fit_the_link_and_the_room() {
-        let many = (0..20).fold(2, |n, _| uploads_after(n, Duration::from_millis(100)));
-        let few = (0..20).fold(6, |n, _| uploads_after(n, Duration::from_secs(60)));
-        assert_eq!((few, many), (*UPLOADS.start(), *UPLOADS.end()));
-        assert_eq!(uploads_after(4, Duration::from_secs(3)), 4);
+    fn segments_fit_the_room() {
         assert_eq!(segment_bytes(3 << 30), SEGMENT_DATA_BYTES_MAX as u64);
         assert_eq!(segment_bytes(96 << 20), 6 << 20);
         assert_eq!(segment_bytes(0), SEGMENT_BYTES_MIN);

@@ -9,11 +9,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use cistern_engine::{
+    log::uploads::{UPLOADS, uploads_after},
     volume::pacing::throttle::Throttle,
     writeback::{
         budget::Budget,
         pi::{Controller, Goal, Rate},
-        policy::{Decision, Situation, UPLOADS, decide, segment_bytes, uploads_after},
+        policy::{Decision, Situation, decide, segment_bytes},
     },
 };
 
@@ -191,13 +192,12 @@ impl World {
                 unpacked_blocks: (self.unpacked_bytes / 4096.0) as u64,
                 unpacked_age: self.now - oldest,
                 wanted: false,
-                window_open: self.window.len() <= self.uploads,
                 paused: false,
                 budget_wait: if unlimited { Duration::ZERO } else { self.budget.wait(rate) },
                 dirty_age_max: age_max,
                 segment_bytes: self.segment_bytes,
             });
-            if decision != Decision::Seal {
+            if decision != Decision::Seal || self.window.len() > self.uploads {
                 return;
             }
             let mut bytes = 0.0;

@@ -6,6 +6,7 @@ const APPEND: &str = "crates/cistern-engine/src/log/append.rs";
 const WALK: &str = "crates/cistern-engine/src/log/walk.rs";
 const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
 const WRAPPING: &str = "crates/cistern-engine/src/log/wrapping.rs";
+const PUBLISH: &str = "crates/cistern-engine/src/log/publish.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const PACK: &str = "crates/cistern-engine/src/writeback/pack.rs";
 const POLICY: &str = "crates/cistern-engine/src/writeback/policy.rs";
@@ -18,13 +19,25 @@ pub const MUTANTS: &[Mutant] = &[
         promise: "P2",
         story: "of two segments on their way the later one is committed first",
         changes: &[Change {
-            file: FLOW,
-            old: "        let clean = appended == self.control.committed();",
-            new: "        if self.window.len() >= 2 {\n            self.window.swap(0, 1);\n        }\n        \
-                  let clean = appended == self.control.committed();",
+            file: PUBLISH,
+            old: "            let front = async {\n",
+            new: "            if self.window.len() >= 2 {\n                self.window.swap(0, 1);\n            }\n            \
+                  let front = async {\n",
         }],
         test: None,
         simulation: seeds(20),
+    },
+    Mutant {
+        name: "offered-again-too-early",
+        promise: "P2",
+        story: "what goes behind a lost slot does not wait until every slot in between holds something",
+        changes: &[Change {
+            file: PUBLISH,
+            old: "            (&mut later.upload).await.ok_or(Error::Closed)??;",
+            new: "            let _ = later.seq;",
+        }],
+        test: test("-p cistern-engine --lib", "log::publish_tests::what_was_behind_a_lost_slot"),
+        simulation: None,
     },
     Mutant {
         name: "fence-is-ignored",
@@ -139,9 +152,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "journal space comes back when a segment is sealed, not when it is stored",
         changes: &[Change {
             file: FLOW,
-            old: "        let (seq, size_before) = (slot.seq, self.size_bytes);",
-            new: "        self.parts.journal.free(range.to);\n        \
-                  let (seq, size_before) = (slot.seq, self.size_bytes);",
+            old: "        self.size_bytes = range.size_bytes;",
+            new: "        self.parts.journal.free(to.pos);\n        self.size_bytes = range.size_bytes;",
         }],
         test: None,
         simulation: seeds(20),
@@ -189,8 +201,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a volume is released although not everything is in the store",
         changes: &[Change {
             file: CLOSE,
-            old: "            (drained, journal_closed) => journal_closed.and(drained),",
-            new: "            _ => self.log.release(self.size_bytes()).await,",
+            old: "        let finished = match (drained.and(stopped), journal_closed) {",
+            new: "        let _ = drained;\n        let finished = match (stopped, journal_closed) {",
         }],
         test: None,
         simulation: themed("crashes", 100),

@@ -1,0 +1,63 @@
+//! What joins a volume, and between whom it passes: whoever offers it, the publisher, whoever has to know.
+//!
+//! Every kind of entry is one variant of [`NewEntry`], so that nobody who is told of entries overlooks one.
+//! Knows nothing of slots that are lost or of who else offers: that is [`super::publish`].
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    segment::{JournalRange, SealedSegment, Slot},
+    units::Seq,
+};
+
+/// Something that somebody wants in the log.
+#[async_trait]
+pub trait Offer: Send + Sync + 'static {
+    /// Makes the object for a slot. Asked again, for a later slot, when the first one was lost: then what it made before
+    /// will never count. It may wait for as long as the store is away; everything behind it waits with it.
+    ///
+    /// # Errors
+    /// The slot can not be filled, and nothing behind it could ever be reached: the writer stops for good.
+    async fn seal(&self, slot: &Slot) -> Result<NewEntry>;
+}
+
+/// An entry made for its slot, by what it does to the volume.
+pub enum NewEntry {
+    /// A range of the journal.
+    Segment(NewSegment),
+}
+
+/// A segment of a range of the journal.
+pub struct NewSegment {
+    /// The object, and what it maps.
+    pub sealed: SealedSegment,
+    /// Blocks of which the range holds sectors, and which could not be completed: they are lost.
+    pub left_out: Vec<u64>,
+    pub range: JournalRange,
+    /// Size of the volume as of the end of the range.
+    pub size_bytes: u64,
+}
+
+impl NewEntry {
+    /// The object as it lies in the store.
+    pub fn body(&self) -> &Bytes {
+        match self {
+            NewEntry::Segment(segment) => &segment.sealed.body,
+        }
+    }
+}
+
+/// Whoever has to know what joins the volume, and when: in the order of the log, one entry at a time.
+#[async_trait]
+pub trait Commit: Send + Sync + 'static {
+    /// `entry` is in the store and everything before it is. On return the volume shows it, to every reader in
+    /// one instant for any block.
+    fn commit(&self, seq: Seq, entry: &NewEntry);
+    /// Returns once there is room for what another entry brings: at once, unless it is kept in memory. Nothing is
+    /// committed meanwhile.
+    async fn room(&self) {}
+    /// The volume can not go on. Called once, before anybody who waits for an entry hears why.
+    fn latch(&self, cause: Error);
+}

@@ -1,0 +1,288 @@
+//! Publication: the one place where entries join the log.
+//!
+//! Whoever has something for the log *offers* it ([`Offerer`]); one task gives out the slots, keeps the window of
+//! what is on its way, and commits in the order of the log ([`Commit`]).
+//!
+//! Invariants:
+//! - **Slots are filled.** A slot is given out when an offer is taken, and from then on the publisher alone sees to it:
+//!   whether the offerer still waits, stops or is dropped makes no difference. An offer that was not made has no slot.
+//!   Only the end of the publisher (the writer stops, or latches) leaves slots open, and behind those nothing follows.
+//! - **Slots chain.** Those in the window are consecutive, in the order of the offers, and the last one is the last that was
+//!   given out.
+//! - **Only the front is committed,** so what is committed has everything before it in the store.
+//! - **A lost slot moves all.** Where a fenced writer's late object took a slot, readers step over it, and what was
+//!   stored behind it is void. So every later slot is resolved first (a log has no gaps), and then everything in the window
+//!   is made again at later slots, in the same order.
+//! - **A failure latches.** Whatever can not be resolved (a fence, a copy of this writer) ends publication for all
+//!   offerers with the same error.
+//!
+//! Back-pressure: an offer needs a vacancy of the window ([`super::uploads`]). Vacancies go to who asked first: between two
+//! entries of an offerer that always wants more lies at most one window of others'. All entries are put at the priority
+//! of write-back, whoever offers them: what is committed in order must not wait for the less urgent.
+//!
+//! Never looks into an entry, and never decides what is worth offering.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    Error, Result,
+    env::{Env, Stop, StopOnDrop, Task},
+    log::{
+        append::{Appended, LogWriter, Slots},
+        entry::{Commit, NewEntry, Offer},
+        uploads::{Uploads, VACANCIES_MAX, Vacancy},
+    },
+    segment::Slot,
+    units::Seq,
+};
+
+/// The publisher of an epoch, to whom it belongs.
+pub struct Publisher {
+    offerer: Offerer,
+    task: Task<Ended>,
+    /// A volume that is dropped without being closed ends its publication too.
+    stop_on_drop: StopOnDrop,
+}
+
+/// Where entries are offered. Each flow has its own.
+#[derive(Clone)]
+pub struct Offerer {
+    shared: Arc<Shared>,
+    offers: mpsc::Sender<Offered>,
+}
+
+struct Shared {
+    uploads: Arc<Uploads>,
+    commit: Arc<dyn Commit>,
+    stop: Stop,
+    latched: OnceLock<Error>,
+}
+
+/// An entry that was offered. As a future it gives the seq at which it was committed, or why it will not be. Nothing
+/// changes when it is dropped.
+pub struct Published {
+    answer: oneshot::Receiver<Seq>,
+    shared: Arc<Shared>,
+}
+
+struct Offered {
+    offer: Arc<dyn Offer>,
+    vacancy: Vacancy,
+    answer: oneshot::Sender<Seq>,
+}
+
+impl Publisher {
+    /// Publishes from the first slot of an epoch on, and tells `commit`.
+    pub fn start(env: &Env, slots: Slots, commit: Arc<dyn Commit>) -> Publisher {
+        let (offers, queue) = mpsc::channel(VACANCIES_MAX);
+        let (stop, uploads) = (Stop::new(), Uploads::new());
+        let shared = Arc::new(Shared { uploads, commit, stop: stop.clone(), latched: OnceLock::new() });
+        let mut publication = Publication {
+            env: env.clone(),
+            settled: Seq(slots.next().0 - 1),
+            slots,
+            shared: shared.clone(),
+            queue,
+            window: VecDeque::new(),
+        };
+        let task = env.spawn("publisher", {
+            let stop = stop.clone();
+            async move {
+                stop.unless_stopped(publication.run()).await;
+                Ended { slots: publication.slots, settled: publication.settled }
+            }
+        });
+        Publisher { offerer: Offerer { shared, offers }, task, stop_on_drop: StopOnDrop(stop) }
+    }
+
+    pub fn offerer(&self) -> Offerer {
+        self.offerer.clone()
+    }
+
+    /// Ends publication at once: what is on its way may be in the store or not, and is not committed.
+    pub async fn stop(self) -> Result<Ended> {
+        drop(self.stop_on_drop);
+        self.task.await.ok_or(Error::Closed)
+    }
+}
+
+impl Offerer {
+    /// Waits for a vacancy, behind who asked before. Ask for one at a time, and only for what is at hand.
+    pub fn vacancy(&self) -> impl Future<Output = Vacancy> + Send + Sync + 'static {
+        let uploads = self.shared.uploads.clone();
+        async move { uploads.vacancy().await }
+    }
+
+    /// Offers an entry. It comes behind everything that was offered before, by whomever.
+    pub fn offer(&self, vacancy: Vacancy, offer: Arc<dyn Offer>) -> Published {
+        let (send, answer) = oneshot::channel();
+        let sent = self.offers.try_send(Offered { offer, vacancy, answer: send });
+        debug_assert!(
+            !matches!(sent, Err(mpsc::error::TrySendError::Full(_))),
+            "no more offers wait than there are vacancies"
+        );
+        Published { answer, shared: self.shared.clone() } // if nobody publishes any more, it says so
+    }
+
+    /// How many are uploaded at once.
+    pub fn uploads_max(&self) -> usize {
+        self.shared.uploads.limit()
+    }
+
+    /// An offerer can not go on, and the volume with it. The first cause stays.
+    pub fn latch(&self, cause: Error) {
+        self.shared.latch(cause);
+    }
+}
+
+impl Shared {
+    fn latch(&self, cause: Error) {
+        if self.latched.set(cause.clone()).is_ok() {
+            self.commit.latch(cause);
+        }
+        self.stop.stop();
+    }
+}
+
+impl Future for Published {
+    type Output = Result<Seq>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Seq>> {
+        let answer = Pin::new(&mut self.answer).poll(context);
+        answer.map(|answer| answer.map_err(|_| self.shared.latched.get().cloned().unwrap_or(Error::Closed)))
+    }
+}
+
+/// What the publisher's task works on.
+struct Publication {
+    env: Env,
+    slots: Slots,
+    /// Up to here it is known of every slot what it holds, and what is ours is committed or void.
+    settled: Seq,
+    shared: Arc<Shared>,
+    queue: mpsc::Receiver<Offered>,
+    window: VecDeque<InFlight>,
+}
+
+struct InFlight {
+    seq: Seq,
+    offered: Offered,
+    upload: Task<Result<(Appended, NewEntry)>>,
+}
+
+impl Publication {
+    /// Runs until something latches or nobody can offer any more; being stopped is the ordinary end.
+    async fn run(&mut self) {
+        if let Err(e) = self.publish().await {
+            self.shared.latch(e);
+        }
+    }
+
+    async fn publish(&mut self) -> Result<()> {
+        loop {
+            let front = async {
+                match self.window.front_mut() {
+                    Some(front) => (&mut front.upload).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                outcome = front => match outcome.ok_or(Error::Closed)?? {
+                    (Appended::Ours, entry) => self.commit(entry).await,
+                    (Appended::Taken, _) => self.offer_again().await?,
+                },
+                offered = self.queue.recv() => match offered {
+                    Some(offered) => self.take(offered),
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// Gives an offer its slot and sends it on its way.
+    fn take(&mut self, offered: Offered) {
+        let slot = self.slots.give_out();
+        let seq = slot.seq;
+        debug_assert_eq!(
+            seq.0,
+            self.settled.0 + self.window.len() as u64 + 1,
+            "slots chain: those in the window are all that are not settled"
+        );
+        let (env, log) = (self.env.clone(), self.slots.log().clone());
+        let (offer, uploads) = (offered.offer.clone(), self.shared.uploads.clone());
+        let stop = self.shared.stop.clone();
+        let upload = self.env.spawn("upload", async move {
+            let done = stop.unless_stopped(upload(&env, &log, &uploads, &slot, &*offer)).await;
+            done.unwrap_or(Err(Error::Closed))
+        });
+        self.window.push_back(InFlight { seq, offered, upload });
+    }
+
+    /// The front is in the store.
+    async fn commit(&mut self, entry: NewEntry) {
+        let InFlight { seq, offered, .. } = self.window.pop_front().expect("its upload just ended");
+        debug_assert_eq!(seq, self.settled.next(), "only the front is committed, and in order");
+        self.settled = seq;
+        self.shared.commit.commit(seq, &entry);
+        tracing::debug!(seq = seq.0, bytes = entry.body().len(), "committed");
+        let _ = offered.answer.send(seq); // an offerer that no longer waits is fine
+        drop(offered.vacancy);
+        self.shared.commit.room().await;
+    }
+
+    /// The front's slot was taken. Every later slot has to hold something before the log can go on behind them.
+    async fn offer_again(&mut self) -> Result<()> {
+        let front = self.window.front().map_or(0, |front| front.seq.0);
+        tracing::warn!(
+            seq = front,
+            "a fenced writer's late object took this seq: what is on its way goes behind it"
+        );
+        for later in self.window.iter_mut().skip(1) {
+            (&mut later.upload).await.ok_or(Error::Closed)??;
+        }
+        self.settled = Seq(self.slots.next().0 - 1);
+        for lost in mem::take(&mut self.window) {
+            self.take(lost.offered);
+        }
+        Ok(())
+    }
+}
+
+async fn upload(
+    env: &Env,
+    log: &LogWriter,
+    uploads: &Uploads,
+    slot: &Slot,
+    offer: &dyn Offer,
+) -> Result<(Appended, NewEntry)> {
+    let entry = offer.seal(slot).await?;
+    let upload = uploads.turn().await;
+    let began = env.now();
+    let appended = log.append(slot, entry.body().clone()).await?;
+    upload.ended(env.now().saturating_sub(began));
+    Ok((appended, entry))
+}
+
+/// Publication at rest: nothing joins the volume any more, but its writer's farewell.
+pub struct Ended {
+    slots: Slots,
+    settled: Seq,
+}
+
+impl Ended {
+    /// Ends the epoch. Only after everything that was offered is committed.
+    pub async fn release(self, size_bytes: u64) -> Result<()> {
+        assert_eq!(self.settled.next(), self.slots.next(), "no reader comes past a slot that is left open");
+        self.slots.release(size_bytes).await
+    }
+}

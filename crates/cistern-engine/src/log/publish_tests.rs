@@ -1,0 +1,379 @@
+//! The publisher against a store whose puts end when the test says so.
+
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{FutureExt, future::join_all};
+use tokio::sync::watch;
+
+use super::{
+    VolumeKeys,
+    append::LogWriter,
+    entry::{Commit, NewEntry, NewSegment, Offer},
+    keys,
+    publish::{Ended, Offerer, Published, Publisher},
+    uploads::{UPLOADS, VACANCIES_MAX},
+};
+use crate::{
+    Error, Result,
+    codec::Compression,
+    env::{Env, real::RealEnv},
+    segment::{Claim, JournalRange, SegmentBuilder, Slot, encode_claim, read_head},
+    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreResult, Stores},
+    units::{Chain, Epoch, Extent, JournalId, JournalPos, Mark, Salt, SealNonce, Seq, VolumeId},
+};
+
+const VOLUME: VolumeId = VolumeId(uuid::Uuid::from_u128(1));
+const JOURNAL: JournalId = JournalId(uuid::Uuid::from_u128(2));
+/// The first slot of the epoch, and the epoch.
+const FIRST: u64 = 10;
+const EPOCH: Epoch = Epoch(2);
+/// Entries that fit into the window before the first upload has ended.
+const WINDOW: usize = *UPLOADS.start() + 1;
+
+/// A store in which puts of some seqs hang.
+#[derive(Debug)]
+struct Gated {
+    inner: MemoryStore,
+    hanging: watch::Sender<BTreeSet<String>>,
+    /// What was put, in the order in which it began and ended.
+    events: Mutex<Vec<String>>,
+}
+
+impl Gated {
+    fn hang(&self, seq: u64) {
+        self.hanging.send_if_modified(|hanging| hanging.insert(keys::entry(Seq(seq))));
+    }
+
+    fn go_on(&self, seq: u64) {
+        self.hanging.send_if_modified(|hanging| hanging.remove(&keys::entry(Seq(seq))));
+    }
+
+    fn note(&self, what: &str, key: &str) {
+        self.events.lock().expect("no panic").push(format!("{what} {key}"));
+    }
+
+    fn place(&self, what: &str, seq: u64) -> usize {
+        let event = format!("{what} {}", keys::entry(Seq(seq)));
+        let events = self.events.lock().expect("no panic");
+        events.iter().position(|e| *e == event).unwrap_or_else(|| panic!("{event} in {events:?}"))
+    }
+}
+
+#[async_trait]
+impl Store for Gated {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.inner.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.note("begin", key);
+        let mut hanging = self.hanging.subscribe();
+        let _ = hanging.wait_for(|hanging| !hanging.contains(key)).await;
+        let put = self.inner.put_if_absent(key, body).await;
+        self.note("end", key);
+        put
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.inner.get_range(key, range).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.inner.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.inner.delete(key).await
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}
+
+/// Who is told of commits: remembers them.
+struct Told {
+    /// Seq and label.
+    committed: Mutex<Vec<(u64, u64)>>,
+    latched: Mutex<Vec<Error>>,
+    has_room: watch::Sender<bool>,
+}
+
+impl Told {
+    fn committed(&self) -> Vec<(u64, u64)> {
+        self.committed.lock().expect("no panic").clone()
+    }
+
+    fn latched(&self) -> Vec<Error> {
+        self.latched.lock().expect("no panic").clone()
+    }
+}
+
+#[async_trait]
+impl Commit for Told {
+    fn commit(&self, seq: Seq, entry: &NewEntry) {
+        let NewEntry::Segment(segment) = entry;
+        let mapping = segment.sealed.mappings[0];
+        assert_eq!(mapping.birth, seq, "what is committed is made for the slot it is committed at");
+        self.committed.lock().expect("no panic").push((seq.0, mapping.extent.start));
+    }
+    async fn room(&self) {
+        let _ = self.has_room.subscribe().wait_for(|has_room| *has_room).await;
+    }
+    fn latch(&self, cause: Error) {
+        self.latched.lock().expect("no panic").push(cause);
+    }
+}
+
+/// An entry that is told from others by the one block it maps.
+struct Labeled(u64);
+
+#[async_trait]
+impl Offer for Labeled {
+    async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
+        let at = |pos| Mark { pos: JournalPos(pos), chain: Chain(pos) };
+        let range = JournalRange { journal: JOURNAL, from: at(self.0), to: at(self.0 + 1) };
+        let mut builder = SegmentBuilder::new(None, *slot, range, Compression::None);
+        builder.zero(Extent::new(self.0, 1), true);
+        let (size_bytes, left_out) = (1 << 30, Vec::new());
+        Ok(NewEntry::Segment(NewSegment { sealed: builder.finish(size_bytes), left_out, range, size_bytes }))
+    }
+}
+
+struct World {
+    store: Arc<Gated>,
+    told: Arc<Told>,
+    publisher: Publisher,
+}
+
+fn slot(epoch: Epoch, seq: u64) -> Slot {
+    Slot { volume: VOLUME, epoch, seq: Seq(seq), salt: Salt([epoch.0 as u8; 16]), nonce: SealNonce([9; 8]) }
+}
+
+impl World {
+    fn new() -> World {
+        let env: Env = RealEnv::start();
+        let (hanging, events) = (watch::Sender::new(BTreeSet::new()), Mutex::new(Vec::new()));
+        let store = Arc::new(Gated { inner: MemoryStore::new(), hanging, events });
+        let shared: SharedStore = store.clone();
+        let keys = VolumeKeys { volume: VOLUME, key: None };
+        let salt = slot(EPOCH, 0).salt;
+        let (_, slots) =
+            LogWriter::claimed(env.clone(), &Stores::same(shared), keys, EPOCH, salt, Seq(FIRST));
+        let told = Arc::new(Told {
+            committed: Mutex::default(),
+            latched: Mutex::default(),
+            has_room: watch::Sender::new(true),
+        });
+        let publisher = Publisher::start(&env, slots, told.clone());
+        World { store, told, publisher }
+    }
+
+    /// What a fenced writer left at a seq.
+    async fn late_object(&self, seq: u64) {
+        let Ok(NewEntry::Segment(late)) = Labeled(99).seal(&slot(Epoch(1), seq)).await else {
+            unreachable!()
+        };
+        self.store.inner.put(&keys::entry(Seq(seq)), late.sealed.body).await.expect("put");
+    }
+
+    async fn claim_of_another(&self, seq: u64) {
+        let start = Mark { pos: JournalPos(0), chain: Chain(0) };
+        let claim = Claim { host: "other".into(), wall_ms: 0, journal: JOURNAL, start, size_bytes: 1 << 30 };
+        let body = encode_claim(None, &slot(Epoch(3), seq), &claim);
+        self.store.inner.put(&keys::entry(Seq(seq)), body).await.expect("put");
+    }
+
+    async fn is_ours(&self, seq: u64) -> bool {
+        let body = self.store.inner.get(&keys::entry(Seq(seq)), 1 << 20).await.expect("it is there");
+        read_head(Seq(seq), &body).expect("an entry").epoch == EPOCH
+    }
+}
+
+async fn offer(offerer: &Offerer, label: u64) -> Published {
+    offerer.offer(offerer.vacancy().await, Arc::new(Labeled(label)))
+}
+
+/// Until nothing moves any more: all is on this one thread, and nothing waits for a clock.
+async fn settle() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Offers so many entries one after the other, as fast as it may.
+async fn flood(offerer: Offerer, labels: Range<u64>) -> Vec<Result<Seq>> {
+    let mut published = Vec::new();
+    for label in labels {
+        published.push(offer(&offerer, label).await);
+    }
+    join_all(published).await
+}
+
+/// Two offerers share the window, neither waits for more than a window of the other's, and whatever order their uploads end in, they are committed slot by slot, each in
+/// the order in which it offered.
+#[tokio::test]
+async fn two_offerers_are_committed_in_the_order_of_their_slots() {
+    let world = World::new();
+    world.store.hang(FIRST);
+    let both = async {
+        tokio::join!(
+            flood(world.publisher.offerer(), 0..50),
+            flood(world.publisher.offerer(), 100..150),
+            async {
+                settle().await;
+                assert!(world.store.place("end", FIRST + 1) > 0, "the second is in the store");
+                assert_eq!(world.told.committed(), [], "and waits for the first");
+                world.store.go_on(FIRST);
+            }
+        )
+    };
+    let (ones, others, ()) = both.await;
+    let committed = world.told.committed();
+    let seqs: Vec<u64> = committed.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, (FIRST..FIRST + 100).collect::<Vec<_>>());
+    for (answers, first) in [(&ones, 0), (&others, 100)] {
+        let of_this = committed.iter().filter(|(_, label)| (*label >= 100) == (first == 100));
+        let of_this: Vec<(u64, u64)> = of_this.copied().collect();
+        let said: Vec<(u64, u64)> = answers
+            .iter()
+            .zip(first..)
+            .map(|(seq, label)| (seq.clone().expect("committed").0, label))
+            .collect();
+        assert_eq!(said, of_this);
+    }
+    let ones: Vec<bool> = committed.iter().map(|(_, label)| *label < 100).collect();
+    let both_want = ones.iter().rposition(|one| *one).min(ones.iter().rposition(|one| !one));
+    let runs = ones[..both_want.expect("both are there")].chunk_by(|a, b| a == b);
+    assert!(runs.map(<[bool]>::len).max() <= Some(VACANCIES_MAX), "at most a window between two");
+}
+
+/// A fenced writer's late object takes a slot: what was offered there and everything behind it is made again at later slots,
+/// in the same order, and not before every slot in between holds something. What was stored there before does not count.
+#[tokio::test]
+async fn what_was_behind_a_lost_slot_goes_on_in_order() {
+    let world = World::new();
+    let offerer = world.publisher.offerer();
+    world.late_object(FIRST + 1).await;
+    world.store.hang(FIRST + 2);
+    let mut published = Vec::new();
+    for label in 0..WINDOW as u64 {
+        published.push(offer(&offerer, label).await);
+    }
+    settle().await;
+    assert_eq!(world.told.committed(), [(FIRST, 0)], "nothing is known of the last slot");
+    world.store.go_on(FIRST + 2);
+    let seqs: Vec<u64> = join_all(published).await.into_iter().map(|seq| seq.expect("committed").0).collect();
+    assert_eq!(seqs, [FIRST, FIRST + 3, FIRST + 4]);
+    assert_eq!(world.told.committed(), [(FIRST, 0), (FIRST + 3, 1), (FIRST + 4, 2)]);
+    assert!(world.is_ours(FIRST + 2).await, "the slot in between is filled");
+    assert!(world.store.place("end", FIRST + 2) < world.store.place("begin", FIRST + 3));
+    let next = offer(&offerer, 3).await.await;
+    assert_eq!(next.expect("committed"), Seq(FIRST + 5));
+}
+
+/// Slots are lost again while the way goes on behind the first that was lost.
+#[tokio::test]
+async fn slots_may_be_lost_one_after_the_other() {
+    let world = World::new();
+    for lost in [FIRST, FIRST + 3, FIRST + 5, FIRST + 6] {
+        world.late_object(lost).await;
+    }
+    let answers = flood(world.publisher.offerer(), 0..20).await;
+    let committed = world.told.committed();
+    assert_eq!(committed.iter().map(|(_, label)| *label).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    let said: Vec<u64> = answers.into_iter().map(|seq| seq.expect("committed").0).collect();
+    assert_eq!(said, committed.iter().map(|(seq, _)| *seq).collect::<Vec<_>>());
+    assert!(said.is_sorted() && said[0] > FIRST + 6);
+}
+
+/// A claim of another writer ends publication for all who offer, with one error; the volume hears of it once, and first.
+#[tokio::test]
+async fn a_fence_fails_all() {
+    let world = World::new();
+    let (one, other) = (world.publisher.offerer(), world.publisher.offerer());
+    world.claim_of_another(FIRST + 1).await;
+    world.store.hang(FIRST + 2);
+    let first = offer(&one, 0).await;
+    let (second, third) = (offer(&other, 1).await, offer(&one, 2).await);
+    let is_fenced = |answer: &Result<Seq>| matches!(answer, Err(Error::Fenced { ours: 2, theirs: 3 }));
+    assert_eq!(first.await.expect("before the claim"), Seq(FIRST));
+    assert!(is_fenced(&second.await) && is_fenced(&third.await));
+    assert!(is_fenced(&offer(&other, 3).await.await), "and whoever comes later");
+    other.latch(Error::Closed);
+    assert!(matches!(world.told.latched()[..], [Error::Fenced { .. }]), "the first cause stays");
+    assert_eq!(world.told.committed(), [(FIRST, 0)]);
+}
+
+/// Who offered and went away leaves no hole: what has a slot is published all the same. Who went away before has none, and
+/// leaves the room it had asked for.
+#[tokio::test]
+async fn a_dropped_offerer_leaves_no_hole() {
+    let world = World::new();
+    let (one, other) = (world.publisher.offerer(), world.publisher.offerer());
+    world.store.hang(FIRST);
+    drop(offer(&one, 0).await);
+    let unused = one.vacancy().await;
+    let second = offer(&other, 1).await;
+    let mut waiting = Box::pin(one.vacancy());
+    assert!((&mut waiting).now_or_never().is_none(), "the window is full");
+    let mut behind = Box::pin(other.vacancy());
+    assert!((&mut behind).now_or_never().is_none());
+    drop((waiting, unused, one));
+    let third = other.offer(behind.await, Arc::new(Labeled(2)));
+    world.store.go_on(FIRST);
+    assert_eq!(second.await.expect("committed"), Seq(FIRST + 1));
+    assert_eq!(third.await.expect("committed"), Seq(FIRST + 2));
+    assert_eq!(world.told.committed(), [(FIRST, 0), (FIRST + 1, 1), (FIRST + 2, 2)]);
+}
+
+/// While there is no room for what an entry brings nothing more is committed, and the window stays full.
+#[tokio::test]
+async fn commits_wait_for_room() {
+    let world = World::new();
+    world.told.has_room.send_replace(false);
+    let mut flood = Box::pin(flood(world.publisher.offerer(), 0..20));
+    assert!((&mut flood).now_or_never().is_none());
+    settle().await;
+    assert!((&mut flood).now_or_never().is_none());
+    assert_eq!(world.told.committed(), [(FIRST, 0)]);
+    world.told.has_room.send_replace(true);
+    assert!(flood.await.iter().all(Result::is_ok));
+    assert_eq!(world.told.committed().len(), 20);
+}
+
+async fn stopped(publisher: Publisher) -> Ended {
+    publisher.stop().await.expect("the host lives")
+}
+
+/// The release takes the slot behind everything that was committed, and steps over a lost one.
+#[tokio::test]
+async fn a_release_comes_last() {
+    let world = World::new();
+    offer(&world.publisher.offerer(), 0).await.await.expect("committed");
+    world.late_object(FIRST + 1).await;
+    stopped(world.publisher).await.release(1 << 30).await.expect("released");
+    assert_eq!(world.store.place("end", FIRST + 2), world.store.events.lock().expect("no panic").len() - 1);
+    assert_eq!(world.told.committed(), [(FIRST, 0)]);
+    assert!(world.told.latched().is_empty());
+}
+
+/// Stopping leaves slots open and says so to who waits; behind such slots nobody releases.
+#[tokio::test]
+#[should_panic(expected = "no reader comes past a slot that is left open")]
+async fn nothing_is_released_behind_an_open_slot() {
+    let world = World::new();
+    world.store.hang(FIRST);
+    let open = offer(&world.publisher.offerer(), 0).await;
+    settle().await;
+    let ended = stopped(world.publisher).await;
+    assert!(matches!(open.await, Err(Error::Closed)));
+    let _ = ended.release(1 << 30).await;
+}
