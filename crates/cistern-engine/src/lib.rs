@@ -11,7 +11,7 @@
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
 //! | 5 one door | `log` |
 //! | 6 deleting | `gc` |
-//! | 7 flow | `writeback` |
+//! | 7 flows | `writeback`, `upkeep` |
 //! | 8 facade | `volume` |
 //!
 //! Absences that are invariants: no clock, randomness or task outside `env`; no type of a cloud's
@@ -36,6 +36,7 @@ pub mod segment;
 pub mod stats;
 pub mod store;
 pub mod units;
+pub mod upkeep;
 pub mod uring;
 pub mod volume;
 pub mod writeback;

@@ -7,6 +7,7 @@ mod ahead;
 mod base;
 mod close;
 mod dirty;
+mod flows;
 mod frames;
 mod hot;
 mod live;

@@ -55,9 +55,8 @@ pub trait Commit: Send + Sync + 'static {
     /// `entry` is in the store and everything before it is. On return the volume shows it, to every reader in
     /// one instant for any block.
     fn commit(&self, seq: Seq, entry: &NewEntry);
-    /// Returns once there is room for what another entry brings: at once, unless it is kept in memory. Nothing is
-    /// committed meanwhile.
-    async fn room(&self) {}
+    /// Returns once there is room for what another entry brings. Nothing is committed meanwhile.
+    async fn room(&self);
     /// The volume can not go on. Called once, before anybody who waits for an entry hears why.
     fn latch(&self, cause: Error);
 }

@@ -26,8 +26,8 @@ impl Writer {
     pub async fn close(&self, drain_limit: Duration) -> CloseReport {
         // Requests under way end with this or before it.
         self.core.refuse(Error::Closed);
-        let mut write_back = self.write_back.lock().await;
-        let Some(running) = write_back.take() else {
+        let mut flows = self.flows.lock().await;
+        let Some(running) = flows.take() else {
             return self.report(None); // closed before
         };
         let end = self.core.journal.appended();

@@ -59,7 +59,7 @@ impl Volume {
     pub fn may_set(&self, change: &LiveSettings) -> Result<()> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
         let mode = change.mode.unwrap_or(*writer.mode.borrow());
-        let paused = change.paused.unwrap_or(writer.control.tuning().paused);
+        let paused = change.paused.unwrap_or(writer.control.is_paused());
         check(mode, paused)
     }
 
@@ -76,8 +76,10 @@ impl Volume {
             tuning.dirty_age_max = change.dirty_age_max.unwrap_or(tuning.dirty_age_max);
             tuning.room_bytes =
                 change.dirty_bytes_max.map_or(tuning.room_bytes, |bytes| bytes.min(journal_bytes));
-            tuning.paused = change.paused.unwrap_or(tuning.paused);
         });
+        if let Some(paused) = change.paused {
+            writer.control.pause(paused);
+        }
         writer.core.pacer.set_room(writer.control.tuning().room_bytes);
         if let Some(mode) = change.mode {
             writer.core.admit_written(mode != Mode::Writearound);
@@ -99,7 +101,7 @@ pub(super) fn write_back_status(writer: &Writer, dirty_bytes: u64) -> WriteBackS
     let (tuning, shown, now) = (writer.control.tuning(), writer.control.shown(), writer.env.now());
     let goal = tuning.goal();
     WriteBackStatus {
-        paused: tuning.paused,
+        paused: writer.control.is_paused(),
         dirty_bytes,
         target_bytes: goal.target_bytes,
         rate_bytes_per_s: shown.rate.rate_bytes_per_s as u64,

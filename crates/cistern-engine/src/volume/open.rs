@@ -6,10 +6,7 @@
 //! 2. The claim. From here on this host is the writer, and a crash recovers with the journal at hand.
 //! 3. What the journal holds behind the committed position becomes the dirty index again.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::sync::watch;
 
@@ -22,8 +19,7 @@ use crate::{
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, LogWriter, Prospect, Slots,
-        VolumeKeys,
+        ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
         keys, look, read_committed, read_identity,
         wrapping::{Wrapping, put_wrapping},
@@ -31,13 +27,14 @@ use crate::{
     map::{Map, MapOptions},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
-    units::{BLOCK_BYTES, Epoch, Extent, JournalPos, Seq, VolumeId},
+    units::{BLOCK_BYTES, Epoch, Extent, JournalPos, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
         ahead::Ahead,
         base::CommittedBlocks,
         check_size,
         dirty::{Dirty, DirtyIndex},
+        flows::{Beginning, Flows},
         frames::FrameReader,
         hot::{self, HotKeeper},
         live,
@@ -46,7 +43,7 @@ use crate::{
         runs::StoredRuns,
         write::Writer,
     },
-    writeback::{Parts, SegmentCounts, Tuning, WriteBack, WriteBackOptions},
+    writeback::{Control, Tuning},
 };
 
 /// Shares of the memory bound. The rest is for segments being packed and uploaded.
@@ -173,9 +170,16 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
     let bases = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
-    let options = WriteBackOptions { compression: identity.compression, tuning };
-    let write_back = start_write_back(&o, options, committed, &core, (&log, slots), (bases, damage.clone()));
-    let control = write_back.control().clone();
+    let control = Arc::new(Control::new(start, tuning, o.paused));
+    let beginning = Beginning {
+        committed,
+        log: log.clone(),
+        slots,
+        bases,
+        damage: damage.clone(),
+        compression: identity.compression,
+    };
+    let flows = Flows::start(&o, &core, &control, beginning);
     control.note_append(start, journal.appended(), o.env.now());
     tracing::info!(
         volume = %identity.volume,
@@ -191,7 +195,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         courtesy: o.state.courtesy(),
         mode: watch::Sender::new(o.mode),
         resizing: tokio::sync::Mutex::new(()),
-        write_back: tokio::sync::Mutex::new(Some(write_back)),
+        flows: tokio::sync::Mutex::new(Some(flows)),
     };
     let (env, io) = (o.env.clone(), IoCounters::new(o.env.now()));
     Ok(Arc::new(Volume {
@@ -212,38 +216,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 fn tuning(o: &OpenOptions, journal: &Journal) -> Tuning {
     let journal_bytes = journal.capacity_blocks() * BLOCK_BYTES as u64;
     let room_bytes = o.dirty_bytes_max.min(journal_bytes);
-    Tuning { dirty_age_max: o.dirty_age_max, room_bytes, paused: o.paused }
-}
-
-fn start_write_back(
-    o: &OpenOptions,
-    options: WriteBackOptions,
-    committed: Committed,
-    core: &Arc<Core>,
-    (log, slots): (&LogWriter, Slots),
-    (bases, damage): (Arc<CommittedBlocks>, Arc<Damage>),
-) -> WriteBack {
-    let Committed { checkpoint, walk, applied, .. } = committed;
-    let parts = Parts {
-        env: o.env.clone(),
-        stores: o.stores.clone(),
-        journal: core.journal.clone(),
-        courtesy: o.state.courtesy(),
-        map: core.map.clone(),
-        bases,
-        log: log.clone(),
-        walk,
-        checkpoint: checkpoint.as_ref().map(|c| (c.epoch, c.covered)),
-        usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
-        applied: applied.iter().map(counts).collect::<BTreeMap<_, _>>(),
-        damage,
-    };
-    WriteBack::start(parts, slots, options, core.clone())
-}
-
-fn counts(segment: &AppliedSegment) -> (Seq, SegmentCounts) {
-    let mappings = segment.mappings.len() as u64;
-    (segment.seq, SegmentCounts { data_bytes: segment.data_bytes(), mappings })
+    Tuning { dirty_age_max: o.dirty_age_max, room_bytes }
 }
 
 /// Opens or makes the journal and claims the volume with it.

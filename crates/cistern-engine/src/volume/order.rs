@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     cache::{CacheKey, ChunkCache},
     journal::{AppendError, Journal, Record},
-    log::{Commit, NewEntry, NewSegment},
+    log::NewSegment,
     map::{Lookup, Map},
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
@@ -236,11 +236,9 @@ impl Core {
         MutexGuard::unlock_fair(order);
         Ok(view)
     }
-}
 
-impl Core {
     /// Moves the blocks of a segment from the dirty index to the map, where they were not written again since.
-    fn commit_segment(&self, seq: Seq, segment: &NewSegment) {
+    pub fn commit_segment(&self, seq: Seq, segment: &NewSegment) {
         let NewSegment { sealed, left_out, range, .. } = segment;
         for batch in sealed.mappings.chunks(COMMIT_BATCH) {
             let mut order = self.order();
@@ -255,18 +253,5 @@ impl Core {
         }
         self.pacer.note_commit((range.to.pos.0 - range.from.pos.0) * BLOCK_BYTES as u64);
         self.written.offer(seq, &sealed.body);
-    }
-}
-
-impl Commit for Core {
-    fn commit(&self, seq: Seq, entry: &NewEntry) {
-        match entry {
-            NewEntry::Segment(segment) => self.commit_segment(seq, segment),
-        }
-    }
-
-    fn latch(&self, cause: Error) {
-        tracing::error!(error = %cause, "the volume has stopped");
-        self.refuse(cause);
     }
 }

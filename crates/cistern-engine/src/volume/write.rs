@@ -14,11 +14,12 @@ use crate::{
     units::{BLOCK_BYTES, Extent, JournalPos},
     volume::{
         ClientId, Mode, RangeKind, Volume,
+        flows::Flows,
         live::PAUSED,
         locks::Held,
         order::{Core, Submitted},
     },
-    writeback::{Control, WriteBack},
+    writeback::Control,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -36,7 +37,7 @@ pub struct Writer {
     pub mode: watch::Sender<Mode>,
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.
-    pub write_back: tokio::sync::Mutex<Option<WriteBack>>,
+    pub flows: tokio::sync::Mutex<Option<Flows>>,
 }
 
 impl Writer {

@@ -29,8 +29,6 @@ pub struct Tuning {
     pub dirty_age_max: Duration,
     /// Bytes that may be dirty before writes wait.
     pub room_bytes: u64,
-    /// Nothing is sealed. What is on its way is finished.
-    pub paused: bool,
 }
 
 impl Tuning {
@@ -60,6 +58,8 @@ pub struct Control {
     wake: Notify,
     committed: watch::Sender<JournalPos>,
     tuning: watch::Sender<Tuning>,
+    /// Nothing is sealed. What is on its way is finished.
+    paused: watch::Sender<bool>,
     stop: Stop,
     in_flight: AtomicU64,
     /// The newest committed seq of this writer; 0 before the first.
@@ -77,7 +77,8 @@ struct State {
 }
 
 impl Control {
-    pub(super) fn new(committed: JournalPos, tuning: Tuning) -> Control {
+    /// Everything before `committed` is.
+    pub fn new(committed: JournalPos, tuning: Tuning, paused: bool) -> Control {
         let state = State {
             stamps: Stamps::default(),
             wanted: committed,
@@ -90,6 +91,7 @@ impl Control {
             wake: Notify::new(),
             committed: watch::Sender::new(committed),
             tuning: watch::Sender::new(tuning),
+            paused: watch::Sender::new(paused),
             stop: Stop::new(),
             in_flight: AtomicU64::new(0),
             committed_seq: AtomicU64::new(0),
@@ -124,16 +126,24 @@ impl Control {
         self.wake.notify_one();
     }
 
-    /// Returns once nobody pauses the write-back.
-    pub async fn unpaused(&self) {
-        let mut tuning = self.tuning.subscribe();
-        let _ = tuning.wait_for(|tuning| !tuning.paused).await; // the sender lives as long as `self`
+    pub fn is_paused(&self) -> bool {
+        *self.paused.borrow()
+    }
+
+    /// Pauses the write-back or lets it go on, from its next decision on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.send_replace(paused);
+        self.wake.notify_one();
+    }
+
+    /// Whether it is paused, for who has to rest with it.
+    pub fn pauses(&self) -> watch::Receiver<bool> {
+        self.paused.subscribe()
     }
 
     /// Returns once somebody pauses the write-back.
     pub async fn paused(&self) {
-        let mut tuning = self.tuning.subscribe();
-        let _ = tuning.wait_for(|tuning| tuning.paused).await;
+        let _ = self.pauses().wait_for(|paused| *paused).await; // the sender lives as long as `self`
     }
 
     /// The state of the controller.

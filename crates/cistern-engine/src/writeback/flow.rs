@@ -15,11 +15,11 @@ use crate::{
     Result,
     courtesy::Hurry,
     journal::Record,
-    log::{Offerer, Published, Vacancy},
+    log::{Published, Vacancy},
     segment::{self, JournalRange},
     units::{BLOCK_BYTES, JournalPos, Mark, Seq},
     writeback::{
-        Control, Parts, Shown, Tuning, WriteBackOptions,
+        Control, Parts, Shown, Tuning,
         budget::Budget,
         pack::payload_bytes,
         pi::Controller,
@@ -33,9 +33,7 @@ const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
 
 pub struct Flow {
     parts: Parts,
-    options: WriteBackOptions,
     control: Arc<Control>,
-    offerer: Offerer,
     /// Asked for while there is something to offer.
     vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
     packed: Mark,
@@ -54,18 +52,16 @@ struct OnItsWay {
 }
 
 impl Flow {
-    pub fn new(parts: Parts, options: WriteBackOptions, control: Arc<Control>, offerer: Offerer) -> Flow {
-        let (packed, size_bytes) = (parts.walk.mark(), parts.walk.size_bytes);
+    pub fn new(parts: Parts, control: Arc<Control>) -> Flow {
+        let (packed, size_bytes) = (parts.packed, parts.size_bytes);
         let now = parts.env.now();
         Flow {
-            offerer,
             vacancy: None,
             on_their_way: VecDeque::new(),
-            controller: Controller::new(&options.tuning.goal(), now),
+            controller: Controller::new(&control.tuning().goal(), now),
             budget: Budget::new(now),
             hurry: parts.courtesy.hurry(),
             parts,
-            options,
             control,
             packed,
             size_bytes,
@@ -77,7 +73,7 @@ impl Flow {
         loop {
             if let Err(e) = self.turn().await {
                 // Requests are refused before anybody who waits for a commit hears why.
-                self.offerer.latch(e.clone());
+                self.parts.offerer.latch(e.clone());
                 self.control.latch(&e);
                 return;
             }
@@ -95,13 +91,15 @@ impl Flow {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
             wanted,
-            paused: tuning.paused,
+            paused: self.control.is_paused(),
             budget_wait,
             dirty_age_max: tuning.dirty_age_max,
             segment_bytes: tuning.segment_bytes(),
         });
         match decision {
-            Decision::Seal if self.vacancy.is_none() => self.vacancy = Some(Box::pin(self.offerer.vacancy())),
+            Decision::Seal if self.vacancy.is_none() => {
+                self.vacancy = Some(Box::pin(self.parts.offerer.vacancy()))
+            }
             Decision::Seal => {}
             Decision::Wait | Decision::WaitFor(_) => self.vacancy = None,
         }
@@ -144,11 +142,11 @@ impl Flow {
         let rate = self.controller.rate().rate_bytes_per_s;
         self.budget.fill(now, rate, segment_bytes);
         let dirty_bytes = (appended.0 - self.control.committed().0) * BLOCK_BYTES as u64;
-        let follows = self.budget.keeps_up(segment_bytes) && !tuning.paused;
+        let follows = self.budget.keeps_up(segment_bytes) && !self.control.is_paused();
         self.controller.update(&tuning.goal(), now, dirty_bytes, follows);
         let rate = *self.controller.rate();
         let updated = self.controller.updated();
-        self.control.show(Shown { rate, updated, uploads_max: self.offerer.uploads_max() });
+        self.control.show(Shown { rate, updated, uploads_max: self.parts.offerer.uploads_max() });
         match dirty_bytes >= tuning.goal().unlimited_bytes {
             true => Duration::ZERO,
             false => self.budget.wait(rate.rate_bytes_per_s),
@@ -178,7 +176,7 @@ impl Flow {
         self.size_bytes = range.size_bytes;
         self.packed = to;
         self.budget.spend(range.bytes());
-        let published = self.offerer.offer(vacancy, Arc::new(range));
+        let published = self.parts.offerer.offer(vacancy, Arc::new(range));
         self.on_their_way.push_back(OnItsWay { from: from.pos, to: to.pos, published });
         self.control.set_packed(to.pos);
         self.control.set_in_flight(self.on_their_way.len());
@@ -221,7 +219,7 @@ impl Flow {
             journal: journal.clone(),
             bases: self.parts.bases.clone(),
             log: self.parts.log.clone(),
-            compression: self.options.compression,
+            compression: self.parts.compression,
             range: JournalRange { journal: journal.id(), from, to },
             size_bytes,
             loaded: Mutex::new(Some(groups)),

@@ -1,0 +1,88 @@
+//! Upkeep of the map, behind the commits: memory tables become runs, runs are merged, checkpoints are written.
+//!
+//! Owns when that happens, what was committed since the newest checkpoint ([`Points`]) and the accounts of space. It is
+//! told of commits and never decides one; nothing of it is in their way but the bound of memory. Rests while write-back is
+//! paused.
+
+mod maintain;
+mod points;
+mod usage;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::sync::watch;
+
+use crate::{
+    Result,
+    damage::Damage,
+    env::{Env, Stop, StopOnDrop, Task},
+    log::{LogWriter, Walk, checkpoint::UsageRef},
+    map::Map,
+    store::Stores,
+    units::{Epoch, Seq},
+};
+
+use maintain::Maintainer;
+pub use points::{Points, SegmentCounts};
+
+/// What an upkeep works with.
+pub struct Parts {
+    pub env: Env,
+    pub stores: Stores,
+    pub map: Arc<Map>,
+    pub log: LogWriter,
+    /// Where the log stands: the epoch's claim.
+    pub walk: Walk,
+    /// The checkpoint this state descends from, and the usage objects it names.
+    pub checkpoint: Option<(Epoch, Seq)>,
+    pub usage: Vec<UsageRef>,
+    /// Segments that count behind that checkpoint.
+    pub applied: BTreeMap<Seq, SegmentCounts>,
+    /// Told of objects that are damaged.
+    pub damage: Arc<Damage>,
+    /// Whether write-back is paused.
+    pub paused: watch::Receiver<bool>,
+}
+
+/// A running upkeep.
+pub struct Upkeep {
+    maintainer: Arc<Maintainer>,
+    task: Task<()>,
+    /// A volume that is dropped without being closed ends its tasks too.
+    stop_on_drop: StopOnDrop,
+}
+
+impl Upkeep {
+    /// Starts; the points are for whoever is told of commits.
+    pub fn start(parts: Parts) -> (Upkeep, Points) {
+        let env = parts.env.clone();
+        let (maintainer, points, frozen) = Maintainer::new(parts);
+        let (maintainer, stop) = (Arc::new(maintainer), Stop::new());
+        let task = env.spawn("upkeep", {
+            let (stop, maintainer) = (stop.clone(), maintainer.clone());
+            async move {
+                stop.unless_stopped(maintainer.run(frozen)).await;
+            }
+        });
+        (Upkeep { maintainer, task, stop_on_drop: StopOnDrop(stop) }, points)
+    }
+
+    /// Stops at once. What is not in the store yet is written by a later opening.
+    pub async fn stop(self) -> Rested {
+        drop(self.stop_on_drop);
+        self.task.await;
+        Rested { maintainer: self.maintainer }
+    }
+}
+
+/// An upkeep at rest.
+pub struct Rested {
+    maintainer: Arc<Maintainer>,
+}
+
+impl Rested {
+    /// Writes a last checkpoint that covers everything committed, so that the next opening is short.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.maintainer.checkpoint_all().await
+    }
+}

@@ -1,0 +1,213 @@
+//! Behind the commits: memory tables become runs, runs are merged, checkpoints are written.
+//!
+//! One task with two loops side by side: one writes checkpoints, one merges, so there is never more than one
+//! of either, and neither waits for the other. A checkpoint names a state of the map that is wholly in the
+//! store. Trouble here never stops the volume: it is shown, and tried again at growing intervals; commits go
+//! on meanwhile, as far as memory allows ([`super::points`]).
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::{
+    Error, Result,
+    env::Env,
+    gc,
+    log::{LogWriter, Walk, checkpoint::Checkpoint},
+    map::Map,
+    store::Stores,
+    units::{Epoch, Seq},
+    upkeep::{
+        Parts,
+        points::{Point, Points, Progress},
+        usage::Accounts,
+    },
+};
+
+/// Pause after trouble: at first, and at most after more of it.
+const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Writes runs and checkpoints.
+pub struct Maintainer {
+    env: Env,
+    stores: Stores,
+    map: Arc<Map>,
+    log: LogWriter,
+    walk: Walk,
+    progress: Arc<Progress>,
+    /// Whether write-back is.
+    paused: watch::Receiver<bool>,
+    /// The levels have changed since merges were done.
+    merges_due: Notify,
+    /// What the newest checkpoint named. Held over awaits: there is one writer of checkpoints.
+    last: tokio::sync::Mutex<LastCheckpoint>,
+}
+
+struct LastCheckpoint {
+    name: Option<(Epoch, Seq)>,
+    accounts: Accounts,
+    /// A checkpoint that may be in the store or not, because its reply was lost or never came: nothing else
+    /// may be sent under its name.
+    sent: Option<(Seq, Bytes)>,
+}
+
+impl Maintainer {
+    pub fn new(parts: Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
+        let Parts { env, stores, map, log, walk, checkpoint, usage, applied, damage, paused } = parts;
+        let newest = Point {
+            covered: walk.seq,
+            journal_pos: walk.journal_pos,
+            journal_chain: walk.journal_chain,
+            size_bytes: walk.size_bytes,
+        };
+        let progress = Progress::new(newest, applied);
+        let (points, receive) = Points::new(progress.clone());
+        let counted = checkpoint.map_or(Seq(0), |(_, covered)| covered);
+        let store = stores.write_back.clone();
+        let accounts = Accounts::new(env.clone(), store, log.clone(), damage, usage, counted);
+        let last = LastCheckpoint { name: checkpoint, accounts, sent: None };
+        let merges_due = Notify::new();
+        merges_due.notify_one();
+        let last = tokio::sync::Mutex::new(last);
+        let maintainer = Maintainer { env, stores, map, log, walk, progress, paused, merges_due, last };
+        (maintainer, points, receive)
+    }
+
+    /// Runs until dropped, and rests while the write-back is paused.
+    pub async fn run(&self, frozen: mpsc::Receiver<Point>) {
+        tokio::select! {
+            biased;
+            () = self.write_checkpoints(frozen) => {}
+            () = self.merge_runs() => {}
+        }
+    }
+
+    /// Until nothing is committed any more.
+    async fn write_checkpoints(&self, mut frozen: mpsc::Receiver<Point>) {
+        while let Some(mut point) = frozen.recv().await {
+            self.flush_until_done(point.covered).await;
+            let mut pause = RETRY_PAUSE_MIN;
+            while let Err(e) = self.checkpoint(point).await {
+                self.rest("writing a checkpoint", &e, &mut pause).await;
+                self.unpaused().await;
+                // A later one is as good, and its table leaves memory even while checkpoints are refused.
+                if let Ok(later) = frozen.try_recv() {
+                    point = later;
+                    self.flush_until_done(point.covered).await;
+                }
+            }
+        }
+    }
+
+    async fn merge_runs(&self) {
+        loop {
+            self.merges_due.notified().await;
+            while self.until_done("merging runs", || self.map.merge_step()).await {}
+        }
+    }
+
+    async fn flush_until_done(&self, covered: Seq) {
+        self.until_done("writing the map", || self.flush_to(covered)).await;
+    }
+
+    async fn until_done<T, F: Future<Output = Result<T>>>(
+        &self,
+        what: &str,
+        mut step: impl FnMut() -> F,
+    ) -> T {
+        let mut pause = RETRY_PAUSE_MIN;
+        loop {
+            self.unpaused().await;
+            match step().await {
+                Ok(done) => return done,
+                Err(e) => self.rest(what, &e, &mut pause).await,
+            }
+        }
+    }
+
+    async fn unpaused(&self) {
+        let _ = self.paused.clone().wait_for(|paused| !paused).await; // who is gone pauses nobody
+    }
+
+    /// After trouble: shows it, waits, and makes the next pause longer.
+    async fn rest(&self, what: &str, e: &Error, pause: &mut Duration) {
+        self.log.note_trouble(e);
+        match *pause == RETRY_PAUSE_MIN {
+            true => tracing::warn!(error = %e, "{what} failed; it will be tried again"),
+            false => tracing::debug!(error = %e, "{what} failed again"),
+        }
+        self.env.sleep(*pause).await;
+        *pause = (*pause * 2).min(RETRY_PAUSE_MAX);
+    }
+
+    /// Covers everything committed by a last checkpoint.
+    pub async fn checkpoint_all(&self) -> Result<()> {
+        let newest = self.progress.newest();
+        self.map.freeze(newest.covered);
+        self.flush_to(newest.covered).await?;
+        self.checkpoint(newest).await
+    }
+
+    /// Writes the frozen tables up to `covered` as runs.
+    async fn flush_to(&self, covered: Seq) -> Result<()> {
+        while self.map.covered() < covered {
+            let flushed = self.map.flush().await?;
+            assert!(flushed, "a table was frozen at every point");
+            self.progress.flushed();
+            self.merges_due.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Writes the checkpoint at `point`, up to which everything is in runs.
+    async fn checkpoint(&self, point: Point) -> Result<()> {
+        let mut last = self.last.lock().await;
+        let name = (self.log.epoch(), point.covered);
+        if last.name == Some(name) {
+            return Ok(()); // nothing was committed since; the name is taken
+        }
+        let body = match &last.sent {
+            Some((covered, body)) if *covered == point.covered => body.clone(),
+            _ => self.compose(&mut last, point).await?,
+        };
+        self.log.put_checkpoint(point.covered, body).await?;
+        last.sent = None;
+        self.progress.covered(point.covered);
+        tracing::debug!(seq = point.covered.0, "checkpoint");
+        // The appends this checkpoint covers came after the previous one: older ones may go.
+        if let Some(previous) = last.name.replace(name)
+            && previous.1 < point.covered
+            && previous.0 == name.0
+        {
+            gc::prune_checkpoints(self.stores.background.as_ref(), previous).await?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the checkpoint at `point`, which from now on are the only ones for its name.
+    async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
+        let state = self.map.take_state();
+        assert_eq!(state.covered, point.covered, "points are taken in order, and each is flushed first");
+        last.accounts.add_dead(&state.dead);
+        last.accounts.write(&self.progress, point.covered).await?;
+        let checkpoint = Checkpoint {
+            epoch: self.log.epoch(),
+            covered: point.covered,
+            journal: self.walk.journal,
+            journal_pos: point.journal_pos,
+            journal_chain: point.journal_chain,
+            size_bytes: point.size_bytes,
+            claim: self.walk.claim.clone().expect("a writer has claimed"),
+            epochs: self.walk.epochs.clone(),
+            levels: state.levels,
+            usage: last.accounts.named().to_vec(),
+            roots: None,
+        };
+        let keys = self.log.keys();
+        let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;
+        last.sent = Some((point.covered, body.clone()));
+        Ok(body)
+    }
+}

@@ -1,0 +1,213 @@
+//! Between the commits and the maintenance behind them: places at which the memory table was frozen, and what
+//! was committed since the newest checkpoint.
+//!
+//! Commits never wait for a checkpoint: while one point waits no table is frozen, and the memory table goes on
+//! growing, where overwritten mappings cost nothing. They wait only when memory is at its bound.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::sync::{Notify, mpsc};
+
+use crate::{
+    log::NewEntry,
+    map::Map,
+    units::{Chain, JournalPos, Mark, Seq},
+};
+
+/// Segments after which the memory table becomes a run and a checkpoint is written, so that an
+/// opening after a crash reads at most about this many footers.
+const SEGMENTS_PER_CHECKPOINT: u64 = 48;
+/// Mappings in the memory table at which it becomes a run earlier.
+const TABLE_MAPPINGS_MAX: usize = 400_000;
+/// Points that may wait, beside the one whose checkpoint is being written. One, so that the next
+/// checkpoint can begin when that ends.
+const POINTS_MAX: usize = 1;
+/// Mappings in the memory table and the frozen ones at which commits wait: 160 MB at most. With a store that
+/// takes segments and refuses runs that is 8 GiB of scattered blocks, and any amount of writes to fewer.
+const TABLES_MAPPINGS_MAX: usize = 2_000_000;
+/// Mappings of the segments behind the newest checkpoint, overwritten ones included, at which commits wait:
+/// an opening after a crash has all of them in memory.
+const UNCOVERED_MAPPINGS_MAX: u64 = 8_000_000;
+
+/// A place in the history at which the memory table was frozen.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    pub covered: Seq,
+    pub journal_pos: JournalPos,
+    pub journal_chain: Chain,
+    pub size_bytes: u64,
+}
+
+/// What a committed segment adds to the counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SegmentCounts {
+    /// Bytes of block data.
+    pub data_bytes: u64,
+    pub mappings: u64,
+}
+
+/// What was committed and is in no checkpoint yet.
+pub struct Progress {
+    state: Mutex<State>,
+    /// Memory may have become free.
+    advanced: Notify,
+}
+
+struct State {
+    /// The newest commit, frozen or not; at first the claim.
+    newest: Point,
+    segments: BTreeMap<Seq, SegmentCounts>,
+    /// The sum over `segments`.
+    mappings: u64,
+    /// Segments behind the newest point at which the table was frozen.
+    since_frozen: u64,
+}
+
+impl Progress {
+    pub fn new(newest: Point, segments: BTreeMap<Seq, SegmentCounts>) -> Arc<Progress> {
+        let mappings = segments.values().map(|counts| counts.mappings).sum();
+        Arc::new(Progress {
+            state: Mutex::new(State { newest, since_frozen: segments.len() as u64, segments, mappings }),
+            advanced: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    pub fn newest(&self) -> Point {
+        self.state().newest
+    }
+
+    /// Bytes of block data of the segments behind `after`, up to `covered`.
+    pub fn written(&self, after: Seq, covered: Seq) -> Vec<(Seq, u64)> {
+        let state = self.state();
+        let behind = state.segments.range(after.next()..).take_while(|(seq, _)| **seq <= covered);
+        behind.map(|(seq, counts)| (*seq, counts.data_bytes)).collect()
+    }
+
+    /// A checkpoint covers everything up to here.
+    pub fn covered(&self, covered: Seq) {
+        let mut state = self.state();
+        state.segments = state.segments.split_off(&covered.next());
+        state.mappings = state.segments.values().map(|counts| counts.mappings).sum();
+        drop(state);
+        self.advanced.notify_one();
+    }
+
+    /// A frozen table has become runs.
+    pub fn flushed(&self) {
+        self.advanced.notify_one();
+    }
+}
+
+/// The commits' end: where it is said what was committed, in order and before the next one.
+pub struct Points {
+    send: mpsc::Sender<Point>,
+    progress: Arc<Progress>,
+}
+
+impl Points {
+    pub fn new(progress: Arc<Progress>) -> (Points, mpsc::Receiver<Point>) {
+        let (send, receive) = mpsc::channel(POINTS_MAX);
+        (Points { send, progress }, receive)
+    }
+
+    /// An entry was committed and is in the map's memory table.
+    pub fn committed(&self, seq: Seq, entry: &NewEntry, map: &Map) {
+        let NewEntry::Segment(segment) = entry;
+        let Mark { pos, chain } = segment.range.to;
+        let point =
+            Point { covered: seq, journal_pos: pos, journal_chain: chain, size_bytes: segment.size_bytes };
+        let mappings = segment.sealed.mappings.len() as u64;
+        self.note(point, SegmentCounts { data_bytes: segment.sealed.data_bytes, mappings });
+        let is_due = self.progress.state().since_frozen >= SEGMENTS_PER_CHECKPOINT
+            || map.table_len() >= TABLE_MAPPINGS_MAX;
+        if is_due {
+            self.try_freeze(map, point);
+        }
+    }
+
+    fn note(&self, point: Point, counts: SegmentCounts) {
+        let mut state = self.progress.state();
+        debug_assert!(point.covered > state.newest.covered, "entries are committed in order");
+        state.newest = point;
+        state.segments.insert(point.covered, counts);
+        state.mappings += counts.mappings;
+        state.since_frozen += 1;
+    }
+
+    /// Freezes the memory table at `point`, unless a point waits already.
+    fn try_freeze(&self, map: &Map, point: Point) {
+        let Ok(place) = self.send.try_reserve() else { return };
+        map.freeze(point.covered);
+        place.send(point);
+        self.progress.state().since_frozen = 0;
+    }
+
+    /// Returns once memory has room for another segment's mappings; `tables_len` counts those in tables.
+    pub async fn room(&self, tables_len: impl Fn() -> usize) {
+        let is_full = || {
+            tables_len() >= TABLES_MAPPINGS_MAX || self.progress.state().mappings >= UNCOVERED_MAPPINGS_MAX
+        };
+        if !is_full() {
+            return;
+        }
+        tracing::warn!("commits wait: the store does not take what the map has in memory");
+        while is_full() {
+            self.progress.advanced.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, pin::pin};
+
+    use futures_util::poll;
+
+    use super::*;
+
+    fn point(seq: u64) -> Point {
+        Point {
+            covered: Seq(seq),
+            journal_pos: JournalPos(seq),
+            journal_chain: Chain::default(),
+            size_bytes: 0,
+        }
+    }
+
+    /// Commits wait at either bound of memory and nowhere else, and go on when a flush or a checkpoint has
+    /// made room.
+    #[tokio::test]
+    async fn commits_wait_for_memory_only() {
+        let progress = Progress::new(point(0), BTreeMap::new());
+        let (points, _nobody_takes_them) = Points::new(progress.clone());
+        let in_tables = Cell::new(0);
+        for seq in 1..=1000 {
+            points.note(point(seq), SegmentCounts { data_bytes: 5, mappings: 4000 });
+            assert!(poll!(pin!(points.room(|| in_tables.get()))).is_ready());
+        }
+        in_tables.set(TABLES_MAPPINGS_MAX);
+        {
+            let mut waiting = pin!(points.room(|| in_tables.get()));
+            assert!(poll!(&mut waiting).is_pending());
+            in_tables.set(TABLES_MAPPINGS_MAX - 1);
+            progress.flushed();
+            assert!(poll!(&mut waiting).is_ready());
+        }
+        points.note(point(1001), SegmentCounts { data_bytes: 5, mappings: UNCOVERED_MAPPINGS_MAX });
+        let mut waiting = pin!(points.room(|| 0));
+        assert!(poll!(&mut waiting).is_pending());
+        progress.covered(Seq(1000));
+        assert!(poll!(&mut waiting).is_pending());
+        assert_eq!(progress.written(Seq(1000), Seq(1001)), [(Seq(1001), 5)]);
+        assert_eq!(progress.written(Seq(1001), Seq(1001)), []);
+        progress.covered(Seq(1001));
+        assert!(poll!(&mut waiting).is_ready());
+    }
+}
