@@ -14,6 +14,7 @@
 //! | `prices` | what a store charges, as far as the user has said it |
 //! | `metrics` | the same as Prometheus text: one table of all metrics |
 //! | `stream` | the format of an exported journal |
+//! | `memory` | memory back to the system |
 //! | `failure`, `terminal` | what people see |
 //! | `reference` | the generated pages of the documentation |
 //!
@@ -27,6 +28,7 @@ pub mod export;
 pub mod failure;
 pub mod known;
 pub mod live;
+pub mod memory;
 pub mod metrics;
 pub mod observe;
 pub mod place;

@@ -33,6 +33,7 @@ use crate::{
     daemon::{Plan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
     known::Known,
+    memory,
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
     quantity::ByteSize,
     secret, terminal,
@@ -66,6 +67,7 @@ pub async fn open_all(
     let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
+    memory::give_back(); // what reading the journals took
     match failed.into_iter().find_map(Result::err) {
         None => Ok((opened, cache)),
         Some(failure) => {
