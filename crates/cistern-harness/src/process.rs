@@ -125,17 +125,19 @@ pub fn readable(fds: &[i32], limit: Duration) -> Result<Vec<bool>> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub peak_resident_bytes: u64,
+    /// What it has now.
+    pub resident_bytes: u64,
     pub cpu: Duration,
 }
 
 /// Reads [`Usage`] of a running process.
 pub fn usage(pid: u32) -> Result<Usage> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let peak_kib: u64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .context("no VmHWM in /proc status")?;
+    let kib = |name: &str| -> Result<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        number.with_context(|| format!("no {name} in /proc status"))
+    };
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after_name = stat.rsplit_once(')').context("no name in /proc stat")?.1;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
@@ -145,7 +147,8 @@ pub fn usage(pid: u32) -> Result<Usage> {
     // SAFETY: sysconf has no memory effects.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
     Ok(Usage {
-        peak_resident_bytes: peak_kib * 1024,
+        peak_resident_bytes: kib("VmHWM")? * 1024,
+        resident_bytes: kib("VmRSS")? * 1024,
         cpu: Duration::from_millis(ticks * 1000 / per_second.max(1)),
     })
 }

@@ -67,7 +67,7 @@ pub async fn open_all(
     let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
-    memory::give_back(); // what reading the journals took
+    memory::give_back_after_start(); // what reading the journals took
     match failed.into_iter().find_map(Result::err) {
         None => Ok((opened, cache)),
         Some(failure) => {
