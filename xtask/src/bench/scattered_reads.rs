@@ -102,11 +102,6 @@ fn ranged(status: &Value, what: &str) -> Result<u64> {
     kind.and_then(|kind| kind[what].as_u64()).context("status has no ranged reads")
 }
 
-pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
-    directory(plan, report)?;
-    link(plan, report)
-}
-
 /// Has the kernel forget what it keeps of the files below a directory.
 fn forget_pages(dir: &Path) -> Result<()> {
     for entry in std::fs::read_dir(dir)? {
@@ -158,7 +153,7 @@ impl InDirectory {
     }
 }
 
-fn directory(plan: &Plan, report: &mut Report) -> Result<()> {
+pub fn directory(plan: &Plan, report: &mut Report) -> Result<()> {
     let gib = plan.gib(4);
     let peer = Target::start(&plan.cistern, Peer::QemuNbd, gib, &[])?;
     let size = format!("--size={}m", gib << 10);
@@ -212,7 +207,7 @@ fn directory(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn link(plan: &Plan, report: &mut Report) -> Result<()> {
+pub fn link(plan: &Plan, report: &mut Report) -> Result<()> {
     let wan = Wan::start(plan, "4G")?;
     let mib = plan.gib(1) << 10;
     let size = format!("--size={mib}m");
@@ -307,8 +302,9 @@ fn beside_a_plain_client(plan: &Plan, wan: &Wan, random: &[&str]) -> Result<(Run
     Ok((one, client))
 }
 
+/// On a host that knows nothing, and leaves no hot set that the next one would fetch beside its reads.
 fn on_a_new_host(wan: &Wan, load: &[&str]) -> Result<Run> {
-    let server = wan.host(&wan.cistern(), "reader").start()?;
+    let server = wan.host(&wan.cistern(), "reader").args(["--read-only"]).start()?;
     let run = Run::of(&server, &wan.scratch, load);
     server.stop()?;
     wan.forget("reader");
