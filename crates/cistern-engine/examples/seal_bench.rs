@@ -64,13 +64,13 @@ fn measure(env: &Env, data: &[u8], frame: usize, compression: Compression, key: 
         let nonce = SealNonce(env.random_bytes());
         let slot = Slot { volume, epoch: Epoch(1), seq: Seq(number as u64 + 1), salt, nonce };
         let start = cpu_seconds();
-        let mut builder = SegmentBuilder::new(key, slot, range, compression);
+        let mut builder = SegmentBuilder::written(key, slot, range, 1 << 40, compression);
         builder.reserve(data.len());
         for (i, raw) in data.chunks(frame).enumerate() {
             // A gap behind each, so that each becomes a frame of its own.
             builder.data((i * (FRAME_BLOCKS_MAX + 1)) as u64, raw);
         }
-        let segment = builder.finish(1 << 40);
+        let segment = builder.finish();
         run.write += cpu_seconds() - start;
         run.stored += segment.body.len();
 

@@ -1,8 +1,8 @@
 //! Memory aligned for O_DIRECT.
 //!
 //! Owns its allocation, which never moves and never grows; the address is a multiple of 4096.
-//! A thread keeps a few small buffers that it let go: asking the allocator for aligned memory and
-//! clearing it costs a small read more than the checksum of what it brings.
+//! A thread keeps a few small buffers that it let go, and all threads together a few large ones: asking
+//! the allocator for aligned memory and clearing it costs a read more than the checksum of what it brings.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -11,6 +11,7 @@ use std::{
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
+    sync::Mutex,
 };
 
 /// Alignment of the address in bytes: enough for every block device and filesystem we know.
@@ -20,6 +21,13 @@ pub const ALIGN_BYTES: usize = 4096;
 const KEPT_BYTES: usize = 2 * ALIGN_BYTES;
 /// How many of them a thread keeps.
 const KEPT_MAX: usize = 32;
+
+/// Bytes of the large buffers that are kept: a group of the journal with its header.
+const LARGE_BYTES: usize = (1 << 20) + ALIGN_BYTES;
+/// How many of them: what is loaded while a segment or two are packed.
+const LARGE_MAX: usize = 24;
+
+static LARGE: Mutex<Vec<AlignedBuf>> = Mutex::new(Vec::new());
 
 thread_local! {
     static KEPT: RefCell<Vec<AlignedBuf>> = const { RefCell::new(Vec::new()) };
@@ -59,18 +67,31 @@ impl AlignedBuf {
         kept.unwrap_or_else(|| AlignedBuf::zeroed(len))
     }
 
-    /// Gives the memory to the thread's kept buffers, if they have room and the thread is not at its end.
-    /// Then this buffer must not touch it any more.
+    /// The same, of `len` bytes or more.
+    pub fn for_reading_large(len: usize) -> AlignedBuf {
+        if !(LARGE_BYTES / 2..=LARGE_BYTES).contains(&len) {
+            return AlignedBuf::zeroed(len);
+        }
+        let kept = LARGE.lock().map_or(None, |mut kept| kept.pop());
+        kept.unwrap_or_else(|| AlignedBuf::zeroed(LARGE_BYTES))
+    }
+
+    /// Gives the memory to the kept buffers of its size, if they have room. Then this buffer must not touch it any
+    /// more.
     fn keep(&self) -> bool {
-        let push = |kept: &RefCell<Vec<AlignedBuf>>| {
-            let mut kept = kept.borrow_mut();
-            let has_room = kept.len() < KEPT_MAX;
+        let push = |kept: &mut Vec<AlignedBuf>, count_max| {
+            let has_room = kept.len() < count_max;
             if has_room {
                 kept.push(AlignedBuf { start: self.start, len: self.len });
             }
             has_room
         };
-        KEPT.try_with(push).unwrap_or(false)
+        match self.len {
+            // A thread at its end keeps nothing.
+            KEPT_BYTES => KEPT.try_with(|kept| push(&mut kept.borrow_mut(), KEPT_MAX)).unwrap_or(false),
+            LARGE_BYTES => LARGE.lock().is_ok_and(|mut kept| push(&mut kept, LARGE_MAX)),
+            _ => false,
+        }
     }
 }
 
@@ -80,7 +101,7 @@ fn layout_of(len: usize) -> Layout {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len == 0 || (self.len == KEPT_BYTES && self.keep()) {
+        if self.len == 0 || self.keep() {
             return;
         }
         // SAFETY: allocated in `zeroed` with the same layout, freed once.
@@ -147,5 +168,17 @@ mod tests {
             assert_eq!(KEPT.with_borrow(Vec::len), KEPT_MAX);
             assert!(AlignedBuf::zeroed(KEPT_BYTES).iter().all(|&b| b == 0));
         }
+    }
+
+    /// Large buffers are long enough, come back to whoever asks next, and are kept in a bounded number.
+    #[test]
+    fn large_buffers_are_kept() {
+        for len in [0, 1, LARGE_BYTES / 4, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 2 * LARGE_BYTES] {
+            assert!(AlignedBuf::for_reading_large(len).len() >= len);
+        }
+        let many: Vec<_> = (0..2 * LARGE_MAX).map(|_| AlignedBuf::for_reading_large(LARGE_BYTES)).collect();
+        drop(many);
+        assert!((1..=LARGE_MAX).contains(&LARGE.lock().unwrap().len()));
+        assert!(AlignedBuf::zeroed(LARGE_BYTES).iter().all(|&b| b == 0));
     }
 }

@@ -249,6 +249,47 @@ impl Map {
         }
     }
 
+    /// Puts what a segment moved on top, but only where the block's birth is still the one that was moved: what was
+    /// written since `base`, up to which the mover knew the log, stays. What comes too late is dead at once. Nothing
+    /// else may be inserted before this returns. Gives what counts.
+    ///
+    /// # Errors
+    /// Of reading a run; then nothing of the batch counts. A part about which a damaged run would have to be asked
+    /// is left as it was: nothing that is read there depends on it.
+    pub async fn insert_moved(&self, batch: &[Mapping], base: Seq) -> Result<Vec<Mapping>> {
+        let mut counting = Vec::with_capacity(batch.len());
+        let mut late: BTreeMap<Seq, u64> = BTreeMap::new();
+        for m in batch {
+            let mut counted = 0;
+            for part in self.still_born_then(m, base).await? {
+                counted += part.len;
+                counting.push(m.slice(part));
+            }
+            if let (Place::Frame(frame), true) = (m.place, counted < m.extent.len) {
+                *late.entry(frame.seq).or_default() += m.extent.len - counted;
+            }
+        }
+        self.insert(&counting);
+        self.inner().table.add_dead(&late);
+        Ok(counting)
+    }
+
+    /// The parts of what was moved whose births are still the newest.
+    async fn still_born_then(&self, moved: &Mapping, base: Seq) -> Result<Vec<Extent>> {
+        let mut lookup = self.begin(moved.extent);
+        // All that is behind `base` is in memory then: what is not there is as the mover saw it.
+        let levels_are_older = base >= self.covered();
+        if levels_are_older {
+            lookup.levels = Arc::default();
+        }
+        let found = match lookup.finish().await {
+            Err(e) if e.is_damage() => return Ok(Vec::new()),
+            found => found?,
+        };
+        let same = |m: &Mapping| m.birth == moved.birth || (levels_are_older && m.birth == Seq(0));
+        Ok(found.into_iter().filter(same).map(|m| m.extent).collect())
+    }
+
     /// Captures what `extent` is now.
     pub fn begin(&self, extent: Extent) -> Lookup {
         self.begin_limited(extent, usize::MAX)

@@ -26,7 +26,7 @@ pub use frame::{FrameShape, open_frame, open_raw};
 
 /// Version of the log objects' format that is written and read. Frames are read without the object's head, so
 /// a volume has frames of one version only: see the version of `volume.json`.
-pub const FORMAT: u8 = 3;
+pub const FORMAT: u8 = 4;
 /// Bytes to read from the end of a log object at first: nearly every footer fits.
 pub const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of the largest log object: twice a full segment, for one large request at its end.
@@ -94,14 +94,27 @@ pub enum Entry {
     Release(Release),
 }
 
+/// What a segment carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A part of the journal; every mapping has the segment's seq as birth.
+    Written {
+        range: JournalRange,
+        /// Size of the volume as of the end of that range.
+        size_bytes: u64,
+    },
+    /// Blocks of older segments, each with its birth. A block counts only where its birth is still the newest.
+    Moved {
+        /// The mover knew the log up to here: what is born later may have replaced what it moves.
+        base: Seq,
+    },
+}
+
 /// The footer of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
-    /// The part of the journal that the segment carries.
-    pub range: JournalRange,
-    /// Size of the volume as of the end of that range.
-    pub size_bytes: u64,
-    /// Ascending and without overlap; each has the segment's seq as birth.
+    pub content: Content,
+    /// Ascending and without overlap.
     pub mappings: Vec<Mapping>,
 }
 
@@ -130,7 +143,7 @@ pub struct Release {
 pub struct SealedSegment {
     /// The whole object.
     pub body: Bytes,
-    /// What it maps: ascending, birth = its seq.
+    /// What it maps, ascending.
     pub mappings: Vec<Mapping>,
     /// Bytes of block data in it, before compression.
     pub data_bytes: u64,

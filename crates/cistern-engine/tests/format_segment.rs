@@ -7,9 +7,9 @@ use cistern_engine::{
     Error, Result,
     codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, fields::put_varint},
     segment::{
-        Claim, Entry, EntryHead, EntryKind, FORMAT, Footer, FrameShape, JournalRange, MAPPINGS_MAX, Release,
-        SealedSegment, SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release, open_frame,
-        open_raw, read_head, read_tail,
+        Claim, Content, Entry, EntryHead, EntryKind, FORMAT, Footer, FrameShape, JournalRange, MAPPINGS_MAX,
+        Release, SealedSegment, SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release,
+        open_frame, open_raw, read_head, read_tail,
     },
     units::{BLOCK_BYTES, Chain, Epoch, Extent, FrameRef, JournalPos, Mark, Place, SealNonce, Seq},
 };
@@ -24,7 +24,7 @@ const SIZE: u64 = 0x1_2345_6000;
 static KEY: LazyLock<MasterKey> = LazyLock::new(|| key(1));
 
 fn builder(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> SegmentBuilder {
-    SegmentBuilder::new(key, slot, range(), compression)
+    SegmentBuilder::written(key, slot, range(), SIZE, compression)
 }
 
 /// The fixed segment of the golden files: two frames, a hole, allocated zeroes.
@@ -34,7 +34,21 @@ fn sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> Seal
     builder.zero(Extent::new(0x1_2234, 100), false);
     builder.zero(Extent::new(0x2_0000, 7), true);
     builder.data(0x3_0000, &[[0x11; BLOCK_BYTES], [0x22; BLOCK_BYTES]].concat());
-    builder.finish(SIZE)
+    builder.finish()
+}
+
+/// A fixed segment of what was moved: a frame of three births, and one of a single block.
+fn moved_sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> SealedSegment {
+    let mut builder = SegmentBuilder::moved(key, slot, Seq(4), 77, compression);
+    builder.data_born(0x1_2230, Seq(4), &[0xd7; 2 * BLOCK_BYTES]);
+    builder.data_born(0x1_2232, Seq(1), &[0xd8; BLOCK_BYTES]);
+    builder.data_born(0x1_2233, Seq(3), &[0xd9; BLOCK_BYTES]);
+    builder.data_born(0x3_0000, Seq(3), &[0x11; BLOCK_BYTES]);
+    builder.finish()
+}
+
+fn written() -> Content {
+    Content::Written { range: range(), size_bytes: SIZE }
 }
 
 fn claim() -> Claim {
@@ -60,7 +74,7 @@ fn verify(key: Option<&MasterKey>, slot: &Slot, object: &[u8]) -> Result<(Entry,
         for mapping in &footer.mappings {
             if let Place::Frame(frame) = mapping.place {
                 let stored = &object[frame.offset as usize..][..frame.stored as usize];
-                frames.push(open_frame(&sealer, &frame, stored)?);
+                frames.push(open_frame(&sealer, &FrameRef { index: 0, ..frame }, stored)?);
             }
         }
     }
@@ -72,6 +86,7 @@ fn all_kinds() -> Vec<(Option<&'static MasterKey>, Bytes)> {
     let mut all = Vec::new();
     for key in [None, Some(&*KEY)] {
         all.push((key, sample(key, Compression::Lz4, slot(1, 5)).body));
+        all.push((key, moved_sample(key, Compression::Lz4, slot(1, 5)).body));
         all.push((key, encode_claim(key, &slot(1, 5), &claim())));
         all.push((key, encode_release(key, &slot(1, 5), &release())));
     }
@@ -97,7 +112,7 @@ fn a_segment_reads_back() {
                     nonce: slot(1, 5).nonce.mixed_with(range().from.chain.0 ^ range().to.chain.0),
                 }
             );
-            let footer = Footer { range: range(), size_bytes: SIZE, mappings: built.mappings.clone() };
+            let footer = Footer { content: written(), mappings: built.mappings.clone() };
             assert_eq!(entry, Entry::Segment(footer));
             assert_eq!(built.data_bytes, 3 * BLOCK_BYTES as u64);
             let extents: Vec<_> = built.mappings.iter().map(|m| (m.extent.start, m.extent.len)).collect();
@@ -105,6 +120,31 @@ fn a_segment_reads_back() {
             let (_, frames) = verify(key, &slot(1, 5), &built.body).unwrap();
             assert_eq!(frames[0][..], [0xd7; BLOCK_BYTES]);
             assert_eq!(frames[1][..], [[0x11; BLOCK_BYTES], [0x22; BLOCK_BYTES]].concat());
+        }
+    }
+}
+
+/// Blocks that were moved read back with their births, also where a frame has blocks of several.
+#[test]
+fn what_was_moved_keeps_its_births() {
+    for key in [None, Some(&*KEY)] {
+        for compression in [Compression::None, Compression::Lz4] {
+            let built = moved_sample(key, compression, slot(1, 5));
+            let (_, entry) = whole(key, &slot(1, 5), &built.body).unwrap();
+            let footer =
+                Footer { content: Content::Moved { base: Seq(4) }, mappings: built.mappings.clone() };
+            assert_eq!(entry, Entry::Segment(footer));
+            assert_eq!(built.data_bytes, 5 * BLOCK_BYTES as u64);
+            let places: Vec<_> = built
+                .mappings
+                .iter()
+                .map(|m| {
+                    let Place::Frame(frame) = m.place else { panic!("only data is moved") };
+                    (m.extent.start, m.extent.len, m.birth.0, frame.index)
+                })
+                .collect();
+            let first = [(0x1_2230, 2, 4, 0), (0x1_2232, 1, 1, 2), (0x1_2233, 1, 3, 3)];
+            assert_eq!(places, [&first[..], &[(0x3_0000, 1, 3, 0)]].concat());
         }
     }
 }
@@ -126,7 +166,7 @@ fn claims_and_releases_read_back() {
     }
 }
 
-/// The bytes are what version 3 wrote, and what version 3 wrote still reads: these files stand
+/// The bytes are what version 4 wrote, and what version 4 wrote still reads: these files stand
 /// for objects in users' stores.
 #[test]
 fn golden_log_objects() {
@@ -135,21 +175,23 @@ fn golden_log_objects() {
             [("raw", Compression::None), ("lz4", Compression::Lz4), ("zstd", Compression::Zstd)]
         {
             let fresh = sample(key, compression, slot(1, 5));
-            let stored = golden::stored(&format!("segment-3-{name}-{suffix}.bin"), &fresh.body);
+            let stored = golden::stored(&format!("segment-4-{name}-{suffix}.bin"), &fresh.body);
             let expected = verify(key, &slot(1, 5), &fresh.body).unwrap();
             let (Entry::Segment(footer), frames) = verify(key, &slot(1, 5), &stored).unwrap() else {
                 panic!()
             };
             assert_eq!(frames, expected.1);
-            assert_eq!((footer.range, footer.size_bytes), (range(), SIZE));
+            assert_eq!(footer.content, written());
             if compression == Compression::None {
                 assert_eq!(stored, fresh.body); // a compressor may improve, the format may not
             }
         }
+        let fresh = moved_sample(key, Compression::None, slot(1, 5)).body;
+        assert_eq!(golden::stored(&format!("moved-4-raw-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_claim(key, &slot(1, 5), &claim());
-        assert_eq!(golden::stored(&format!("claim-3-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("claim-4-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_release(key, &slot(1, 5), &release());
-        assert_eq!(golden::stored(&format!("release-3-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("release-4-{suffix}.bin"), &fresh), fresh);
     }
 }
 
@@ -241,7 +283,7 @@ fn swapped_frames_are_detected() {
         let mut builder = builder(key, Compression::None, slot(1, 5));
         builder.data(1, &[1; BLOCK_BYTES]);
         builder.data(3, &[3; BLOCK_BYTES]);
-        let built = builder.finish(SIZE);
+        let built = builder.finish();
         let [Place::Frame(one), Place::Frame(two)] = [built.mappings[0].place, built.mappings[1].place]
         else {
             panic!()
@@ -270,9 +312,9 @@ fn copies_of_a_writer_never_share_a_key_stream() {
     let other_end = Mark { pos: range().to.pos, chain: Chain(1) };
     let other_begin = Mark { pos: JournalPos(0x1111_2223), chain: Chain(2) };
     let sealed = |data: &[u8], range| {
-        let mut builder = SegmentBuilder::new(Some(&KEY), slot(1, 5), range, Compression::None);
+        let mut builder = SegmentBuilder::written(Some(&KEY), slot(1, 5), range, SIZE, Compression::None);
         builder.data(0, data);
-        builder.finish(SIZE).body
+        builder.finish().body
     };
     let first = sealed(&plain[0], range());
     assert_eq!(first, sealed(&plain[0], range()));
@@ -350,7 +392,7 @@ fn random_blocks_cost_little() {
         builder.data(block, &noise(&mut state, BLOCK_BYTES));
     }
     assert_eq!(builder.mappings(), blocks.len());
-    let built = builder.finish(100 << 40);
+    let built = builder.finish();
     let Place::Frame(last) = built.mappings.last().unwrap().place else { panic!() };
     let footer = built.body.len() - (last.offset + last.stored) as usize - TRAILER;
     let ratio = built.body.len() as f64 / built.data_bytes as f64;
@@ -370,7 +412,7 @@ fn a_long_footer_asks_for_more() {
     for i in 0..MAPPINGS_MAX as u64 - 1 {
         builder.zero(Extent::new(1000 + i * 1_000_000, 300_000), i % 2 == 0);
     }
-    let built = builder.finish(SIZE);
+    let built = builder.finish();
     let bytes = built.body.len() as u64;
     let read = |from: u64| read_tail(None, volume(1), Seq(5), bytes, &built.body[from as usize..]).unwrap();
     assert_eq!(read(bytes - 10), Tail::NeedMore { from: bytes - TAIL_BYTES });
@@ -394,7 +436,7 @@ fn consecutive_blocks_share_frames() {
             block += piece;
         }
         builder.data(60, &data[..BLOCK_BYTES]);
-        let built = builder.finish(SIZE);
+        let built = builder.finish();
         let extents: Vec<_> = built.mappings.iter().map(|m| (m.extent.start, m.extent.len)).collect();
         assert_eq!(extents, [(10, 6), (16, 16), (32, 16), (48, 2), (60, 1)]);
         let (_, frames) = verify(None, &slot(1, 5), &built.body).unwrap();
@@ -406,13 +448,13 @@ fn consecutive_blocks_share_frames() {
 #[test]
 fn other_versions_and_foreign_objects_are_named() {
     let mut object = encode_release(None, &slot(1, 5), &release()).to_vec();
-    *object.last_mut().unwrap() = 4;
+    *object.last_mut().unwrap() = 5;
     let result = whole(None, &slot(1, 5), &object);
-    assert!(matches!(result, Err(Error::Version { found: 4, known: 3, .. })), "{result:?}");
-    for version in [1, 2] {
+    assert!(matches!(result, Err(Error::Version { found: 5, known: 4, .. })), "{result:?}");
+    for version in [1, 2, 3] {
         let older = golden::stored(&format!("release-{version}-plain.bin"), &[]);
         let result = whole(None, &slot(1, 5), &older);
-        let Err(Error::Version { found, known: 3, .. }) = result else { panic!("{result:?}") };
+        let Err(Error::Version { found, known: 4, .. }) = result else { panic!("{result:?}") };
         assert_eq!(found, version);
     }
     let foreign = corrupt(whole(None, &slot(1, 5), &[b'x'; 500]));
@@ -427,7 +469,7 @@ fn blocks_of_raw_frames_are_read_alone() {
     for key in [None, Some(&*KEY)] {
         let mut builder = builder(key, Compression::Lz4, slot(1, 5));
         builder.data(32, &data);
-        let built = builder.finish(SIZE);
+        let built = builder.finish();
         let Place::Frame(frame) = built.mappings[0].place else { panic!() };
         let sealer = Sealer::new(key, volume(1), ObjectKind::Segment, salt(0x5a), 5);
         let shape = FrameShape::new(key.is_some());
@@ -469,7 +511,7 @@ fn packed_frames_are_never_taken_for_raw() {
             data[..noisy].copy_from_slice(&noise(&mut 1, noisy));
             let mut builder = builder(key, Compression::Lz4, slot(1, 5));
             builder.data(0, &data);
-            let built = builder.finish(SIZE);
+            let built = builder.finish();
             let Place::Frame(frame) = built.mappings[0].place else { panic!() };
             assert!(!FrameShape::new(key.is_some()).is_raw(&frame), "{noisy}");
             let stored = &built.body[frame.offset as usize..][..frame.stored as usize];
@@ -512,7 +554,7 @@ proptest! {
             }
             block = extent.end();
         }
-        let built = builder.finish(SIZE);
+        let built = builder.finish();
         let (entry, frames) = verify(key, &slot(1, 5), &built.body).unwrap();
         let Entry::Segment(footer) = entry else { panic!() };
         prop_assert_eq!(&footer.mappings, &built.mappings);
@@ -525,6 +567,29 @@ proptest! {
         }
         prop_assert_eq!(read.len(), expected.len());
         prop_assert!(read == expected);
+    }
+
+    /// Any blocks of any births read back from a segment that moves them.
+    #[test]
+    fn any_moved_segment_reads_back(
+        steps in proptest::collection::vec((0..40_u64, 1..20_u64, 1..6_u64), 1..60),
+        encrypted: bool,
+    ) {
+        let key = encrypted.then_some(&*KEY);
+        let mut builder = SegmentBuilder::moved(key, slot(1, 9), Seq(7), 1, Compression::Lz4);
+        let (mut block, mut expected) = (0, Vec::new());
+        for (gap, len, birth) in steps {
+            block += gap;
+            builder.data_born(block, Seq(birth), &vec![birth as u8; len as usize * BLOCK_BYTES]);
+            expected.extend((block..block + len).map(|block| (block, Seq(birth))));
+            block += len;
+        }
+        let built = builder.finish();
+        let (_, entry) = whole(key, &slot(1, 9), &built.body).unwrap();
+        let Entry::Segment(footer) = entry else { panic!() };
+        prop_assert_eq!(&footer.mappings, &built.mappings);
+        let blocks = footer.mappings.iter().flat_map(|m| (m.extent.start..m.extent.end()).map(|b| (b, m.birth)));
+        prop_assert_eq!(blocks.collect::<Vec<_>>(), expected);
     }
 
     /// Arbitrary bytes as an object never panic, nor do arbitrary frames.

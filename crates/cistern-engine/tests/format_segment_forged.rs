@@ -3,7 +3,7 @@
 
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
-    segment::{Entry, MAPPINGS_MAX, open_frame, open_raw},
+    segment::{Content, Entry, JournalRange, MAPPINGS_MAX, open_frame, open_raw},
     units::{BLOCK_BYTES, Chain, Extent, FrameRef, JournalPos, Mapping, Mark, Place, Seq, VOLUME_BYTES_MAX},
 };
 use golden::{corrupt, journal, salt, slot, volume, whole};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 mod golden;
 
 /// The version of log objects, by the format.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 
 fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     let mut object = [&MAGIC[..], &[FORMAT], frames].concat();
@@ -38,7 +38,7 @@ fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
 }
 
 fn footer(from: u64, to: u64, size: u64, count: u32, mappings: &[u8]) -> Vec<u8> {
-    let mut out = journal().0.as_bytes().to_vec();
+    let mut out = [&[1][..], journal().0.as_bytes()].concat();
     out.extend_from_slice(&from.to_le_bytes());
     out.extend_from_slice(&0x0f_u64.to_le_bytes());
     out.extend_from_slice(&to.to_le_bytes());
@@ -82,7 +82,8 @@ fn a_segment_made_by_the_book_reads() {
     ];
     assert_eq!(read.mappings, expected);
     let mark = |pos, chain| Mark { pos: JournalPos(pos), chain: Chain(chain) };
-    assert_eq!((read.range.from, read.range.to, read.size_bytes), (mark(1, 0x0f), mark(2, 0x70), 512));
+    let range = JournalRange { journal: journal(), from: mark(1, 0x0f), to: mark(2, 0x70) };
+    assert_eq!(read.content, Content::Written { range, size_bytes: 512 });
 }
 
 /// Content out of bounds is refused even under a right seal.
@@ -113,6 +114,24 @@ fn forged_footers_are_refused() {
         ("no length", footer(1, 2, 512, 1, &[vec![0x02, 1], varint(1 << 32)].concat())),
         ("a frame is out", footer(1, 2, 512, 1, &[vec![0x02, 1], varint(u32::MAX.into())].concat())),
     ];
+    let moved = |base: u64, count: u32, frames: &[u8]| {
+        [&[2][..], &base.to_le_bytes(), &count.to_le_bytes(), frames].concat()
+    };
+    let frame = |births: &[u8]| [&[0x12, 1, 100][..], births].concat(); // of two blocks
+    let cases = cases.into_iter().chain([
+        ("nothing that is known", vec![0]),
+        ("nothing that is known", vec![3]),
+        ("cut short", vec![]),
+        ("cut short", vec![2, 4]),
+        ("later time", moved(5, 0, &[])),
+        ("no data", moved(4, 1, &[0x00, 1, 1, 0])),
+        ("never born", moved(4, 1, &frame(&[4 << 1]))),
+        ("never born", moved(4, 1, &frame(&[5 << 1]))),
+        ("no block of its frame", moved(4, 1, &frame(&[1 << 1 | 1, 0]))),
+        ("no block of its frame", moved(4, 1, &frame(&[1 << 1 | 1, 2]))),
+        ("cut short", moved(4, 1, &frame(&[1 << 1 | 1, 1]))),
+        ("do not fill", moved(4, 1, &[0x12, 1, 99, 0])),
+    ]);
     for (expected, footer) in cases {
         let frames = vec![0; if expected == "do not fill" { 100 } else { 0 }];
         let text = corrupt(whole(None, &slot(1, 5), &forge(1, &frames, &footer)));

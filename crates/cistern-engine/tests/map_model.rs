@@ -22,6 +22,9 @@ enum Op {
     /// One segment: its mappings as (start, blocks, kind).
     Insert(Vec<(u64, u64, Kind)>),
     TrimAll,
+    /// The mover looks at a range, and later offers what it found there in a segment of its own.
+    Look(u64, u64),
+    Move,
     Freeze,
     Flush,
     Merge,
@@ -50,6 +53,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         8 => prop::collection::vec(write, 1..30).prop_map(Op::Insert),
         1 => Just(Op::TrimAll),
+        4 => (0..BLOCKS, 1..BLOCKS / 4).prop_map(|(start, len)| Op::Look(start, len)),
+        4 => Just(Op::Move),
         4 => Just(Op::Freeze),
         4 => Just(Op::Flush),
         6 => Just(Op::Merge),
@@ -65,8 +70,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 struct Model {
     blocks: Vec<(Seq, Place)>,
     seq: u64,
-    /// Every segment's mappings: the log.
-    log: BTreeMap<u64, Vec<Mapping>>,
+    /// Every segment's mappings: the log. What was moved, with the mover's base.
+    log: BTreeMap<u64, (Option<Seq>, Vec<Mapping>)>,
+    /// What the mover found, and up to where it knew the log.
+    looked: (Seq, Vec<Mapping>),
     checkpoint: (Levels, Seq),
     /// Dead blocks per segment as of the checkpoint.
     dead: BTreeMap<Seq, u64>,
@@ -78,6 +85,7 @@ impl Model {
             blocks: vec![(Seq(0), Place::Hole); BLOCKS as usize],
             seq: 0,
             log: BTreeMap::new(),
+            looked: (Seq(0), Vec::new()),
             checkpoint: (Levels::new(), Seq(0)),
             dead: BTreeMap::new(),
         }
@@ -105,13 +113,36 @@ impl Model {
                 self.blocks[at + i] = value;
             }
         }
-        self.log.insert(self.seq, out.clone());
+        self.log.insert(self.seq, (None, out.clone()));
         out
+    }
+
+    /// The segment that moves what was found when the mover looked.
+    fn moved(&mut self) -> (Vec<Mapping>, Seq) {
+        self.seq += 1;
+        let (base, found) = self.looked.clone();
+        let mut out = Vec::new();
+        for (n, m) in found.into_iter().enumerate() {
+            let Place::Frame(f) = m.place else { continue };
+            let offset = 50 + n as u32 * 70_000;
+            let place = Place::Frame(FrameRef { seq: Seq(self.seq), offset, ..f });
+            out.push(Mapping { place, ..m });
+        }
+        for m in &out {
+            for (i, value) in by_block(&[*m]).into_iter().enumerate() {
+                let block = &mut self.blocks[m.extent.start as usize + i];
+                if block.0 == m.birth {
+                    *block = value;
+                }
+            }
+        }
+        self.log.insert(self.seq, (Some(base), out.clone()));
+        (out, base)
     }
 
     fn written(&self, covered: Seq) -> BTreeMap<Seq, u64> {
         let mut out = BTreeMap::new();
-        for m in self.log.range(..=covered.0).flat_map(|(_, batch)| batch) {
+        for m in self.log.range(..=covered.0).flat_map(|(_, (_, batch))| batch) {
             if let Place::Frame(f) = m.place {
                 *out.entry(f.seq).or_default() += m.extent.len;
             }
@@ -160,6 +191,14 @@ async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), T
         match op {
             Op::Insert(writes) => map.insert(&model.segment(&writes)),
             Op::TrimAll => map.insert(&model.segment(&[(0, BLOCKS, Kind::Hole)])),
+            Op::Look(start, len) => {
+                let extent = Extent::between(start, (start + len).min(BLOCKS));
+                model.looked = (Seq(model.seq), map.lookup(extent).await.unwrap());
+            }
+            Op::Move => {
+                let (batch, base) = model.moved();
+                map.insert_moved(&batch, base).await.unwrap();
+            }
             Op::Freeze => map.freeze(Seq(model.seq)),
             Op::Flush => {
                 map.flush().await.unwrap();
@@ -193,8 +232,11 @@ async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), T
             Op::Reopen => {
                 let (levels, covered) = model.checkpoint.clone();
                 map = open_map(&env, &io, key.clone(), options.clone(), levels, covered);
-                for batch in model.log.range(covered.0 + 1..).map(|(_, batch)| batch) {
-                    map.insert(batch);
+                for (base, batch) in model.log.range(covered.0 + 1..).map(|(_, entry)| entry) {
+                    match base {
+                        None => map.insert(batch),
+                        Some(base) => drop(map.insert_moved(batch, *base).await.unwrap()),
+                    }
                 }
             }
         }

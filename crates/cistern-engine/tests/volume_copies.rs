@@ -313,9 +313,10 @@ async fn segment_of_a_clone(host: &Host, data: Bytes) -> Bytes {
     let range = JournalRange { journal: claim.journal, from: claim.start, to };
     let nonce = SealNonce([7; 8]);
     let slot = Slot { volume: keys.volume, epoch: head.epoch, seq: Seq(2), salt: head.salt, nonce };
-    let mut builder = SegmentBuilder::new(keys.key.as_deref(), slot, range, Compression::Lz4);
+    let size_bytes = claim.size_bytes;
+    let mut builder = SegmentBuilder::written(keys.key.as_deref(), slot, range, size_bytes, Compression::Lz4);
     builder.data(0, &data);
-    builder.finish(claim.size_bytes).body
+    builder.finish().body
 }
 
 /// A machine was cloned while it ran. Both sides have the epoch, its salt and the next seq; whose object came second is

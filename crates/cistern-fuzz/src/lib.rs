@@ -49,7 +49,7 @@ const SALT: Salt = Salt([2; 16]);
 const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
 /// Version byte of the objects of the log.
-const LOG_FORMAT: u8 = 3;
+const LOG_FORMAT: u8 = 4;
 /// Version byte of checkpoints.
 const CHECKPOINT_FORMAT: u8 = 2;
 /// Version byte of every other format; each has its own constant.

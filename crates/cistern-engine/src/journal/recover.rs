@@ -171,7 +171,7 @@ pub(super) async fn load_groups(
     groups: &[Extent],
 ) -> Result<Vec<Option<Group>>> {
     let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return Ok(Vec::new()) };
-    let all = Bytes::from_owner(ring.load(env, first.start, last.end() - first.start).await?);
+    let all = ring.load(env, first.start, last.end() - first.start).await?;
     let place = |block: u64| (block - first.start) as usize * BLOCK_BYTES;
     let decode = |group: &Extent| {
         let whole = all.slice(place(group.start)..place(group.end()));
@@ -196,11 +196,10 @@ pub(super) async fn load_payload(
     const READ_ALONG_BLOCKS_MAX: u64 = 16;
     let skipped = pos.0 - start - 1;
     let (head, payload) = if skipped <= READ_ALONG_BLOCKS_MAX {
-        let whole = Bytes::from_owner(ring.load(env, start, 1 + skipped + blocks).await?);
+        let whole = ring.load(env, start, 1 + skipped + blocks).await?;
         (whole.slice(..BLOCK_BYTES), whole.slice((1 + skipped) as usize * BLOCK_BYTES..))
     } else {
-        let head = Bytes::from_owner(ring.load(env, start, 1).await?);
-        (head, Bytes::from_owner(ring.load(env, pos.0, blocks).await?))
+        (ring.load(env, start, 1).await?, ring.load(env, pos.0, blocks).await?)
     };
     let intact = decode_at(&head, journal, start)
         .and_then(|h| h.crcs.get(skipped as usize..(skipped + blocks) as usize).map(<[u32]>::to_vec))

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::format::SUPERBLOCK_AREA_BLOCKS;
 use crate::{
     disk::{AlignedBuf, DiskFile},
@@ -43,8 +45,10 @@ impl Ring {
     }
 
     /// Reads `blocks` from `pos` on, on a thread that may wait for the disk.
-    pub async fn load(&self, env: &Env, pos: u64, blocks: u64) -> Result<AlignedBuf> {
-        self.load_into(env, pos, blocks, AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES)).await
+    pub async fn load(&self, env: &Env, pos: u64, blocks: u64) -> Result<Bytes> {
+        let bytes = blocks as usize * BLOCK_BYTES;
+        let loaded = self.load_into(env, pos, blocks, AlignedBuf::for_reading_large(bytes)).await?;
+        Ok(Bytes::from_owner(loaded).slice(..bytes))
     }
 
     /// The same into the beginning of a buffer that has been there before.

@@ -18,7 +18,7 @@ use crate::{
         walk::{Step, Walk},
         wrapping::read_wrapping,
     },
-    segment::{Entry, EntryHead, TAIL_BYTES, Tail, read_tail},
+    segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
     store::{Listed, Store, StoreError},
     units::{BLOCK_BYTES, Epoch, Mapping, Place, Seq, VolumeId},
 };
@@ -43,6 +43,7 @@ pub struct VolumeKeys {
 /// A segment behind the checkpoint that counts.
 pub struct AppliedSegment {
     pub seq: Seq,
+    pub content: Content,
     pub mappings: Vec<Mapping>,
 }
 
@@ -210,7 +211,8 @@ impl Committed {
             if self.walk.step(&head, &entry) == Step::Applied
                 && let Entry::Segment(footer) = entry
             {
-                self.applied.push(AppliedSegment { seq: head.seq, mappings: footer.mappings });
+                let Footer { content, mappings } = footer;
+                self.applied.push(AppliedSegment { seq: head.seq, content, mappings });
             }
         }
         Ok(())

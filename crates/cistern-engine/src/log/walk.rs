@@ -2,12 +2,12 @@
 //!
 //! The rules (docs/design/engine.md): a claim of a greater epoch starts that epoch at its journal
 //! mark; a release ends the epoch it names; a segment counts if its epoch is the current one,
-//! not yet released, and its journal range begins at the very mark where the last one ended. Everything else is void
-//! and stepped over. The caller feeds objects in seq order without gaps.
+//! not yet released, and its journal range begins at the very mark where the last one ended; or, if it carries what
+//! was moved, always: what it moves counts block by block. Everything else is void and stepped over. The caller feeds objects in seq order without gaps.
 
 use crate::{
     log::checkpoint::{Checkpoint, EpochStart, LastClaim},
-    segment::{Entry, EntryHead},
+    segment::{Content, Entry, EntryHead},
     units::{Chain, Epoch, JournalId, JournalPos, Mark, Salt, Seq},
 };
 
@@ -130,16 +130,17 @@ impl Walk {
                 }
                 Step::Released
             }
-            Entry::Segment(footer)
-                if head.epoch == self.epoch
-                    && self.is_held()
-                    && footer.range.journal == self.journal
-                    && footer.range.from == self.mark() =>
-            {
-                self.set_mark(footer.range.to);
-                self.size_bytes = footer.size_bytes;
-                Step::Applied
-            }
+            Entry::Segment(footer) if head.epoch == self.epoch && self.is_held() => match footer.content {
+                Content::Written { range, size_bytes }
+                    if range.journal == self.journal && range.from == self.mark() =>
+                {
+                    self.set_mark(range.to);
+                    self.size_bytes = size_bytes;
+                    Step::Applied
+                }
+                Content::Written { .. } => Step::Void,
+                Content::Moved { .. } => Step::Applied,
+            },
             _ => Step::Void,
         }
     }
@@ -193,7 +194,14 @@ mod tests {
     fn segment_between(walk: &mut Walk, epoch: u64, from: Mark, to: Mark) -> Step {
         let head = head(EntryKind::Segment, epoch, walk.seq.0 + 1);
         let range = JournalRange { journal: JOURNAL, from, to };
-        walk.step(&head, &Entry::Segment(Footer { range, size_bytes: walk.size_bytes, mappings: Vec::new() }))
+        let content = Content::Written { range, size_bytes: walk.size_bytes };
+        walk.step(&head, &Entry::Segment(Footer { content, mappings: Vec::new() }))
+    }
+
+    fn moved(walk: &mut Walk, epoch: u64) -> Step {
+        let head = head(EntryKind::Segment, epoch, walk.seq.0 + 1);
+        let content = Content::Moved { base: walk.seq };
+        walk.step(&head, &Entry::Segment(Footer { content, mappings: Vec::new() }))
     }
 
     fn release(walk: &mut Walk, epoch: u64) -> Step {
@@ -288,6 +296,24 @@ mod tests {
         assert_eq!(segment(&mut walk, 1, 10, 20), Step::Void);
         assert_eq!(walk.journal_pos, JournalPos(10));
         assert_eq!(segment(&mut walk, 2, 10, 20), Step::Applied);
+    }
+
+    /// What was moved counts in its epoch, whether the journal's chain is closed before it or not, and leaves the
+    /// chain as it is; a fenced mover's is void.
+    #[test]
+    fn what_was_moved_counts_by_its_epoch_alone() {
+        let mut walk = Walk::at_creation(1 << 30);
+        claim(&mut walk, 1, 0);
+        assert_eq!(moved(&mut walk, 1), Step::Applied);
+        claim(&mut walk, 2, 0);
+        assert_eq!(segment(&mut walk, 2, 0, 10), Step::Applied);
+        assert_eq!(segment(&mut walk, 1, 10, 20), Step::Void);
+        assert_eq!(moved(&mut walk, 1), Step::Void);
+        assert_eq!(segment(&mut walk, 2, 20, 30), Step::Void, "what should precede it is missing");
+        assert_eq!(moved(&mut walk, 2), Step::Applied);
+        assert_eq!(walk.mark(), mark(10));
+        release(&mut walk, 2);
+        assert_eq!(moved(&mut walk, 2), Step::Void);
     }
 
     /// Neither a late claim of an older epoch nor anything of a released epoch counts.

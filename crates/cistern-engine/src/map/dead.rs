@@ -40,6 +40,11 @@ impl Dead {
         }
     }
 
+    /// Adds blocks that nothing needs.
+    pub(super) fn add_free(&mut self, blocks: &BTreeMap<Seq, u64>) {
+        add_all(&mut self.free, blocks);
+    }
+
     /// Counts `blocks` blocks of a mapping born at `birth` that one born at `shadow` covers.
     /// `snapshots` ascend; one in `[birth, shadow)` still sees the dropped mapping.
     pub(super) fn drop_blocks(

@@ -4,6 +4,8 @@
 //! that died among themselves. It is dropped as a whole when its run is published; after a crash
 //! it is built again from the footers.
 
+use std::collections::BTreeMap;
+
 use super::dead::Dead;
 use crate::{
     extents::{ExtentMap, Piece},
@@ -51,6 +53,11 @@ impl Table {
         self.map.insert(m.extent, Value { birth: m.birth, place: m.place }, |extent, old| {
             dead.drop_blocks(old.place, old.birth, extent.len, m.birth, snapshots);
         });
+    }
+
+    /// Blocks that died before they were ever mapped.
+    pub(super) fn add_dead(&mut self, blocks: &BTreeMap<Seq, u64>) {
+        self.dead.add_free(blocks);
     }
 
     pub(super) fn len(&self) -> usize {

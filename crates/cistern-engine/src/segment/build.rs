@@ -2,14 +2,14 @@
 //! here, so run it on a worker.
 
 use super::{
-    EntryKind, JournalRange, MAPPINGS_MAX, OBJECT_BYTES_MAX, SealedSegment, Slot,
+    Content, EntryKind, JournalRange, MAPPINGS_MAX, OBJECT_BYTES_MAX, SealedSegment, Slot,
     entry::{PREFIX_BYTES, TRAILER_BYTES, append_end, start_object},
     footer::{self, FOOTER_BYTES_MAX},
     frame::append_frame,
 };
 use crate::{
     codec::{Compression, Compressor, MasterKey, Sealer},
-    units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place},
+    units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq},
 };
 
 const FRAME_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES;
@@ -17,10 +17,10 @@ const FRAME_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES;
 /// Takes blocks in ascending order and packs them into frames.
 ///
 /// Invariant: `mappings` ascend and end at or before the pending blocks; `pending` is shorter than
-/// a frame between calls.
+/// a frame between calls, and `births` tells the births of its blocks.
 pub struct SegmentBuilder {
     slot: Slot,
-    range: JournalRange,
+    content: Content,
     sealer: Sealer,
     compressor: Compressor,
     body: Vec<u8>,
@@ -28,26 +28,58 @@ pub struct SegmentBuilder {
     /// Blocks that wait for their frame to fill, from `pending_start` on.
     pending: Vec<u8>,
     pending_start: u64,
+    /// Numbers of blocks that were born together.
+    births: Vec<(u64, Seq)>,
     data_bytes: u64,
 }
 
 impl SegmentBuilder {
-    /// A segment for what `range` of the journal holds. The chains at its ends stand for the content: they go
-    /// into the nonce.
-    pub fn new(key: Option<&MasterKey>, slot: Slot, range: JournalRange, compression: Compression) -> Self {
+    /// A segment for what `range` of the journal holds; `size_bytes` is the size of the volume as of its end. The
+    /// chains at the ends of the range stand for the data: they go into the nonce.
+    pub fn written(
+        key: Option<&MasterKey>,
+        slot: Slot,
+        range: JournalRange,
+        size_bytes: u64,
+        compression: Compression,
+    ) -> Self {
         assert!(range.from.pos <= range.to.pos);
+        let data = range.from.chain.0 ^ range.to.chain.0;
+        Self::new(key, slot, Content::Written { range, size_bytes }, data, compression)
+    }
+
+    /// A segment for blocks that are moved from others, as the log was up to `base`. `data` is a hash over which
+    /// blocks of which births they are, for the nonce.
+    pub fn moved(
+        key: Option<&MasterKey>,
+        slot: Slot,
+        base: Seq,
+        data: u64,
+        compression: Compression,
+    ) -> Self {
+        assert!(base < slot.seq);
+        Self::new(key, slot, Content::Moved { base }, data, compression)
+    }
+
+    fn new(
+        key: Option<&MasterKey>,
+        slot: Slot,
+        content: Content,
+        data: u64,
+        compression: Compression,
+    ) -> Self {
         let kind = EntryKind::Segment.sealed_as();
-        let content = range.from.chain.0 ^ range.to.chain.0;
-        let slot = Slot { nonce: slot.nonce.mixed_with(content), ..slot };
+        let slot = Slot { nonce: slot.nonce.mixed_with(data), ..slot };
         Self {
             slot,
-            range,
+            content,
             sealer: Sealer::new(key, slot.volume, kind, slot.salt, slot.seq.0).with_nonce(slot.nonce),
             compressor: Compressor::new(compression),
             body: start_object(),
             mappings: Vec::new(),
             pending: Vec::with_capacity(FRAME_BYTES_MAX),
             pending_start: 0,
+            births: Vec::new(),
             data_bytes: 0,
         }
     }
@@ -60,7 +92,12 @@ impl SegmentBuilder {
     /// Adds whole blocks from `first_block` on, at or behind the end of all added before. What
     /// continues the blocks before it shares their frame, but no frame crosses a multiple of 16 blocks: so
     /// overwriting a stream shadows whole frames.
-    pub fn data(&mut self, first_block: u64, mut data: &[u8]) {
+    pub fn data(&mut self, first_block: u64, data: &[u8]) {
+        self.data_born(first_block, self.slot.seq, data);
+    }
+
+    /// The same for blocks that were born at `birth`.
+    pub fn data_born(&mut self, first_block: u64, birth: Seq, mut data: &[u8]) {
         assert!(data.len().is_multiple_of(BLOCK_BYTES));
         let mut block = first_block;
         if block != self.pending_end() {
@@ -75,7 +112,12 @@ impl SegmentBuilder {
             let part;
             let room = FRAME_BYTES_MAX - block as usize % FRAME_BLOCKS_MAX * BLOCK_BYTES;
             (part, data) = data.split_at(data.len().min(room));
-            block += (part.len() / BLOCK_BYTES) as u64;
+            let blocks = (part.len() / BLOCK_BYTES) as u64;
+            block += blocks;
+            match self.births.last_mut() {
+                Some((together, last)) if *last == birth => *together += blocks,
+                _ => self.births.push((blocks, birth)),
+            }
             if part.len() == FRAME_BYTES_MAX {
                 self.frame(self.pending_start, part);
                 continue;
@@ -99,22 +141,22 @@ impl SegmentBuilder {
             Some(last) if last.place == place && last.extent.end() == extent.start => {
                 last.extent.len += extent.len;
             }
-            _ => self.push(extent, place),
+            _ => self.push(Mapping { extent, birth: self.slot.seq, place }),
         }
     }
 
     /// Mappings so far. The caller finishes the segment before they would exceed `MAPPINGS_MAX`:
     /// `zero` adds at most one, `data` one for every 16 blocks and one more.
     pub fn mappings(&self) -> usize {
-        self.mappings.len() + usize::from(!self.pending.is_empty())
+        self.mappings.len() + self.births.len()
     }
 
-    /// The finished object; `size_bytes` is the size of the volume as of the end of its range.
-    pub fn finish(mut self, size_bytes: u64) -> SealedSegment {
+    /// The finished object.
+    pub fn finish(mut self) -> SealedSegment {
         self.flush();
         let mut body = self.body;
         append_end(&self.sealer, EntryKind::Segment, &self.slot, &mut body, |out| {
-            footer::encode(&self.range, size_bytes, &self.mappings, out);
+            footer::encode(&self.content, &self.mappings, out);
         });
         assert!(body.len() as u64 <= OBJECT_BYTES_MAX);
         SealedSegment { body: body.into(), mappings: self.mappings, data_bytes: self.data_bytes }
@@ -145,17 +187,26 @@ impl SegmentBuilder {
         append_frame(&mut self.compressor, &self.sealer, data, &mut self.body);
         let room = OBJECT_BYTES_MAX as usize - TRAILER_BYTES - FOOTER_BYTES_MAX;
         assert!(offset >= PREFIX_BYTES && self.body.len() <= room, "the segment is sealed before it is full");
-        let place = Place::Frame(FrameRef {
+        let mut frame = FrameRef {
             seq: self.slot.seq,
             offset: offset as u32,
             stored: (self.body.len() - offset) as u32,
             index: 0,
-        });
-        self.push(Extent::new(first_block, (data.len() / BLOCK_BYTES) as u64), place);
+        };
+        for (blocks, birth) in std::mem::take(&mut self.births) {
+            let extent = Extent::new(first_block + u64::from(frame.index), blocks);
+            self.push(Mapping { extent, birth, place: Place::Frame(frame) });
+            frame.index += blocks as u8;
+        }
+        debug_assert_eq!(
+            usize::from(frame.index) * BLOCK_BYTES,
+            data.len(),
+            "births tell all blocks of a frame"
+        );
     }
 
-    fn push(&mut self, extent: Extent, place: Place) {
+    fn push(&mut self, mapping: Mapping) {
         assert!(self.mappings.len() < MAPPINGS_MAX, "the segment is sealed before it is full");
-        self.mappings.push(Mapping { extent, birth: self.slot.seq, place });
+        self.mappings.push(mapping);
     }
 }

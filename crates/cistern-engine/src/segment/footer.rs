@@ -1,9 +1,10 @@
 //! The plain bytes of a segment's footer: what the segment carries and which blocks it maps.
 //!
 //! Mappings ascend, so only the gaps between them are stored; frames lie in the same order, so
-//! only their lengths are. A single random block costs 4 to 8 bytes.
+//! only their lengths are. A single random block costs 4 to 8 bytes, and a few more for its birth
+//! where that is not the segment's own seq.
 
-use super::{Footer, JournalRange, MAPPINGS_MAX};
+use super::{Content, Footer, JournalRange, MAPPINGS_MAX};
 use crate::{
     codec::fields::{Fields, VARINT_BYTES_MAX, put_varint},
     units::{
@@ -29,28 +30,91 @@ const BLOCKS_SHIFT: u32 = 4;
 
 const _: () = assert!(FRAME_BLOCKS_MAX - 1 <= (u8::MAX >> BLOCKS_SHIFT) as usize);
 
-/// Bytes of a footer before its mappings: journal, from and to with their chains, size, count.
-const FIXED_BYTES: usize = 16 + 16 + 16 + 8 + 4;
-/// Bytes of a mapping at most: tag and two varints.
-const MAPPING_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
+/// What a segment carries, as its first byte tells.
+const WRITTEN: u8 = 1;
+const MOVED: u8 = 2;
+
+/// Bytes of a footer before its mappings: kind, journal, from and to with their chains, size, count.
+const FIXED_BYTES: usize = 1 + 16 + 16 + 16 + 8 + 4;
+/// Bytes of a mapping at most: tag, two varints, birth, length of the piece.
+const MAPPING_BYTES_MAX: usize = 1 + 3 * VARINT_BYTES_MAX + 1;
 /// Plain bytes of the longest footer.
 pub(super) const FOOTER_BYTES_MAX: usize = FIXED_BYTES + MAPPINGS_MAX * MAPPING_BYTES_MAX;
 
 /// Appends the plain footer. `mappings` ascend; their frames follow each other in the object.
-pub(super) fn encode(range: &JournalRange, size_bytes: u64, mappings: &[Mapping], out: &mut Vec<u8>) {
+pub(super) fn encode(content: &Content, mappings: &[Mapping], out: &mut Vec<u8>) {
     assert!(mappings.len() <= MAPPINGS_MAX);
-    out.extend_from_slice(range.journal.0.as_bytes());
-    for mark in [range.from, range.to] {
-        out.extend_from_slice(&mark.pos.0.to_le_bytes());
-        out.extend_from_slice(&mark.chain.0.to_le_bytes());
+    match content {
+        Content::Written { range, size_bytes } => {
+            out.push(WRITTEN);
+            out.extend_from_slice(range.journal.0.as_bytes());
+            for mark in [range.from, range.to] {
+                out.extend_from_slice(&mark.pos.0.to_le_bytes());
+                out.extend_from_slice(&mark.chain.0.to_le_bytes());
+            }
+            out.extend_from_slice(&size_bytes.to_le_bytes());
+            put_count(mappings.len(), out);
+            encode_extents(mappings, out);
+        }
+        Content::Moved { base } => {
+            out.push(MOVED);
+            out.extend_from_slice(&base.0.to_le_bytes());
+            let frames: Vec<&[Mapping]> = mappings.chunk_by(|a, b| frame_of(a) == frame_of(b)).collect();
+            put_count(frames.len(), out);
+            encode_frames(*base, &frames, out);
+        }
     }
-    out.extend_from_slice(&size_bytes.to_le_bytes());
-    out.extend_from_slice(&(mappings.len() as u32).to_le_bytes());
-    let mut block = 0;
-    let mut last_stored = None;
+}
+
+fn put_count(count: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+}
+
+/// What tells the frame of a mapping from that of its neighbours.
+fn frame_of(mapping: &Mapping) -> Option<u32> {
+    match mapping.place {
+        Place::Frame(frame) => Some(frame.offset),
+        Place::Hole | Place::Zero => None,
+    }
+}
+
+/// The extents and lengths of frames as for a segment that was written, each followed by the births of its blocks.
+fn encode_frames(base: Seq, frames: &[&[Mapping]], out: &mut Vec<u8>) {
+    let mut writer = Writer::default();
+    for pieces in frames {
+        let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
+        assert!(frame_of(&first).is_some(), "only data is moved");
+        let extent = Extent::between(first.extent.start, last.extent.end());
+        writer.mapping(&Mapping { extent, ..first }, out);
+        for (n, piece) in pieces.iter().enumerate() {
+            assert!(piece.birth <= base, "what is moved was there");
+            let is_last = n + 1 == pieces.len();
+            put_varint(out, (base.0 - piece.birth.0) << 1 | u64::from(!is_last));
+            if !is_last {
+                out.push(piece.extent.len as u8);
+            }
+        }
+    }
+}
+
+fn encode_extents(mappings: &[Mapping], out: &mut Vec<u8>) {
+    let mut writer = Writer::default();
     for mapping in mappings {
-        let gap = mapping.extent.start - block;
-        block = mapping.extent.end();
+        writer.mapping(mapping, out);
+    }
+}
+
+/// Where the next mapping that is written continues.
+#[derive(Default)]
+struct Writer {
+    block: u64,
+    last_stored: Option<u32>,
+}
+
+impl Writer {
+    fn mapping(&mut self, mapping: &Mapping, out: &mut Vec<u8>) {
+        let gap = mapping.extent.start - self.block;
+        self.block = mapping.extent.end();
         let mut tag = if gap == 0 { ADJACENT } else { 0 };
         let mut stored = None;
         match mapping.place {
@@ -59,9 +123,9 @@ pub(super) fn encode(range: &JournalRange, size_bytes: u64, mappings: &[Mapping]
             Place::Frame(frame) => {
                 debug_assert!(frame.index == 0 && mapping.extent.len <= FRAME_BLOCKS_MAX as u64);
                 tag |= FRAME | ((mapping.extent.len - 1) as u8) << BLOCKS_SHIFT;
-                stored = (last_stored != Some(frame.stored)).then_some(frame.stored);
+                stored = (self.last_stored != Some(frame.stored)).then_some(frame.stored);
                 tag |= if stored.is_none() { SAME_STORED } else { 0 };
-                last_stored = Some(frame.stored);
+                self.last_stored = Some(frame.stored);
             }
         }
         out.push(tag);
@@ -79,11 +143,7 @@ pub(super) fn encode(range: &JournalRange, size_bytes: u64, mappings: &[Mapping]
 /// exactly. The error is what is wrong, for a message.
 pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Result<Footer, &'static str> {
     let mut fields = Fields::new(plain);
-    let (range, size_bytes, count) = decode_fixed(&mut fields).ok_or("the footer is cut short")?;
-    if range.from.pos > range.to.pos {
-        return Err("its journal range runs backwards");
-    }
-    check_size(size_bytes)?;
+    let (content, count) = decode_content(&mut fields, seq)?;
     if count > MAPPINGS_MAX {
         return Err("it has too many mappings");
     }
@@ -91,7 +151,14 @@ pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Re
     // A mapping takes a byte at least, so this is bounded by what is really there.
     let mut mappings = Vec::with_capacity(count.min(fields.rest().len()));
     for _ in 0..count {
-        mappings.push(reader.mapping(&mut fields)?);
+        let mapping = reader.mapping(&mut fields)?;
+        match content {
+            Content::Written { .. } => mappings.push(mapping),
+            Content::Moved { base } => reader.births(&mut fields, base, mapping, &mut mappings)?,
+        }
+        if mappings.len() > MAPPINGS_MAX {
+            return Err("it has too many mappings");
+        }
     }
     if !fields.rest().is_empty() {
         return Err("the footer is too long");
@@ -99,7 +166,7 @@ pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Re
     if reader.offset != frames.end {
         return Err("its frames do not fill the object");
     }
-    Ok(Footer { range, size_bytes, mappings })
+    Ok(Footer { content, mappings })
 }
 
 /// Whether a volume may have this size.
@@ -110,13 +177,32 @@ pub(super) fn check_size(size_bytes: u64) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn decode_fixed(fields: &mut Fields) -> Option<(JournalRange, u64, usize)> {
+/// What the segment at `seq` carries, and its number of mappings (or of frames, of what was moved).
+fn decode_content(fields: &mut Fields, seq: Seq) -> Result<(Content, usize), &'static str> {
+    let content = match fields.u8().ok_or(SHORT)? {
+        WRITTEN => decode_written(fields).ok_or(SHORT)?,
+        MOVED => Content::Moved { base: Seq(fields.u64().ok_or(SHORT)?) },
+        _ => return Err("it carries nothing that is known"),
+    };
+    match &content {
+        Content::Written { range, .. } if range.from.pos > range.to.pos => {
+            return Err("its journal range runs backwards");
+        }
+        Content::Written { size_bytes, .. } => check_size(*size_bytes)?,
+        Content::Moved { base } if *base >= seq => return Err("what it moves is of a later time"),
+        Content::Moved { .. } => {}
+    }
+    Ok((content, fields.u32().ok_or(SHORT)? as usize))
+}
+
+fn decode_written(fields: &mut Fields) -> Option<Content> {
     let journal = JournalId(uuid::Uuid::from_bytes(fields.array()?));
     let mut mark = || Some(Mark { pos: JournalPos(fields.u64()?), chain: Chain(fields.u64()?) });
     let (from, to) = (mark()?, mark()?);
-    let size_bytes = fields.u64()?;
-    Some((JournalRange { journal, from, to }, size_bytes, fields.u32()? as usize))
+    Some(Content::Written { range: JournalRange { journal, from, to }, size_bytes: fields.u64()? })
 }
+
+const SHORT: &str = "the footer is cut short";
 
 /// Where the next mapping continues.
 struct Reader {
@@ -128,7 +214,6 @@ struct Reader {
 
 impl Reader {
     fn mapping(&mut self, fields: &mut Fields) -> Result<Mapping, &'static str> {
-        const SHORT: &str = "the footer is cut short";
         let tag = fields.u8().ok_or(SHORT)?;
         let gap = if tag & ADJACENT != 0 { 0 } else { fields.varint().ok_or(SHORT)? };
         let start = self.block.checked_add(gap).ok_or("an extent is out of bounds")?;
@@ -143,6 +228,36 @@ impl Reader {
         let end = start.checked_add(blocks).filter(|&end| blocks > 0 && end <= BLOCKS_MAX);
         self.block = end.ok_or("an extent is out of bounds")?;
         Ok(Mapping { extent: Extent::new(start, blocks), birth: self.seq, place })
+    }
+
+    /// The births of a frame that was moved: a mapping for each run of blocks that were born together.
+    fn births(
+        &mut self,
+        fields: &mut Fields,
+        base: Seq,
+        frame: Mapping,
+        out: &mut Vec<Mapping>,
+    ) -> Result<(), &'static str> {
+        if frame_of(&frame).is_none() {
+            return Err("it moves what has no data");
+        }
+        let mut rest = frame;
+        loop {
+            let value = fields.varint().ok_or(SHORT)?;
+            let birth = base.0.checked_sub(value >> 1).filter(|&birth| birth > 0);
+            rest.birth = Seq(birth.ok_or("what it moves was never born")?);
+            if value & 1 == 0 {
+                out.push(rest);
+                return Ok(());
+            }
+            let blocks = fields.u8().ok_or(SHORT)?.into();
+            if blocks == 0 || blocks >= rest.extent.len {
+                return Err("a birth is of no block of its frame");
+            }
+            let (start, end) = (rest.extent.start, rest.extent.end());
+            out.push(rest.slice(Extent::new(start, blocks)));
+            rest = rest.slice(Extent::between(start + blocks, end));
+        }
     }
 
     fn frame(&mut self, tag: u8, fields: &mut Fields) -> Result<FrameRef, &'static str> {

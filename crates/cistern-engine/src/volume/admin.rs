@@ -129,7 +129,7 @@ pub async fn check(
     let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
     let stores = Stores::same(store.clone());
     let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
-    let volume = read_only(parts, &keys, &committed);
+    let volume = read_only(parts, &keys, &committed).await?;
     let segments = list_segments(store).await?;
     let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };
     report.findings.extend(committed.foreign.iter().take(FAULTS_MAX).map(|foreign| {

@@ -25,6 +25,7 @@ use crate::{
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
+    segment::Content,
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
     units::{BLOCK_BYTES, Epoch, Extent, JournalPos, VolumeId},
@@ -106,24 +107,24 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
     let cache = o.cache.clone();
     let parts = ReadParts { env: &o.env, stores: &o.stores, cache, memory_bytes: o.memory_bytes };
-    let mut volume = read_only(parts, &keys, &committed);
+    let mut volume = read_only(parts, &keys, &committed).await?;
     let side = (&volume.map, &volume.frames);
     volume.hot = keep_hot_set(&o.env, &o.stores, o.cache, &keys, side, None);
     Ok(Arc::new(volume))
 }
 
 /// A volume that shows one committed state.
-pub fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Volume {
+pub async fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Result<Volume> {
     let env = parts.env.clone();
     let io = IoCounters::new(env.now());
-    let ReadSide { map, frames, ahead, damage } = parts.build(keys, committed);
+    let ReadSide { map, frames, ahead, damage } = parts.build(keys, committed).await?;
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
     };
-    Volume { env, id: keys.volume, io, map, frames, ahead, damage, hot: None, opened, writer: None }
+    Ok(Volume { env, id: keys.volume, io, map, frames, ahead, damage, hot: None, opened, writer: None })
 }
 
 fn keep_hot_set(
@@ -156,7 +157,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 
     let parts =
         ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
-    let ReadSide { map, frames, ahead, damage } = parts.build(&keys, &committed);
+    let ReadSide { map, frames, ahead, damage } = parts.build(&keys, &committed).await?;
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes)?;
     journal.free(start);
     let tuning = tuning(&o, &journal);
@@ -366,7 +367,7 @@ struct ReadSide {
 
 impl ReadParts<'_> {
     /// Builds map, frame reader and read-ahead over a committed state.
-    fn build(self, keys: &VolumeKeys, committed: &Committed) -> ReadSide {
+    async fn build(self, keys: &VolumeKeys, committed: &Committed) -> Result<ReadSide> {
         let ahead_bytes = self.memory_bytes / AHEAD_SHARE;
         let (reader, task) =
             ObjectReader::start(self.env.clone(), self.stores.clone(), self.cache.clone(), ahead_bytes);
@@ -380,12 +381,15 @@ impl ReadParts<'_> {
         let options = MapOptions { memory_bytes, damage: damage.clone(), ..MapOptions::default() };
         let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
         for segment in &committed.applied {
-            map.insert(&segment.mappings);
+            match segment.content {
+                Content::Written { .. } => map.insert(&segment.mappings),
+                Content::Moved { base } => drop(map.insert_moved(&segment.mappings, base).await?),
+            }
         }
         let epochs = committed.walk.epochs.clone().into();
         let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
         let frames =
             FrameReader::new(env, reader.clone(), keys.clone(), epochs, frames_bytes, damage.clone());
-        ReadSide { map, frames: Arc::new(frames), ahead: Ahead::new(reader, task, ahead_bytes), damage }
+        Ok(ReadSide { map, frames: Arc::new(frames), ahead: Ahead::new(reader, task, ahead_bytes), damage })
     }
 }

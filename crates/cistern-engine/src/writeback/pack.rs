@@ -83,7 +83,8 @@ pub fn pack(
     compression: Compression,
 ) -> SealedSegment {
     let index = newest(&load.groups);
-    let mut builder = SegmentBuilder::new(keys.key.as_deref(), *slot, load.range, compression);
+    let mut builder =
+        SegmentBuilder::written(keys.key.as_deref(), *slot, load.range, load.size_bytes, compression);
     builder.reserve(load.groups.iter().map(|g| payload_bytes(g)).sum());
     for (extent, source) in index.iter() {
         match *source {
@@ -99,7 +100,7 @@ pub fn pack(
             },
         }
     }
-    builder.finish(load.size_bytes)
+    builder.finish()
 }
 
 fn payload(group: &Group, pos: JournalPos, blocks: u64) -> Bytes {

@@ -2,6 +2,8 @@
 
 use super::{Change, Mutant, test, themed};
 
+const MAP: &str = "crates/cistern-engine/src/map.rs";
+const FOOTER: &str = "crates/cistern-engine/src/segment/footer.rs";
 const MERGE: &str = "crates/cistern-engine/src/map/merge.rs";
 const SEAL: &str = "crates/cistern-engine/src/codec/seal.rs";
 const LOOKUP: &str = "crates/cistern-engine/src/cache/lookup.rs";
@@ -69,5 +71,45 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume_damaged_replies", "a_damaged_reply"),
         simulation: themed("bad-replies", 100),
+    },
+    Mutant {
+        name: "moves-are-unconditional",
+        promise: "P4",
+        story: "a block that was moved replaces what was written since the mover looked",
+        changes: &[Change {
+            file: MAP,
+            old: "let same = |m: &Mapping| m.birth == moved.birth || (",
+            new: "let same = |m: &Mapping| m.birth >= Seq(0) || (",
+        }],
+        test: test("-p cistern-engine --test map_model", "agrees_with_an_array"),
+        simulation: None,
+    },
+    Mutant {
+        name: "moves-ask-the-tables-only",
+        promise: "P4",
+        story: "a block that was moved is not held against the runs of a checkpoint that came meanwhile",
+        changes: &[Change {
+            file: MAP,
+            old: "let levels_are_older = base >= self.covered();",
+            new: "let levels_are_older = base >= Seq(0);",
+        }],
+        test: test("-p cistern-engine --test map_model", "agrees_with_an_array"),
+        simulation: None,
+    },
+    Mutant {
+        name: "late-moves-are-not-counted",
+        promise: "P7",
+        story: "a block that was moved too late is not dead, so its segment is never deleted",
+        changes: &[Change { file: MAP, old: "        self.inner().table.add_dead(&late);\n", new: "" }],
+        test: test("-p cistern-engine --test map_model", "agrees_with_an_array"),
+        simulation: None,
+    },
+    Mutant {
+        name: "births-are-lost",
+        promise: "P4",
+        story: "a block that was moved is born when it was moved",
+        changes: &[Change { file: FOOTER, old: "(base.0 - piece.birth.0) << 1 |", new: "0 << 1 |" }],
+        test: test("-p cistern-engine --test format_segment", "what_was_moved_keeps_its_births"),
+        simulation: None,
     },
 ];
