@@ -140,10 +140,10 @@ impl Offer for Labeled {
     async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
         let at = |pos| Mark { pos: JournalPos(pos), chain: Chain(pos) };
         let range = JournalRange { journal: JOURNAL, from: at(self.0), to: at(self.0 + 1) };
-        let mut builder = SegmentBuilder::new(None, *slot, range, Compression::None);
-        builder.zero(Extent::new(self.0, 1), true);
         let (size_bytes, left_out) = (1 << 30, Vec::new());
-        Ok(NewEntry::Segment(NewSegment { sealed: builder.finish(size_bytes), left_out, range, size_bytes }))
+        let mut builder = SegmentBuilder::written(None, *slot, range, size_bytes, Compression::None);
+        builder.zero(Extent::new(self.0, 1), true);
+        Ok(NewEntry::Segment(NewSegment { sealed: builder.finish(), left_out, range, size_bytes }))
     }
 }
 
