@@ -138,6 +138,11 @@ impl Progress {
     pub fn message(&self, text: String) {
         self.0.set_message(text);
     }
+
+    /// A remark that stays, above what changes.
+    pub fn remark(&self, text: impl AsRef<str>) {
+        self.0.suspend(|| remark(text));
+    }
 }
 
 impl Drop for Progress {

@@ -146,7 +146,11 @@ fn a_store_away_shows() {
     let mut daemon = home.start(&CREATE);
     daemon.fill(5, 0, MIB);
     std::fs::rename(home.path("tank"), home.path("away")).expect("renamed");
-    home.fails(8, &["drain", "./tank", "--timeout", "1s"]);
+    let said = home.fails(8, &["drain", "./tank", "--timeout", "5s"]);
+    assert!(
+        said.contains("It is tried again") && said.contains("not in the store yet; the store: "),
+        "{said}"
+    );
     let told = home.ok(&["status"]);
     assert!(told.contains("store away") && told.contains("room for more writes"), "{told}");
     let said = daemon.wait_to_say("does not answer");

@@ -1,13 +1,16 @@
 //! `cistern drain`: upload everything now, and wait for it.
 
-use std::time::Duration;
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 
 use crate::{
     cli::Context,
     config::StateSettings,
-    control::{self, Daemon, Drained, Request},
+    control::{self, Daemon, Drained, Request, ServedStatus},
     failure::{Failure, Kind, Outcome},
     place::{VolumeUrl, volume_url},
     quantity::{ByteSize, Span},
@@ -50,7 +53,8 @@ impl Drain {
             return Err(Failure::new(Kind::NotFound, text)
                 .hint("what a journal holds is uploaded once `cistern serve` opens the volume"));
         };
-        let drained = self.wait(&daemon, &url).await?;
+        let trouble = RefCell::default();
+        let drained = self.wait(&daemon, &url, &trouble).await?;
         if self.json {
             terminal::say_json(&drained)?;
         }
@@ -59,16 +63,18 @@ impl Drain {
             true => terminal::say(format!("{}: everything acknowledged is in the store", self.volume.name)),
             false => {
                 let dirty = ByteSize(drained.dirty_bytes);
-                Err(Failure::new(Kind::NotClean, format!("not drained: {dirty} are not in the store yet"))
-                    .hint(
-                        "`cistern status --writeback` shows whether the store answers and how fast it goes",
-                    ))
+                let said = trouble.take().map(|said| format!("; the store: {said}")).unwrap_or_default();
+                let text = format!("not drained: {dirty} are not in the store yet{said}");
+                Err(Failure::new(Kind::NotClean, text).hint(
+                    "`cistern status --writeback` shows whether the store answers and how fast it goes",
+                ))
             }
         }
     }
 
-    async fn wait(&self, daemon: &Daemon, url: &str) -> Outcome<Drained> {
-        let progress = terminal::Progress::spinning("uploading");
+    /// Waits, and tells what the store says meanwhile where it refuses or does not answer: once, and in `trouble`.
+    async fn wait(&self, daemon: &Daemon, url: &str, trouble: &RefCell<Option<String>>) -> Outcome<Drained> {
+        let (progress, began) = (terminal::Progress::spinning("uploading"), Instant::now());
         let limit_ms = self.timeout.map(|span| span.0.as_millis() as u64);
         let request = Request::Drain { volume: Some(url.to_owned()), limit_ms };
         let limit = self.timeout.map(|span| span.0 + ANSWER_GRACE);
@@ -78,6 +84,14 @@ impl Drain {
                     && let Some(served) = status.volumes.iter().find(|served| served.is(url))
                 {
                     progress.message(format!("{} to upload", ByteSize(served.status.dirty_bytes)));
+                    let now = trouble_since(served, began.elapsed());
+                    if now.is_some() && *trouble.borrow() != now {
+                        progress.remark(format!(
+                            "the store: {}. It is tried again, and everything is safe in the journal meanwhile",
+                            now.as_deref().unwrap_or_default()
+                        ));
+                        *trouble.borrow_mut() = now;
+                    }
                 }
                 tokio::time::sleep(SHOW_INTERVAL).await;
             }
@@ -87,5 +101,15 @@ impl Drain {
             drained = daemon.ask::<Drained>(&request, limit) => drained,
             () = show => unreachable!("shows until the other ends"),
         }
+    }
+}
+
+/// What keeps a store from taking data now: it is away, or it said so within the time that was `waited`.
+fn trouble_since(served: &ServedStatus, waited: Duration) -> Option<String> {
+    let status = &served.status;
+    let recent = status.store_error_age_ms.is_some_and(|age| u128::from(age) <= waited.as_millis());
+    match &status.store_error {
+        Some(error) if recent => Some(error.clone()),
+        _ => served.store_away_ms.and(served.store["last_error"]["text"].as_str().map(str::to_owned)),
     }
 }
