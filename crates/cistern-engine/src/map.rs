@@ -251,12 +251,12 @@ impl Map {
 
     /// Puts what a segment moved on top, but only where the block's birth is still the one that was moved: what was
     /// written since `base`, up to which the mover knew the log, stays. What comes too late is dead at once. Nothing
-    /// else may be inserted before this returns. Gives what counts.
+    /// else may be inserted before this returns.
     ///
     /// # Errors
     /// Of reading a run; then nothing of the batch counts. A part about which a damaged run would have to be asked
     /// is left as it was: nothing that is read there depends on it.
-    pub async fn insert_moved(&self, batch: &[Mapping], base: Seq) -> Result<Vec<Mapping>> {
+    pub async fn insert_moved(&self, batch: &[Mapping], base: Seq) -> Result<()> {
         let mut counting = Vec::with_capacity(batch.len());
         let mut late: BTreeMap<Seq, u64> = BTreeMap::new();
         for m in batch {
@@ -271,7 +271,7 @@ impl Map {
         }
         self.insert(&counting);
         self.inner().table.add_dead(&late);
-        Ok(counting)
+        Ok(())
     }
 
     /// The parts of what was moved whose births are still the newest.

@@ -235,7 +235,7 @@ async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), T
                 for (base, batch) in model.log.range(covered.0 + 1..).map(|(_, entry)| entry) {
                     match base {
                         None => map.insert(batch),
-                        Some(base) => drop(map.insert_moved(batch, *base).await.unwrap()),
+                        Some(base) => map.insert_moved(batch, *base).await.unwrap(),
                     }
                 }
             }

@@ -54,7 +54,8 @@ pub(super) fn encode(content: &Content, mappings: &[Mapping], out: &mut Vec<u8>)
             }
             out.extend_from_slice(&size_bytes.to_le_bytes());
             put_count(mappings.len(), out);
-            encode_extents(mappings, out);
+            let mut writer = Writer::default();
+            mappings.iter().for_each(|mapping| writer.mapping(mapping, out));
         }
         Content::Moved { base } => {
             out.push(MOVED);
@@ -94,13 +95,6 @@ fn encode_frames(base: Seq, frames: &[&[Mapping]], out: &mut Vec<u8>) {
                 out.push(piece.extent.len as u8);
             }
         }
-    }
-}
-
-fn encode_extents(mappings: &[Mapping], out: &mut Vec<u8>) {
-    let mut writer = Writer::default();
-    for mapping in mappings {
-        writer.mapping(mapping, out);
     }
 }
 

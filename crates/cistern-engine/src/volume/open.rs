@@ -383,7 +383,7 @@ impl ReadParts<'_> {
         for segment in &committed.applied {
             match segment.content {
                 Content::Written { .. } => map.insert(&segment.mappings),
-                Content::Moved { base } => drop(map.insert_moved(&segment.mappings, base).await?),
+                Content::Moved { base } => map.insert_moved(&segment.mappings, base).await?,
             }
         }
         let epochs = committed.walk.epochs.clone().into();
