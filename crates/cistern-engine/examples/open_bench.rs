@@ -22,9 +22,11 @@ use cistern_engine::{
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
     log::{
-        ClaimRequest, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, keys, look, read_identity,
+        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, keys, look,
+        read_identity,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
+    space::SPACE_BOUND,
     store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
@@ -148,6 +150,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         epochs: walk.epochs.clone(),
         levels: map.take_state().levels,
         usage: Vec::new(),
+        retired: Vec::new(),
         roots: None,
     };
     let keys = claimed.writer.keys();
@@ -190,6 +193,8 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
         recoveries: Arc::new(Semaphore::new(1)),
         host: "bench".into(),
         take_over: false,
+        grace: GRACE,
+        space_bound: SPACE_BOUND,
     })
     .await?;
     println!(

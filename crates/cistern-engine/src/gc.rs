@@ -1,12 +1,17 @@
 //! The one place that deletes from the store.
 //!
-//! For now it deletes what is superseded by its name alone: checkpoints older than the newest few.
-//! A delete follows an append of this epoch that came later than the newest checkpoint, so a fenced
-//! writer cannot delete what its successor descends from. And it removes whole volumes.
+//! It deletes what checkpoints have retired and is due ([`crate::space`] says what is), what is superseded by its name
+//! alone, and whole volumes. A delete follows an append of this epoch that came later than the checkpoint which does
+//! without the object, so a fenced writer cannot delete what its successor descends from.
+
+use futures_util::{StreamExt, stream};
 
 use crate::{
-    Result,
-    log::keys,
+    Error, Result,
+    log::{
+        checkpoint::{Retired, RetiredName},
+        keys,
+    },
     store::{SharedStore, Store},
     units::{Epoch, Seq},
 };
@@ -14,6 +19,24 @@ use crate::{
 /// Checkpoints kept: the newest, and some for readers that have listed but not yet read.
 const CHECKPOINTS_KEPT: usize = 4;
 const LIST_MAX: usize = 1000;
+
+/// Deletes under way at a time.
+const DELETES_MAX: usize = 16;
+
+/// Deletes objects that are due. Gives those that are not there any more, and what was wrong with the others.
+pub async fn delete_retired(store: &dyn Store, due: &[Retired]) -> (Vec<RetiredName>, Option<Error>) {
+    let names: Vec<RetiredName> = due.iter().map(|object| object.name).collect();
+    let deletes = names.into_iter().map(|name| async move { (name, store.delete(&name.key()).await) });
+    let (mut deleted, mut fault) = (Vec::new(), None);
+    let mut answers = stream::iter(deletes).buffer_unordered(DELETES_MAX);
+    while let Some((name, answer)) = answers.next().await {
+        match answer {
+            Ok(()) => deleted.push(name),
+            Err(e) => fault = fault.or(Some(e.into())),
+        }
+    }
+    (deleted, fault)
+}
 
 /// Deletes checkpoints that are older than the newest few and than `newest`, which is in the store and
 /// has a later append of its epoch behind it.

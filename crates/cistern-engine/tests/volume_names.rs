@@ -64,7 +64,9 @@ async fn make_anew(host: &mut Host) -> VolumeId {
 }
 
 async fn check(host: &Host) -> admin::CheckReport {
-    admin::check(&host.env, &host.store, &host.key, true, &|_, _| {}).await.expect("checked")
+    admin::check(&host.env, &host.store, &host.key, admin::Checked { data: true, space: true }, &|_, _| {})
+        .await
+        .expect("checked")
 }
 
 /// The PUT of a removed volume's writer arrives in the middle of the volume that was created at its URL: the

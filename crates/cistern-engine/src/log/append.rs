@@ -6,7 +6,10 @@
 //! holds. What follows from that is decided in [`super::publish`], the only caller.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -55,6 +58,8 @@ struct Inner {
     epoch: Epoch,
     salt: Salt,
     presence: Presence,
+    /// The last slot that was given out.
+    given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
     trouble: Mutex<Option<(String, Duration)>>,
 }
@@ -81,6 +86,7 @@ impl Slots {
         let Inner { env, keys, epoch, salt, .. } = &*self.log.inner;
         let seq = self.next;
         self.next = seq.next();
+        self.log.inner.given.store(seq.0, Ordering::Relaxed);
         let nonce = SealNonce(env.random_bytes());
         Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
     }
@@ -113,12 +119,19 @@ impl LogWriter {
         let (store, trouble) = (stores.write_back.clone(), Mutex::new(None));
         let (failures, newest) = (stores.failures.clone(), Seq(next.0 - 1));
         let presence = Presence::new(env.clone(), store.clone(), failures, keys.volume, newest);
-        let log = LogWriter { inner: Arc::new(Inner { env, store, keys, epoch, salt, presence, trouble }) };
+        let given = AtomicU64::new(newest.0);
+        let inner = Inner { env, store, keys, epoch, salt, presence, given, trouble };
+        let log = LogWriter { inner: Arc::new(inner) };
         (log.clone(), Slots { log, next })
     }
 
     pub fn epoch(&self) -> Epoch {
         self.inner.epoch
+    }
+
+    /// The last slot that was given out; at first the claim's, or one behind it.
+    pub fn given(&self) -> Seq {
+        Seq(self.inner.given.load(Ordering::Relaxed))
     }
 
     /// What this epoch's objects carry.

@@ -20,7 +20,7 @@ use crate::{
     },
     segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
     store::{Listed, Store, StoreError},
-    units::{BLOCK_BYTES, Epoch, Mapping, Place, Seq, VolumeId},
+    units::{Epoch, Mapping, Place, Seq, VolumeId},
 };
 
 /// Tails fetched at once. The log behind a checkpoint is bounded, so this only smooths the burst.
@@ -43,15 +43,17 @@ pub struct VolumeKeys {
 /// A segment behind the checkpoint that counts.
 pub struct AppliedSegment {
     pub seq: Seq,
+    /// Bytes of the object.
+    pub stored_bytes: u64,
     pub content: Content,
     pub mappings: Vec<Mapping>,
 }
 
 impl AppliedSegment {
-    /// Bytes of block data it brought.
-    pub fn data_bytes(&self) -> u64 {
+    /// Blocks of data in it.
+    pub fn data_blocks(&self) -> u64 {
         let blocks = |m: &Mapping| if matches!(m.place, Place::Frame(_)) { m.extent.len } else { 0 };
-        self.mappings.iter().map(blocks).sum::<u64>() * BLOCK_BYTES as u64
+        self.mappings.iter().map(blocks).sum()
     }
 }
 
@@ -196,15 +198,15 @@ impl Committed {
         self.log_objects += objects.len() as u64;
         let mut tails = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
             let content = read_entry(store, keys, seq, &listed).await?;
-            Ok::<_, Error>((seq, listed.key, content))
+            Ok::<_, Error>((seq, listed, content))
         }))
         .buffered(TAILS_IN_FLIGHT);
-        while let Some((seq, key, content)) = tails.try_next().await? {
+        while let Some((seq, listed, content)) = tails.try_next().await? {
             let (head, entry) = match content {
                 SlotContent::Entry(head, entry) => (head, entry),
                 SlotContent::Foreign(volume) => {
                     self.walk.step_over(seq);
-                    self.foreign.push(Foreign { key, volume });
+                    self.foreign.push(Foreign { key: listed.key, volume });
                     continue;
                 }
             };
@@ -212,7 +214,8 @@ impl Committed {
                 && let Entry::Segment(footer) = entry
             {
                 let Footer { content, mappings } = footer;
-                self.applied.push(AppliedSegment { seq: head.seq, content, mappings });
+                let stored_bytes = listed.bytes;
+                self.applied.push(AppliedSegment { seq: head.seq, stored_bytes, content, mappings });
             }
         }
         Ok(())

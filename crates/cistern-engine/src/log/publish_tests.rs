@@ -118,9 +118,8 @@ impl Told {
 
 #[async_trait]
 impl Commit for Told {
-    fn commit(&self, seq: Seq, entry: &NewEntry) {
-        let NewEntry::Segment(segment) = entry;
-        let mapping = segment.sealed.mappings[0];
+    async fn commit(&self, seq: Seq, entry: &NewEntry) {
+        let mapping = entry.sealed().mappings[0];
         assert_eq!(mapping.birth, seq, "what is committed is made for the slot it is committed at");
         self.committed.lock().expect("no panic").push((seq.0, mapping.extent.start));
     }

@@ -20,7 +20,7 @@ const FAN_IN: usize = 4;
 const ABOVE_BOTTOM_MAX: u64 = 2;
 /// The bottom is merged where at least this share of the frame blocks is probably dead: rewriting
 /// 20 bytes of map is cheap against keeping 4 KiB of dead data.
-const DEAD_PERCENT: u64 = 30;
+const DEAD_PERCENT: u64 = 5;
 
 /// Neighbours of one level that are merged into one run when all are small: below that part of a
 /// full run. Keeps the runs of a device that is filled in order from being many and small.
