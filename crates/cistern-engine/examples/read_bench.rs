@@ -116,6 +116,7 @@ async fn prepare(dir: &Path, mib: u64, scattered: bool, cold: bool) -> Result<Ar
         recoveries: Arc::new(Semaphore::new(1)),
         host: "bench".into(),
         take_over: false,
+        grace: cistern_engine::log::GRACE,
         env,
     };
     let volume = Volume::open(options).await?;

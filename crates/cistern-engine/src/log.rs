@@ -15,6 +15,8 @@ pub mod wrapping;
 mod append;
 mod claim;
 mod committed;
+#[cfg(test)]
+mod emptied_tests;
 mod entry;
 mod presence;
 mod publish;
@@ -29,6 +31,7 @@ pub use committed::{
     read_committed, read_entry, read_identity,
 };
 pub use entry::{Commit, NewEntry, NewSegment, Offer};
+pub use presence::GRACE;
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};

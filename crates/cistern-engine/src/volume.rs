@@ -96,6 +96,8 @@ pub struct OpenOptions {
     pub host: String,
     /// Take the volume from a writer that did not release it.
     pub take_over: bool,
+    /// How long what is deleted in the log stays after it is needless: [`crate::log::GRACE`], and the same on all hosts.
+    pub grace: Duration,
 }
 
 /// How to open a volume for reading only.

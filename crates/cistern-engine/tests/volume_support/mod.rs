@@ -72,6 +72,7 @@ impl Host {
             recoveries: Arc::new(Semaphore::new(1)),
             host: "here".into(),
             take_over: false,
+            grace: cistern_engine::log::GRACE,
         }
     }
 

@@ -76,6 +76,7 @@ impl Engine for RealEngine {
             recoveries: Arc::new(Semaphore::new(1)),
             host: site.host.clone(),
             take_over,
+            grace: cistern_engine::log::GRACE,
         };
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }

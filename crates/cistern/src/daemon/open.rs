@@ -244,6 +244,7 @@ impl Writing<'_> {
                 recoveries: self.recoveries.clone(),
                 host: host::host_name(),
                 take_over: self.take_over,
+                grace: cistern_engine::log::GRACE,
             })
         });
         let opened = opened.await?.0;
