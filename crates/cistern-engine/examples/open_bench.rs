@@ -110,8 +110,13 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let identity = read_identity(store.as_ref()).await?;
     let volume_keys = VolumeKeys::unlock(env, store.as_ref(), &identity, &KeySource::None).await?;
     let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
-    let request =
-        ClaimRequest { host: "bench".into(), take_over: false, local, size_at_creation: VOLUME_BYTES };
+    let request = ClaimRequest {
+        host: "bench".into(),
+        take_over: false,
+        local,
+        size_at_creation: VOLUME_BYTES,
+        grace: cistern_engine::log::GRACE,
+    };
     let stores = Stores::same(store.clone());
     let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {
         unreachable!("the journal is new")

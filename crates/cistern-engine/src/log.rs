@@ -15,18 +15,14 @@ pub mod wrapping;
 mod append;
 mod claim;
 mod committed;
+#[cfg(test)]
+mod emptied_tests;
 mod entry;
 mod presence;
 mod publish;
 #[cfg(test)]
 mod publish_tests;
 mod walk;
-
-use std::time::Duration;
-
-/// How long what is not needed any more stays in the store, for readers that show an older state and for writers that
-/// have not heard of a newer one, where nobody has a reason for another time.
-pub const GRACE: Duration = Duration::from_secs(15 * 60);
 
 pub use append::{LogWriter, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
@@ -35,6 +31,7 @@ pub use committed::{
     read_committed, read_entry, read_identity,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
+pub use presence::GRACE;
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};

@@ -98,7 +98,7 @@ pub struct OpenOptions {
     pub host: String,
     /// Take the volume from a writer that did not release it.
     pub take_over: bool,
-    /// How long what is not needed any more stays in the store, for readers that show an older state.
+    /// How long what is not needed any more stays in the store: [`crate::log::GRACE`], and the same on all hosts.
     pub grace: Duration,
     /// Stored bytes per live byte that the cleaner lets be; infinite: nothing is cleaned.
     pub space_bound: f64,

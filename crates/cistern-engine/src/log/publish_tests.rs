@@ -12,8 +12,8 @@ use futures_util::{FutureExt, future::join_all};
 use tokio::sync::watch;
 
 use super::{
-    VolumeKeys,
-    append::LogWriter,
+    GRACE, VolumeKeys,
+    append::{LogWriter, Tenure},
     entry::{Commit, NewEntry, NewSegment, Offer},
     keys,
     publish::{Ended, Offerer, Published, Publisher},
@@ -164,8 +164,9 @@ impl World {
         let shared: SharedStore = store.clone();
         let keys = VolumeKeys { volume: VOLUME, key: None };
         let salt = slot(EPOCH, 0).salt;
-        let (_, slots) =
-            LogWriter::claimed(env.clone(), &Stores::same(shared), keys, EPOCH, salt, Seq(FIRST));
+        let (seen, grace) = (env.now(), GRACE);
+        let tenure = Tenure { keys, epoch: EPOCH, salt, next: Seq(FIRST), seen, grace };
+        let (_, slots) = LogWriter::claimed(env.clone(), &Stores::same(shared), tenure);
         let told = Arc::new(Told {
             committed: Mutex::default(),
             latched: Mutex::default(),

@@ -37,10 +37,12 @@ use crate::env::Env;
 mod answer;
 mod client;
 mod sort;
+mod standstill;
 
-use answer::watched;
+use answer::{Answer, watched};
 pub use client::Variables;
 use sort::{Asked, Sorted};
+use standstill::{Sent, Standstill};
 
 /// Time for a request besides the transfer of its body: name lookup, connection, credentials, a
 /// busy server.
@@ -73,6 +75,7 @@ struct Inner {
     url: String,
     /// Body bytes of all requests under way.
     in_flight: AtomicU64,
+    standstill: Standstill,
 }
 
 /// Counts a request's bytes for as long as it lives.
@@ -99,13 +102,26 @@ impl Inner {
         let before = self.in_flight.fetch_add(bytes, Relaxed);
         let _counted = InFlight(&self.in_flight, bytes);
         let limit = LIMIT_BASE + Duration::from_secs(before.saturating_add(bytes) / LINK_BYTES_PER_S);
+        let sent = self.standstill.sent();
         match self.env.timeout(limit, watched(request)).await {
-            Some((Ok(out), _)) => Ok(out),
+            Some((Ok(out), answer)) => match self.stood_still(&sent, answer) {
+                None => Ok(out),
+                Some(still) => Err(StoreError::Unreachable(format!(
+                    "{asked}: this machine stood still for {} s, by the store's clock",
+                    still.as_secs()
+                ))
+                .into()),
+            },
             Some((Err(e), answer)) => Err(sort::sort(asked, answer, &e)),
             None => {
                 Err(StoreError::Unreachable(format!("{asked}: no answer in {} s", limit.as_secs())).into())
             }
         }
+    }
+
+    fn stood_still(&self, sent: &Sent, answer: Option<Answer>) -> Option<Duration> {
+        let Some(Answer::Fine { date_s: Some(date_s) }) = answer else { return None };
+        self.standstill.answered(sent, date_s, self.env.now())
     }
 
     async fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {

@@ -55,8 +55,10 @@ impl Writer {
             },
             (drained, journal_closed) => journal_closed.and(drained.map(drop)),
         };
-        if let Err(gone @ Error::Gone(_)) = &finished {
-            self.core.stopped_by(gone.clone());
+        if let Err(lost) = &finished
+            && lost.is_lost()
+        {
+            self.core.stopped_by(lost.clone());
         }
         self.report(finished.err())
     }

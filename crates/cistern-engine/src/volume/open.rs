@@ -269,6 +269,7 @@ async fn claim(
         take_over: o.take_over,
         local,
         size_at_creation: identity.size_bytes,
+        grace: o.grace,
     };
     for _ in 0..CLAIMS_MAX {
         let Prospect::Free(attempt) = look(&o.env, &o.stores, keys, &request).await? else {

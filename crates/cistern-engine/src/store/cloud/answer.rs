@@ -18,6 +18,8 @@ use object_store::client::{
     HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 
+use super::standstill;
+
 /// Bytes of an error's body that are looked at.
 const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a page of a listing: 1000 keys of 1024 bytes, five-fold escaped, with their tags.
@@ -27,7 +29,10 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Success, and a body that is not known to be broken.
-    Fine,
+    Fine {
+        /// When it was, by the server's clock: seconds since 1970, if it said so.
+        date_s: Option<i64>,
+    },
     /// An answer with another status.
     Status {
         status: u16,
@@ -93,7 +98,7 @@ impl HttpService for Watch {
         }
         match outcome {
             Ok(response) if response.status().is_success() => {
-                note(Answer::Fine);
+                note(Answer::Fine { date_s: date_s(&response) });
                 match lists {
                     true => bounded_page(response).await,
                     false => Ok(response),
@@ -110,6 +115,10 @@ impl HttpService for Watch {
             }
         }
     }
+}
+
+fn date_s(response: &HttpResponse) -> Option<i64> {
+    standstill::unix_seconds(response.headers().get("date")?.to_str().ok()?)
 }
 
 async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError> {
