@@ -324,7 +324,7 @@ impl Plan {
             Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
             Theme::Cleaning => {
-                &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage, Cloned]
+                &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],

@@ -159,7 +159,7 @@ impl Segments {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
@@ -208,25 +208,29 @@ mod tests {
         fn counts_are_those_of_a_plain_table(
             told in proptest::collection::vec((1..40_u64, 0..3_u64, 0..20_u64, 0..20_u64, any::<bool>()), 0..200),
         ) {
-            let (mut segments, mut plain) = (Segments::default(), BTreeMap::<u64, Option<Counts>>::new());
+            let (mut segments, mut plain) = (Segments::default(), BTreeMap::<u64, Counts>::new());
+            let mut retired = BTreeSet::new();
             for (seq, stored, written, dead, is_gone) in told {
                 if is_gone {
                     segments.apply(&gone(seq));
-                    plain.remove(&seq);
+                    if plain.remove(&seq).is_some() {
+                        retired.insert(seq);
+                    }
                     continue;
                 }
-                let usage = added(seq, stored, written, dead);
+                // Nobody writes a segment again that was retired.
+                let usage = added(seq, if retired.contains(&seq) { 0 } else { stored }, written, dead);
                 segments.apply(&usage);
                 let UsageChange::Added(counts) = usage.change else { unreachable!() };
                 match plain.get_mut(&seq) {
-                    Some(Some(known)) => known.add(&counts),
-                    _ if stored > 0 => {
-                        plain.insert(seq, Some(counts));
+                    Some(known) => known.add(&counts),
+                    None if counts.stored_bytes > 0 => {
+                        plain.insert(seq, counts);
                     }
-                    _ => {}
+                    None => {}
                 }
             }
-            let expected: Vec<_> = plain.into_iter().map(|(seq, c)| (Seq(seq), c.unwrap())).collect();
+            let expected: Vec<_> = plain.into_iter().map(|(seq, counts)| (Seq(seq), counts)).collect();
             prop_assert_eq!(segments.iter().collect::<Vec<_>>(), expected.clone());
             let totals = expected.iter().fold(Totals::default(), |sum, (_, counts)| sum.with(*counts));
             prop_assert_eq!(segments.totals(), totals);
