@@ -13,7 +13,6 @@ const DEAR_MONTHS: f64 = 0.1;
 
 /// What one kind of store charges, in US dollars. Every number is finite and not negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Tariff {
     /// A GiB kept for a month.
     pub storage_per_gib_month: f64,
