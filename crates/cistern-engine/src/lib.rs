@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `price`, `env` |
 //! | 2 sealing, files | `codec`, `uring`, `courtesy` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
@@ -32,6 +32,7 @@ pub mod gc;
 pub mod journal;
 pub mod log;
 pub mod map;
+pub mod price;
 pub mod sectors;
 pub mod segment;
 pub mod space;
