@@ -449,6 +449,11 @@ impl Map {
         self.inner().levels.clone()
     }
 
+    /// Blocks of data that died, probably, and are not counted as dead yet, because no merge has met them.
+    pub fn probably_dead(&self) -> u64 {
+        policy::probably_dead(&self.levels(), self.shape)
+    }
+
     /// Names the snapshots that exist, ascending. A new one must be named before anything behind
     /// it is inserted.
     pub fn set_snapshots(&self, snapshots: Vec<Seq>) {

@@ -54,10 +54,21 @@ struct State {
     grace: Grace,
     /// The newest entry that is in the map.
     newest: Seq,
-    /// Bytes of the objects behind the newest checkpoint.
-    uncovered: BTreeMap<Seq, u64>,
+    /// The segments behind the newest checkpoint.
+    uncovered: BTreeMap<Seq, Uncovered>,
+    /// Blocks that are dead, probably, and that the counts do not know of.
+    unlearned_blocks: u64,
     /// Why objects that are due are still there.
     refused: Option<String>,
+}
+
+/// A segment that no checkpoint covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Uncovered {
+    /// Bytes of the object.
+    pub stored_bytes: u64,
+    /// Whether its blocks were moved there: then they are as live as before. Of what clients wrote as much has died.
+    pub is_moved: bool,
 }
 
 /// What the accounts say at one moment.
@@ -77,10 +88,15 @@ pub struct Shown {
 }
 
 impl Space {
-    /// Begins behind a claim at or before `newest`, with the bytes of the segments behind the checkpoint before it and with
+    /// Begins behind a claim at or before `newest`, with the segments behind the checkpoint before it and with
     /// what that had retired. It was in the store before the
     /// claim, so an entry behind the claim is behind it too.
-    pub fn new(newest: Seq, uncovered: BTreeMap<Seq, u64>, retired: Vec<Retired>, now: Duration) -> Space {
+    pub fn new(
+        newest: Seq,
+        uncovered: BTreeMap<Seq, Uncovered>,
+        retired: Vec<Retired>,
+        now: Duration,
+    ) -> Space {
         let since = Since { stored_at: now, given: newest };
         let state = State {
             segments: None,
@@ -89,6 +105,7 @@ impl Space {
             grace: Grace::new(retired, since),
             newest,
             uncovered,
+            unlearned_blocks: 0,
             refused: None,
         };
         Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
@@ -107,12 +124,12 @@ impl Space {
         self.changes.subscribe()
     }
 
-    /// An entry of so many bytes is in the map.
-    pub fn committed(&self, seq: Seq, stored_bytes: u64) {
+    /// An entry is in the map.
+    pub fn committed(&self, seq: Seq, segment: Uncovered) {
         let mut state = self.state();
         debug_assert!(seq > state.newest, "entries are committed in order");
         state.newest = seq;
-        state.uncovered.insert(seq, stored_bytes);
+        state.uncovered.insert(seq, segment);
     }
 
     /// The newest entry that is in the map.
@@ -138,6 +155,11 @@ impl Space {
     /// Whether blocks that die in a segment are to be counted: not in one that is gone.
     pub fn counts(&self, seq: Seq) -> bool {
         self.state().segments.as_ref().is_none_or(|segments| segments.get(seq).is_some())
+    }
+
+    /// So many blocks are dead, probably, of which the counts do not know.
+    pub fn expect(&self, unlearned_blocks: u64) {
+        self.state().unlearned_blocks = unlearned_blocks;
     }
 
     /// Takes changes of the counts, in ascending order.
@@ -245,23 +267,111 @@ impl Space {
     /// left alone; none while `bound` holds.
     pub fn victims(&self, bound: &Bound, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
         let state = self.state();
-        let Some(segments) = &state.segments else { return Vec::new() };
-        victims::choose(segments, &state.vacated, left_alone, bound, data_blocks)
+        match (&state.segments, state.room()) {
+            (Some(segments), Some(room)) if room.stored_bytes > bound.ratio * room.live_bytes => {
+                victims::choose(segments, &state.vacated, left_alone, bound.newest, data_blocks)
+            }
+            _ => Vec::new(),
+        }
     }
 
     pub fn shown(&self) -> Shown {
         let state = self.state();
-        let vacated = |segments: &Segments| {
-            state.vacated.keys().filter_map(|seq| segments.get(*seq)).fold(Totals::default(), Totals::with)
-        };
-        let vacated = state.segments.as_ref().map(vacated).unwrap_or_default();
+        let vacated = state.vacated();
         Shown {
             segments: state.segments.as_ref().map(|segments| segments.totals().without(&vacated)),
-            uncovered_bytes: state.uncovered.values().sum(),
+            uncovered_bytes: state.uncovered.values().map(|segment| segment.stored_bytes).sum(),
             vacated_bytes: vacated.stored_bytes,
             grace_objects: state.grace.len() as u64,
             grace_bytes: state.grace.bytes(),
             refused: state.refused.clone(),
         }
+    }
+}
+
+/// What segments take, and what they take it for, as well as that is known now.
+struct Room {
+    stored_bytes: f64,
+    live_bytes: f64,
+}
+
+impl State {
+    /// Vacated segments that no checkpoint does without yet.
+    fn vacated(&self) -> Totals {
+        let counts = |segments: &Segments| {
+            self.vacated.keys().filter_map(|seq| segments.get(*seq)).fold(Totals::default(), Totals::with)
+        };
+        self.segments.as_ref().map(counts).unwrap_or_default()
+    }
+
+    /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was; what was
+    /// written since has, probably, killed as much.
+    fn room(&self) -> Option<Room> {
+        let totals = self.segments.as_ref()?.totals().without(&self.vacated());
+        let sum = |of: fn(&&Uncovered) -> bool| {
+            self.uncovered.values().filter(of).map(|segment| segment.stored_bytes).sum::<u64>() as f64
+        };
+        let unlearned =
+            self.unlearned_blocks.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
+        Some(Room {
+            stored_bytes: totals.stored_bytes as f64 + sum(|_| true),
+            live_bytes: totals.live_bytes as f64 * (1.0 - unlearned) + sum(|segment| segment.is_moved),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 400 bytes in four segments of 100 blocks, so many of which are dead.
+    fn space(dead: [u64; 4]) -> Space {
+        let space = Space::new(Seq(4), BTreeMap::new(), Vec::new(), Duration::ZERO);
+        let mut segments = Segments::default();
+        for (seq, dead_blocks) in (1..).zip(dead) {
+            let counts = Counts { stored_bytes: 100, written_blocks: 100, dead_blocks, touched: Seq(4) };
+            segments.apply(&SegmentUsage { seq: Seq(seq), change: UsageChange::Added(counts) });
+        }
+        space.load(segments);
+        space
+    }
+
+    fn is_cleaned(space: &Space, ratio: f64) -> bool {
+        !space.victims(&Bound { ratio, newest: Seq(4) }, 1, &BTreeSet::new()).is_empty()
+    }
+
+    /// Whether the ratio lies between two that are close.
+    fn ratio_is_about(space: &Space, ratio: f64) -> bool {
+        is_cleaned(space, ratio - 0.01) && !is_cleaned(space, ratio + 0.01)
+    }
+
+    /// Nothing is cleaned while the bound holds. What was written behind the checkpoint takes room, what was moved there is
+    /// live there instead of in a vacated segment, and what is probably dead is not counted as live.
+    #[test]
+    fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
+        let space = space([0, 0, 50, 90]);
+        assert!(ratio_is_about(&space, 400.0 / 260.0));
+        space.expect(26);
+        assert!(ratio_is_about(&space, 400.0 / 234.0));
+        space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false });
+        assert!(ratio_is_about(&space, 450.0 / 234.0));
+        space.expect(0);
+        space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true });
+        space.vacate(&[Seq(4)], Seq(6));
+        assert!(ratio_is_about(&space, 360.0 / 260.0));
+    }
+
+    /// A segment that was vacated is retired by a checkpoint that covers the move, and not by an earlier one; what is dead by
+    /// the counts by any.
+    #[test]
+    fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
+        let space = space([0, 100, 50, 90]);
+        space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true });
+        space.vacate(&[Seq(3), Seq(4)], Seq(5));
+        assert_eq!(space.retire(Seq(4)), [Seq(2)]);
+        assert_eq!(space.retire(Seq(5)), [Seq(3), Seq(4)]);
+        assert_eq!(space.retire(Seq(5)), []);
+        assert_eq!(space.retired().len(), 3);
+        assert!(!space.counts(Seq(3)) && space.counts(Seq(1)));
     }
 }

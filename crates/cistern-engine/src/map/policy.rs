@@ -47,6 +47,13 @@ pub(super) fn plan(levels: &Levels, shape: RunShape, damaged: &BTreeSet<RunId>) 
         .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64, damaged))
 }
 
+/// Frame blocks that newer ones cover, probably, and that no merge has met yet.
+pub(super) fn probably_dead(levels: &Levels, shape: RunShape) -> u64 {
+    let Some((bottom, above)) = levels.split_last() else { return 0 };
+    let windows = windows(bottom, shape.run_mappings() / 2);
+    windows.iter().map(|window| window.probably_dead(above)).fold(0, u64::saturating_add)
+}
+
 fn has_any(level: &[RunMeta], damaged: &BTreeSet<RunId>) -> bool {
     !damaged.is_empty() && level.iter().any(|run| damaged.contains(&run.id))
 }
@@ -160,18 +167,20 @@ impl Window {
 
     /// How due a merge is, in percent of the limits.
     fn need(&self, above: &[Vec<RunMeta>]) -> u64 {
-        let (mut mappings, mut frames, mut mapped) = (0u64, 0u64, 0u64);
-        for run in above.iter().flatten() {
-            mappings = mappings.saturating_add(share(run, run.mappings, self.extent));
-            frames = frames.saturating_add(share(run, run.frame_blocks, self.extent));
-            mapped = mapped.saturating_add(share(run, run.mapped_blocks, self.extent));
-        }
-        // Expected overlap if both lie evenly in the window.
-        let overlap = part_of(mapped, self.frame_blocks, self.spanned.max(1)).min(self.frame_blocks);
-        let dead =
-            part_of(overlap, 100 * 100 / DEAD_PERCENT, frames.saturating_add(self.frame_blocks).max(1));
-        let above = part_of(mappings, 100, self.mappings.max(1) * ABOVE_BOTTOM_MAX);
+        let sum = |of: fn(&RunMeta) -> u64| -> u64 {
+            above.iter().flatten().map(|run| share(run, of(run), self.extent)).fold(0, u64::saturating_add)
+        };
+        let frames = sum(|run| run.frame_blocks).saturating_add(self.frame_blocks).max(1);
+        let dead = part_of(self.probably_dead(above), 100 * 100 / DEAD_PERCENT, frames);
+        let above = part_of(sum(|run| run.mappings), 100, self.mappings.max(1) * ABOVE_BOTTOM_MAX);
         dead.max(above)
+    }
+
+    /// Frame blocks in it that what lies above covers, if both lie evenly in the window.
+    fn probably_dead(&self, above: &[Vec<RunMeta>]) -> u64 {
+        let mapped = above.iter().flatten().map(|run| share(run, run.mapped_blocks, self.extent));
+        let mapped = mapped.fold(0, u64::saturating_add);
+        part_of(mapped, self.frame_blocks, self.spanned.max(1)).min(self.frame_blocks)
     }
 }
 

@@ -6,11 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    log::usage::Counts,
-    space::segments::{Segments, Totals},
-    units::Seq,
-};
+use crate::{log::usage::Counts, space::segments::Segments, units::Seq};
 
 /// Live share above which a segment is never a victim: moving it would gain next to nothing.
 const LIVE_SHARE_MAX: f64 = 0.98;
@@ -31,22 +27,18 @@ pub struct Victim {
     pub counts: Counts,
 }
 
+/// The best first, until their live data is at least `data_blocks`. The log is at `newest`.
 pub fn choose(
     segments: &Segments,
     vacated: &BTreeMap<Seq, Seq>,
     left_alone: &BTreeSet<Seq>,
-    bound: &Bound,
+    newest: Seq,
     data_blocks: u64,
 ) -> Vec<Victim> {
-    let gone = vacated.keys().filter_map(|seq| segments.get(*seq)).fold(Totals::default(), Totals::with);
-    let totals = segments.totals().without(&gone);
-    if totals.stored_bytes as f64 <= bound.ratio * totals.live_bytes as f64 {
-        return Vec::new();
-    }
     let mut scored: Vec<(f64, Victim)> = segments
         .iter()
         .filter(|(seq, _)| !vacated.contains_key(seq) && !left_alone.contains(seq))
-        .filter_map(|(seq, counts)| Some((score(&counts, bound.newest)?, Victim { seq, counts })))
+        .filter_map(|(seq, counts)| Some((score(&counts, newest)?, Victim { seq, counts })))
         .collect();
     scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.seq.cmp(&b.1.seq)));
     let mut chosen = Vec::new();
@@ -86,32 +78,19 @@ mod tests {
         segments
     }
 
-    fn chosen(segments: &Segments, vacated: &[u64], ratio: f64, data_blocks: u64) -> Vec<u64> {
-        let vacated = vacated.iter().map(|&seq| (Seq(seq), Seq(1000))).collect();
-        let bound = Bound { ratio, newest: Seq(1000) };
-        choose(segments, &vacated, &BTreeSet::new(), &bound, data_blocks)
-            .iter()
-            .map(|victim| victim.seq.0)
-            .collect()
+    fn chosen(segments: &Segments, data_blocks: u64) -> Vec<u64> {
+        let (vacated, left_alone) = (BTreeMap::from([(Seq(6), Seq(1000))]), BTreeSet::from([Seq(7)]));
+        let chosen = choose(segments, &vacated, &left_alone, Seq(1000), data_blocks);
+        chosen.iter().map(|victim| victim.seq.0).collect()
     }
 
     /// Of equal age the emptiest goes first; of equal share the one that has been quiet for longer; what is nearly full,
-    /// dead or vacated not at all.
+    /// dead, vacated or to be left alone not at all.
     #[test]
     fn the_emptiest_and_quietest_first() {
-        let segments =
-            segments(&[(1, 50, 900), (2, 70, 900), (3, 50, 500), (4, 1, 1), (5, 100, 1), (6, 90, 1)]);
-        assert_eq!(chosen(&segments, &[6], 1.0, 1000), [3, 2, 1]);
-        assert_eq!(chosen(&segments, &[6], 1.0, 51), [3, 2], "enough to fill what was asked for");
-    }
-
-    /// Nothing is cleaned while the bound holds, and what is vacated already counts as gone.
-    #[test]
-    fn nothing_is_cleaned_below_the_bound() {
-        let segments = segments(&[(1, 0, 1), (2, 0, 1), (3, 50, 1), (4, 90, 1)]);
-        assert_eq!(chosen(&segments, &[], 1.7, 1), Vec::<u64>::new(), "400 stored, 260 live");
-        assert_eq!(chosen(&segments, &[], 1.5, 1), [4]);
-        assert_eq!(chosen(&segments, &[4], 1.21, 1), Vec::<u64>::new(), "300 stored, 250 live");
-        assert_eq!(chosen(&segments, &[4], 1.19, 1), [3]);
+        let rows = [(1, 50, 900), (2, 70, 900), (3, 50, 500), (4, 1, 1), (5, 100, 1), (6, 90, 1), (7, 90, 1)];
+        let segments = segments(&rows);
+        assert_eq!(chosen(&segments, 1000), [3, 2, 1]);
+        assert_eq!(chosen(&segments, 51), [3, 2], "enough to fill what was asked for");
     }
 }

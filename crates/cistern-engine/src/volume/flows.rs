@@ -13,7 +13,8 @@ use crate::{
     damage::Damage,
     env::Env,
     log::{AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots},
-    space::Space,
+    segment::Content,
+    space::{Space, Uncovered},
     units::Seq,
     upkeep::{self, Points, Rested, SegmentCounts, Upkeep},
     volume::{OpenOptions, base::CommittedBlocks, order::Core},
@@ -44,7 +45,9 @@ impl Commit for Joined {
                 }
             }
         }
-        self.space.committed(seq, entry.sealed().body.len() as u64);
+        let (stored_bytes, is_moved) =
+            (entry.sealed().body.len() as u64, matches!(entry, NewEntry::Moved(_)));
+        self.space.committed(seq, Uncovered { stored_bytes, is_moved });
         self.points.committed(seq, entry, &self.core.map, self.space.segments());
     }
 
@@ -85,7 +88,7 @@ impl Flows {
         let Committed { checkpoint, walk, applied, .. } = committed;
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
-        let uncovered = applied.iter().map(|segment| (segment.seq, segment.stored_bytes)).collect();
+        let uncovered = applied.iter().map(uncovered).collect();
         let space = Arc::new(Space::new(newest, uncovered, retired, now));
         let (upkeep, points) = upkeep::prepare(upkeep::Parts {
             env: o.env.clone(),
@@ -148,6 +151,11 @@ fn counts(segment: &AppliedSegment) -> (Seq, SegmentCounts) {
     let (stored_bytes, data_blocks) = (segment.stored_bytes, segment.data_blocks());
     let mappings = segment.mappings.len() as u64;
     (segment.seq, SegmentCounts { stored_bytes, data_blocks, mappings })
+}
+
+fn uncovered(segment: &AppliedSegment) -> (Seq, Uncovered) {
+    let is_moved = matches!(segment.content, Content::Moved { .. });
+    (segment.seq, Uncovered { stored_bytes: segment.stored_bytes, is_moved })
 }
 
 /// All flows at rest.
