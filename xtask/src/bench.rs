@@ -19,6 +19,7 @@ mod report;
 mod rows;
 mod sampler;
 mod scattered_reads;
+mod space;
 mod tree;
 mod walk;
 mod wan;
@@ -96,6 +97,7 @@ const GROUPS: &[Group] = &[
     ("beside-store", beside_store::run),
     ("clients", clients::run),
     ("many-volumes", many_volumes::run),
+    ("space", space::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

@@ -267,12 +267,17 @@ impl Space {
     /// left alone; none while `bound` holds.
     pub fn victims(&self, bound: &Bound, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
         let state = self.state();
-        match (&state.segments, state.room()) {
-            (Some(segments), Some(room)) if room.stored_bytes > bound.ratio * room.live_bytes => {
+        match &state.segments {
+            Some(segments) if state.exceeds(bound.ratio) => {
                 victims::choose(segments, &state.vacated, left_alone, bound.newest, data_blocks)
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Whether more is stored than that many times what is live.
+    pub fn exceeds(&self, ratio: f64) -> bool {
+        self.state().exceeds(ratio)
     }
 
     pub fn shown(&self) -> Shown {
@@ -302,6 +307,10 @@ impl State {
             self.vacated.keys().filter_map(|seq| segments.get(*seq)).fold(Totals::default(), Totals::with)
         };
         self.segments.as_ref().map(counts).unwrap_or_default()
+    }
+
+    fn exceeds(&self, ratio: f64) -> bool {
+        self.room().is_some_and(|room| room.stored_bytes > ratio * room.live_bytes)
     }
 
     /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was; what was

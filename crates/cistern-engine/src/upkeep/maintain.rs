@@ -33,7 +33,7 @@ use crate::{
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// An opening has better things to do at first than reading the counts of segments.
-const LOAD_PAUSE: Duration = Duration::from_secs(10);
+const LOAD_PAUSE: Duration = Duration::from_secs(60);
 
 /// Writes runs and checkpoints.
 pub struct Maintainer {
@@ -64,8 +64,21 @@ struct LastCheckpoint {
 
 impl Maintainer {
     pub fn new(parts: Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
-        let Parts { env, stores, map, log, walk, checkpoint, usage, applied, damage, space, grace, paused } =
-            parts;
+        let Parts {
+            env,
+            stores,
+            map,
+            log,
+            walk,
+            checkpoint,
+            usage,
+            applied,
+            damage,
+            space,
+            grace,
+            ratio,
+            paused,
+        } = parts;
         let newest = Point {
             covered: walk.seq,
             journal_pos: walk.journal_pos,
@@ -73,7 +86,7 @@ impl Maintainer {
             size_bytes: walk.size_bytes,
         };
         let progress = Progress::new(newest, applied);
-        let (points, receive) = Points::new(progress.clone());
+        let (points, receive) = Points::new(progress.clone(), space.clone(), ratio);
         let counted = checkpoint.map_or(Seq(0), |(_, covered)| covered);
         let store = stores.write_back.clone();
         let accounts = Accounts::new(env.clone(), store, log.clone(), damage, space.clone(), usage, counted);

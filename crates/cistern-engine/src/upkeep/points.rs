@@ -6,29 +6,26 @@
 
 use std::{
     collections::BTreeMap,
-    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::{
     log::NewEntry,
     map::Map,
     segment::SealedSegment,
+    space::Space,
     units::{BLOCK_BYTES, Chain, JournalPos, Mark, Seq},
 };
 
-/// Segments after which the memory table becomes a run and a checkpoint is written: at most, so that an opening
-/// after a crash reads at most about this many footers; and as a part of all segments, because what died in those behind a
-/// checkpoint is not known yet.
-const SEGMENTS_PER_CHECKPOINT: RangeInclusive<u64> = 4..=48;
+/// Segments after which the memory table becomes a run and a checkpoint is written, so that an opening
+/// after a crash reads at most about this many footers.
+const SEGMENTS_PER_CHECKPOINT: u64 = 48;
+/// The same where the cleaner has work, or would have if as much has died as was written since: then what died must become
+/// known. A part of all segments, and at least a few.
 const SEGMENTS_PART: u64 = 20;
-
-fn segments_per_checkpoint(segments: u64) -> u64 {
-    let (least, most) = (*SEGMENTS_PER_CHECKPOINT.start(), *SEGMENTS_PER_CHECKPOINT.end());
-    (segments / SEGMENTS_PART).clamp(least, most)
-}
+const SEGMENTS_MIN: u64 = 4;
 /// Mappings in the memory table at which it becomes a run earlier.
 const TABLE_MAPPINGS_MAX: usize = 400_000;
 /// Points that may wait, beside the one whose checkpoint is being written. One, so that the next
@@ -158,16 +155,30 @@ impl Progress {
 pub struct Points {
     send: mpsc::Sender<Point>,
     progress: Arc<Progress>,
+    space: Arc<Space>,
+    /// Stored bytes per live byte that the cleaner lets be.
+    ratio: watch::Receiver<f64>,
 }
 
 impl Points {
-    pub fn new(progress: Arc<Progress>) -> (Points, mpsc::Receiver<Point>) {
+    pub fn new(
+        progress: Arc<Progress>,
+        space: Arc<Space>,
+        ratio: watch::Receiver<f64>,
+    ) -> (Points, mpsc::Receiver<Point>) {
         let (send, receive) = mpsc::channel(POINTS_MAX);
-        (Points { send, progress }, receive)
+        (Points { send, progress, space, ratio }, receive)
     }
 
-    /// An entry was committed and is in the map's memory table. The volume has about so many `segments`.
-    pub fn committed(&self, seq: Seq, entry: &NewEntry, map: &Map, segments: u64) {
+    fn segments_per_checkpoint(&self) -> u64 {
+        match self.space.exceeds(*self.ratio.borrow()) {
+            true => (self.space.segments() / SEGMENTS_PART).clamp(SEGMENTS_MIN, SEGMENTS_PER_CHECKPOINT),
+            false => SEGMENTS_PER_CHECKPOINT,
+        }
+    }
+
+    /// An entry was committed and is in the map's memory table.
+    pub fn committed(&self, seq: Seq, entry: &NewEntry, map: &Map) {
         let mut point = Point { covered: seq, ..self.progress.newest() };
         if let NewEntry::Segment(segment) = entry {
             let Mark { pos, chain } = segment.range.to;
@@ -175,9 +186,10 @@ impl Points {
             point.size_bytes = segment.size_bytes;
         }
         self.note(point, SegmentCounts::of(entry.sealed()));
+        let after = self.segments_per_checkpoint();
         let is_due = {
             let state = self.progress.state();
-            state.requested || state.since_frozen >= segments_per_checkpoint(segments)
+            state.requested || state.since_frozen >= after
         };
         if is_due || map.table_len() >= TABLE_MAPPINGS_MAX {
             self.try_freeze(map, point);
@@ -220,7 +232,7 @@ impl Points {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, pin::pin};
+    use std::{cell::Cell, pin::pin, time::Duration};
 
     use futures_util::poll;
 
@@ -240,7 +252,9 @@ mod tests {
     #[tokio::test]
     async fn commits_wait_for_memory_only() {
         let progress = Progress::new(point(0), BTreeMap::new());
-        let (points, _nobody_takes_them) = Points::new(progress.clone());
+        let space = Arc::new(Space::new(Seq(0), BTreeMap::new(), Vec::new(), Duration::ZERO));
+        let (points, _nobody_takes_them) =
+            Points::new(progress.clone(), space, watch::Sender::new(1.3).subscribe());
         let in_tables = Cell::new(0);
         for seq in 1..=1000 {
             points.note(point(seq), SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings: 4000 });

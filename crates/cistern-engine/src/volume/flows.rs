@@ -48,7 +48,7 @@ impl Commit for Joined {
         let (stored_bytes, is_moved) =
             (entry.sealed().body.len() as u64, matches!(entry, NewEntry::Moved(_)));
         self.space.committed(seq, Uncovered { stored_bytes, is_moved });
-        self.points.committed(seq, entry, &self.core.map, self.space.segments());
+        self.points.committed(seq, entry, &self.core.map);
     }
 
     async fn room(&self) {
@@ -86,6 +86,7 @@ impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
         let Beginning { committed, log, slots, blocks, damage, compression } = from;
         let Committed { checkpoint, walk, applied, .. } = committed;
+        let ratio = watch::Sender::new(o.space_bound);
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
         let uncovered = applied.iter().map(uncovered).collect();
@@ -102,6 +103,7 @@ impl Flows {
             damage,
             space: space.clone(),
             grace: o.grace,
+            ratio: ratio.subscribe(),
             paused: control.pauses(),
         });
         let joined = Joined { env: o.env.clone(), core: core.clone(), points, space: space.clone() };
@@ -119,7 +121,6 @@ impl Flows {
             size_bytes: walk.size_bytes,
         };
         let write_back = WriteBack::start(parts, control.clone());
-        let ratio = watch::Sender::new(o.space_bound);
         let cleaner = Cleaner::start(cleaner::Parts {
             env: o.env.clone(),
             store: o.stores.background.clone(),

@@ -1,0 +1,246 @@
+//! What overwriting costs once space has to come back: room per live byte, bytes put per byte written, and what is left of
+//! a volume that was trimmed. In directory stores, with a grace of ten seconds: what is in grace is told apart.
+
+use std::{
+    sync::mpsc::{self, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use cistern_harness::{
+    fixture,
+    nbd::{Client, Dialect},
+    serve::Server,
+};
+use serde_json::Value;
+
+use super::{
+    Plan, loads,
+    peers::{Peer, Target},
+    report::{Bound, Report, median},
+};
+
+const MIB: f64 = (1u64 << 20) as f64;
+const GRACE: Duration = Duration::from_secs(10);
+/// Size of the volume, and the part of it that is in use.
+const VOLUME_GIB: u64 = 2;
+const IN_USE: f64 = 0.8;
+/// Overwrites come at this pace, which the machine can keep up with beside the cleaner.
+const PACE_MIB: u64 = 40;
+/// The bound of the volume, and what it is to cost.
+const RATIO: f64 = 1.3;
+const PUT_PER_BYTE_MAX: f64 = 2.5;
+/// How far above the limit of any cleaner at the same ratio this one may lie.
+const MODEL_MAX: f64 = 1.05;
+
+pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
+    overwritten(plan, report, "uniform", &[], PUT_PER_BYTE_MAX)?;
+    overwritten(plan, report, "zipf 0.99", &["--random_distribution=zipf:0.99"], 1.2)?;
+    foreground(plan, report)?;
+    trimmed(plan, report)
+}
+
+fn in_use_mib() -> u64 {
+    ((VOLUME_GIB << 10) as f64 * IN_USE) as u64
+}
+
+/// A volume that is filled as far as it is to be in use.
+fn filled(plan: &Plan, more: &[&str]) -> Result<Target> {
+    let grace = format!("{}s", GRACE.as_secs());
+    let args = [&["--grace", &grace, "--journal-size", "256M"], more].concat();
+    let target = Target::start(&plan.cistern, Peer::Cistern, VOLUME_GIB, &args)?;
+    let size = format!("--size={}m", in_use_mib());
+    loads::write(&target, &["--rw=write", "--bs=1m", "--iodepth=8", &size, "--refill_buffers"], GRACE)?;
+    target.cistern().context("it is cistern")?.wait_clean()?;
+    Ok(target)
+}
+
+/// Random overwrites of several times what is in use.
+fn overwritten(plan: &Plan, report: &mut Report, name: &str, more: &[&str], put_max: f64) -> Result<()> {
+    let target = filled(plan, &["--space-bound", &RATIO.to_string()])?;
+    let server = target.cistern().context("it is cistern")?;
+    let url = fixture::directory_url(&target.scratch)?;
+    let times = if plan.quick { 1 } else { 5 };
+    let (size, rate) = (format!("--size={}m", in_use_mib()), format!("--rate={PACE_MIB}m"));
+    let io_size = format!("--io_size={}m", in_use_mib() * times);
+    let own = [
+        "--rw=randwrite",
+        "--bs=4k",
+        "--iodepth=32",
+        "--norandommap",
+        "--refill_buffers",
+        &size,
+        &rate,
+        &io_size,
+    ];
+    let args = [&own, more].concat();
+    let planned = Duration::from_secs(in_use_mib() * times / PACE_MIB);
+    let (before, cpu) = (put_bytes(server)?, server.usage()?.cpu);
+    let look = || ratio(&plan.cistern.run(&["check", &url, "--space", "--json"])?.stdout);
+    let (figures, ratios) = during(look, || loads::write(&target, &args, planned * 3))?;
+    server.wait_clean()?;
+    let written = (in_use_mib() * times) as f64 * MIB;
+    let put = (put_bytes(server)? - before) / written;
+    let warm = ratios[ratios.len() / 4..].to_vec();
+    let (middle, most) = (median(warm.clone()), warm.iter().copied().fold(0.0, f64::max));
+    let cpu = (server.usage()?.cpu - cpu).as_secs_f64();
+    report.row(
+        &format!(
+            "4 KiB overwrites, {name}, {:.0} % full: segments per live byte, at the most",
+            IN_USE * 100.0
+        ),
+        format!("{most:.3}, median {middle:.3}"),
+        format!("{} looks, grace apart; {:.0} IOPS, {cpu:.0} s of CPU", warm.len(), figures.iops),
+        most,
+        Bound::AtMost(RATIO),
+    );
+    report.row(
+        &format!("the same, {name}: bytes put per byte written"),
+        format!("{put:.2}"),
+        format!("{:.2} is the uniform limit at that median", limit(middle)),
+        put,
+        Bound::AtMost(put_max),
+    );
+    if more.is_empty() {
+        let of_limit = put / limit(middle);
+        report.row(
+            "the same: of the limit at the same ratio",
+            format!("{of_limit:.2}"),
+            "map, checkpoints and grace included".into(),
+            of_limit,
+            Bound::AtMost(MODEL_MAX),
+        );
+    }
+    Ok(())
+}
+
+/// As fast as it goes, with the cleaner and without.
+fn foreground(plan: &Plan, report: &mut Report) -> Result<()> {
+    let seconds = plan.seconds(60).to_string();
+    let measure = |bound: &str| -> Result<f64> {
+        let target = filled(plan, &["--space-bound", bound])?;
+        let (size, runtime) = (format!("--size={}m", in_use_mib()), format!("--runtime={seconds}"));
+        let own =
+            ["--rw=randwrite", "--bs=4k", "--iodepth=32", "--norandommap", "--time_based", &size, &runtime];
+        Ok(loads::write(&target, &own, Duration::from_secs(60))?.iops)
+    };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..plan.rounds() {
+        with.push(measure(&RATIO.to_string())?);
+        without.push(measure("none")?);
+    }
+    let (with, without) = (median(with), median(without));
+    report.row(
+        "4 KiB overwrites as fast as they go, store on the same disk: with the cleaner",
+        format!("{with:.0} IOPS"),
+        format!("without {without:.0}"),
+        with / without,
+        Bound::AtLeast(0.8),
+    );
+    Ok(())
+}
+
+/// Everything is trimmed, and then nothing is done.
+fn trimmed(plan: &Plan, report: &mut Report) -> Result<()> {
+    let target = filled(plan, &[])?;
+    let server = target.cistern().context("it is cistern")?;
+    let peak = stored_bytes(&target)?;
+    let read = fetched_bytes(server)?;
+    let mut client = Client::connect(&target.socket, "", Dialect::Simple)?;
+    client.trim(0, VOLUME_GIB << 30)?;
+    client.flush()?;
+    client.close()?;
+    let begin = Instant::now();
+    let limit = Duration::from_secs(300);
+    while stored_bytes(&target)? > peak / 100.0 && begin.elapsed() < limit {
+        std::thread::sleep(Duration::from_secs(1)); // nobody tells when it is so far
+    }
+    let left = stored_bytes(&target)?;
+    report.row(
+        "filled, trimmed, left alone: what is left of the peak",
+        format!("{:.2} MiB", left / MIB),
+        format!(
+            "of {:.0} MiB, after {:.0} s; {:.1} MiB read",
+            peak / MIB,
+            begin.elapsed().as_secs_f64(),
+            (fetched_bytes(server)? - read) / MIB
+        ),
+        left / peak,
+        Bound::AtMost(0.01),
+    );
+    Ok(())
+}
+
+/// Runs `load`, looking at something every few seconds meanwhile.
+fn during<T>(
+    look: impl Fn() -> Result<f64> + Sync,
+    load: impl FnOnce() -> Result<T>,
+) -> Result<(T, Vec<f64>)> {
+    const INTERVAL: Duration = Duration::from_secs(3);
+    let (stop, stopped) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(move || -> Result<Vec<f64>> {
+            let mut seen = Vec::new();
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
+                seen.push(look()?);
+            }
+            Ok(seen)
+        });
+        let outcome = load();
+        drop(stop);
+        let seen = looking.join().expect("looking does not panic")?;
+        Ok((outcome?, seen))
+    })
+}
+
+/// Stored bytes of segments per live byte, as `check --space` finds them.
+fn ratio(report: &str) -> Result<f64> {
+    let report: Value = serde_json::from_str(report)?;
+    let stored = report["space"]["segments"]["bytes"].as_f64().context("no segments")?;
+    Ok(stored / report["space"]["live_bytes"].as_f64().context("no live_bytes")?)
+}
+
+/// Of the requests that the daemon's meter counts.
+fn bytes_of(server: &Server, is_wanted: fn(&str) -> bool) -> Result<f64> {
+    let status = server.observed()?;
+    let kinds = status.pointer("/daemons/0/volumes/0/store/kinds").and_then(Value::as_array);
+    let kinds = kinds.context("no kinds of requests in the status")?;
+    let wanted = kinds.iter().filter(|kind| kind["kind"].as_str().is_some_and(is_wanted));
+    Ok(wanted.filter_map(|kind| kind["bytes"].as_f64()).sum())
+}
+
+fn put_bytes(server: &Server) -> Result<f64> {
+    bytes_of(server, |kind| kind.starts_with("put"))
+}
+
+fn fetched_bytes(server: &Server) -> Result<f64> {
+    bytes_of(server, |kind| kind.starts_with("get"))
+}
+
+/// Everything in the directory.
+fn stored_bytes(target: &Target) -> Result<f64> {
+    fn sum(dir: &std::path::Path) -> Result<u64> {
+        let mut bytes = 0;
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            bytes += match entry.metadata() {
+                Ok(of) if of.is_dir() => sum(&entry.path())?,
+                Ok(of) => of.len(),
+                Err(_) => 0, // deleted meanwhile
+            };
+        }
+        Ok(bytes)
+    }
+    Ok(sum(&target.scratch.path().join("store"))? as f64)
+}
+
+/// Bytes put per byte written that any cleaner needs at this ratio if all blocks are overwritten equally often: with y
+/// overwrites per block while a segment waits, ratio = y / (1 - e^-y) and puts = 1 / (1 - e^-y) (docs/design/prices.md).
+fn limit(ratio: f64) -> f64 {
+    let (mut low, mut high) = (1e-6, 50.0);
+    for _ in 0..100 {
+        let y: f64 = f64::midpoint(low, high);
+        if y / -f64::exp_m1(-y) < ratio { low = y } else { high = y }
+    }
+    1.0 / -f64::exp_m1(-low)
+}
