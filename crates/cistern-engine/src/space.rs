@@ -205,8 +205,12 @@ impl Space {
             let Some(counts) = segments.get(seq) else { continue };
             debug_assert!(seq <= covered);
             segments.apply(&SegmentUsage { seq, change: UsageChange::Gone });
-            state.grace.retire(Retired { name: RetiredName::Segment(seq), bytes: counts.stored_bytes });
             out.push(seq);
+            // Counts that came back because the object was damaged that said it is gone.
+            if state.grace.has(RetiredName::Segment(seq)) {
+                continue;
+            }
+            state.grace.retire(Retired { name: RetiredName::Segment(seq), bytes: counts.stored_bytes });
             room -= 1;
         }
         out.sort_unstable();

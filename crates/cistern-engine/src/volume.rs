@@ -6,6 +6,7 @@
 mod accounting;
 mod ahead;
 mod base;
+mod check;
 mod close;
 mod dirty;
 mod flows;

@@ -173,7 +173,7 @@ fn trimmed(plan: &Plan, report: &mut Report) -> Result<()> {
 
 /// Runs `load`, looking at something every few seconds meanwhile.
 fn during<T>(
-    look: impl Fn() -> Result<f64> + Sync,
+    look: impl Fn() -> Result<f64> + Send,
     load: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Vec<f64>)> {
     const INTERVAL: Duration = Duration::from_secs(3);

@@ -57,6 +57,10 @@ impl Grace {
         self.objects.len()
     }
 
+    pub fn has(&self, name: RetiredName) -> bool {
+        self.objects.contains_key(&name)
+    }
+
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,6 +1,6 @@
 //! What can be done to a volume that is not open here: look, check, change keys, remove.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -18,14 +18,11 @@ use crate::{
         keys, read_committed, read_identity,
         wrapping::{read_wrapping, replace_wrapping},
     },
-    store::{SharedStore, Stores},
-    units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, VolumeId},
-    volume::{
-        Volume,
-        accounting::{Accounting, SpaceReport},
-        open::{ReadParts, read_only},
-    },
+    store::SharedStore,
+    units::{BLOCK_BYTES, VolumeId},
 };
+
+pub use super::check::{CheckReport, Checked, check};
 
 /// What a store says of a volume. Sealed parts are `None` without the key.
 #[derive(Clone, Debug, Serialize)]
@@ -90,147 +87,8 @@ fn stored_state(committed: &Committed) -> StoredState {
     }
 }
 
-/// What a check found.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct CheckReport {
-    pub objects: u64,
-    pub bytes_read: u64,
-    pub extents: u64,
-    /// One line per fault; empty when all is well.
-    pub faults: Vec<String>,
-    /// One line per thing that is odd and harms nothing, such as an object of another volume.
-    pub findings: Vec<String>,
-    /// If it was asked for.
-    pub space: Option<SpaceReport>,
-}
-
-/// What a check looks at beside checkpoint, log and map.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Checked {
-    /// Every live frame is read and verified.
-    pub data: bool,
-    /// Every object in the store is accounted for.
-    pub space: bool,
-}
-
 /// Progress of a long operation: units done, units in all.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
-
-/// Faults kept for the report; a broken store could have one for every extent.
-const FAULTS_MAX: usize = 1000;
-/// Mappings looked at in one step.
-const STEP_MAPPINGS: usize = 1024;
-/// Memory for map and frames while checking.
-const CHECK_MEMORY_BYTES: u64 = 256 << 20;
-
-/// Verifies checkpoint, log, map and the accounts of the committed state, and what else is asked for. Progress counts
-/// blocks.
-///
-/// # Errors
-/// Only what prevents checking at all; what is found broken is in the report.
-pub async fn check(
-    env: &Env,
-    store: &SharedStore,
-    key: &KeySource,
-    what: Checked,
-    progress: Progress<'_>,
-) -> Result<CheckReport> {
-    let identity = read_identity(store.as_ref()).await?;
-    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
-    let stores = Stores::same(store.clone());
-    let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
-    let volume = read_only(parts, &keys, &committed).await?;
-    let segments = list_segments(store).await?;
-    let mut report = CheckReport { objects: segments.len() as u64, ..CheckReport::default() };
-    report.findings.extend(committed.foreign.iter().take(FAULTS_MAX).map(|foreign| {
-        format!(
-            "{} is an object of volume {} that came late: it is stepped over",
-            foreign.key, foreign.volume
-        )
-    }));
-    for damaged in &committed.damaged {
-        report.fault(format!("{}; an older one and the log replace it", damaged.fault));
-    }
-    report.objects += committed.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.usage.len() as u64);
-    let (mut accounting, faults) = Accounting::read(store, &keys, &committed).await?;
-    faults.into_iter().for_each(|fault| report.fault(fault));
-    let blocks = volume.size_bytes().div_ceil(BLOCK_BYTES as u64);
-    let mut at = 0;
-    while at < blocks {
-        progress(at, blocks);
-        let step = Extent::between(at, blocks);
-        match volume.map.lookup_limited(step, STEP_MAPPINGS).await {
-            Ok(mappings) => {
-                at = mappings.last().map_or(blocks, |m| m.extent.end());
-                mappings.iter().for_each(|mapping| accounting.note(mapping));
-                check_mappings(&volume, &segments, &mappings, what.data, &mut report).await?;
-            }
-            Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
-                report.fault(format!("map behind block {at}: {e}"));
-                break; // what lies behind cannot be found without it
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
-    if what.space {
-        report.space = Some(accounting.sort(store, &keys).await?);
-    }
-    progress(blocks, blocks);
-    Ok(report)
-}
-
-async fn check_mappings(
-    volume: &Volume,
-    segments: &BTreeMap<Seq, u64>,
-    mappings: &[Mapping],
-    data: bool,
-    report: &mut CheckReport,
-) -> Result<()> {
-    for mapping in mappings {
-        let Place::Frame(frame) = mapping.place else { continue };
-        report.extents += 1;
-        let end = u64::from(frame.offset) + u64::from(frame.stored);
-        let (extent, object) = (mapping.extent, keys::entry(frame.seq));
-        let blocks = format!("blocks {} to {}", extent.start, extent.end() - 1);
-        match segments.get(&frame.seq) {
-            None => report.fault(format!("{blocks}: {object} is missing")),
-            Some(bytes) if *bytes < end => report.fault(format!("{blocks}: {object} is truncated")),
-            Some(_) if data => match volume.frames.read(std::slice::from_ref(mapping)).await {
-                Ok(_) => report.bytes_read += u64::from(frame.stored),
-                Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
-                    report.fault(format!("{blocks}: {e}"));
-                }
-                Err(e) => return Err(e),
-            },
-            Some(_) => {}
-        }
-    }
-    Ok(())
-}
-
-impl CheckReport {
-    fn fault(&mut self, text: String) {
-        if self.faults.len() < FAULTS_MAX {
-            self.faults.push(text);
-        }
-    }
-}
-
-/// All log objects and their sizes.
-async fn list_segments(store: &SharedStore) -> Result<BTreeMap<Seq, u64>> {
-    let mut found = BTreeMap::new();
-    let mut after = String::new();
-    loop {
-        let page = store.list_after(keys::LOG_PREFIX, &after, LIST_MAX).await?;
-        let Some(last) = page.last() else { return Ok(found) };
-        after = last.key.clone();
-        found.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, l.bytes))));
-    }
-}
-
-const LIST_MAX: usize = 1000;
 
 /// Wraps the master key anew. The data is not rewritten.
 ///

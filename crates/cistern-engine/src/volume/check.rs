@@ -1,0 +1,267 @@
+//! Verifying what lies in the store: checkpoint, log, map, accounts, and every live frame.
+//!
+//! A check looks at one committed state and may take longer than what that needs stays in the store while somebody writes. So
+//! where something is missing and there is a newer state, it is no fault: the check goes on with the newer one.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Serialize;
+
+use crate::{
+    Error, Result,
+    codec::KeySource,
+    env::Env,
+    log::{Committed, VolumeKeys, checkpoint_names, keys, read_committed, read_identity},
+    store::{SharedStore, Stores},
+    units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, Seq},
+    volume::{
+        Volume,
+        accounting::{Accounting, SpaceReport},
+        admin::Progress,
+        open::{ReadParts, read_only},
+    },
+};
+
+const LIST_MAX: usize = 1000;
+/// Newer states with which the check of the map begins again, or a step of the data, before what is missing is a fault.
+const STATES_MAX: usize = 8;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    pub objects: u64,
+    pub bytes_read: u64,
+    pub extents: u64,
+    /// One line per fault; empty when all is well.
+    pub faults: Vec<String>,
+    /// One line per thing that is odd and harms nothing, such as an object of another volume.
+    pub findings: Vec<String>,
+    /// If it was asked for.
+    pub space: Option<SpaceReport>,
+}
+
+/// What a check looks at beside checkpoint, log and map.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checked {
+    /// Every live frame is read and verified.
+    pub data: bool,
+    /// Every object in the store is accounted for.
+    pub space: bool,
+}
+
+/// Faults kept for the report; a broken store could have one for every extent.
+const FAULTS_MAX: usize = 1000;
+/// Mappings looked at in one step.
+const STEP_MAPPINGS: usize = 1024;
+/// Memory for map and frames while checking.
+const CHECK_MEMORY_BYTES: u64 = 256 << 20;
+
+/// Verifies checkpoint, log, map and the accounts of the committed state, and what else is asked for. Progress counts
+/// blocks.
+///
+/// # Errors
+/// Only what prevents checking at all; what is found broken is in the report.
+pub async fn check(
+    env: &Env,
+    store: &SharedStore,
+    key: &KeySource,
+    what: Checked,
+    progress: Progress<'_>,
+) -> Result<CheckReport> {
+    let identity = read_identity(store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
+    let from = Source { env, store, keys: &keys, size_at_creation: identity.size_bytes };
+    let mut state = State::read(&from).await?;
+    let mut report = state.check_map(&from, what, progress).await?;
+    for _ in 0..STATES_MAX {
+        if report.faults.is_empty() || !state.is_old(&from).await? {
+            break;
+        }
+        state = State::read(&from).await?;
+        report = state.check_map(&from, what, progress).await?;
+    }
+    if what.data {
+        check_data(&from, state, &mut report, progress).await?;
+    }
+    Ok(report)
+}
+
+/// The volume that is checked.
+struct Source<'a> {
+    env: &'a Env,
+    store: &'a SharedStore,
+    keys: &'a VolumeKeys,
+    size_at_creation: u64,
+}
+
+/// One committed state.
+struct State {
+    committed: Committed,
+    volume: Arc<Volume>,
+    /// All log objects and their sizes.
+    segments: BTreeMap<Seq, u64>,
+}
+
+impl State {
+    async fn read(from: &Source<'_>) -> Result<State> {
+        let Source { env, store, keys, size_at_creation } = *from;
+        let committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
+        let stores = Stores::same(store.clone());
+        let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
+        let volume = Arc::new(read_only(parts, keys, &committed).await?);
+        Ok(State { committed, volume, segments: list_segments(store).await? })
+    }
+
+    /// Whether there is a newer one, for which objects of this one may have been deleted.
+    async fn is_old(&self, from: &Source<'_>) -> Result<bool> {
+        Ok(checkpoint_names(from.store.as_ref()).await? != self.committed.names)
+    }
+
+    fn blocks(&self) -> u64 {
+        self.volume.size_bytes().div_ceil(BLOCK_BYTES as u64)
+    }
+
+    /// The whole map, what it names, and the accounts against it.
+    async fn check_map(
+        &self,
+        from: &Source<'_>,
+        what: Checked,
+        progress: Progress<'_>,
+    ) -> Result<CheckReport> {
+        let mut report = self.look_back();
+        let (mut accounting, faults) = Accounting::read(from.store, from.keys, &self.committed).await?;
+        faults.into_iter().for_each(|fault| report.fault(fault));
+        let blocks = self.blocks();
+        let mut at = 0;
+        while at < blocks {
+            progress(at, blocks);
+            match self.volume.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await {
+                Ok(mappings) => {
+                    at = mappings.last().map_or(blocks, |m| m.extent.end());
+                    mappings.iter().for_each(|mapping| {
+                        accounting.note(mapping);
+                        self.check_presence(mapping, &mut report);
+                    });
+                }
+                Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
+                    report.fault(format!("map behind block {at}: {e}"));
+                    break; // what lies behind cannot be found without it
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
+        if what.space {
+            report.space = Some(accounting.sort(from.store, from.keys).await?);
+        }
+        progress(blocks, blocks);
+        Ok(report)
+    }
+
+    /// Whether the segment was there when this was read, and was long enough.
+    fn has(&self, frame: &FrameRef) -> bool {
+        let end = u64::from(frame.offset) + u64::from(frame.stored);
+        self.segments.get(&frame.seq).is_some_and(|bytes| *bytes >= end)
+    }
+
+    /// What was met on the way to this state.
+    fn look_back(&self) -> CheckReport {
+        let usage = self.committed.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.usage.len());
+        let objects = (self.segments.len() + usage) as u64;
+        let mut report = CheckReport { objects, ..CheckReport::default() };
+        report.findings.extend(self.committed.foreign.iter().take(FAULTS_MAX).map(|foreign| {
+            format!(
+                "{} is an object of volume {} that came late: it is stepped over",
+                foreign.key, foreign.volume
+            )
+        }));
+        for damaged in &self.committed.damaged {
+            report.fault(format!("{}; an older one and the log replace it", damaged.fault));
+        }
+        report
+    }
+
+    /// Whether what a mapping needs is in the store.
+    fn check_presence(&self, mapping: &Mapping, report: &mut CheckReport) {
+        let Place::Frame(frame) = mapping.place else { return };
+        report.extents += 1;
+        if !self.has(&frame) {
+            let how = if self.segments.contains_key(&frame.seq) { "truncated" } else { "missing" };
+            report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
+        }
+    }
+}
+
+fn blocks_of(mapping: &Mapping) -> String {
+    format!("blocks {} to {}", mapping.extent.start, mapping.extent.end() - 1)
+}
+
+/// Reads and verifies every live frame. What the check of the map has found missing is told once.
+async fn check_data(
+    from: &Source<'_>,
+    mut state: State,
+    report: &mut CheckReport,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let (mut at, mut states) = (0, 0);
+    while at < state.blocks() {
+        progress(at, state.blocks());
+        let step = Extent::between(at, state.blocks());
+        let (end, bytes_read, faults) = read_step(&state, step).await?;
+        if !faults.is_empty() && states < STATES_MAX && state.is_old(from).await? {
+            (state, states) = (State::read(from).await?, states + 1);
+            continue;
+        }
+        (at, states) = (end, 0);
+        report.bytes_read += bytes_read;
+        faults.into_iter().for_each(|fault| report.fault(fault));
+    }
+    progress(state.blocks(), state.blocks());
+    Ok(())
+}
+
+/// Reads what lies at the beginning of an extent. Gives where that ends, the bytes read, and what is wrong.
+async fn read_step(state: &State, step: Extent) -> Result<(u64, u64, Vec<String>)> {
+    let mappings = match state.volume.map.lookup_limited(step, STEP_MAPPINGS).await {
+        Ok(mappings) => mappings,
+        Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
+            return Ok((step.end(), 0, vec![format!("map behind block {}: {e}", step.start)]));
+        }
+        Err(e) => return Err(e),
+    };
+    let (mut bytes_read, mut faults) = (0, Vec::new());
+    for mapping in &mappings {
+        let Place::Frame(frame) = mapping.place else { continue };
+        if !state.has(&frame) {
+            continue; // the check of the map has told
+        }
+        match state.volume.frames.read(std::slice::from_ref(mapping)).await {
+            Ok(_) => bytes_read += u64::from(frame.stored),
+            Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
+                faults.push(format!("{}: {e}", blocks_of(mapping)));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((mappings.last().map_or(step.end(), |m| m.extent.end()), bytes_read, faults))
+}
+
+impl CheckReport {
+    fn fault(&mut self, text: String) {
+        if self.faults.len() < FAULTS_MAX && !self.faults.contains(&text) {
+            self.faults.push(text);
+        }
+    }
+}
+
+/// All log objects and their sizes.
+async fn list_segments(store: &SharedStore) -> Result<BTreeMap<Seq, u64>> {
+    let mut found = BTreeMap::new();
+    let mut after = String::new();
+    loop {
+        let page = store.list_after(keys::LOG_PREFIX, &after, LIST_MAX).await?;
+        let Some(last) = page.last() else { return Ok(found) };
+        after = last.key.clone();
+        found.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, l.bytes))));
+    }
+}
