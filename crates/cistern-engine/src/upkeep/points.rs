@@ -171,7 +171,7 @@ impl Points {
     }
 
     fn segments_per_checkpoint(&self) -> u64 {
-        match self.space.exceeds(*self.ratio.borrow()) {
+        match self.space.may_exceed(*self.ratio.borrow()) {
             true => (self.space.segments() / SEGMENTS_PART).clamp(SEGMENTS_MIN, SEGMENTS_PER_CHECKPOINT),
             false => SEGMENTS_PER_CHECKPOINT,
         }

@@ -14,6 +14,8 @@ max-dirty-age = "5s"
 max-dirty-bytes = "512M"
 memory = "128M"
 drain-timeout = "2m"
+space-bound = 1.5
+grace = "1h"
 tls-dir = "/t"
 insecure-listen = true
 metrics = "127.0.0.1:9809"
@@ -37,7 +39,7 @@ fn one_set_of_names() {
     keys.sort();
     names.sort();
     assert_eq!(keys, names);
-    assert!(flags.len() < 15, "{} settings", flags.len());
+    assert!(flags.len() < 17, "{} settings", flags.len());
 }
 
 /// Each value of the file arrives where it belongs.
@@ -51,6 +53,7 @@ fn a_file_sets_everything() {
     assert_eq!(got.mode, ModeSetting::Writethrough);
     assert_eq!((got.dirty_age_max, got.dirty_bytes_max), (Duration::from_secs(5), Some(512 << 20)));
     assert_eq!((got.memory_bytes, got.drain_timeout), (128 << 20, Duration::from_secs(120)));
+    assert_eq!((got.space_bound, got.grace), (1.5, Duration::from_secs(3600)));
     assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
     assert_eq!(got.metrics.as_deref(), Some("127.0.0.1:9809"));
     assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
