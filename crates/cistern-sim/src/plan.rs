@@ -245,7 +245,7 @@ impl Plan {
             Theme::Cleaning => {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
-                settings.grace = *pick(rng, &[Duration::from_secs(1), Duration::from_secs(30)]);
+                settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
                 settings.space_bound = *pick(rng, &[1.05, 1.2]);
                 (self.clients, self.ops) = (rng.random_range(1..4), *pick(rng, &[100, 400]));
                 self.pause = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
@@ -371,7 +371,8 @@ fn draw_settings(rng: &mut ChaCha8Rng, theme: Theme) -> Settings {
         dirty_bytes_max: *pick(rng, &[journal_bytes / 8, journal_bytes / 2, journal_bytes]),
         memory_bytes: memory,
         cache_bytes: *pick(rng, &caches),
-        grace: *pick(rng, &[Duration::from_secs(1), Duration::from_secs(20), Duration::from_secs(900)]),
+        // Longer than a read of the store is tried again: a lookup that is older may find an object deleted.
+        grace: *pick(rng, &[Duration::from_secs(90), Duration::from_secs(300), Duration::from_secs(900)]),
         space_bound: *pick(rng, &[1.05, 1.3, f64::INFINITY]),
     }
 }

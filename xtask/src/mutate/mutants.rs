@@ -5,6 +5,7 @@
 mod journal;
 mod log;
 mod map;
+mod space;
 mod store;
 mod volume;
 
@@ -48,7 +49,9 @@ pub struct Simulation {
 
 /// All of them, by area.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    [journal::MUTANTS, log::MUTANTS, map::MUTANTS, store::MUTANTS, volume::MUTANTS].into_iter().flatten()
+    [journal::MUTANTS, log::MUTANTS, map::MUTANTS, space::MUTANTS, store::MUTANTS, volume::MUTANTS]
+        .into_iter()
+        .flatten()
 }
 
 const fn test(target: &'static str, name: &'static str) -> Option<Test> {

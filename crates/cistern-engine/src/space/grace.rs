@@ -4,7 +4,10 @@
 //! whose slot was given out when C was in the store already, and (3) the time of grace has passed since. Why
 //! that is enough: `docs/design/space.md`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::Duration,
+};
 
 use crate::{
     log::checkpoint::{Retired, RetiredName},
@@ -65,11 +68,13 @@ impl Grace {
         self.bytes
     }
 
-    /// To be named by the next checkpoint.
+    /// To be named by the next checkpoint. What is retired already stays as it is: where a usage object was lost, a segment
+    /// that is gone may come up again.
     pub fn retire(&mut self, object: Retired) {
-        let before = self.objects.insert(object.name, InGrace { bytes: object.bytes, since: None });
-        debug_assert!(before.is_none(), "{:?} is retired once", object.name);
-        self.bytes += object.bytes;
+        if let Entry::Vacant(new) = self.objects.entry(object.name) {
+            new.insert(InGrace { bytes: object.bytes, since: None });
+            self.bytes += object.bytes;
+        }
     }
 
     /// All of it.
@@ -151,6 +156,16 @@ mod tests {
         assert_eq!(grace.waits_for_checkpoint(at(2000), GRACE), (0, 0));
         grace.deleted(&[RetiredName::Segment(Seq(5))]);
         assert_eq!((grace.len(), grace.bytes(), due(&grace, 2000)), (0, 0, 0));
+    }
+
+    /// Where what says that a segment is gone was lost, it is retired once more: it is counted once, and its time goes on.
+    #[test]
+    fn what_is_retired_again_is_counted_once() {
+        let mut grace = Grace::new(vec![object(5)], Since { stored_at: at(100), given: Seq(30) });
+        grace.retire(object(5));
+        assert_eq!((grace.len(), grace.bytes()), (1, 10));
+        grace.checkpoint_stored(Seq(31), Since { stored_at: at(110), given: Seq(31) });
+        assert_eq!((due(&grace, 159), due(&grace, 160)), (0, 1));
     }
 
     /// What a predecessor retired has its time once more, and waits for an entry behind the claim.

@@ -230,6 +230,9 @@ impl World {
         reader?;
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
+        if self.plan.theme == Theme::Cleaning {
+            self.check_store(session.host).await;
+        }
         self.refused(&session).await;
         if self.plan.sweeping {
             self.resized(&session).await;

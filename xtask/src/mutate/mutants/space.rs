@@ -1,0 +1,130 @@
+//! Mutants of what comes back: when objects are retired and deleted, and what the cleaner moves.
+
+use super::{Change, Mutant, test, themed};
+
+const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
+const MAP: &str = "crates/cistern-engine/src/map.rs";
+const ROUND: &str = "crates/cistern-engine/src/cleaner/round.rs";
+const SPACE: &str = "crates/cistern-engine/src/space.rs";
+const USAGE: &str = "crates/cistern-engine/src/upkeep/usage.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "grace-is-ignored",
+        promise: "P7",
+        story: "what is retired is deleted while readers still show the state before",
+        changes: &[Change {
+            file: GRACE,
+            old: "now.saturating_sub(since.stored_at) >= grace",
+            new: "now.saturating_sub(since.stored_at) >= grace.min(Duration::ZERO)",
+        }],
+        test: test("-p cistern-engine --lib", "two_checkpoints_an_entry"),
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "one-checkpoint-is-enough",
+        promise: "P7",
+        story: "an object is deleted behind the one checkpoint that retires it, which a successor may not have seen",
+        changes: &[Change {
+            file: GRACE,
+            old: "is_some_and(|since| self.covered > since.given)",
+            new: "is_some_and(|since| self.covered > Seq(0) || since.given > Seq(0))",
+        }],
+        test: test("-p cistern-engine --lib", "two_checkpoints_an_entry"),
+        simulation: None,
+    },
+    Mutant {
+        name: "retired-before-its-checkpoint",
+        promise: "P7",
+        story: "an object is deleted that the newest checkpoint needs: the one that retires it is on its way",
+        changes: &[Change {
+            file: GRACE,
+            old: "InGrace { bytes: object.bytes, since: None }",
+            new: "InGrace { bytes: object.bytes, since: Some(Since { stored_at: Duration::ZERO, given: Seq(0) }) }",
+        }],
+        test: test("-p cistern-engine --lib", "two_checkpoints_an_entry"),
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "dead-blocks-count-twice",
+        promise: "P7",
+        story: "what died in a segment is counted twice, so it goes when it is half dead",
+        changes: &[Change {
+            file: USAGE,
+            old: "let died = Counts { dead_blocks, touched: covered,",
+            new: "let died = Counts { dead_blocks: 2 * dead_blocks, touched: covered,",
+        }],
+        test: None,
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "vacated-goes-with-any-checkpoint",
+        promise: "P7",
+        story: "a checkpoint retires a segment without covering what was moved out of it",
+        changes: &[Change {
+            file: SPACE,
+            old: "filter(|(_, from)| **from <= covered)",
+            new: "filter(|(_, from)| **from <= covered.max(**from))",
+        }],
+        test: test("-p cistern-engine --lib", "a_vacated_segment_waits"),
+        simulation: None,
+    },
+    Mutant {
+        name: "vacated-without-a-second-look",
+        promise: "P7",
+        story: "half of what is live is moved, and nobody looks whether something still resolves to the segment",
+        changes: &[
+            Change {
+                file: ROUND,
+                old: "still if still.is_empty() =>",
+                new: "still if still.len() < usize::MAX =>",
+            },
+            Change {
+                file: ROUND,
+                old: "    live.sort_unstable_by_key",
+                new: "    live.truncate(live.len() / 2);\n    live.sort_unstable_by_key",
+            },
+        ],
+        test: None,
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "base-is-taken-after-the-look",
+        promise: "P4",
+        story: "what was written while the cleaner looked counts as older than what it moves",
+        changes: &[
+            Change { file: ROUND, old: "    let base = parts.space.newest();\n", new: "" },
+            Change {
+                file: ROUND,
+                old: "    let moved = offer(parts, base,",
+                new: "    let base = parts.space.newest();\n    let moved = offer(parts, base,",
+            },
+        ],
+        test: None,
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "runs-go-at-once",
+        promise: "P7",
+        story: "runs that a merge used up are deleted before a checkpoint does without them",
+        changes: &[Change {
+            file: GRACE,
+            old: "filter(|(_, object)| is_due(object))",
+            new: "filter(|(name, object)| matches!(name, RetiredName::Map(_)) || is_due(object))",
+        }],
+        test: None,
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "listed-runs-are-used-up",
+        promise: "P7",
+        story: "a run that a merge has read goes although a part of it is still listed",
+        changes: &[Change {
+            file: MAP,
+            old: "filter(|run| !listed.contains(&run.id))",
+            new: "filter(|run| !listed.contains(&run.id) || before.len() < usize::MAX)",
+        }],
+        test: None,
+        simulation: themed("cleaning", 20),
+    },
+];
