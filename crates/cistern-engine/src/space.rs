@@ -210,10 +210,6 @@ impl Space {
             debug_assert!(seq <= covered);
             segments.apply(&SegmentUsage { seq, change: UsageChange::Gone });
             out.push(seq);
-            // Counts that came back because the object was damaged that said it is gone.
-            if state.grace.has(RetiredName::Segment(seq)) {
-                continue;
-            }
             state.grace.retire(Retired { name: RetiredName::Segment(seq), bytes: counts.stored_bytes });
             room -= 1;
         }

@@ -60,10 +60,6 @@ impl Grace {
         self.objects.len()
     }
 
-    pub fn has(&self, name: RetiredName) -> bool {
-        self.objects.contains_key(&name)
-    }
-
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

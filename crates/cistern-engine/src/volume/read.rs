@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 
 use crate::{
-    Result,
+    Error, Result,
     map::Lookup,
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place},
@@ -39,6 +39,14 @@ impl Volume {
     /// Whole blocks, in pieces of whole blocks. Bytes outside `wanted` may be anything: what is not at hand for
     /// them is not fetched.
     pub(super) async fn read_blocks(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
+        match self.read_view(extent, wanted).await {
+            // A read that took longer than the grace: what it was to read was moved, and the map knows where to.
+            Err(Error::NotFound(_)) => self.read_view(extent, wanted).await,
+            read => read,
+        }
+    }
+
+    async fn read_view(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
         let mut view = self.view(extent)?;
         if view.len() == 1 {
             let (part, source) = view.remove(0);
