@@ -41,7 +41,7 @@ impl Volume {
     pub(super) async fn read_blocks(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
         match self.read_view(extent, wanted).await {
             // A read that took longer than the grace: what it was to read was moved, and the map knows where to.
-            Err(Error::NotFound(_)) => self.read_view(extent, wanted).await,
+            Err(Error::NotFound(_)) if self.writer.is_some() => self.read_view(extent, wanted).await,
             read => read,
         }
     }
