@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{Read, Seek, SeekFrom},
+    io::{Read, Seek},
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::{Duration, Instant},
@@ -12,7 +12,9 @@ use anyhow::{Context, Result, bail};
 use cistern_harness::process::Guard;
 
 /// How much of a failed step's output is shown.
-const SHOWN_BYTES: u64 = 12_000;
+const SHOWN_BYTES: usize = 12_000;
+/// How much of what a failed test said is shown, from its end: the log of its server is there.
+const SHOWN_OF_A_TEST_BYTES: usize = 6_000;
 
 /// The root of the checkout.
 pub fn root() -> &'static Path {
@@ -41,7 +43,7 @@ pub fn run(name: &str, command: Command, limit: Duration) -> Result<Duration> {
             Ok(time)
         }
         Err(error) => {
-            println!("{name}: FAILED after {}\n{}", seconds(time), tail(&mut log)?);
+            println!("{name}: FAILED after {}\n{}", seconds(time), what_failed(&mut log)?);
             Err(error.context(name.to_owned()))
         }
     }
@@ -75,12 +77,35 @@ fn log_path(name: &str) -> Result<PathBuf> {
     Ok(dir.join(file + ".log"))
 }
 
-fn tail(log: &mut File) -> Result<String> {
-    let bytes = log.metadata()?.len();
-    log.seek(SeekFrom::Start(bytes.saturating_sub(SHOWN_BYTES)))?;
+/// What each failed test said, and the end of the log.
+fn what_failed(log: &mut File) -> Result<String> {
+    log.rewind()?;
     let mut text = Vec::new();
     log.read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    let text = String::from_utf8_lossy(&text);
+    let mut shown = String::new();
+    for said in failed_tests(&text) {
+        shown += end_of(said, SHOWN_OF_A_TEST_BYTES);
+        shown += "\n";
+    }
+    shown += end_of(&text, SHOWN_BYTES);
+    Ok(shown)
+}
+
+/// The parts of libtest's output that failed tests wrote, each from its `---- name stdout ----` on.
+fn failed_tests(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text
+        .split("\n---- ")
+        .skip(1)
+        .filter(|part| part.lines().next().is_some_and(|l| l.ends_with(" stdout ----")));
+    parts.map(|part| part.split("\n\nfailures:\n").next().unwrap_or(part).trim_end())
+}
+
+/// The last `bytes` of `text`, or a little less: whole characters.
+fn end_of(text: &str, bytes: usize) -> &str {
+    let from = text.len().saturating_sub(bytes);
+    let whole = (from..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    &text[whole..]
 }
 
 /// A duration for people.
@@ -88,5 +113,19 @@ pub fn seconds(time: Duration) -> String {
     match time.as_secs() {
         s @ 0..60 => format!("{s} s"),
         s => format!("{} min {} s", s / 60, s % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failed_tests;
+
+    /// What a failed test said is found in the log of many; what the passing ones printed is not.
+    #[test]
+    fn failed_tests_are_found_in_a_log() {
+        let log = "test a ... ok\n\nfailures:\n\n---- b stdout ----\nError: the disk\nis full\n\n---- c stdout ----\nno\n\n\n\
+                   failures:\n    b\n    c\n\ntest result: FAILED\n---- not a test\n";
+        let found: Vec<_> = failed_tests(log).collect();
+        assert_eq!(found, ["b stdout ----\nError: the disk\nis full", "c stdout ----\nno"]);
     }
 }

@@ -37,7 +37,10 @@ pub fn run() -> Result<()> {
     let mut rows = Vec::new();
     let mut failed = Vec::new();
     for (name, args, limit) in STEPS {
-        match step::run(name, step::cargo(args), *limit) {
+        let mut cargo = step::cargo(args);
+        // An error says what happened; a backtrace of the test runner would bury it.
+        cargo.env("RUST_BACKTRACE", "0");
+        match step::run(name, cargo, *limit) {
             Ok(time) => rows.push((*name, step::seconds(time))),
             Err(error) => {
                 rows.push((*name, format!("FAILED: {error:#}")));
