@@ -42,6 +42,7 @@ use crate::{
 };
 
 pub mod admin;
+pub mod trash;
 
 pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};

@@ -21,6 +21,7 @@ mod ls;
 mod probe;
 mod reference;
 mod resize;
+mod restore;
 mod rm;
 mod serve;
 mod set;
@@ -67,6 +68,7 @@ enum Verb {
     Resize(resize::Resize),
     Warm(warm::Warm),
     Rm(rm::Rm),
+    Restore(restore::Restore),
     Key(key::Key),
     Journal(journal::Journal),
     #[command(hide = true)]
@@ -105,6 +107,7 @@ impl Cli {
             Verb::Resize(verb) => verb.run(&context).await,
             Verb::Warm(verb) => verb.run(&context).await,
             Verb::Rm(verb) => verb.run(&context).await,
+            Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,
             Verb::Journal(verb) => verb.run(&context).await,
             Verb::Reference(verb) => verb.run(),

@@ -1,9 +1,9 @@
 //! Whether the volume is still in its store.
 //!
 //! A bucket that was deleted and made again, empty, takes every put. So whenever there was trouble, or nobody looked
-//! for long, a writer looks at its identity and at the newest object that it knows to be in the log, before it sends
-//! anything more and before it counts anything as committed. Where all goes well that is two small requests in
-//! [`CONFIRM_AGE`] while something is written, and two whenever somebody is to hear that everything is in the store.
+//! for long, a writer looks at its identity, into the trash, and at the newest object that it knows to be in the log, before it sends
+//! anything more and before it counts anything as committed. Where all goes well that is three small requests in
+//! [`CONFIRM_AGE`] while something is written, and three whenever somebody is to hear that everything is in the store.
 //!
 //! Decides nothing about the order of the log.
 
@@ -18,6 +18,7 @@ use crate::{
     log::{
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
+        trash::read_note,
     },
     store::{Failures, SharedStore, StoreError},
     units::{Seq, VolumeId},
@@ -104,11 +105,25 @@ impl Presence {
             }
             Err(e) => return Err(e.into()),
         }
+        self.refuse_trash().await?;
         let newest = keys::entry(Seq(self.newest.load(Ordering::Relaxed)));
         let listed = self.store.list_after(&newest, "", 1).await?;
         match listed.first().is_some_and(|listed| listed.key == newest) {
             true => Ok(confirmed),
             false => Err(Error::Gone(format!("{newest}, which was there, is not there any more"))),
+        }
+    }
+
+    /// Somebody may have put the volume into the trash all the same.
+    async fn refuse_trash(&self) -> Result<()> {
+        match read_note(self.store.as_ref(), Some(self.volume)).await {
+            Ok(note) => match note.and_then(|note| note.refusal()) {
+                Some(refusal) => Err(Error::Gone(refusal.to_string())),
+                None => Ok(()),
+            },
+            // No proof either.
+            Err(Error::Corrupt { .. } | Error::Version { .. }) => Ok(()),
+            Err(e) => Err(e),
         }
     }
 }
