@@ -26,7 +26,7 @@ fn what_is_removed_comes_back() {
         (4, &["check", "./tank"]),
         (4, &["resize", "./tank", "2G"]),
         (11, &["create", "./tank", "--size", "1G"]),
-        (4, &["serve", "./tank", "--create", "1G"]),
+        (11, &["serve", "./tank", "--create", "1G"]),
     ] {
         let refused = home.fails(code, verb);
         assert!(
