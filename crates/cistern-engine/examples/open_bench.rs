@@ -22,9 +22,11 @@ use cistern_engine::{
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
     log::{
-        ClaimRequest, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, keys, look, read_identity,
+        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, keys, look,
+        read_identity,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
+    space::SPACE_BOUND,
     store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
@@ -108,8 +110,13 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let identity = read_identity(store.as_ref()).await?;
     let volume_keys = VolumeKeys::unlock(env, store.as_ref(), &identity, &KeySource::None).await?;
     let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
-    let request =
-        ClaimRequest { host: "bench".into(), take_over: false, local, size_at_creation: VOLUME_BYTES };
+    let request = ClaimRequest {
+        host: "bench".into(),
+        take_over: false,
+        local,
+        size_at_creation: VOLUME_BYTES,
+        grace: cistern_engine::log::GRACE,
+    };
     let stores = Stores::same(store.clone());
     let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {
         unreachable!("the journal is new")
@@ -148,6 +155,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         epochs: walk.epochs.clone(),
         levels: map.take_state().levels,
         usage: Vec::new(),
+        retired: Vec::new(),
         roots: None,
     };
     let keys = claimed.writer.keys();
@@ -190,6 +198,8 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
         recoveries: Arc::new(Semaphore::new(1)),
         host: "bench".into(),
         take_over: false,
+        grace: GRACE,
+        space_bound: SPACE_BOUND,
     })
     .await?;
     println!(

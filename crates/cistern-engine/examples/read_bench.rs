@@ -21,6 +21,8 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::RealDisk,
     env::{Env, real::RealEnv},
+    log::GRACE,
+    space::SPACE_BOUND,
     store::{Scheduler, StoreUrl, create_store},
     uring::use_ring_on_this_thread,
     volume::{CreateOptions, Mode, OpenOptions, Piece, Volume},
@@ -116,6 +118,8 @@ async fn prepare(dir: &Path, mib: u64, scattered: bool, cold: bool) -> Result<Ar
         recoveries: Arc::new(Semaphore::new(1)),
         host: "bench".into(),
         take_over: false,
+        grace: GRACE,
+        space_bound: SPACE_BOUND,
         env,
     };
     let volume = Volume::open(options).await?;

@@ -56,10 +56,10 @@ pub enum Error {
          (cistern journal export)"
     )]
     Gone(String),
-    /// A copy of this writer is alive, or was: the log holds what it sealed. This one has stopped for good.
+    /// A copy of this writer is alive, or was: the store holds what it made. This one has stopped for good.
     #[error(
-        "another copy of this writer is at work (a restored snapshot, or a cloned machine): entry {seq} of the log is \
-         of this epoch and was not sealed here. Writing has stopped; what was acknowledged here and not uploaded is \
+        "another copy of this writer is at work (a restored snapshot, or a cloned machine): what the store has of \
+         this epoch at entry {seq} of the log was not made here. Writing has stopped; what was acknowledged here and not uploaded is \
          kept in the journal (cistern journal export)"
     )]
     Copied { seq: u64 },
@@ -112,6 +112,11 @@ impl Error {
     /// else's, and waiting brings nothing better.
     pub fn is_damage(&self) -> bool {
         matches!(self, Error::Corrupt { .. } | Error::Version { .. } | Error::NotFound(_))
+    }
+
+    /// Whether the volume is not this writer's any more, for good.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Gone(_) | Error::Fenced { .. } | Error::Copied { .. })
     }
 
     /// Bytes failed their verification.

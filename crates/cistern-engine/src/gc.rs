@@ -1,18 +1,24 @@
 //! The one place that deletes from the store.
 //!
-//! For now it deletes what is superseded by its name alone: checkpoints older than the newest few.
-//! A delete follows an append of this epoch that came later than the newest checkpoint, so a fenced
-//! writer cannot delete what its successor descends from. And it removes whole volumes.
+//! It deletes what checkpoints have retired and is due ([`crate::space`] says what is), what is superseded by its name
+//! alone, and whole volumes. A delete follows an append of this epoch that came later than the checkpoint which does
+//! without the object, so a fenced writer cannot delete what its successor descends from.
 //!
 //! Many objects go in bulk where the store has such requests, and several requests are under way at once.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use futures_util::{StreamExt, stream};
 
 use crate::{
     Error, Result,
-    log::keys,
+    log::{
+        checkpoint::{Retired, RetiredName},
+        keys,
+    },
     store::{SharedStore, Store, StoreError, Undeleted, delete_all},
     units::{Epoch, Seq},
 };
@@ -22,6 +28,16 @@ const CHECKPOINTS_KEPT: usize = 4;
 const LIST_MAX: usize = 1000;
 /// Pages of a listing whose objects are being deleted while the next one is listed.
 const PAGES_IN_FLIGHT: usize = 4;
+
+/// Deletes objects that are due. Gives those that are not there any more, and what was wrong with the others.
+pub async fn delete_retired(store: &dyn Store, due: &[Retired]) -> (Vec<RetiredName>, Option<Error>) {
+    let keys: Vec<String> = due.iter().map(|object| object.name.key()).collect();
+    let undeleted = delete_all(store, &keys).await;
+    let stayed: HashSet<&str> = undeleted.iter().map(|undeleted| undeleted.key.as_str()).collect();
+    let named = due.iter().zip(&keys).filter(|(_, key)| !stayed.contains(key.as_str()));
+    let deleted = named.map(|(object, _)| object.name).collect();
+    (deleted, undeleted.into_iter().next().map(|first| first.why.into()))
+}
 
 /// Deletes checkpoints that are older than the newest few and than `newest`, which is in the store and
 /// has a later append of its epoch behind it.

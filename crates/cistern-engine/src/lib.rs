@@ -5,13 +5,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `price`, `env` |
 //! | 2 sealing, files | `codec`, `uring`, `courtesy` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
 //! | 5 one door | `log` |
-//! | 6 deleting | `gc` |
-//! | 7 flows | `writeback`, `upkeep` |
+//! | 6 space | `gc`, `space` |
+//! | 7 flows | `writeback`, `cleaner`, `upkeep` |
 //! | 8 facade | `volume` |
 //!
 //! Absences that are invariants: no clock, randomness or task outside `env`; no type of a cloud's
@@ -20,6 +20,7 @@
 
 pub mod aligned;
 pub mod cache;
+pub mod cleaner;
 pub mod codec;
 pub mod courtesy;
 pub mod damage;
@@ -31,8 +32,10 @@ pub mod gc;
 pub mod journal;
 pub mod log;
 pub mod map;
+pub mod price;
 pub mod sectors;
 pub mod segment;
+pub mod space;
 pub mod stats;
 pub mod store;
 pub mod units;

@@ -16,6 +16,8 @@ pub mod wrapping;
 mod append;
 mod claim;
 mod committed;
+#[cfg(test)]
+mod emptied_tests;
 mod entry;
 mod presence;
 mod publish;
@@ -29,7 +31,8 @@ pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
     read_committed, read_entry, read_identity, read_identity_anywhere,
 };
-pub use entry::{Commit, NewEntry, NewSegment, Offer};
+pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
+pub use presence::GRACE;
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};

@@ -163,6 +163,9 @@ pub struct MapState {
     pub covered: Seq,
     /// What died between the state taken before and this one. Whoever takes a state owns this.
     pub dead: Dead,
+    /// Runs that merges used up between the state taken before and this one. Lookups that are under way may still
+    /// read them.
+    pub used_up: Vec<RunMeta>,
 }
 
 /// The map of a volume.
@@ -187,6 +190,7 @@ struct Inner {
     levels: Arc<Levels>,
     covered: Seq,
     dead: Dead,
+    used_up: Vec<RunMeta>,
     snapshots: Arc<[Seq]>,
 }
 
@@ -216,6 +220,7 @@ impl Map {
             levels: Arc::new(levels),
             covered,
             dead: Dead::default(),
+            used_up: Vec::new(),
             snapshots: options.snapshots.into(),
         };
         options.shape.assert_bounds();
@@ -407,7 +412,13 @@ impl Map {
         let newer = inner.levels.len() - levels.len();
         debug_assert_eq!(inner.levels[newer..], levels[..]);
         let inputs = newer + plan.levels.start..newer + plan.levels.end;
-        inner.levels = Arc::new(policy::apply(&inner.levels, inputs, merged.extent, merged.output));
+        let before = inner.levels.clone();
+        inner.levels = Arc::new(policy::apply(&before, inputs.clone(), merged.extent, merged.output));
+        let listed: BTreeSet<RunId> = inner.levels.iter().flatten().map(|run| run.id).collect();
+        let read: BTreeMap<RunId, &RunMeta> =
+            before[inputs].iter().flatten().map(|run| (run.id, run)).collect();
+        let used_up = read.into_values().filter(|run| !listed.contains(&run.id)).cloned();
+        inner.used_up.extend(used_up);
         inner.dead.add(&merged.dead);
         debug_assert!(check_levels(&inner.levels).is_ok());
         Ok(true)
@@ -429,12 +440,18 @@ impl Map {
     pub fn take_state(&self) -> MapState {
         let mut inner = self.inner();
         let dead = std::mem::take(&mut inner.dead);
-        MapState { levels: Levels::clone(&inner.levels), covered: inner.covered, dead }
+        let used_up = std::mem::take(&mut inner.used_up);
+        MapState { levels: Levels::clone(&inner.levels), covered: inner.covered, dead, used_up }
     }
 
     /// The levels now.
     pub fn levels(&self) -> Arc<Levels> {
         self.inner().levels.clone()
+    }
+
+    /// Blocks of data that died, probably, and are not counted as dead yet, because no merge has met them.
+    pub fn probably_dead(&self) -> u64 {
+        policy::probably_dead(&self.levels(), self.shape)
     }
 
     /// Names the snapshots that exist, ascending. A new one must be named before anything behind

@@ -1,28 +1,31 @@
 //! Upkeep of the map, behind the commits: memory tables become runs, runs are merged, checkpoints are written.
 //!
-//! Owns when that happens, what was committed since the newest checkpoint ([`Points`]) and the accounts of space. It is
-//! told of commits and never decides one; nothing of it is in their way but the bound of memory. Rests while write-back is
+//! Owns when that happens, what was committed since the newest checkpoint ([`Points`]), the accounts of space in the store,
+//! and when what they retire is deleted. It is told of commits; nothing of it is in their way but the bound of memory. Rests while write-back is
 //! paused.
 
 mod maintain;
 mod points;
+mod reclaim;
 mod usage;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     Result,
     damage::Damage,
     env::{Env, Stop, StopOnDrop, Task},
-    log::{LogWriter, Walk, checkpoint::UsageRef},
+    log::{LogWriter, Offerer, Walk, checkpoint::UsageRef},
     map::Map,
+    space::Space,
     store::Stores,
     units::{Epoch, Seq},
 };
 
 use maintain::Maintainer;
+use points::Point;
 pub use points::{Points, SegmentCounts};
 
 /// What an upkeep works with.
@@ -40,8 +43,39 @@ pub struct Parts {
     pub applied: BTreeMap<Seq, SegmentCounts>,
     /// Told of objects that are damaged.
     pub damage: Arc<Damage>,
+    pub space: Arc<Space>,
+    /// How long retired objects stay, for readers.
+    pub grace: Duration,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
+}
+
+/// An upkeep that waits for a publisher.
+pub struct Prepared {
+    env: Env,
+    maintainer: Arc<Maintainer>,
+    frozen: mpsc::Receiver<Point>,
+}
+
+/// Makes an upkeep; the points are for whoever is told of commits.
+pub fn prepare(parts: Parts) -> (Prepared, Points) {
+    let env = parts.env.clone();
+    let (maintainer, points, frozen) = Maintainer::new(parts);
+    (Prepared { env, maintainer: Arc::new(maintainer), frozen }, points)
+}
+
+impl Prepared {
+    pub fn start(self, offerer: Offerer) -> Upkeep {
+        let Prepared { env, maintainer, frozen } = self;
+        let stop = Stop::new();
+        let task = env.spawn("upkeep", {
+            let (stop, maintainer) = (stop.clone(), maintainer.clone());
+            async move {
+                stop.unless_stopped(maintainer.run(frozen, offerer)).await;
+            }
+        });
+        Upkeep { maintainer, task, stop_on_drop: StopOnDrop(stop) }
+    }
 }
 
 /// A running upkeep.
@@ -53,20 +87,6 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts; the points are for whoever is told of commits.
-    pub fn start(parts: Parts) -> (Upkeep, Points) {
-        let env = parts.env.clone();
-        let (maintainer, points, frozen) = Maintainer::new(parts);
-        let (maintainer, stop) = (Arc::new(maintainer), Stop::new());
-        let task = env.spawn("upkeep", {
-            let (stop, maintainer) = (stop.clone(), maintainer.clone());
-            async move {
-                stop.unless_stopped(maintainer.run(frozen)).await;
-            }
-        });
-        (Upkeep { maintainer, task, stop_on_drop: StopOnDrop(stop) }, points)
-    }
-
     /// Stops at once. What is not in the store yet is written by a later opening.
     pub async fn stop(self) -> Rested {
         drop(self.stop_on_drop);

@@ -3,6 +3,7 @@
 //! Owns the order point: one lock under which a write gets its place in the journal and in the
 //! dirty index ([`order`]). Never talks to the store but through `log`, `map` and the read path.
 
+mod accounting;
 mod ahead;
 mod base;
 mod close;
@@ -44,6 +45,7 @@ use crate::{
 pub mod admin;
 pub mod trash;
 
+pub use accounting::{SpaceReport, Sum};
 pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
@@ -97,6 +99,10 @@ pub struct OpenOptions {
     pub host: String,
     /// Take the volume from a writer that did not release it.
     pub take_over: bool,
+    /// How long what is not needed any more stays in the store: [`crate::log::GRACE`], and the same on all hosts.
+    pub grace: Duration,
+    /// Stored bytes per live byte that the cleaner lets be; infinite: nothing is cleaned.
+    pub space_bound: f64,
 }
 
 /// How to open a volume for reading only.

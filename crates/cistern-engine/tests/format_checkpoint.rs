@@ -7,8 +7,10 @@ use cistern_engine::{
     Error, Result,
     codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
     log::{
-        checkpoint::{Checkpoint, EpochStart, HEADER_BYTES, LastClaim, UsageRef},
-        usage::{CHANGES_MAX, SegmentUsage, decode_usage, encode_usage},
+        checkpoint::{
+            Checkpoint, EpochStart, HEADER_BYTES, LastClaim, RETIRED_MAX, Retired, RetiredName, UsageRef,
+        },
+        usage::{CHANGES_MAX, Counts, SegmentUsage, UsageChange, decode_usage, encode_usage},
     },
     map::RunMeta,
     units::{Chain, Epoch, Extent, JournalPos, RunId, Salt, Seq},
@@ -57,6 +59,10 @@ fn sample() -> Checkpoint {
         ],
         levels: vec![vec![run_meta(1, 0), run_meta(2, 5000)], vec![run_meta(3, 0)]],
         usage: vec![UsageRef { id: run(4), bytes: 321 }],
+        retired: vec![
+            Retired { name: RetiredName::Segment(Seq(7)), bytes: 16 << 20 },
+            Retired { name: RetiredName::Map(run(6)), bytes: 99 },
+        ],
         roots: Some(run(5)),
     }
 }
@@ -72,9 +78,19 @@ fn encode(key: Option<&MasterKey>) -> Bytes {
 }
 
 fn changes() -> Vec<SegmentUsage> {
-    [(2, 16 << 20, 0), (3, 0, 4096), (900, 1, u64::MAX)]
-        .map(|(seq, written_bytes, dead_bytes)| SegmentUsage { seq: Seq(seq), written_bytes, dead_bytes })
-        .to_vec()
+    let added = |(seq, stored_bytes, written_blocks, dead_blocks, touched)| SegmentUsage {
+        seq: Seq(seq),
+        change: UsageChange::Added(Counts {
+            stored_bytes,
+            written_blocks,
+            dead_blocks,
+            touched: Seq(touched),
+        }),
+    };
+    let mut changes =
+        [(2, 16 << 20, 4096, 0, 7), (3, 0, 0, 4096, 1000), (900, 1, 0, u64::MAX, 999)].map(added).to_vec();
+    changes.insert(2, SegmentUsage { seq: Seq(4), change: UsageChange::Gone });
+    changes
 }
 
 fn refused<T: std::fmt::Debug>(result: Result<T>) -> String {
@@ -89,10 +105,10 @@ fn refused<T: std::fmt::Debug>(result: Result<T>) -> String {
 fn golden_checkpoints_and_usage() {
     for (suffix, key) in [("plain", None), ("sealed", Some(&*KEY))] {
         // A compressor may improve and the map may tell more of its runs, so only reading is fixed.
-        let stored = golden::stored(&format!("checkpoint-2-{suffix}.bin"), &encode(key));
+        let stored = golden::stored(&format!("checkpoint-3-{suffix}.bin"), &encode(key));
         assert_eq!(decode(key, &stored).unwrap(), sample());
         let fresh = encode_usage(key, volume(1), run(9), &changes());
-        let stored = golden::stored(&format!("usage-1-{suffix}.bin"), &fresh);
+        let stored = golden::stored(&format!("usage-2-{suffix}.bin"), &fresh);
         assert_eq!(stored, fresh);
         assert_eq!(decode_usage(key, volume(1), run(9), &stored).unwrap(), changes());
     }
@@ -169,7 +185,7 @@ fn encrypted_checkpoints_tell_nothing() {
 
 /// A checkpoint as the format says, sealed rightly, of any content.
 fn forge(payload: &[u8]) -> Vec<u8> {
-    let mut out = [&MAGIC[..], &[2], volume(1).0.as_bytes()].concat();
+    let mut out = [&MAGIC[..], &[3], volume(1).0.as_bytes()].concat();
     out.extend_from_slice(&3_u64.to_le_bytes());
     out.extend_from_slice(&41_u64.to_le_bytes());
     out.extend_from_slice(&[8; 16]);
@@ -199,6 +215,10 @@ fn forged_checkpoints_are_refused() {
         ("/epochs/0/epoch", 3.into()),
         ("/epochs/1/first", 42.into()),
         ("/levels", Value::Null),
+        ("/retired/0/name/segment", 42.into()),
+        ("/retired/1/name/map", run(2).to_string().into()),
+        ("/retired/1/name/map", run(4).to_string().into()),
+        ("/retired", vec![good["retired"][0].clone(); RETIRED_MAX + 1].into()),
     ] {
         let mut bad = good.clone();
         *bad.pointer_mut(pointer).unwrap() = value;
@@ -210,24 +230,28 @@ fn forged_checkpoints_are_refused() {
     refused(decode(None, &forge(&[&[2], &bomb[..]].concat())));
 }
 
-/// Usage that runs past the end of the log or is cut is refused under a right seal.
+/// Usage that runs past the end of the log, says what is not known or is cut is refused under a right seal.
 #[test]
 fn forged_usage_is_refused() {
     let forge = |numbers: &[u64], cut: usize| {
         let mut plain = Vec::new();
         numbers.iter().for_each(|&n| put_varint(&mut plain, n));
         plain.truncate(plain.len() - cut);
-        let mut out = [&MAGIC[..], &[1], volume(1).0.as_bytes(), run(9).0.as_bytes()].concat();
+        let mut out = [&MAGIC[..], &[2], volume(1).0.as_bytes(), run(9).0.as_bytes()].concat();
         let salt = Salt(run(9).0.into_bytes());
         Sealer::new(None, volume(1), ObjectKind::Usage, salt, 0).seal(0, &plain, &mut out);
         decode_usage(None, volume(1), run(9), &out)
     };
-    assert_eq!(forge(&[1, 2, 3], 0).unwrap()[0].seq, Seq(1));
-    refused(forge(&[1, 2, 3], 1));
-    refused(forge(&[1, 2, 3, 4], 0));
-    refused(forge(&[u64::MAX, 2, 3, 0, 2, 3], 0));
-    refused(forge(&[5, 2, 3, u64::MAX, 2, 3], 0));
-    refused(forge(&vec![0; 3 * (CHANGES_MAX + 1)], 0));
+    let (added, gone) = (1, 0);
+    assert_eq!(forge(&[9, 1, added, 2, 3, 4, 5], 0).unwrap()[0].seq, Seq(1));
+    assert_eq!(forge(&[9, 1, gone, 0, gone], 0).unwrap()[1].seq, Seq(2));
+    refused(forge(&[9, 1, added, 2, 3, 4, 5], 1));
+    refused(forge(&[9, 1, added, 2, 3, 4, 5, 6], 0));
+    refused(forge(&[9, 1, added, 2, 3, 4, 10], 0));
+    refused(forge(&[9, 1, 2], 0));
+    refused(forge(&[9, u64::MAX, gone, 0, gone], 0));
+    refused(forge(&[9, 5, gone, u64::MAX, gone], 0));
+    refused(forge(&vec![0; 1 + 2 * (CHANGES_MAX + 1)], 0));
 }
 
 /// Only an intact header makes a checkpoint another volume's: damaged, it may be ours.
@@ -249,16 +273,16 @@ fn checkpoints_of_other_volumes_are_told_by_an_intact_header() {
 /// Another version is told from damage.
 #[test]
 fn other_versions_are_named() {
-    for other in [1, 3] {
+    for other in [2, 4] {
         let mut object = encode(None).to_vec();
         object[MAGIC.len()] = other;
-        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 2, .. }) if found == u32::from(other));
+        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 3, .. }) if found == u32::from(other));
         assert!(known, "version {other}");
     }
     let mut object = encode_usage(None, volume(1), run(9), &changes()).to_vec();
-    object[MAGIC.len()] = 2;
+    object[MAGIC.len()] = 1;
     let result = decode_usage(None, volume(1), run(9), &object);
-    assert!(matches!(result, Err(Error::Version { found: 2, known: 1, .. })));
+    assert!(matches!(result, Err(Error::Version { found: 1, known: 2, .. })));
 }
 
 proptest! {
@@ -266,11 +290,19 @@ proptest! {
 
     /// Any changes read back.
     #[test]
-    fn usage_reads_back(map in proptest::collection::btree_map(0..u64::MAX - 1, any::<(u64, u64)>(), 0..100), encrypt: bool) {
+    fn usage_reads_back(
+        map in proptest::collection::btree_map(0..u64::MAX - 1, any::<Option<(u64, u64, u64, u64)>>(), 0..100),
+        encrypt: bool,
+    ) {
         let key = encrypt.then_some(&*KEY);
-        let changes: Vec<_> = map.into_iter()
-            .map(|(seq, (written_bytes, dead_bytes))| SegmentUsage { seq: Seq(seq), written_bytes, dead_bytes })
-            .collect();
+        let change = |change: Option<(u64, u64, u64, u64)>| match change {
+            None => UsageChange::Gone,
+            Some((stored_bytes, written_blocks, dead_blocks, touched)) => {
+                UsageChange::Added(Counts { stored_bytes, written_blocks, dead_blocks, touched: Seq(touched) })
+            }
+        };
+        let changes: Vec<_> =
+            map.into_iter().map(|(seq, told)| SegmentUsage { seq: Seq(seq), change: change(told) }).collect();
         let object = encode_usage(key, volume(1), run(9), &changes);
         prop_assert_eq!(decode_usage(key, volume(1), run(9), &object).unwrap(), changes);
     }

@@ -16,10 +16,12 @@ use cistern_engine::{
     Error,
     env::Env,
     gc,
+    log::checkpoint::{Retired, RetiredName},
     store::{
         CloudStore, Listed, MemoryStore, Meter, Priority, Put, Retry, Scheduler, SharedStore, Store,
         StoreError, StoreResult, StoreUrl, Undeleted, delete_all,
     },
+    units::Seq,
 };
 
 mod store_support;
@@ -100,6 +102,18 @@ async fn an_answer_about_something_else_is_none() {
     assert!(matches!(store.delete_many(&keys(2)).await, Err(StoreError::Unreachable(_))));
     let (_env, _server, store) = s3(vec![s3_error("404 Not Found", "NoSuchBucket")]).await;
     assert!(matches!(store.delete_many(&keys(2)).await, Err(StoreError::Refused(_))));
+}
+
+/// A machine that stood still is told by the date of the answer to a bulk delete as by any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standstill_shows_in_the_answer_to_a_deletion() {
+    let at = |date| answer("200 OK", &[("Date", date)], b"<DeleteResult/>");
+    let (before, after) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 09:20:00 GMT");
+    let (_env, _server, store) = s3(vec![at(before), at(after), at(after)]).await;
+    assert!(store.delete_many(&keys(2)).await.expect("an answer").is_empty());
+    let told = store.delete_many(&keys(2)).await;
+    assert!(matches!(&told, Err(StoreError::Unreachable(why)) if why.contains("stood still")), "{told:?}");
+    assert!(store.delete_many(&keys(2)).await.expect("an answer").is_empty());
 }
 
 /// A server that does not know bulk deletes is asked for single ones.
@@ -259,6 +273,21 @@ async fn objects_that_stay_hold_up_no_others() {
     gc::remove_volume(&store, &show).await.expect("finished");
     assert_eq!(*last.lock().expect("no panic"), (3, 3));
     assert!(unlocked.left().await.is_empty());
+}
+
+/// What checkpoints have retired goes in bulk too: what is gone is named, what stays is not, and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_retired_goes_in_bulk() {
+    let all = keys(250);
+    let bulky = Bulky { kept: BTreeSet::from([all[7].clone()]), ..Bulky::filled(250).await };
+    let retired = |seq| Retired { name: RetiredName::Segment(Seq(seq)), bytes: 1 };
+    let due: Vec<Retired> = (0..250).map(retired).collect();
+    let (deleted, fault) = gc::delete_retired(&bulky, &due).await;
+    assert!(matches!(&fault, Some(Error::Refused(why)) if why.contains("is locked")), "{fault:?}");
+    assert_eq!(bulky.left().await, [all[7].clone()]);
+    let named: BTreeSet<String> = deleted.iter().map(RetiredName::key).collect();
+    assert_eq!(named, all.into_iter().enumerate().filter(|(n, _)| *n != 7).map(|(_, key)| key).collect());
+    assert_eq!(bulky.requests.lock().expect("no panic").len(), 3);
 }
 
 /// Once the store does not answer, nothing more is begun: what was not asked for counts as not deleted.

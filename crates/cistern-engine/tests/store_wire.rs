@@ -317,3 +317,20 @@ async fn settings_are_checked() {
     assert!(open("/srv/tank", Variables::default()).contains("cloud"));
     assert!(!format!("{keys:?}").contains("hush"));
 }
+
+/// A machine that stood still, and its clock with it, is told by the date of the first answer: that one counts for nothing,
+/// because what this machine knew when it asked is old. Asked again all is as ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standstill_shows_in_the_dates() {
+    let env = real_env();
+    let at = |date| answer("200 OK", &[ETAG, ("Date", date)], b"");
+    let (before, after) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 09:20:00 GMT");
+    let server = Scripted::start(&env, vec![at(before), at(before), at(after), at(after)]).await;
+    let store = open(&server, &env);
+    for _ in 0..2 {
+        store.put_if_absent("log/7", Bytes::new()).await.expect("a put");
+    }
+    let told = store.put_if_absent("log/8", Bytes::new()).await;
+    assert!(matches!(&told, Err(StoreError::Unreachable(why)) if why.contains("stood still")), "{told:?}");
+    store.put_if_absent("log/8", Bytes::new()).await.expect("a put");
+}

@@ -71,11 +71,19 @@ async fn a_clean_stop_leaves_everything_in_the_store() {
         assert_eq!(read(&volume, n as u64 * 3 * MIB, MIB).await, part, "part {n}");
     }
     close(volume).await;
-    let report = admin::check(&host.env, &host.store, &host.key, true, &|_, _| {}).await.expect("checked");
+    let report = admin::check(
+        &host.env,
+        &host.store,
+        &host.key,
+        admin::Checked { data: true, space: true },
+        &|_, _| {},
+    )
+    .await
+    .expect("checked");
     assert_eq!(report.faults, Vec::<String>::new());
     assert!(report.bytes_read >= 40 * MIB);
     let wrong = KeySource::Passphrase("open barley".into());
-    let refused = admin::check(&host.env, &host.store, &wrong, true, &|_, _| {}).await;
+    let refused = admin::check(&host.env, &host.store, &wrong, admin::Checked::default(), &|_, _| {}).await;
     assert!(matches!(refused, Err(Error::Key(_))), "{refused:?}");
 }
 

@@ -347,3 +347,25 @@ async fn a_clone_that_comes_second_stops() {
         assert_eq!(read(&reader, 0, 4096).await, noise(2, 4096));
     }
 }
+
+/// A copy of this writer went on, or its successor did, and nothing of it lies where this one would put the next segment: a drain
+/// does not say that everything is in the store, nothing is put there, and the volume stops.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_somebody_went_on_for_stops() {
+    for (epoch, why) in [(1, "another copy of this writer"), (2, "fenced")] {
+        let host = host().await;
+        let volume = host.open().await;
+        volume.write(0, noise(1, 4096), true).await.expect("written");
+        let theirs = format!("checkpoint/{epoch:016x}-{:016x}", 9);
+        host.store.put(&theirs, Bytes::from_static(b"as good as any")).await.expect("stored");
+        let lost = volume.drain().await;
+        assert!(matches!(lost, Err(Error::Copied { seq: 9 } | Error::Fenced { .. })), "{lost:?}");
+        let stopped = volume.status().latched.expect("it shows");
+        assert!(stopped.contains(why), "{stopped}");
+        assert!(volume.write(0, noise(3, 4096), false).await.is_err());
+        let report = volume.close(Duration::from_secs(1)).await;
+        assert!(!report.clean && report.journal_bytes_left > 0, "{report:?}");
+        let log = host.store.list_after("log/", "", 10).await.expect("listed");
+        assert_eq!(log.len(), 1, "the claim alone: {log:?}");
+    }
+}

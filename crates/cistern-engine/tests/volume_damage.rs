@@ -307,7 +307,15 @@ async fn a_damaged_usage_object_holds_up_nothing() {
         }
     }
     assert!(!seen.is_empty() && seen.iter().all(|name| *name == bad), "{seen:?}, damaged is {bad}");
-    let report = admin::check(&host.env, &host.store, &host.key, true, &|_, _| {}).await.expect("checked");
+    let report = admin::check(
+        &host.env,
+        &host.store,
+        &host.key,
+        admin::Checked { data: true, space: true },
+        &|_, _| {},
+    )
+    .await
+    .expect("checked");
     assert!(report.faults.len() == 1 && report.faults[0].contains(&bad), "{:?}", report.faults);
     let usage_objects = report.objects - store.objects("log/").await.len() as u64;
     assert!(usage_objects < 20, "the sound ones are joined, there are {usage_objects}");

@@ -64,7 +64,9 @@ async fn make_anew(host: &mut Host) -> VolumeId {
 }
 
 async fn check(host: &Host) -> admin::CheckReport {
-    admin::check(&host.env, &host.store, &host.key, true, &|_, _| {}).await.expect("checked")
+    admin::check(&host.env, &host.store, &host.key, admin::Checked { data: true, space: true }, &|_, _| {})
+        .await
+        .expect("checked")
 }
 
 /// The PUT of a removed volume's writer arrives in the middle of the volume that was created at its URL: the
@@ -151,15 +153,20 @@ async fn a_late_checkpoint_of_a_removed_volume_hides_nothing() {
     let keys = VolumeKeys::unlock(&host.env, store.as_ref(), &identity, &host.key).await.expect("unlocked");
     let local =
         LocalJournal { id: JournalId(uuid::Uuid::nil()), marks: vec![Mark::default()], claims: Vec::new() };
-    let request =
-        ClaimRequest { host: "here".into(), take_over: false, local, size_at_creation: identity.size_bytes };
+    let request = ClaimRequest {
+        host: "here".into(),
+        take_over: false,
+        local,
+        size_at_creation: identity.size_bytes,
+        grace: cistern_engine::log::GRACE,
+    };
     let stores = Stores::same(host.store.clone());
     let found = look(&host.env, &stores, &keys, &request).await.expect("looked");
     let Prospect::Free(attempt) = found else { panic!("nothing is in the journal") };
     let claimed =
         attempt.put(&host.env, &stores, &keys).await.expect("claimed").expect("nobody else is there");
     assert!(claimed.writer.epoch().0 < 9, "the late checkpoint is of a later epoch");
-    claimed.writer.validate_epoch().await.expect("nobody fenced it");
+    claimed.writer.look().await.expect("nobody fenced it");
 }
 
 /// A checkpoint that is damaged is replaced by the one before it and the log since, and named by a check; if the

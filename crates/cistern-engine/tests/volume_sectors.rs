@@ -363,7 +363,9 @@ async fn a_volume_written_in_sectors_agrees_with_an_array() {
         assert!(read(&volume, 0, size).await == story.bytes, "seed {seed}, on another host");
         close(volume).await;
         let (env, store, key) = (&story.host.env, &story.host.store, &story.host.key);
-        let report = admin::check(env, store, key, true, &|_, _| {}).await.expect("checked");
+        let report = admin::check(env, store, key, admin::Checked { data: true, space: true }, &|_, _| {})
+            .await
+            .expect("checked");
         assert_eq!(report.faults, Vec::<String>::new(), "seed {seed}");
     }
 }

@@ -71,7 +71,9 @@ impl Excuses {
             Error::Unreachable(_) => true,
             Error::Fenced { .. } => self.fenced,
             Error::Latched(_) => self.fenced || self.disk_failed || self.damaged,
-            Error::Corrupt { .. } | Error::Refused(_) | Error::NotFound(_) => self.damaged,
+            // Who was fenced long ago finds that its successor has deleted what it does not need.
+            Error::NotFound(_) => self.damaged || self.fenced,
+            Error::Corrupt { .. } | Error::Refused(_) => self.damaged,
             Error::Io { .. } | Error::Full(_) => self.disk_failed,
             Error::Closed => self.closing,
             _ => false,

@@ -48,6 +48,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Bytes of the chunk cache; 0 for none.
     pub cache_bytes: u64,
+    pub grace: Duration,
+    pub space_bound: f64,
 }
 
 /// One acknowledged change that a journal holds, in sectors.

@@ -37,6 +37,8 @@ pub enum Theme {
     TinyRing,
     /// Hundreds of small segments over a map with much in it: merges of every kind.
     Merges,
+    /// A volume that is overwritten again and again, cleaned all the time and rid of what it does not need at once.
+    Cleaning,
     /// Several uploads are on their way at any time, slow and late, when their writer crashes or is fenced.
     Stragglers,
     /// The store is sound, single replies are damaged: nothing of it may last.
@@ -52,7 +54,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 15] = [
+    pub const ALL: [Theme; 16] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -62,6 +64,7 @@ impl Theme {
         Theme::Calm,
         Theme::TinyRing,
         Theme::Merges,
+        Theme::Cleaning,
         Theme::Stragglers,
         Theme::BadReplies,
         Theme::RottenJournal,
@@ -82,6 +85,7 @@ impl Theme {
             Theme::Calm => "calm",
             Theme::TinyRing => "tiny-ring",
             Theme::Merges => "merges",
+            Theme::Cleaning => "cleaning",
             Theme::Stragglers => "stragglers",
             Theme::BadReplies => "bad-replies",
             Theme::RottenJournal => "rotten-journal",
@@ -177,7 +181,8 @@ impl Plan {
             17..19 => Theme::BadCache,
             19..21 => Theme::Damage,
             21..23 => Theme::TinyRing,
-            23 => Theme::Merges,
+            23 if rng.random_bool(0.5) => Theme::Merges,
+            23 => Theme::Cleaning,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
@@ -235,6 +240,17 @@ impl Plan {
                 (self.clients, self.ops, self.pause) = (2, 400, Duration::from_millis(20));
                 self.rounds = rng.random_range(2..5);
                 self.write_bytes_max = 8 << 10;
+                (self.filled, self.sweeping) = (true, false);
+            }
+            Theme::Cleaning => {
+                settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
+                settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
+                settings.grace = *pick(rng, &[Duration::from_secs(1), Duration::from_secs(30)]);
+                settings.space_bound = *pick(rng, &[1.05, 1.2]);
+                (self.clients, self.ops) = (rng.random_range(1..4), *pick(rng, &[100, 400]));
+                self.pause = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
+                self.rounds = rng.random_range(4..9);
+                self.write_bytes_max = *pick(rng, &[4096, 64 << 10, 256 << 10]);
                 (self.filled, self.sweeping) = (true, false);
             }
             Theme::Stragglers | Theme::Recreated => {
@@ -307,6 +323,9 @@ impl Plan {
             Theme::Calm => &[GoOn, Close],
             Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
+            Theme::Cleaning => {
+                &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
+            }
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
             Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],
@@ -352,6 +371,8 @@ fn draw_settings(rng: &mut ChaCha8Rng, theme: Theme) -> Settings {
         dirty_bytes_max: *pick(rng, &[journal_bytes / 8, journal_bytes / 2, journal_bytes]),
         memory_bytes: memory,
         cache_bytes: *pick(rng, &caches),
+        grace: *pick(rng, &[Duration::from_secs(1), Duration::from_secs(20), Duration::from_secs(900)]),
+        space_bound: *pick(rng, &[1.05, 1.3, f64::INFINITY]),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod check;
+mod cost;
 pub mod create;
 mod drain;
 mod info;
@@ -67,6 +68,7 @@ enum Verb {
     Probe(probe::Probe),
     Resize(resize::Resize),
     Warm(warm::Warm),
+    Cost(cost::ShowCost),
     Rm(rm::Rm),
     Restore(restore::Restore),
     Key(key::Key),
@@ -106,6 +108,7 @@ impl Cli {
             Verb::Probe(verb) => verb.run(&context).await,
             Verb::Resize(verb) => verb.run(&context).await,
             Verb::Warm(verb) => verb.run(&context).await,
+            Verb::Cost(verb) => verb.run(),
             Verb::Rm(verb) => verb.run(&context).await,
             Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,

@@ -6,14 +6,14 @@
 
 use std::{fmt, path::Path, path::PathBuf, time::Duration};
 
-use cistern_engine::volume::Mode;
+use cistern_engine::{log::GRACE, space::SPACE_BOUND, volume::Mode};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     failure::{Failure, Kind, Outcome},
     prices::Prices,
-    quantity::{ByteSize, Span},
+    quantity::{ByteSize, SpaceBound, Span},
 };
 
 pub mod paths;
@@ -36,6 +36,8 @@ const DIRTY_AGE_DEFAULT: Duration = Duration::from_secs(30);
 const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// Bytes below which uploads could not overlap.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// A shorter grace would have writers look whether they were fenced all the time.
+const GRACE_MIN: Duration = Duration::from_secs(10);
 /// Stays below the 90 s that systemd waits before it kills.
 const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
@@ -221,6 +223,23 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", help_heading = "Settings")]
     pub drain_timeout: Option<Span>,
 
+    /// Stored bytes per live byte that are let be: what is more is cleaned in the background
+    ///
+    /// Overwritten and trimmed data leaves garbage between what is live. The closer to 1, the more live data
+    /// has to be moved to get rid of it: at 1.3 a volume that is overwritten at random uploads about two and
+    /// a half times what is written, at 1.5 one and three quarters. `none` cleans nothing; what is garbage through and
+    /// through is deleted all the same.
+    /// [default: 1.3]
+    #[arg(long, value_name = "RATIO", help_heading = "Settings")]
+    pub space_bound: Option<SpaceBound>,
+
+    /// How long what is not needed any more stays in the store before it is deleted
+    ///
+    /// Readers on other hosts show the state that they opened: what that needs may be deleted after this time.
+    /// [default: 15m]
+    #[arg(long, value_name = "TIME", help_heading = "Settings")]
+    pub grace: Option<Span>,
+
     /// Directory with certificates: TLS on every address but unix sockets
     ///
     /// It holds server-cert.pem, server-key.pem, and ca-cert.pem: the authority that must have
@@ -272,6 +291,8 @@ pub struct Resolved {
     pub sources: LiveSources,
     pub memory_bytes: u64,
     pub drain_timeout: Duration,
+    pub space_bound: f64,
+    pub grace: Duration,
     pub tls_dir: Option<PathBuf>,
     pub insecure_listen: bool,
     pub metrics: Option<String>,
@@ -293,6 +314,8 @@ impl Settings {
             max_dirty_bytes: self.max_dirty_bytes.or(file.max_dirty_bytes),
             memory: self.memory.or(file.memory),
             drain_timeout: self.drain_timeout.or(file.drain_timeout),
+            space_bound: self.space_bound.or(file.space_bound),
+            grace: self.grace.or(file.grace),
             tls_dir: self.tls_dir.or(file.tls_dir),
             insecure_listen: self.insecure_listen.or(file.insecure_listen),
             metrics: self.metrics.or(file.metrics),
@@ -329,6 +352,12 @@ impl Settings {
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(too_small("memory", MEMORY_BYTES_MIN));
         }
+        let grace = settings.grace.map_or(GRACE, |span| span.0);
+        if grace < GRACE_MIN {
+            return Err(
+                Failure::usage("grace is too small").hint(format!("the least is {}", Span(GRACE_MIN)))
+            );
+        }
         if let Some(prices) = &settings.prices {
             prices.check()?;
         }
@@ -345,6 +374,8 @@ impl Settings {
             sources,
             memory_bytes,
             drain_timeout: settings.drain_timeout.map_or(DRAIN_TIMEOUT_DEFAULT, |span| span.0),
+            space_bound: settings.space_bound.map_or(SPACE_BOUND, |bound| bound.0),
+            grace,
             tls_dir: settings.tls_dir,
             insecure_listen: settings.insecure_listen.unwrap_or(false),
             metrics: settings.metrics,

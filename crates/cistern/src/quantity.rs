@@ -91,6 +91,55 @@ impl fmt::Display for Span {
     }
 }
 
+/// How much may be stored for what is live: a ratio, or anything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpaceBound(pub f64);
+
+/// The least ratio: the closer to 1, the more often everything is moved.
+const SPACE_BOUND_MIN: f64 = 1.05;
+
+impl FromStr for SpaceBound {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(SpaceBound(f64::INFINITY));
+        }
+        match text.parse::<f64>() {
+            Ok(ratio) if ratio.is_finite() && ratio >= SPACE_BOUND_MIN => Ok(SpaceBound(ratio)),
+            _ => Err(format!(
+                "'{text}' is not a bound of space: write stored bytes per live byte, at least {SPACE_BOUND_MIN}, \
+                 like 1.3; or none"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for SpaceBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.is_finite() {
+            true => write!(f, "{}", self.0),
+            false => f.write_str("none"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for SpaceBound {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(f64),
+            Text(String),
+        }
+        let text = match Written::deserialize(input)? {
+            Written::Number(ratio) => ratio.to_string(),
+            Written::Text(text) => text,
+        };
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
 /// A count with separators: 1,234,567.
 #[derive(Clone, Copy, Debug)]
 pub struct Thousands(pub u64);
@@ -169,6 +218,19 @@ mod tests {
 
     fn size(text: &str) -> Result<u64, String> {
         text.parse::<ByteSize>().map(|s| s.0)
+    }
+
+    /// A bound of space is a ratio that can be kept, or none.
+    #[test]
+    fn bounds_of_space() {
+        let bound = |text: &str| text.parse::<SpaceBound>().map(|bound| bound.to_string());
+        assert_eq!(
+            (bound("1.3"), bound("2"), bound("none")),
+            (Ok("1.3".into()), Ok("2".into()), Ok("none".into()))
+        );
+        for wrong in ["1", "0.5", "-2", "NaN", "inf", "auto", ""] {
+            assert!(bound(wrong).is_err_and(|e| e.contains("at least 1.05")), "{wrong}");
+        }
     }
 
     /// Suffixes are binary, in either case, with or without `iB`, and a fraction is exact.

@@ -168,6 +168,16 @@ impl ObjectReader {
         self.fetch(&self.stores.write_back, object, &range, &range).await
     }
 
+    /// As `read_to_pack`, for who moves what lies there, behind everybody else.
+    pub async fn read_to_move(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
+        if let Some(cache) = &self.cache
+            && let Some(bytes) = cache.get(object.cache, range.clone()).await
+        {
+            return Ok(bytes);
+        }
+        self.fetch(&self.stores.background, object, &range, &range).await
+    }
+
     /// Bytes to fetch around a miss, as what became of neighbours so far suggests.
     pub fn window_bytes(&self) -> u64 {
         let state = self.state();

@@ -6,7 +6,10 @@
 //! holds. What follows from that is decided in [`super::publish`], the only caller.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,19 +20,16 @@ use crate::{
     env::Env,
     log::{
         VolumeKeys,
-        checkpoint::{self, CHECKPOINT_BYTES_MAX, Checkpoint},
-        committed::{SlotContent, checkpoint_names, read_entry},
+        checkpoint::CHECKPOINT_BYTES_MAX,
+        committed::{SlotContent, read_entry},
         keys,
-        presence::Presence,
+        presence::{Before, Presence},
     },
     segment::{EntryHead, Release, Slot, encode_release, read_head},
-    store::{Put, SharedStore, StoreError, Stores},
+    store::{Put, SharedStore, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
 
-/// A put that took longer than this to resolve (suspend counts) re-validates the epoch: the claim
-/// that fences it might have been cleaned away by then. Far below the age at which fences may go.
-const RESOLVE_TIME_MAX: Duration = Duration::from_secs(600);
 /// Pause between attempts while the store is away, on top of what the store's own retries take.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -40,6 +40,19 @@ pub(super) enum Appended {
     Ours,
     /// A late object of a fenced writer or of a removed volume took the slot: it is void, ours has to go further on.
     Taken,
+}
+
+/// What a claim that is in force gives its writer.
+pub(super) struct Tenure {
+    pub keys: VolumeKeys,
+    pub epoch: Epoch,
+    pub salt: Salt,
+    /// The first slot; everything before it is in the log.
+    pub next: Seq,
+    /// When the volume was seen last, by a look that began then: its checkpoints were none but those this writer descends from.
+    pub seen: Duration,
+    /// What deletions in the log wait for.
+    pub grace: Duration,
 }
 
 /// The one writer of an epoch.
@@ -55,6 +68,8 @@ struct Inner {
     epoch: Epoch,
     salt: Salt,
     presence: Presence,
+    /// The last slot that was given out.
+    given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
     trouble: Mutex<Option<(String, Duration)>>,
 }
@@ -81,6 +96,7 @@ impl Slots {
         let Inner { env, keys, epoch, salt, .. } = &*self.log.inner;
         let seq = self.next;
         self.next = seq.next();
+        self.log.inner.given.store(seq.0, Ordering::Relaxed);
         let nonce = SealNonce(env.random_bytes());
         Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
     }
@@ -101,24 +117,23 @@ impl Slots {
 }
 
 impl LogWriter {
-    /// The volume was just seen, with everything before `next` in its log.
-    pub(super) fn claimed(
-        env: Env,
-        stores: &Stores,
-        keys: VolumeKeys,
-        epoch: Epoch,
-        salt: Salt,
-        next: Seq,
-    ) -> (LogWriter, Slots) {
+    pub(super) fn claimed(env: Env, stores: &Stores, tenure: Tenure) -> (LogWriter, Slots) {
+        let presence = Presence::new(env.clone(), stores, &tenure);
+        let Tenure { keys, epoch, salt, next, .. } = tenure;
         let (store, trouble) = (stores.write_back.clone(), Mutex::new(None));
-        let (failures, newest) = (stores.failures.clone(), Seq(next.0 - 1));
-        let presence = Presence::new(env.clone(), store.clone(), failures, keys.volume, newest);
-        let log = LogWriter { inner: Arc::new(Inner { env, store, keys, epoch, salt, presence, trouble }) };
+        let given = AtomicU64::new(next.0 - 1);
+        let inner = Inner { env, store, keys, epoch, salt, presence, given, trouble };
+        let log = LogWriter { inner: Arc::new(inner) };
         (log.clone(), Slots { log, next })
     }
 
     pub fn epoch(&self) -> Epoch {
         self.inner.epoch
+    }
+
+    /// The last slot that was given out; at first the claim's, or one behind it.
+    pub fn given(&self) -> Seq {
+        Seq(self.inner.given.load(Ordering::Relaxed))
     }
 
     /// What this epoch's objects carry.
@@ -140,7 +155,8 @@ impl LogWriter {
     ///
     /// # Errors
     /// `Fenced` when another writer's claim or object of a later epoch is there; `Copied` when an object of this
-    /// epoch is there that was not sealed here; `Gone` when the volume is not.
+    /// epoch is there that was not sealed here; `Gone` when the volume is not. The first two also when the slot was free, and
+    /// a checkpoint tells that they went on.
     pub(super) async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let Inner { env, store, .. } = &*self.inner;
         let key = keys::entry(slot.seq);
@@ -150,9 +166,8 @@ impl LogWriter {
             (slot.epoch, slot.salt),
             "an object is sealed for its slot"
         );
-        let began = env.now();
         loop {
-            self.confirm(false).await?;
+            self.confirm(Before::Sending).await?;
             let answer = match store.put_if_absent(&key, body.clone()).await {
                 Ok(Put::Created) => Ok(Appended::Ours),
                 Ok(Put::Exists) => self.who_is_there(&ours, body.len() as u64).await,
@@ -160,11 +175,8 @@ impl LogWriter {
             };
             match answer {
                 Ok(appended) => {
-                    self.confirm(false).await?; // it may have become doubtful what was written to
+                    self.confirm(Before::Counting).await?; // it may have become doubtful what was written to
                     self.inner.presence.saw(slot.seq);
-                    if env.now().saturating_sub(began) > RESOLVE_TIME_MAX {
-                        self.validate_epoch().await?;
-                    }
                     return Ok(appended);
                 }
                 Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
@@ -176,18 +188,18 @@ impl LogWriter {
         }
     }
 
-    /// Looks whether this is still the store of this volume. Tries for as long as the store is away.
+    /// Looks whether this is still the volume's store, and this still its writer. Tries for as long as the store is away.
     ///
     /// # Errors
-    /// `Gone` when it is not.
+    /// `Gone`, `Fenced` or `Copied` when it is not.
     pub async fn look(&self) -> Result<()> {
-        self.confirm(true).await
+        self.confirm(Before::Saying).await
     }
 
-    /// The same, only if there is reason to unless it is asked for.
-    async fn confirm(&self, asked: bool) -> Result<()> {
+    /// The same, only if there is reason to.
+    async fn confirm(&self, before: Before) -> Result<()> {
         loop {
-            match self.inner.presence.confirm(asked).await {
+            match self.inner.presence.confirm(before).await {
                 Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
                     self.note_trouble(&e);
                     self.inner.env.sleep(RETRY_PAUSE).await;
@@ -221,53 +233,14 @@ impl LogWriter {
         Ok(Appended::Taken)
     }
 
-    /// Looks whether a later epoch has published a checkpoint.
-    ///
-    /// # Errors
-    /// `Fenced` if so. Tries for as long as the store is away.
-    pub async fn validate_epoch(&self) -> Result<()> {
-        loop {
-            match self.later_epoch().await {
-                Ok(None) => return Ok(()),
-                Ok(Some(theirs)) => {
-                    return Err(Error::Fenced { ours: self.inner.epoch.0, theirs: theirs.0 });
-                }
-                Err(e) => {
-                    self.note_trouble(&e);
-                    self.inner.env.sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    /// The newest later epoch that has a checkpoint in the store. One of another volume says nothing; one that
-    /// does not verify may be our successor's.
-    async fn later_epoch(&self) -> Result<Option<Epoch>> {
-        let Inner { store, keys, epoch, .. } = &*self.inner;
-        for (theirs, covered) in checkpoint_names(store.as_ref()).await? {
-            if theirs <= *epoch {
-                break;
-            }
-            let key = keys::checkpoint(theirs, covered);
-            let foreign = match store.get_range(&key, 0..checkpoint::HEADER_BYTES as u64).await {
-                Ok(head) => Checkpoint::foreign_volume(keys.volume, &head).is_some(),
-                Err(StoreError::NotFound(_)) => false, // pruned, because there is a newer one
-                Err(e) => return Err(e.into()),
-            };
-            if !foreign {
-                return Ok(Some(theirs));
-            }
-        }
-        Ok(None)
-    }
-
     /// Stores a checkpoint of this epoch: `body` is what `Checkpoint::encode` gave, the same bytes at every
     /// attempt, because an attempt whose reply was lost may have stored them.
     ///
     /// # Errors
     /// `Corrupt` when other bytes are stored under its name: they are not what the caller knows.
     pub async fn put_checkpoint(&self, covered: Seq, body: Bytes) -> Result<()> {
-        let Inner { store, epoch, .. } = &*self.inner;
+        let Inner { store, epoch, presence, .. } = &*self.inner;
+        presence.sends_checkpoint(covered);
         let key = keys::checkpoint(*epoch, covered);
         match store.put_if_absent(&key, body.clone()).await? {
             Put::Created => Ok(()),

@@ -4,6 +4,8 @@
 //! A plain header says which volume, epoch and seq it is of; one sealed part holds zstd-compressed
 //! JSON. Random bytes in the header make its sealing key unique. Does no IO.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +24,7 @@ use crate::{
 };
 
 /// Version of the checkpoint's format that is written and read.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -60,6 +62,36 @@ pub struct UsageRef {
     pub bytes: u64,
 }
 
+/// Retired objects that a checkpoint names at most. What does not fit is retired later.
+pub const RETIRED_MAX: usize = 50_000;
+
+/// An object that no state from a checkpoint on needs, and that is to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetiredName {
+    /// `log/<seq>`: a segment that counted.
+    Segment(Seq),
+    /// `map/<id>`: a run or a usage object.
+    Map(RunId),
+}
+
+impl RetiredName {
+    /// Its name in the store.
+    pub fn key(&self) -> String {
+        match self {
+            RetiredName::Segment(seq) => keys::entry(*seq),
+            RetiredName::Map(id) => keys::run(*id),
+        }
+    }
+}
+
+/// An object to be deleted, and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retired {
+    pub name: RetiredName,
+    pub bytes: u64,
+}
+
 /// The state of a volume as of log position `covered`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
@@ -77,6 +109,8 @@ pub struct Checkpoint {
     pub epochs: Vec<EpochStart>,
     pub levels: Levels,
     pub usage: Vec<UsageRef>,
+    /// What this state and all later ones can do without, and may still be there.
+    pub retired: Vec<Retired>,
     pub roots: Option<RunId>,
 }
 
@@ -158,7 +192,24 @@ impl Checkpoint {
         if self.claim.seq > covered || self.epochs.last().is_some_and(|last| last.first > covered) {
             return Err("it tells of what it does not cover");
         }
-        Ok(())
+        self.check_retired()
+    }
+
+    /// Nothing that is needed is to be deleted.
+    fn check_retired(&self) -> Result<(), &'static str> {
+        if self.retired.len() > RETIRED_MAX {
+            return Err("it retires too many objects");
+        }
+        let needed: BTreeSet<RunId> =
+            self.levels.iter().flatten().map(|run| run.id).chain(self.usage.iter().map(|u| u.id)).collect();
+        let is_needed = |retired: &Retired| match retired.name {
+            RetiredName::Segment(seq) => seq > self.covered,
+            RetiredName::Map(id) => needed.contains(&id),
+        };
+        match self.retired.iter().any(is_needed) {
+            true => Err("it retires what it needs"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,10 @@
 //! finds it in the log knows whether it is his own or that of a copy. If something is there first, everything is
 //! read again: an old writer's segment that landed meanwhile counts, and another claim may mean
 //! that the volume is in use. After the claim the checkpoints are listed once more, because a
-//! deletion is only allowed behind a checkpoint, and ours must descend from the newest.
+//! deletion is only allowed behind a checkpoint, and ours must descend from the newest: a claim that was slow
+//! may lie in an emptied slot (docs/design/engine.md, "Emptied slots").
+
+use std::time::Duration;
 
 use crate::{
     Error, Result,
@@ -12,6 +15,7 @@ use crate::{
     journal::format::CLAIMS_MAX,
     log::{
         LogWriter, Slots, VolumeKeys, Walk,
+        append::Tenure,
         checkpoint::LastClaim,
         committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
@@ -72,6 +76,8 @@ pub struct ClaimRequest {
     /// finds it again.
     pub local: LocalJournal,
     pub size_at_creation: u64,
+    /// How long what is deleted in the log stays after it is needless: [`super::GRACE`], and the same for all hosts.
+    pub grace: Duration,
 }
 
 /// A volume taken. Its epoch goes on in the journal at hand, from `committed.walk.mark()`.
@@ -97,6 +103,7 @@ pub struct Attempt {
     claim: Claim,
     claims: Vec<Salt>,
     size_at_creation: u64,
+    grace: Duration,
 }
 
 /// Looks whether the volume can be taken.
@@ -122,8 +129,8 @@ pub async fn look(env: &Env, stores: &Stores, keys: &VolumeKeys, request: &Claim
         size_bytes: walk.size_bytes,
     };
     let claims = request.local.claims_with(walk.salt(), salt);
-    let size_at_creation = request.size_at_creation;
-    Ok(Prospect::Free(Box::new(Attempt { committed, slot, claim, claims, size_at_creation })))
+    let ClaimRequest { size_at_creation, grace, .. } = *request;
+    Ok(Prospect::Free(Box::new(Attempt { committed, slot, claim, claims, size_at_creation, grace })))
 }
 
 impl Attempt {
@@ -134,7 +141,7 @@ impl Attempt {
 
     /// Takes the volume; `None` if somebody was first: look again, what it is decides how to go on.
     pub async fn put(self, env: &Env, stores: &Stores, keys: &VolumeKeys) -> Result<Option<Claimed>> {
-        let Attempt { mut committed, slot, claim, size_at_creation, .. } = self;
+        let Attempt { mut committed, slot, claim, size_at_creation, grace, .. } = self;
         let Slot { epoch, seq, salt, .. } = slot;
         let store = &stores.read;
         let body = encode_claim(keys.key.as_deref(), &slot, &claim);
@@ -145,8 +152,9 @@ impl Attempt {
         {
             return Ok(None);
         }
-        let newest = checkpoint_names(store.as_ref()).await?.first().copied();
-        if newest == committed.newest_name {
+        let seen = env.now();
+        let names = checkpoint_names(store.as_ref()).await?;
+        if !committed.is_behind(&names) {
             let was_held = committed.walk.is_held();
             committed.walk.step(&head, &Entry::Claim(claim));
             if was_held {
@@ -157,11 +165,15 @@ impl Attempt {
         } else {
             committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         }
-        if committed.walk.epoch != epoch || committed.walk.salt() != Some(salt) {
+        if committed.walk.epoch > epoch {
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
+        if committed.walk.salt() != Some(salt) {
+            return Ok(None); // the log went on without it: it lies in an emptied slot
+        }
         let next = committed.walk.seq.next();
-        let (writer, slots) = LogWriter::claimed(env.clone(), stores, keys.clone(), epoch, salt, next);
+        let tenure = Tenure { keys: keys.clone(), epoch, salt, next, seen, grace };
+        let (writer, slots) = LogWriter::claimed(env.clone(), stores, tenure);
         Ok(Some(Claimed { writer, slots, committed }))
     }
 }

@@ -1,7 +1,10 @@
 //! Reading the committed state of a volume: identity, newest checkpoint, the log behind it.
 //!
 //! Needs no claim and changes nothing. The number of requests does not depend on the size of the
-//! volume: two listings, one checkpoint, and one ranged GET per log object behind it, in parallel.
+//! volume: three listings, one checkpoint, and one ranged GET per log object behind it, in parallel.
+//!
+//! The log is read from a checkpoint on, and what a later one covers may be deleted meanwhile: where a listing of the log ends may
+//! be its end or an emptied slot. So the checkpoints are listed before and after, and what was read counts if there is no new one.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -20,16 +23,16 @@ use crate::{
     },
     segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
     store::{Listed, Store, StoreError},
-    units::{BLOCK_BYTES, Epoch, Mapping, Place, Seq, VolumeId},
+    units::{Epoch, Mapping, Place, Seq, VolumeId},
 };
 
 /// Tails fetched at once. The log behind a checkpoint is bounded, so this only smooths the burst.
 const TAILS_IN_FLIGHT: usize = 32;
 /// Log objects taken from one listing.
 const LIST_MAX: usize = 1000;
-/// A checkpoint may be deleted between listing and reading, because a newer one is there. More
-/// rounds than this mean something else is wrong.
-const CHECKPOINT_ROUNDS_MAX: usize = 8;
+/// A checkpoint may be deleted between listing and reading, because a newer one is there; and a newer one may come while the
+/// log is read. More rounds than this mean something else is wrong.
+const ROUNDS_MAX: usize = 8;
 /// The newest checkpoints that are looked at. Writers keep a handful.
 const CHECKPOINTS_MAX: usize = 64;
 
@@ -43,15 +46,17 @@ pub struct VolumeKeys {
 /// A segment behind the checkpoint that counts.
 pub struct AppliedSegment {
     pub seq: Seq,
+    /// Bytes of the object.
+    pub stored_bytes: u64,
     pub content: Content,
     pub mappings: Vec<Mapping>,
 }
 
 impl AppliedSegment {
-    /// Bytes of block data it brought.
-    pub fn data_bytes(&self) -> u64 {
+    /// Blocks of data in it.
+    pub fn data_blocks(&self) -> u64 {
         let blocks = |m: &Mapping| if matches!(m.place, Place::Frame(_)) { m.extent.len } else { 0 };
-        self.mappings.iter().map(blocks).sum::<u64>() * BLOCK_BYTES as u64
+        self.mappings.iter().map(blocks).sum()
     }
 }
 
@@ -73,8 +78,8 @@ pub struct DamagedCheckpoint {
 /// The committed state of a volume.
 pub struct Committed {
     pub checkpoint: Option<Checkpoint>,
-    /// The newest name of a checkpoint, whether it was of use or not.
-    pub newest_name: Option<(Epoch, Seq)>,
+    /// The names of the newest checkpoints, whether they were of use or not.
+    pub names: Vec<(Epoch, Seq)>,
     /// Where the log stands, after its last object without a gap.
     pub walk: Walk,
     /// What counts behind the checkpoint, in order.
@@ -187,35 +192,70 @@ pub async fn read_committed(
     keys: &VolumeKeys,
     size_at_creation: u64,
 ) -> Result<Committed> {
-    let FoundCheckpoint { checkpoint, newest_name, foreign, damaged } = find_checkpoint(store, keys).await?;
+    for _ in 0..ROUNDS_MAX {
+        if let Some(committed) = try_committed(store, keys, size_at_creation).await? {
+            return Ok(committed);
+        }
+    }
+    Err(Error::Unreachable("checkpoints come and go faster than the log is read".into()))
+}
+
+/// `None` when the checkpoints changed meanwhile: read again.
+async fn try_committed(
+    store: &dyn Store,
+    keys: &VolumeKeys,
+    size_at_creation: u64,
+) -> Result<Option<Committed>> {
+    let Some(FoundCheckpoint { checkpoint, names, foreign, damaged }) = try_checkpoints(store, keys).await?
+    else {
+        return Ok(None);
+    };
     let walk = match &checkpoint {
         Some(c) => Walk::at_checkpoint(c),
         None => Walk::at_creation(size_at_creation),
     };
     let mut committed =
-        Committed { checkpoint, newest_name, walk, applied: Vec::new(), log_objects: 0, foreign, damaged };
-    committed.walk_on(store, keys).await?;
+        Committed { checkpoint, names, walk, applied: Vec::new(), log_objects: 0, foreign, damaged };
+    let objects = list_log(store, committed.walk.seq).await?;
+    let (names, walked) = join(checkpoint_names(store), committed.walk_over(objects, store, keys)).await;
+    let names = match walked {
+        Err(Error::NotFound(_)) => checkpoint_names(store).await?, // deleted since it was listed
+        _ => names?,
+    };
+    if committed.is_behind(&names) {
+        return Ok(None);
+    }
+    walked?;
     committed.replaces_what_is_damaged()?;
     committed.has_something_of_ours(keys)?;
-    Ok(committed)
+    Ok(Some(committed))
 }
 
 impl Committed {
     /// Walks over what the log holds behind this state.
     pub async fn walk_on(&mut self, store: &dyn Store, keys: &VolumeKeys) -> Result<()> {
         let objects = list_log(store, self.walk.seq).await?;
+        self.walk_over(objects, store, keys).await
+    }
+
+    async fn walk_over(
+        &mut self,
+        objects: Vec<(Seq, Listed)>,
+        store: &dyn Store,
+        keys: &VolumeKeys,
+    ) -> Result<()> {
         self.log_objects += objects.len() as u64;
         let mut tails = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
             let content = read_entry(store, keys, seq, &listed).await?;
-            Ok::<_, Error>((seq, listed.key, content))
+            Ok::<_, Error>((seq, listed, content))
         }))
         .buffered(TAILS_IN_FLIGHT);
-        while let Some((seq, key, content)) = tails.try_next().await? {
+        while let Some((seq, listed, content)) = tails.try_next().await? {
             let (head, entry) = match content {
                 SlotContent::Entry(head, entry) => (head, entry),
                 SlotContent::Foreign(volume) => {
                     self.walk.step_over(seq);
-                    self.foreign.push(Foreign { key, volume });
+                    self.foreign.push(Foreign { key: listed.key, volume });
                     continue;
                 }
             };
@@ -223,17 +263,25 @@ impl Committed {
                 && let Entry::Segment(footer) = entry
             {
                 let Footer { content, mappings } = footer;
-                self.applied.push(AppliedSegment { seq: head.seq, content, mappings });
+                let stored_bytes = listed.bytes;
+                self.applied.push(AppliedSegment { seq: head.seq, stored_bytes, content, mappings });
             }
         }
         Ok(())
     }
 
+    /// Whether a checkpoint came that this state does not know of. Segments that it covers may be deleted since.
+    pub(super) fn is_behind(&self, names: &[(Epoch, Seq)]) -> bool {
+        names.iter().any(|name| !self.names.contains(name))
+    }
+
     /// A damaged checkpoint is replaced by an older one if the log has everything since: then nothing of what
-    /// it covered is missing.
+    /// it covered is missing. Its epoch must be the one in force where it stands: else the way there leads over something
+    /// that came late into an emptied slot.
     fn replaces_what_is_damaged(&self) -> Result<()> {
-        let reached = (self.walk.epoch_max, self.walk.seq);
-        match self.damaged.iter().find(|d| d.name.0 > reached.0 || d.name.1 > reached.1) {
+        let reaches =
+            |(epoch, covered)| self.walk.seq >= covered && self.walk.epoch_at(covered) == Some(epoch);
+        match self.damaged.iter().find(|d| !reaches(d.name)) {
             Some(missed) => Err(missed.fault.clone()),
             None => Ok(()),
         }
@@ -263,25 +311,16 @@ impl Committed {
 #[derive(Default)]
 struct FoundCheckpoint {
     checkpoint: Option<Checkpoint>,
-    newest_name: Option<(Epoch, Seq)>,
+    names: Vec<(Epoch, Seq)>,
     foreign: Vec<Foreign>,
     damaged: Vec<DamagedCheckpoint>,
 }
 
 /// Finds the newest checkpoint that is ours and verifies.
-async fn find_checkpoint(store: &dyn Store, keys: &VolumeKeys) -> Result<FoundCheckpoint> {
-    for _ in 0..CHECKPOINT_ROUNDS_MAX {
-        if let Some(found) = try_checkpoints(store, keys).await? {
-            return Ok(found);
-        }
-    }
-    Err(Error::Unreachable("checkpoints vanish as fast as they are listed".into()))
-}
-
 /// `None` when one was pruned meanwhile, because there is a newer one: look again.
 async fn try_checkpoints(store: &dyn Store, keys: &VolumeKeys) -> Result<Option<FoundCheckpoint>> {
     let names = checkpoint_names(store).await?;
-    let mut found = FoundCheckpoint { newest_name: names.first().copied(), ..FoundCheckpoint::default() };
+    let mut found = FoundCheckpoint { names: names.clone(), ..FoundCheckpoint::default() };
     for name in names {
         let key = keys::checkpoint(name.0, name.1);
         match believed_twice(|| read_checkpoint(store, keys, name)).await {

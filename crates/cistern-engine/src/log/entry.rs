@@ -4,7 +4,6 @@
 //! Knows nothing of slots that are lost or of who else offers: that is [`super::publish`].
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use crate::{
     Error, Result,
@@ -27,6 +26,8 @@ pub trait Offer: Send + Sync + 'static {
 pub enum NewEntry {
     /// A range of the journal.
     Segment(NewSegment),
+    /// Blocks of older segments.
+    Moved(NewMoved),
 }
 
 /// A segment of a range of the journal.
@@ -40,11 +41,20 @@ pub struct NewSegment {
     pub size_bytes: u64,
 }
 
+/// A segment of blocks that were moved.
+pub struct NewMoved {
+    /// The object, and what it maps.
+    pub sealed: SealedSegment,
+    /// The mover knew the log up to here.
+    pub base: Seq,
+}
+
 impl NewEntry {
-    /// The object as it lies in the store.
-    pub fn body(&self) -> &Bytes {
+    /// The object, and what it maps.
+    pub fn sealed(&self) -> &SealedSegment {
         match self {
-            NewEntry::Segment(segment) => &segment.sealed.body,
+            NewEntry::Segment(segment) => &segment.sealed,
+            NewEntry::Moved(moved) => &moved.sealed,
         }
     }
 }
@@ -53,8 +63,8 @@ impl NewEntry {
 #[async_trait]
 pub trait Commit: Send + Sync + 'static {
     /// `entry` is in the store and everything before it is. On return the volume shows it, to every reader in
-    /// one instant for any block.
-    fn commit(&self, seq: Seq, entry: &NewEntry);
+    /// one instant for any block. Dropped before that where the volume stops at once.
+    async fn commit(&self, seq: Seq, entry: &NewEntry);
     /// Returns once there is room for what another entry brings. Nothing is committed meanwhile.
     async fn room(&self);
     /// The volume can not go on. Called once, before anybody who waits for an entry hears why.

@@ -1,9 +1,11 @@
-//! Whether the volume is still in its store.
+//! Whether a writer still has its volume: whether that is still in its store, and nobody went on with it.
 //!
-//! A bucket that was deleted and made again, empty, takes every put. So whenever there was trouble, or nobody looked
-//! for long, a writer looks at its identity, into the trash, and at the newest object that it knows to be in the log, before it sends
-//! anything more and before it counts anything as committed. Where all goes well that is three small requests in
-//! [`CONFIRM_AGE`] while something is written, and three whenever somebody is to hear that everything is in the store.
+//! A put says neither. A bucket that was deleted and made again, empty, takes every put; and so does a slot whose segment
+//! counted, was cleaned and deleted: a copy of this writer that slept meanwhile would call committed what nobody will
+//! ever read (docs/design/engine.md, "Emptied slots"). So a writer looks, also into the trash: before it sends anything when it
+//! has not looked for a third of the grace, and before it counts anything as committed that was answered later than two thirds
+//! after the last look; whenever there was trouble; and whenever somebody is to hear that everything is in the store. Where
+//! all goes well that is four small requests a third of the grace while something is written.
 //!
 //! Decides nothing about the order of the log.
 
@@ -16,50 +18,78 @@ use crate::{
     Error, Result,
     env::Env,
     log::{
+        append::Tenure,
+        checkpoint::{self, Checkpoint},
+        committed::checkpoint_names,
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
         trash::read_note,
     },
-    store::{Failures, SharedStore, StoreError},
-    units::{Seq, VolumeId},
+    store::{Failures, SharedStore, StoreError, Stores},
+    units::{Epoch, Seq, VolumeId},
 };
 
-/// A store that was not looked at for so long is looked at before it is written to.
-const CONFIRM_AGE: Duration = Duration::from_secs(600);
+/// How long an object of the log stays after the checkpoint that makes it needless is in the store, by the clock of who deletes
+/// it. All that tells a slept writer in time that somebody went on follows from it.
+pub const GRACE: Duration = Duration::from_secs(15 * 60);
+/// A store that was not looked at for so long is looked at before it is written to, however long the grace is.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// What a writer knows about the presence of its volume.
 pub(super) struct Presence {
     env: Env,
     store: SharedStore,
     volume: VolumeId,
+    epoch: Epoch,
+    /// What every deletion in the log waits for, whoever deletes.
+    grace: Duration,
     /// Requests that failed in the store's decorators; whoever asked may have got a good answer in the end.
     failures: Failures,
     /// Requests that failed for good.
     troubles: AtomicU64,
     /// The newest object that is known to lie in the log.
     newest: AtomicU64,
+    /// Up to where the checkpoints cover that this process has sent, answered or not.
+    covered: AtomicU64,
     /// Held while looking, so that one looks and the others wait for what it sees.
     confirmed: tokio::sync::Mutex<Confirmed>,
 }
 
 struct Confirmed {
+    /// When the look began.
     at: Duration,
     /// The doubts that were dispelled then.
     doubts: u64,
 }
 
+/// When a look is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Before something is sent: so that there is time for the answer.
+    Sending,
+    /// Before what was answered just now counts.
+    Counting,
+    /// Before somebody hears that everything is there: always.
+    Saying,
+}
+
 impl Presence {
-    /// The volume was just seen, with `newest` in its log.
-    pub(super) fn new(
-        env: Env,
-        store: SharedStore,
-        failures: Failures,
-        volume: VolumeId,
-        newest: Seq,
-    ) -> Presence {
-        let confirmed = tokio::sync::Mutex::new(Confirmed { at: env.now(), doubts: failures.count() });
-        let (troubles, newest) = (AtomicU64::new(0), AtomicU64::new(newest.0));
-        Presence { env, store, volume, failures, troubles, newest, confirmed }
+    pub(super) fn new(env: Env, stores: &Stores, tenure: &Tenure) -> Presence {
+        let (store, failures) = (stores.write_back.clone(), stores.failures.clone());
+        let Tenure { keys, epoch, next, seen, grace, .. } = tenure;
+        let confirmed = tokio::sync::Mutex::new(Confirmed { at: *seen, doubts: failures.count() });
+        Presence {
+            env,
+            store,
+            volume: keys.volume,
+            epoch: *epoch,
+            grace: *grace,
+            failures,
+            troubles: AtomicU64::new(0),
+            newest: AtomicU64::new(next.0 - 1),
+            covered: AtomicU64::new(0),
+            confirmed,
+        }
     }
 
     /// A request failed.
@@ -72,18 +102,34 @@ impl Presence {
         self.newest.fetch_max(seq.0, Ordering::Relaxed);
     }
 
+    /// A checkpoint is about to be sent: from now on it may be listed.
+    pub(super) fn sends_checkpoint(&self, covered: Seq) {
+        self.covered.fetch_max(covered.0, Ordering::SeqCst);
+    }
+
     fn doubts(&self) -> u64 {
         self.failures.count() + self.troubles.load(Ordering::Relaxed)
     }
 
-    /// Looks, if it is asked for or there is reason to.
+    /// How old the last look may be.
+    fn age_max(&self, before: Before) -> Option<Duration> {
+        match before {
+            Before::Sending => Some((self.grace / 3).min(LOOK_AGE_MAX)),
+            Before::Counting => Some(self.grace / 3 * 2),
+            Before::Saying => None,
+        }
+    }
+
+    /// Looks, if there is reason to.
     ///
     /// # Errors
-    /// `Gone` when the volume is not there, which stays in doubt; what the store says when it cannot be seen.
-    pub(super) async fn confirm(&self, asked: bool) -> Result<()> {
+    /// `Gone` when the volume is not there, which stays in doubt; `Fenced` or `Copied` when another writer or a copy of
+    /// this one went on with it; what the store says when it cannot be seen.
+    pub(super) async fn confirm(&self, before: Before) -> Result<()> {
         let mut confirmed = self.confirmed.lock().await;
         let age = self.env.now().saturating_sub(confirmed.at);
-        if !asked && confirmed.doubts == self.doubts() && age <= CONFIRM_AGE {
+        let is_recent = self.age_max(before).is_some_and(|max| age <= max);
+        if is_recent && confirmed.doubts == self.doubts() {
             return Ok(());
         }
         *confirmed = self.look().await.inspect_err(|_| self.doubt())?;
@@ -92,25 +138,68 @@ impl Presence {
 
     async fn look(&self) -> Result<Confirmed> {
         let confirmed = Confirmed { at: self.env.now(), doubts: self.doubts() };
+        self.is_the_same_volume().await?;
+        self.refuse_trash().await?;
+        self.nobody_went_on().await?; // before what they deleted is missed
+        self.newest_is_there().await?;
+        Ok(confirmed)
+    }
+
+    async fn is_the_same_volume(&self) -> Result<()> {
         match self.store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
             // A damaged one is no proof: the next opening complains.
             Ok(body) => match Identity::decode(&body) {
                 Ok(found) if found.volume != self.volume => {
-                    return Err(Error::Gone(format!("volume {} is in its place", found.volume)));
+                    Err(Error::Gone(format!("volume {} is in its place", found.volume)))
                 }
-                _ => {}
+                _ => Ok(()),
             },
             Err(StoreError::NotFound(_)) => {
-                return Err(Error::Gone(format!("{} is not there any more", keys::VOLUME)));
+                Err(Error::Gone(format!("{} is not there any more", keys::VOLUME)))
             }
-            Err(e) => return Err(e.into()),
+            Err(e) => Err(e.into()),
         }
-        self.refuse_trash().await?;
-        let newest = keys::entry(Seq(self.newest.load(Ordering::Relaxed)));
-        let listed = self.store.list_after(&newest, "", 1).await?;
-        match listed.first().is_some_and(|listed| listed.key == newest) {
-            true => Ok(confirmed),
-            false => Err(Error::Gone(format!("{newest}, which was there, is not there any more"))),
+    }
+
+    /// Whether all checkpoints are of this writer, or of those before it.
+    async fn nobody_went_on(&self) -> Result<()> {
+        let names = checkpoint_names(self.store.as_ref()).await?;
+        // Read behind the listing: what this process sent was noted before it could be listed.
+        let own = (self.epoch, Seq(self.covered.load(Ordering::SeqCst)));
+        for (epoch, covered) in names.into_iter().take_while(|name| *name > own) {
+            if self.is_foreign(epoch, covered).await? {
+                continue;
+            }
+            return Err(match epoch == self.epoch {
+                true => Error::Copied { seq: covered.0 },
+                false => Error::Fenced { ours: self.epoch.0, theirs: epoch.0 },
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is of another volume, which says nothing. One that does not verify may be our successor's.
+    async fn is_foreign(&self, epoch: Epoch, covered: Seq) -> Result<bool> {
+        let key = keys::checkpoint(epoch, covered);
+        match self.store.get_range(&key, 0..checkpoint::HEADER_BYTES as u64).await {
+            Ok(head) => Ok(Checkpoint::foreign_volume(self.volume, &head).is_some()),
+            Err(StoreError::NotFound(_)) => Ok(false), // pruned, because there is a newer one
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn newest_is_there(&self) -> Result<()> {
+        loop {
+            let newest = self.newest.load(Ordering::Relaxed);
+            let key = keys::entry(Seq(newest));
+            let listed = self.store.list_after(&key, "", 1).await?;
+            if listed.first().is_some_and(|listed| listed.key == key) {
+                return Ok(());
+            }
+            // Once there are newer ones it may be cleaned.
+            if self.newest.load(Ordering::Relaxed) == newest {
+                return Err(Error::Gone(format!("{key}, which was there, is not there any more")));
+            }
         }
     }
 

@@ -47,8 +47,11 @@ use crate::{
 
 /// The publisher of an epoch, to whom it belongs.
 pub struct Publisher {
-    offerer: Offerer,
+    /// Until nothing is to be offered any more.
+    offerer: Option<Offerer>,
     task: Task<Ended>,
+    /// What the task gave, if it is over.
+    ended: Option<Ended>,
     /// A volume that is dropped without being closed ends its publication too.
     stop_on_drop: StopOnDrop,
 }
@@ -101,17 +104,31 @@ impl Publisher {
                 Ended { slots: publication.slots, settled: publication.settled }
             }
         });
-        Publisher { offerer: Offerer { shared, offers }, task, stop_on_drop: StopOnDrop(stop) }
+        let offerer = Some(Offerer { shared, offers });
+        Publisher { offerer, task, ended: None, stop_on_drop: StopOnDrop(stop) }
     }
 
     pub fn offerer(&self) -> Offerer {
-        self.offerer.clone()
+        self.offerer.clone().expect("nobody offers once it settles")
+    }
+
+    /// Returns once everything that was offered is committed, or the writer has latched. Nothing can be offered after
+    /// that. Only for who has stopped all offerers: one that is left keeps this waiting.
+    pub async fn settle(&mut self) {
+        self.offerer = None;
+        if self.ended.is_none() {
+            self.ended = (&mut self.task).await;
+        }
     }
 
     /// Ends publication at once: what is on its way may be in the store or not, and is not committed.
     pub async fn stop(self) -> Result<Ended> {
-        drop(self.stop_on_drop);
-        self.task.await.ok_or(Error::Closed)
+        let Publisher { task, ended, stop_on_drop, .. } = self;
+        drop(stop_on_drop);
+        match ended {
+            Some(ended) => Ok(ended),
+            None => task.await.ok_or(Error::Closed),
+        }
     }
 }
 
@@ -180,7 +197,7 @@ struct InFlight {
 }
 
 impl Publication {
-    /// Runs until something latches or nobody can offer any more; being stopped is the ordinary end.
+    /// Runs until something latches, or nobody can offer any more and all that was offered is committed.
     async fn run(&mut self) {
         if let Err(e) = self.publish().await {
             self.shared.latch(e);
@@ -188,7 +205,11 @@ impl Publication {
     }
 
     async fn publish(&mut self) -> Result<()> {
+        let mut offers_ended = false;
         loop {
+            if offers_ended && self.window.is_empty() {
+                return Ok(());
+            }
             let front = async {
                 match self.window.front_mut() {
                     Some(front) => (&mut front.upload).await,
@@ -201,9 +222,9 @@ impl Publication {
                     (Appended::Ours, entry) => self.commit(entry).await,
                     (Appended::Taken, _) => self.offer_again().await?,
                 },
-                offered = self.queue.recv() => match offered {
+                offered = self.queue.recv(), if !offers_ended => match offered {
                     Some(offered) => self.take(offered),
-                    None => return Ok(()),
+                    None => offers_ended = true,
                 },
             }
         }
@@ -232,9 +253,9 @@ impl Publication {
     async fn commit(&mut self, entry: NewEntry) {
         let InFlight { seq, offered, .. } = self.window.pop_front().expect("its upload just ended");
         debug_assert_eq!(seq, self.settled.next(), "only the front is committed, and in order");
+        self.shared.commit.commit(seq, &entry).await;
         self.settled = seq;
-        self.shared.commit.commit(seq, &entry);
-        tracing::debug!(seq = seq.0, bytes = entry.body().len(), "committed");
+        tracing::debug!(seq = seq.0, bytes = entry.sealed().body.len(), "committed");
         let _ = offered.answer.send(seq); // an offerer that no longer waits is fine
         drop(offered.vacancy);
         self.shared.commit.room().await;
@@ -268,7 +289,7 @@ async fn upload(
     let entry = offer.seal(slot).await?;
     let upload = uploads.turn().await;
     let began = env.now();
-    let appended = log.append(slot, entry.body().clone()).await?;
+    let appended = log.append(slot, entry.sealed().body.clone()).await?;
     upload.ended(env.now().saturating_sub(began));
     Ok((appended, entry))
 }

@@ -12,8 +12,8 @@ use futures_util::{FutureExt, future::join_all};
 use tokio::sync::watch;
 
 use super::{
-    VolumeKeys,
-    append::LogWriter,
+    GRACE, VolumeKeys,
+    append::{LogWriter, Tenure},
     entry::{Commit, NewEntry, NewSegment, Offer},
     keys,
     publish::{Ended, Offerer, Published, Publisher},
@@ -118,9 +118,8 @@ impl Told {
 
 #[async_trait]
 impl Commit for Told {
-    fn commit(&self, seq: Seq, entry: &NewEntry) {
-        let NewEntry::Segment(segment) = entry;
-        let mapping = segment.sealed.mappings[0];
+    async fn commit(&self, seq: Seq, entry: &NewEntry) {
+        let mapping = entry.sealed().mappings[0];
         assert_eq!(mapping.birth, seq, "what is committed is made for the slot it is committed at");
         self.committed.lock().expect("no panic").push((seq.0, mapping.extent.start));
     }
@@ -165,8 +164,9 @@ impl World {
         let shared: SharedStore = store.clone();
         let keys = VolumeKeys { volume: VOLUME, key: None };
         let salt = slot(EPOCH, 0).salt;
-        let (_, slots) =
-            LogWriter::claimed(env.clone(), &Stores::same(shared), keys, EPOCH, salt, Seq(FIRST));
+        let (seen, grace) = (env.now(), GRACE);
+        let tenure = Tenure { keys, epoch: EPOCH, salt, next: Seq(FIRST), seen, grace };
+        let (_, slots) = LogWriter::claimed(env.clone(), &Stores::same(shared), tenure);
         let told = Arc::new(Told {
             committed: Mutex::default(),
             latched: Mutex::default(),

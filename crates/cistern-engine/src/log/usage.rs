@@ -1,4 +1,4 @@
-//! Usage objects: by how much the segments' written and dead bytes have changed
+//! Usage objects: by how much the counts of segments have changed
 //! (`docs/format/checkpoint.md`).
 //!
 //! A plain header (volume, id) and one sealed part with the changes in ascending order of segment,
@@ -16,27 +16,69 @@ use crate::{
     units::{RunId, Salt, Seq, VolumeId},
 };
 
-/// Version of the format that is written, and the newest that is read.
-pub const FORMAT: u8 = 1;
-/// Changes in one object at most: those of 16 TiB of full segments. More take several objects.
-pub const CHANGES_MAX: usize = 1 << 20;
+/// Version of the format that is written and read.
+pub const FORMAT: u8 = 2;
+/// Changes in one object at most: those of 8 TiB of full segments. More take several objects.
+pub const CHANGES_MAX: usize = 1 << 19;
 /// Bytes of the largest usage object.
 pub const USAGE_BYTES_MAX: u64 = 32 << 20;
 
-const _: () = assert!((CHANGES_MAX * 3 * VARINT_BYTES_MAX + 4096) as u64 <= USAGE_BYTES_MAX);
+const _: () = assert!((CHANGES_MAX * (1 + 5 * VARINT_BYTES_MAX) + 4096) as u64 <= USAGE_BYTES_MAX);
 
 /// The only sealed part.
 const PART: u64 = 0;
 const NUMBER: u64 = 0;
+/// Tags of changes.
+const GONE: u8 = 0;
+const ADDED: u8 = 1;
 
-/// What has been added to the counts of one segment.
+/// What became of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentUsage {
     pub seq: Seq,
-    /// Bytes of block data that the segment holds.
-    pub written_bytes: u64,
-    /// Bytes of them that nothing maps any more.
-    pub dead_bytes: u64,
+    pub change: UsageChange,
+}
+
+/// How the counts of a segment change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageChange {
+    /// It is retired: whatever is said of it before or behind does not count.
+    Gone,
+    Added(Counts),
+}
+
+/// Counts of one segment, or what is added to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes of the object. Told once, by the first change of the segment: without it nothing else counts.
+    pub stored_bytes: u64,
+    /// Blocks of data in it.
+    pub written_blocks: u64,
+    /// Blocks of them that nothing maps any more.
+    pub dead_blocks: u64,
+    /// Where the log was when the counts changed last.
+    pub touched: Seq,
+}
+
+impl Counts {
+    /// Blocks that something may map.
+    pub fn live_blocks(&self) -> u64 {
+        self.written_blocks.saturating_sub(self.dead_blocks)
+    }
+
+    /// Bytes of the object that belong to live blocks, as if all its blocks were stored in equally many.
+    pub fn live_bytes(&self) -> u64 {
+        let share = u128::from(self.stored_bytes) * u128::from(self.live_blocks());
+        (share / u128::from(self.written_blocks.max(1))) as u64
+    }
+
+    /// Adds what was counted later.
+    pub fn add(&mut self, later: &Counts) {
+        self.stored_bytes = self.stored_bytes.saturating_add(later.stored_bytes);
+        self.written_blocks = self.written_blocks.saturating_add(later.written_blocks);
+        self.dead_blocks = self.dead_blocks.saturating_add(later.dead_blocks);
+        self.touched = self.touched.max(later.touched);
+    }
 }
 
 /// The bytes of the object `id`. `changes` ascend strictly by seq, at most `CHANGES_MAX`.
@@ -47,13 +89,27 @@ pub fn encode_usage(key: Option<&MasterKey>, volume: VolumeId, id: RunId, change
     out.extend_from_slice(volume.0.as_bytes());
     out.extend_from_slice(id.0.as_bytes());
     let part = out.len();
+    let touched = |usage: &SegmentUsage| match usage.change {
+        UsageChange::Added(added) => added.touched.0,
+        UsageChange::Gone => 0,
+    };
+    let as_of = changes.iter().map(touched).max().unwrap_or(0);
+    put_varint(&mut out, as_of);
     let mut next = 0;
-    for change in changes {
-        assert!(change.seq.0 >= next, "changes ascend by seq");
-        put_varint(&mut out, change.seq.0 - next);
-        put_varint(&mut out, change.written_bytes);
-        put_varint(&mut out, change.dead_bytes);
-        next = change.seq.0 + 1;
+    for usage in changes {
+        assert!(usage.seq.0 >= next, "changes ascend by seq");
+        put_varint(&mut out, usage.seq.0 - next);
+        match usage.change {
+            UsageChange::Gone => out.push(GONE),
+            UsageChange::Added(added) => {
+                out.push(ADDED);
+                put_varint(&mut out, added.stored_bytes);
+                put_varint(&mut out, added.written_blocks);
+                put_varint(&mut out, added.dead_blocks);
+                put_varint(&mut out, as_of - added.touched.0);
+            }
+        }
+        next = usage.seq.0 + 1;
     }
     sealer(key, volume, id).seal_tail(PART, &mut out, part);
     out.into()
@@ -73,8 +129,8 @@ pub fn decode_usage(
     }
     match fields.u8() {
         Some(FORMAT) => {}
-        Some(newer) if newer > FORMAT => {
-            return Err(Error::Version { what: keys::run(id), found: newer.into(), known: FORMAT.into() });
+        Some(other) if other > 0 => {
+            return Err(Error::Version { what: keys::run(id), found: other.into(), known: FORMAT.into() });
         }
         _ => return Err(corrupt("not a cistern object".to_owned())),
     }
@@ -90,14 +146,24 @@ pub fn decode_usage(
 
 fn decode_changes(plain: &[u8]) -> Option<Vec<SegmentUsage>> {
     let mut fields = Fields::new(plain);
+    let as_of = fields.varint()?;
     let mut changes = Vec::new();
     let mut next = Some(0_u64);
     while !fields.rest().is_empty() {
         let seq = next?.checked_add(fields.varint()?)?;
         next = seq.checked_add(1);
-        let (written_bytes, dead_bytes) = (fields.varint()?, fields.varint()?);
+        let change = match fields.u8()? {
+            GONE => UsageChange::Gone,
+            ADDED => UsageChange::Added(Counts {
+                stored_bytes: fields.varint()?,
+                written_blocks: fields.varint()?,
+                dead_blocks: fields.varint()?,
+                touched: Seq(as_of.checked_sub(fields.varint()?)?),
+            }),
+            _ => return None,
+        };
         (changes.len() < CHANGES_MAX).then_some(())?;
-        changes.push(SegmentUsage { seq: Seq(seq), written_bytes, dead_bytes });
+        changes.push(SegmentUsage { seq: Seq(seq), change });
     }
     Some(changes)
 }

@@ -94,6 +94,11 @@ impl Walk {
         self.salt_of(self.seq)
     }
 
+    /// The epoch in force at `seq`, which the walk came by; `None` before the first claim.
+    pub fn epoch_at(&self, seq: Seq) -> Option<Epoch> {
+        epoch_start(&self.epochs, seq).map(|start| start.epoch)
+    }
+
     /// The salt under which a counting object at `seq` was sealed.
     pub fn salt_of(&self, seq: Seq) -> Option<Salt> {
         salt_of(&self.epochs, seq)
@@ -148,8 +153,12 @@ impl Walk {
 
 /// The salt of the epoch in force at `seq`; `None` before the first claim.
 pub fn salt_of(epochs: &[EpochStart], seq: Seq) -> Option<Salt> {
+    epoch_start(epochs, seq).map(|start| start.salt)
+}
+
+fn epoch_start(epochs: &[EpochStart], seq: Seq) -> Option<&EpochStart> {
     let after = epochs.partition_point(|e| e.first <= seq);
-    after.checked_sub(1).map(|i| epochs[i].salt)
+    after.checked_sub(1).map(|i| &epochs[i])
 }
 
 #[cfg(test)]

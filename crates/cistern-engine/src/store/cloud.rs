@@ -37,10 +37,12 @@ use crate::env::Env;
 mod answer;
 mod client;
 mod sort;
+mod standstill;
 
 use answer::{Answer, watched};
 pub use client::Variables;
 use sort::{Asked, Sorted};
+use standstill::{Sent, Standstill};
 
 /// Time for a request besides the transfer of its body: name lookup, connection, credentials, a
 /// busy server.
@@ -77,6 +79,7 @@ struct Inner {
     url: String,
     /// Body bytes of all requests under way.
     in_flight: AtomicU64,
+    standstill: Standstill,
 }
 
 /// Counts a request's bytes for as long as it lives.
@@ -113,13 +116,30 @@ impl Inner {
         let before = self.in_flight.fetch_add(bytes, Relaxed);
         let _counted = InFlight(&self.in_flight, bytes);
         let limit = LIMIT_BASE + Duration::from_secs(before.saturating_add(bytes) / LINK_BYTES_PER_S);
+        let sent = self.standstill.sent();
         match self.env.timeout(limit, watched(request)).await {
-            Some((Ok(out), answer)) => Ok((out, answer)),
+            Some((Ok(out), answer)) => match self.stood_still(&sent, answer.as_ref()) {
+                None => Ok((out, answer)),
+                Some(still) => Err(StoreError::Unreachable(format!(
+                    "{asked}: this machine stood still for {} s, by the store's clock",
+                    still.as_secs()
+                ))
+                .into()),
+            },
             Some((Err(e), answer)) => Err(sort::sort(asked, answer, &e)),
             None => {
                 Err(StoreError::Unreachable(format!("{asked}: no answer in {} s", limit.as_secs())).into())
             }
         }
+    }
+
+    fn stood_still(&self, sent: &Sent, answer: Option<&Answer>) -> Option<Duration> {
+        let Some(Answer::Fine { date_s: Some(date_s) } | Answer::Deletion { date_s: Some(date_s), .. }) =
+            answer
+        else {
+            return None;
+        };
+        self.standstill.answered(sent, *date_s, self.env.now())
     }
 
     async fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {
@@ -162,7 +182,7 @@ impl Inner {
                 other => other,
             })?;
         match answer {
-            Some(Answer::Deletion(faults)) => sort::undeleted(asked, keys, &self.root, faults),
+            Some(Answer::Deletion { faults, .. }) => sort::undeleted(asked, keys, &self.root, faults),
             _ => Err(StoreError::Refused(format!("{asked}: not the answer to a deletion"))),
         }
     }

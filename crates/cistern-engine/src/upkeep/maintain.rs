@@ -1,8 +1,8 @@
 //! Behind the commits: memory tables become runs, runs are merged, checkpoints are written.
 //!
-//! One task with two loops side by side: one writes checkpoints, one merges, so there is never more than one
-//! of either, and neither waits for the other. A checkpoint names a state of the map that is wholly in the
-//! store. Trouble here never stops the volume: it is shown, and tried again at growing intervals; commits go
+//! One task with loops side by side: one writes checkpoints, one merges, one deletes what checkpoints have retired
+//! ([`super::reclaim`]), so there is never more than one of each, and none waits for another. A checkpoint names a
+//! state of the map that is wholly in the store. Trouble here never stops the volume: it is shown, and tried again at growing intervals; commits go
 //! on meanwhile, as far as memory allows ([`super::points`]).
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -14,8 +14,12 @@ use crate::{
     Error, Result,
     env::Env,
     gc,
-    log::{LogWriter, Walk, checkpoint::Checkpoint},
+    log::{
+        LogWriter, Offerer, Walk,
+        checkpoint::{Checkpoint, Retired, RetiredName},
+    },
     map::Map,
+    space::Space,
     store::Stores,
     units::{Epoch, Seq},
     upkeep::{
@@ -28,15 +32,20 @@ use crate::{
 /// Pause after trouble: at first, and at most after more of it.
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// An opening has better things to do at first than reading the counts of segments.
+const LOAD_PAUSE: Duration = Duration::from_secs(10);
 
 /// Writes runs and checkpoints.
 pub struct Maintainer {
-    env: Env,
-    stores: Stores,
+    pub(super) env: Env,
+    pub(super) stores: Stores,
     map: Arc<Map>,
-    log: LogWriter,
+    pub(super) log: LogWriter,
     walk: Walk,
-    progress: Arc<Progress>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) space: Arc<Space>,
+    /// How long retired objects stay, for readers.
+    pub(super) grace: Duration,
     /// Whether write-back is.
     paused: watch::Receiver<bool>,
     /// The levels have changed since merges were done.
@@ -55,7 +64,8 @@ struct LastCheckpoint {
 
 impl Maintainer {
     pub fn new(parts: Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
-        let Parts { env, stores, map, log, walk, checkpoint, usage, applied, damage, paused } = parts;
+        let Parts { env, stores, map, log, walk, checkpoint, usage, applied, damage, space, grace, paused } =
+            parts;
         let newest = Point {
             covered: walk.seq,
             journal_pos: walk.journal_pos,
@@ -66,22 +76,37 @@ impl Maintainer {
         let (points, receive) = Points::new(progress.clone());
         let counted = checkpoint.map_or(Seq(0), |(_, covered)| covered);
         let store = stores.write_back.clone();
-        let accounts = Accounts::new(env.clone(), store, log.clone(), damage, usage, counted);
+        let accounts = Accounts::new(env.clone(), store, log.clone(), damage, space.clone(), usage, counted);
         let last = LastCheckpoint { name: checkpoint, accounts, sent: None };
         let merges_due = Notify::new();
         merges_due.notify_one();
         let last = tokio::sync::Mutex::new(last);
-        let maintainer = Maintainer { env, stores, map, log, walk, progress, paused, merges_due, last };
+        let maintainer =
+            Maintainer { env, stores, map, log, walk, progress, space, grace, paused, merges_due, last };
         (maintainer, points, receive)
     }
 
     /// Runs until dropped, and rests while the write-back is paused.
-    pub async fn run(&self, frozen: mpsc::Receiver<Point>) {
+    pub async fn run(&self, frozen: mpsc::Receiver<Point>, offerer: Offerer) {
         tokio::select! {
             biased;
             () = self.write_checkpoints(frozen) => {}
             () = self.merge_runs() => {}
+            () = self.load_accounts() => {}
+            () = self.delete_retired() => {}
+            () = self.keep_checkpoints_coming(offerer) => {}
         }
+    }
+
+    /// Reads the counts of segments, so that they are known also where nothing is written.
+    async fn load_accounts(&self) {
+        self.env.sleep(LOAD_PAUSE).await;
+        self.until_done("reading the counts of segments", || self.load()).await;
+        std::future::pending().await
+    }
+
+    async fn load(&self) -> Result<()> {
+        self.last.lock().await.accounts.load().await
     }
 
     /// Until nothing is committed any more.
@@ -127,7 +152,7 @@ impl Maintainer {
         }
     }
 
-    async fn unpaused(&self) {
+    pub(super) async fn unpaused(&self) {
         let _ = self.paused.clone().wait_for(|paused| !paused).await; // who is gone pauses nobody
     }
 
@@ -175,6 +200,7 @@ impl Maintainer {
         self.log.put_checkpoint(point.covered, body).await?;
         last.sent = None;
         self.progress.covered(point.covered);
+        self.space.checkpoint_stored(point.covered, self.env.now(), self.log.given());
         tracing::debug!(seq = point.covered.0, "checkpoint");
         // The appends this checkpoint covers came after the previous one: older ones may go.
         if let Some(previous) = last.name.replace(name)
@@ -190,8 +216,16 @@ impl Maintainer {
     async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
         let state = self.map.take_state();
         assert_eq!(state.covered, point.covered, "points are taken in order, and each is flushed first");
-        last.accounts.add_dead(&state.dead);
-        last.accounts.write(&self.progress, point.covered).await?;
+        last.accounts.count(&state.dead, &self.progress, point.covered);
+        self.space.expect(self.map.probably_dead());
+        self.space.use_up(
+            state.used_up.iter().map(|run| Retired { name: RetiredName::Map(run.id), bytes: run.bytes }),
+        );
+        match last.accounts.load().await {
+            Ok(()) => last.accounts.retire(point.covered),
+            Err(e) => tracing::debug!(error = %e, "nothing is retired before the counts are known"),
+        }
+        last.accounts.store().await?;
         let checkpoint = Checkpoint {
             epoch: self.log.epoch(),
             covered: point.covered,
@@ -203,6 +237,7 @@ impl Maintainer {
             epochs: self.walk.epochs.clone(),
             levels: state.levels,
             usage: last.accounts.named().to_vec(),
+            retired: self.space.retired(),
             roots: None,
         };
         let keys = self.log.keys();

@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -14,12 +15,20 @@ use tokio::sync::{Notify, mpsc};
 use crate::{
     log::NewEntry,
     map::Map,
-    units::{Chain, JournalPos, Mark, Seq},
+    segment::SealedSegment,
+    units::{BLOCK_BYTES, Chain, JournalPos, Mark, Seq},
 };
 
-/// Segments after which the memory table becomes a run and a checkpoint is written, so that an
-/// opening after a crash reads at most about this many footers.
-const SEGMENTS_PER_CHECKPOINT: u64 = 48;
+/// Segments after which the memory table becomes a run and a checkpoint is written: at most, so that an opening
+/// after a crash reads at most about this many footers; and as a part of all segments, because what died in those behind a
+/// checkpoint is not known yet.
+const SEGMENTS_PER_CHECKPOINT: RangeInclusive<u64> = 4..=48;
+const SEGMENTS_PART: u64 = 20;
+
+fn segments_per_checkpoint(segments: u64) -> u64 {
+    let (least, most) = (*SEGMENTS_PER_CHECKPOINT.start(), *SEGMENTS_PER_CHECKPOINT.end());
+    (segments / SEGMENTS_PART).clamp(least, most)
+}
 /// Mappings in the memory table at which it becomes a run earlier.
 const TABLE_MAPPINGS_MAX: usize = 400_000;
 /// Points that may wait, beside the one whose checkpoint is being written. One, so that the next
@@ -42,11 +51,23 @@ pub struct Point {
 }
 
 /// What a committed segment adds to the counts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentCounts {
-    /// Bytes of block data.
-    pub data_bytes: u64,
+    /// Bytes of the object.
+    pub stored_bytes: u64,
+    /// Blocks of data in it.
+    pub data_blocks: u64,
     pub mappings: u64,
+}
+
+impl SegmentCounts {
+    fn of(sealed: &SealedSegment) -> SegmentCounts {
+        SegmentCounts {
+            stored_bytes: sealed.body.len() as u64,
+            data_blocks: sealed.data_bytes / BLOCK_BYTES as u64,
+            mappings: sealed.mappings.len() as u64,
+        }
+    }
 }
 
 /// What was committed and is in no checkpoint yet.
@@ -64,13 +85,24 @@ struct State {
     mappings: u64,
     /// Segments behind the newest point at which the table was frozen.
     since_frozen: u64,
+    /// A checkpoint is asked for, sooner than it would be due.
+    requested: bool,
+    /// The newest point at which the table was frozen, while its checkpoint is not in the store.
+    outstanding: Option<Seq>,
 }
 
 impl Progress {
     pub fn new(newest: Point, segments: BTreeMap<Seq, SegmentCounts>) -> Arc<Progress> {
         let mappings = segments.values().map(|counts| counts.mappings).sum();
         Arc::new(Progress {
-            state: Mutex::new(State { newest, since_frozen: segments.len() as u64, segments, mappings }),
+            state: Mutex::new(State {
+                newest,
+                since_frozen: segments.len() as u64,
+                segments,
+                mappings,
+                requested: false,
+                outstanding: None,
+            }),
             advanced: Notify::new(),
         })
     }
@@ -83,17 +115,34 @@ impl Progress {
         self.state().newest
     }
 
-    /// Bytes of block data of the segments behind `after`, up to `covered`.
-    pub fn written(&self, after: Seq, covered: Seq) -> Vec<(Seq, u64)> {
+    /// The segments behind `after`, up to `covered`.
+    pub fn written(&self, after: Seq, covered: Seq) -> Vec<(Seq, SegmentCounts)> {
         let state = self.state();
         let behind = state.segments.range(after.next()..).take_while(|(seq, _)| **seq <= covered);
-        behind.map(|(seq, counts)| (*seq, counts.data_bytes)).collect()
+        behind.map(|(seq, counts)| (*seq, *counts)).collect()
+    }
+
+    /// The next commit is to be followed by a checkpoint.
+    pub fn request_checkpoint(&self) {
+        self.state().requested = true;
+    }
+
+    /// Whether a checkpoint is asked for or on its way.
+    pub fn is_checkpoint_coming(&self) -> bool {
+        let state = self.state();
+        state.requested || state.outstanding.is_some()
+    }
+
+    /// Segments behind the newest checkpoint that brought something.
+    pub fn uncovered_by_writes(&self) -> usize {
+        self.state().segments.values().filter(|counts| counts.mappings > 0).count()
     }
 
     /// A checkpoint covers everything up to here.
     pub fn covered(&self, covered: Seq) {
         let mut state = self.state();
         state.segments = state.segments.split_off(&covered.next());
+        state.outstanding = state.outstanding.filter(|&point| point > covered);
         state.mappings = state.segments.values().map(|counts| counts.mappings).sum();
         drop(state);
         self.advanced.notify_one();
@@ -117,17 +166,20 @@ impl Points {
         (Points { send, progress }, receive)
     }
 
-    /// An entry was committed and is in the map's memory table.
-    pub fn committed(&self, seq: Seq, entry: &NewEntry, map: &Map) {
-        let NewEntry::Segment(segment) = entry;
-        let Mark { pos, chain } = segment.range.to;
-        let point =
-            Point { covered: seq, journal_pos: pos, journal_chain: chain, size_bytes: segment.size_bytes };
-        let mappings = segment.sealed.mappings.len() as u64;
-        self.note(point, SegmentCounts { data_bytes: segment.sealed.data_bytes, mappings });
-        let is_due = self.progress.state().since_frozen >= SEGMENTS_PER_CHECKPOINT
-            || map.table_len() >= TABLE_MAPPINGS_MAX;
-        if is_due {
+    /// An entry was committed and is in the map's memory table. The volume has about so many `segments`.
+    pub fn committed(&self, seq: Seq, entry: &NewEntry, map: &Map, segments: u64) {
+        let mut point = Point { covered: seq, ..self.progress.newest() };
+        if let NewEntry::Segment(segment) = entry {
+            let Mark { pos, chain } = segment.range.to;
+            (point.journal_pos, point.journal_chain) = (pos, chain);
+            point.size_bytes = segment.size_bytes;
+        }
+        self.note(point, SegmentCounts::of(entry.sealed()));
+        let is_due = {
+            let state = self.progress.state();
+            state.requested || state.since_frozen >= segments_per_checkpoint(segments)
+        };
+        if is_due || map.table_len() >= TABLE_MAPPINGS_MAX {
             self.try_freeze(map, point);
         }
     }
@@ -146,7 +198,9 @@ impl Points {
         let Ok(place) = self.send.try_reserve() else { return };
         map.freeze(point.covered);
         place.send(point);
-        self.progress.state().since_frozen = 0;
+        let mut state = self.progress.state();
+        (state.since_frozen, state.requested) = (0, false);
+        state.outstanding = Some(point.covered);
     }
 
     /// Returns once memory has room for another segment's mappings; `tables_len` counts those in tables.
@@ -189,7 +243,7 @@ mod tests {
         let (points, _nobody_takes_them) = Points::new(progress.clone());
         let in_tables = Cell::new(0);
         for seq in 1..=1000 {
-            points.note(point(seq), SegmentCounts { data_bytes: 5, mappings: 4000 });
+            points.note(point(seq), SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings: 4000 });
             assert!(poll!(pin!(points.room(|| in_tables.get()))).is_ready());
         }
         in_tables.set(TABLES_MAPPINGS_MAX);
@@ -200,12 +254,21 @@ mod tests {
             progress.flushed();
             assert!(poll!(&mut waiting).is_ready());
         }
-        points.note(point(1001), SegmentCounts { data_bytes: 5, mappings: UNCOVERED_MAPPINGS_MAX });
+        points.note(
+            point(1001),
+            SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings: UNCOVERED_MAPPINGS_MAX },
+        );
         let mut waiting = pin!(points.room(|| 0));
         assert!(poll!(&mut waiting).is_pending());
         progress.covered(Seq(1000));
         assert!(poll!(&mut waiting).is_pending());
-        assert_eq!(progress.written(Seq(1000), Seq(1001)), [(Seq(1001), 5)]);
+        assert_eq!(
+            progress.written(Seq(1000), Seq(1001)),
+            [(
+                Seq(1001),
+                SegmentCounts { stored_bytes: 9, data_blocks: 5, mappings: UNCOVERED_MAPPINGS_MAX }
+            )]
+        );
         assert_eq!(progress.written(Seq(1001), Seq(1001)), []);
         progress.covered(Seq(1001));
         assert!(poll!(&mut waiting).is_ready());

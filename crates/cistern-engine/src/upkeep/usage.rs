@@ -1,11 +1,11 @@
-//! The accounts of space: by how much segments were written and have died, as usage objects.
+//! The accounts of space as they lie in the store: changes of the counts, as usage objects.
 //!
-//! Advice for whoever frees space, and nobody reads it to serve: so an object that is damaged stays named and
-//! is told, one that does not come just now is joined another time, and neither holds up a checkpoint.
-//! Invariant: the named objects together are exact up to `counted`, as far as they can be read.
+//! Nobody reads them to serve: so an object that is damaged stays named and is told, one that does not come just now is
+//! read another time, and neither holds up a checkpoint. Invariant: the named objects and what is not stored yet
+//! together are exact up to `counted`, as far as they can be read; [`Space`] has their sum once they were.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
 };
 
@@ -15,27 +15,21 @@ use crate::{
     env::Env,
     log::{
         LogWriter,
-        checkpoint::UsageRef,
+        checkpoint::{Retired, RetiredName, UsageRef},
         keys,
-        usage::{CHANGES_MAX, SegmentUsage, USAGE_BYTES_MAX, decode_usage, encode_usage},
+        usage::{
+            CHANGES_MAX, Counts, SegmentUsage, USAGE_BYTES_MAX, UsageChange, decode_usage, encode_usage,
+        },
     },
     map::Dead,
+    space::{Segments, Space},
     store::SharedStore,
-    units::{BLOCK_BYTES, RunId, Seq},
+    units::{RunId, Seq},
     upkeep::points::Progress,
 };
 
-/// Usage objects a checkpoint names before they are joined.
+/// Usage objects a checkpoint names, beside those that a full table takes, before all are written anew as one table.
 const OBJECTS_MAX: usize = 16;
-
-/// What one segment's counts change by.
-#[derive(Clone, Copy, Default)]
-struct Delta {
-    written: u64,
-    dead: u64,
-}
-
-type Deltas = BTreeMap<Seq, Delta>;
 
 /// What the next checkpoint has to say of space.
 pub struct Accounts {
@@ -43,12 +37,14 @@ pub struct Accounts {
     store: SharedStore,
     log: LogWriter,
     damage: Arc<Damage>,
+    space: Arc<Space>,
+    /// Oldest first.
     named: Vec<UsageRef>,
     /// Those that could not be read. Looked at again when the volume is opened the next time.
     damaged: BTreeSet<RunId>,
-    /// What died and is in no usage object yet.
-    dead: Dead,
-    /// The objects hold what was written up to here.
+    /// What is in no usage object yet.
+    unstored: BTreeMap<Seq, UsageChange>,
+    /// What was written up to here is counted.
     counted: Seq,
 }
 
@@ -58,10 +54,12 @@ impl Accounts {
         store: SharedStore,
         log: LogWriter,
         damage: Arc<Damage>,
+        space: Arc<Space>,
         named: Vec<UsageRef>,
         counted: Seq,
     ) -> Accounts {
-        Accounts { env, store, log, damage, named, damaged: BTreeSet::new(), dead: Dead::default(), counted }
+        let (damaged, unstored) = Default::default();
+        Accounts { env, store, log, damage, space, named, damaged, unstored, counted }
     }
 
     /// What the next checkpoint names.
@@ -69,60 +67,89 @@ impl Accounts {
         &self.named
     }
 
-    /// Something died.
-    pub fn add_dead(&mut self, dead: &Dead) {
-        self.dead.add(dead);
-    }
-
-    /// Writes what became written up to `covered` and dead so far, and joins the objects when there are many.
-    pub async fn write(&mut self, progress: &Progress, covered: Seq) -> Result<()> {
-        let mut deltas = Deltas::new();
-        for (seq, blocks) in &self.dead.free {
-            deltas.entry(*seq).or_default().dead += blocks * BLOCK_BYTES as u64;
+    /// Reads the named objects, unless that was done.
+    pub async fn load(&mut self) -> Result<()> {
+        if self.space.is_loaded() {
+            return Ok(());
         }
-        for (seq, bytes) in progress.written(self.counted, covered) {
-            deltas.entry(seq).or_default().written += bytes;
+        let mut segments = Segments::default();
+        for usage in self.named.clone() {
+            match self.read(usage.id).await {
+                Ok(changes) => changes.iter().for_each(|usage| segments.apply(usage)),
+                Err(e) if e.is_damage() => {
+                    self.damaged.insert(usage.id);
+                }
+                Err(e) => return Err(e),
+            }
         }
-        if !deltas.is_empty() {
-            let kept = self.join(&mut deltas).await;
-            let mut named = self.store_all(deltas).await?;
-            named.splice(..0, kept);
-            self.named = named;
-        }
-        (self.dead, self.counted) = (Dead::default(), covered);
+        self.unstored.iter().for_each(|(&seq, &change)| segments.apply(&SegmentUsage { seq, change }));
+        self.space.load(segments);
         Ok(())
     }
 
-    /// Adds what the named objects say to `deltas`, if there are many; gives those that stay named.
-    async fn join(&mut self, deltas: &mut Deltas) -> Vec<UsageRef> {
-        let (lost, sound): (Vec<_>, Vec<_>) =
-            self.named.iter().copied().partition(|usage| self.damaged.contains(&usage.id));
-        if sound.len() < OBJECTS_MAX {
-            return self.named.clone();
+    /// Counts what was written up to `covered`, and what died. There are no snapshots yet, so what died is free.
+    pub fn count(&mut self, dead: &Dead, progress: &Progress, covered: Seq) {
+        debug_assert!(dead.pinned.is_empty(), "nothing is pinned without snapshots");
+        let mut changes: BTreeMap<Seq, Counts> = BTreeMap::new();
+        for (seq, written) in progress.written(self.counted, covered) {
+            let (stored_bytes, written_blocks) = (written.stored_bytes, written.data_blocks);
+            changes.insert(seq, Counts { stored_bytes, written_blocks, dead_blocks: 0, touched: covered });
         }
-        let mut joined = deltas.clone();
-        let mut kept = lost;
-        for usage in sound {
-            match self.read(usage.id).await {
-                Ok(changes) => {
-                    for change in changes {
-                        let sum = joined.entry(change.seq).or_default();
-                        sum.written = sum.written.saturating_add(change.written_bytes);
-                        sum.dead = sum.dead.saturating_add(change.dead_bytes);
-                    }
-                }
-                Err(e) if e.is_damage() => {
-                    self.damaged.insert(usage.id);
-                    kept.push(usage);
-                }
-                Err(e) => {
-                    tracing::debug!(error = %e, "usage objects are joined another time");
-                    return self.named.clone();
-                }
+        for (&seq, &dead_blocks) in &dead.free {
+            let died = Counts { dead_blocks, touched: covered, ..Counts::default() };
+            changes.entry(seq).or_default().add(&died);
+        }
+        changes.retain(|&seq, counts| counts.stored_bytes > 0 || self.space.counts(seq));
+        let change = |(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) };
+        let changes: Vec<SegmentUsage> = changes.into_iter().map(change).collect();
+        changes.iter().for_each(|usage| self.note(usage));
+        self.space.apply(changes);
+        self.counted = covered;
+    }
+
+    /// Retires the segments that a checkpoint at `covered` can do without.
+    pub fn retire(&mut self, covered: Seq) {
+        for seq in self.space.retire(covered) {
+            self.note(&SegmentUsage { seq, change: UsageChange::Gone });
+        }
+    }
+
+    fn note(&mut self, usage: &SegmentUsage) {
+        match (self.unstored.entry(usage.seq), usage.change) {
+            (Entry::Occupied(mut known), UsageChange::Gone) => *known.get_mut() = UsageChange::Gone,
+            (Entry::Occupied(mut known), UsageChange::Added(added)) => match known.get_mut() {
+                UsageChange::Added(sum) => sum.add(&added),
+                UsageChange::Gone => {}
+            },
+            (Entry::Vacant(new), change) => {
+                new.insert(change);
             }
         }
-        *deltas = joined;
-        kept
+    }
+
+    /// Stores what is not stored yet; or all counts anew, where there are many objects.
+    pub async fn store(&mut self) -> Result<()> {
+        if self.unstored.is_empty() {
+            return Ok(());
+        }
+        let all = self.space.all();
+        let is_lost = |usage: &UsageRef| self.damaged.contains(&usage.id);
+        let (lost, sound): (Vec<_>, Vec<_>) = self.named.iter().copied().partition(is_lost);
+        if self.space.is_loaded() && sound.len() >= OBJECTS_MAX + all.len().div_ceil(CHANGES_MAX) {
+            let counts = |(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) };
+            let stored = self.store_all(all.into_iter().map(counts).collect()).await?;
+            self.named = [lost, stored].concat();
+            self.space.use_up(sound.into_iter().map(|usage| {
+                let UsageRef { id, bytes } = usage;
+                Retired { name: RetiredName::Map(id), bytes }
+            }));
+        } else {
+            let changes = self.unstored.iter().map(|(&seq, &change)| SegmentUsage { seq, change });
+            let stored = self.store_all(changes.collect()).await?;
+            self.named.extend(stored);
+        }
+        self.unstored.clear();
+        Ok(())
     }
 
     /// Reads an object, and once more if it does not verify: a reply may be damaged as well.
@@ -142,12 +169,8 @@ impl Accounts {
         decode_usage(keys.key.as_deref(), keys.volume, id, &body)
     }
 
-    async fn store_all(&self, deltas: Deltas) -> Result<Vec<UsageRef>> {
+    async fn store_all(&self, changes: Vec<SegmentUsage>) -> Result<Vec<UsageRef>> {
         let keys = self.log.keys();
-        let changes: Vec<SegmentUsage> = deltas
-            .into_iter()
-            .map(|(seq, d)| SegmentUsage { seq, written_bytes: d.written, dead_bytes: d.dead })
-            .collect();
         let mut stored = Vec::new();
         for part in changes.chunks(CHANGES_MAX) {
             let id = RunId(self.env.uuid());

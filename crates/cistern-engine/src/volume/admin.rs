@@ -16,13 +16,13 @@ use crate::{
         Committed, VolumeKeys,
         identity::{FORMAT, Identity},
         keys, read_committed, read_identity,
-        usage::{USAGE_BYTES_MAX, decode_usage},
         wrapping::{read_wrapping, replace_wrapping},
     },
     store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, VolumeId},
     volume::{
         Volume,
+        accounting::{Accounting, SpaceReport},
         open::{ReadParts, read_only},
     },
 };
@@ -100,6 +100,17 @@ pub struct CheckReport {
     pub faults: Vec<String>,
     /// One line per thing that is odd and harms nothing, such as an object of another volume.
     pub findings: Vec<String>,
+    /// If it was asked for.
+    pub space: Option<SpaceReport>,
+}
+
+/// What a check looks at beside checkpoint, log and map.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checked {
+    /// Every live frame is read and verified.
+    pub data: bool,
+    /// Every object in the store is accounted for.
+    pub space: bool,
 }
 
 /// Progress of a long operation: units done, units in all.
@@ -112,7 +123,7 @@ const STEP_MAPPINGS: usize = 1024;
 /// Memory for map and frames while checking.
 const CHECK_MEMORY_BYTES: u64 = 256 << 20;
 
-/// Verifies checkpoint, log, map and (with `data`) every live frame of the committed state. Progress counts
+/// Verifies checkpoint, log, map and the accounts of the committed state, and what else is asked for. Progress counts
 /// blocks.
 ///
 /// # Errors
@@ -121,7 +132,7 @@ pub async fn check(
     env: &Env,
     store: &SharedStore,
     key: &KeySource,
-    data: bool,
+    what: Checked,
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
     let identity = read_identity(store.as_ref()).await?;
@@ -141,7 +152,9 @@ pub async fn check(
     for damaged in &committed.damaged {
         report.fault(format!("{}; an older one and the log replace it", damaged.fault));
     }
-    check_usage(store, &keys, &committed, &mut report).await?;
+    report.objects += committed.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.usage.len() as u64);
+    let (mut accounting, faults) = Accounting::read(store, &keys, &committed).await?;
+    faults.into_iter().for_each(|fault| report.fault(fault));
     let blocks = volume.size_bytes().div_ceil(BLOCK_BYTES as u64);
     let mut at = 0;
     while at < blocks {
@@ -150,7 +163,8 @@ pub async fn check(
         match volume.map.lookup_limited(step, STEP_MAPPINGS).await {
             Ok(mappings) => {
                 at = mappings.last().map_or(blocks, |m| m.extent.end());
-                check_mappings(&volume, &segments, &mappings, data, &mut report).await?;
+                mappings.iter().for_each(|mapping| accounting.note(mapping));
+                check_mappings(&volume, &segments, &mappings, what.data, &mut report).await?;
             }
             Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
                 report.fault(format!("map behind block {at}: {e}"));
@@ -159,30 +173,12 @@ pub async fn check(
             Err(e) => return Err(e),
         }
     }
+    accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
+    if what.space {
+        report.space = Some(accounting.sort(store, &keys).await?);
+    }
     progress(blocks, blocks);
     Ok(report)
-}
-
-/// The counts of what is live in each segment: needed by the next checkpoint that joins them.
-async fn check_usage(
-    store: &SharedStore,
-    keys: &VolumeKeys,
-    committed: &Committed,
-    report: &mut CheckReport,
-) -> Result<()> {
-    for usage in committed.checkpoint.iter().flat_map(|checkpoint| &checkpoint.usage) {
-        report.objects += 1;
-        let read = match store.get(&keys::run(usage.id), USAGE_BYTES_MAX).await {
-            Ok(body) => decode_usage(keys.key.as_deref(), keys.volume, usage.id, &body).map(drop),
-            Err(e) => Err(e.into()),
-        };
-        match read {
-            Ok(()) => {}
-            Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => report.fault(format!("usage: {e}")),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 async fn check_mappings(

@@ -1,4 +1,5 @@
-//! The committed version of single blocks, for write-back: what sectors are completed over.
+//! Committed blocks for the flows: single ones, over which write-back completes sectors, and many of one segment, which
+//! the cleaner moves.
 //!
 //! Reads map and frames and never the dirty index, so it answers also when the volume takes no more requests and
 //! drains. Any committed version from the one on that the sectors were written over is right.
@@ -10,8 +11,9 @@ use bytes::Bytes;
 
 use crate::{
     Result,
+    cleaner::Blocks,
     map::Map,
-    units::{BLOCK_BYTES, Extent, Place},
+    units::{BLOCK_BYTES, Extent, Mapping, Place},
     volume::frames::FrameReader,
     writeback::Bases,
 };
@@ -29,5 +31,12 @@ impl Bases for CommittedBlocks {
             [mapping] if matches!(mapping.place, Place::Frame(_)) => self.frames.read_to_pack(mapping).await,
             _ => Ok(Bytes::from_static(&[0; BLOCK_BYTES])),
         }
+    }
+}
+
+#[async_trait]
+impl Blocks for CommittedBlocks {
+    async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
+        self.frames.read_to_move(mappings).await
     }
 }

@@ -11,6 +11,9 @@ use crate::{
 /// How long the last checkpoint and the release may take beyond draining.
 const FINISH_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long what others than write-back have on its way may take.
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
+
 /// How long writing the hot set may take: nothing depends on it.
 const HOT_SET_LIMIT: Duration = Duration::from_secs(5);
 
@@ -41,7 +44,7 @@ impl Writer {
             Some(result) => synced.and(result),
             None => Err(Error::Unreachable(format!("not drained within {} s", drain_limit.as_secs_f32()))),
         };
-        let stopped = running.stop().await;
+        let stopped = running.stop(if drained.is_ok() { SETTLE_LIMIT } else { Duration::ZERO }).await;
         let journal_closed = self.core.journal.close().await;
         let size = self.size_bytes();
         // Everything is committed and the journal says so: the last checkpoint, then the release.
@@ -52,8 +55,10 @@ impl Writer {
             },
             (drained, journal_closed) => journal_closed.and(drained.map(drop)),
         };
-        if let Err(gone @ Error::Gone(_)) = &finished {
-            self.core.stopped_by(gone.clone());
+        if let Err(lost) = &finished
+            && lost.is_lost()
+        {
+            self.core.stopped_by(lost.clone());
         }
         self.report(finished.err())
     }

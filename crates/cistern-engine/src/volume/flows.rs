@@ -1,15 +1,20 @@
-//! The flows of a volume that is open for writing: write-back offers to the publisher, who tells the order point
-//! and the upkeep of every commit, in that order.
+//! The flows of a volume that is open for writing: write-back and cleaner offer to the publisher, who tells the order
+//! point and the upkeep of every commit, in that order.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use crate::{
     Error, Result,
+    cleaner::{self, Cleaner},
     codec::Compression,
     damage::Damage,
+    env::Env,
     log::{AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots},
+    segment::Content,
+    space::{Space, Uncovered},
     units::Seq,
     upkeep::{self, Points, Rested, SegmentCounts, Upkeep},
     volume::{OpenOptions, base::CommittedBlocks, order::Core},
@@ -18,17 +23,32 @@ use crate::{
 
 /// Whom the log tells of commits.
 struct Joined {
+    env: Env,
     core: Arc<Core>,
     points: Points,
+    space: Arc<Space>,
 }
+
+/// Pause before the map is asked again what still stands of what was moved.
+const MOVED_PAUSE: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Commit for Joined {
-    fn commit(&self, seq: Seq, entry: &NewEntry) {
+    async fn commit(&self, seq: Seq, entry: &NewEntry) {
         match entry {
             NewEntry::Segment(segment) => self.core.commit_segment(seq, segment),
+            // It is in the log, and counts for everybody: so it is asked until there is an answer.
+            NewEntry::Moved(moved) => {
+                while let Err(e) = self.core.commit_moved(seq, moved).await {
+                    tracing::debug!(error = %e, "what was moved waits for the map");
+                    self.env.sleep(MOVED_PAUSE).await;
+                }
+            }
         }
-        self.points.committed(seq, entry, &self.core.map);
+        let (stored_bytes, is_moved) =
+            (entry.sealed().body.len() as u64, matches!(entry, NewEntry::Moved(_)));
+        self.space.committed(seq, Uncovered { stored_bytes, is_moved });
+        self.points.committed(seq, entry, &self.core.map, self.space.segments());
     }
 
     async fn room(&self) {
@@ -43,9 +63,13 @@ impl Commit for Joined {
 
 /// What runs behind a writer. Dropped in this order: nobody takes the end of the publisher for a failure.
 pub struct Flows {
+    env: Env,
     write_back: WriteBack,
+    cleaner: Cleaner,
     upkeep: Upkeep,
     publisher: Publisher,
+    /// What the cleaner lets be.
+    ratio: watch::Sender<f64>,
 }
 
 /// What the flows begin with.
@@ -53,16 +77,20 @@ pub struct Beginning {
     pub committed: Committed,
     pub log: LogWriter,
     pub slots: Slots,
-    pub bases: Arc<CommittedBlocks>,
+    pub blocks: Arc<CommittedBlocks>,
     pub damage: Arc<Damage>,
     pub compression: Compression,
 }
 
 impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
-        let Beginning { committed, log, slots, bases, damage, compression } = from;
+        let Beginning { committed, log, slots, blocks, damage, compression } = from;
         let Committed { checkpoint, walk, applied, .. } = committed;
-        let (upkeep, points) = Upkeep::start(upkeep::Parts {
+        let (newest, now) = (walk.seq, o.env.now());
+        let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
+        let uncovered = applied.iter().map(uncovered).collect();
+        let space = Arc::new(Space::new(newest, uncovered, retired, now));
+        let (upkeep, points) = upkeep::prepare(upkeep::Parts {
             env: o.env.clone(),
             stores: o.stores.clone(),
             map: core.map.clone(),
@@ -72,48 +100,77 @@ impl Flows {
             usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
             applied: applied.iter().map(counts).collect(),
             damage,
+            space: space.clone(),
+            grace: o.grace,
             paused: control.pauses(),
         });
-        let joined = Joined { core: core.clone(), points };
+        let joined = Joined { env: o.env.clone(), core: core.clone(), points, space: space.clone() };
         let publisher = Publisher::start(&o.env, slots, Arc::new(joined));
+        let upkeep = upkeep.start(publisher.offerer());
         let parts = writeback::Parts {
             env: o.env.clone(),
             journal: core.journal.clone(),
             courtesy: o.state.courtesy(),
-            bases,
-            log,
+            bases: blocks.clone(),
+            log: log.clone(),
             offerer: publisher.offerer(),
             compression,
             packed: walk.mark(),
             size_bytes: walk.size_bytes,
         };
         let write_back = WriteBack::start(parts, control.clone());
-        Flows { write_back, upkeep, publisher }
+        let ratio = watch::Sender::new(o.space_bound);
+        let cleaner = Cleaner::start(cleaner::Parts {
+            env: o.env.clone(),
+            store: o.stores.background.clone(),
+            map: core.map.clone(),
+            log,
+            offerer: publisher.offerer(),
+            blocks,
+            space: space.clone(),
+            compression,
+            ratio: ratio.subscribe(),
+            paused: control.pauses(),
+        });
+        Flows { env: o.env.clone(), write_back, cleaner, upkeep, publisher, ratio }
     }
 
-    /// Stops everything at once. What is not committed stays in the journal.
-    pub async fn stop(self) -> Result<Stopped> {
-        self.write_back.stop().await;
-        let upkeep = self.upkeep.stop().await;
-        let log = self.publisher.stop().await?;
-        Ok(Stopped { upkeep, log })
+    /// Stops everything: what was offered is committed first, for at most `limit`. What is not committed stays in the
+    /// journal.
+    pub async fn stop(self, limit: Duration) -> Result<Stopped> {
+        let Flows { env, write_back, cleaner, upkeep, mut publisher, ratio: _ratio } = self;
+        write_back.stop().await;
+        cleaner.stop().await;
+        let upkeep = upkeep.stop().await;
+        let is_settled = env.timeout(limit, publisher.settle()).await.is_some();
+        Ok(Stopped { upkeep, log: publisher.stop().await?, is_settled })
     }
 }
 
 fn counts(segment: &AppliedSegment) -> (Seq, SegmentCounts) {
+    let (stored_bytes, data_blocks) = (segment.stored_bytes, segment.data_blocks());
     let mappings = segment.mappings.len() as u64;
-    (segment.seq, SegmentCounts { data_bytes: segment.data_bytes(), mappings })
+    (segment.seq, SegmentCounts { stored_bytes, data_blocks, mappings })
+}
+
+fn uncovered(segment: &AppliedSegment) -> (Seq, Uncovered) {
+    let is_moved = matches!(segment.content, Content::Moved { .. });
+    (segment.seq, Uncovered { stored_bytes: segment.stored_bytes, is_moved })
 }
 
 /// All flows at rest.
 pub struct Stopped {
     upkeep: Rested,
     log: Ended,
+    is_settled: bool,
 }
 
 impl Stopped {
     /// Everything is committed: the last checkpoint covers it, so that the next opening is short. Then the epoch ends.
     pub async fn release(self, size_bytes: u64) -> Result<()> {
+        if !self.is_settled {
+            return Err(Error::Unreachable("not everything that was on its way could be committed".into()));
+        }
         self.upkeep.checkpoint().await?;
         self.log.release(size_bytes).await
     }

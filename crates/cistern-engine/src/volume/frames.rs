@@ -33,6 +33,10 @@ use crate::{
 const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// Fetches of one read at once.
 const FETCHES_MAX: usize = 16;
+/// Of what is moved: bytes between two parts that are fetched along, since a request costs more than they do.
+const MOVE_GAP_BYTES: u64 = 256 << 10;
+/// And its fetches at once.
+const MOVE_FETCHES_MAX: usize = 4;
 
 /// Where the extents came from that were read out of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,6 +208,30 @@ impl FrameReader {
         let read = self.reader.read_to_pack(&object, group.range.clone());
         let decoded = self.read_twice(&object, salt, &group, read).await?;
         Ok(decoded.into_iter().next().expect("one for each part").1)
+    }
+
+    /// The blocks of data mappings, in their order, for who moves them: as `read_to_pack`.
+    pub(super) async fn read_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
+        let parts = mappings.iter().enumerate().map(|(at, mapping)| self.part(at, mapping)).collect();
+        let mut out = vec![Bytes::new(); mappings.len()];
+        let groups = group(parts, MOVE_GAP_BYTES);
+        let mut read = stream::iter(groups.into_iter().map(|g| self.read_group_to_move(g)))
+            .buffer_unordered(MOVE_FETCHES_MAX);
+        while let Some(group) = read.try_next().await? {
+            for (at, blocks) in group {
+                out[at] = blocks;
+            }
+        }
+        Ok(out)
+    }
+
+    async fn read_group_to_move(&self, group: Group) -> Result<Decoded> {
+        let (object, salt) = self.object(group.seq)?;
+        let read = self.reader.read_to_move(&object, group.range.clone());
+        let mut decoded = self.read_twice(&object, salt, &group, read).await?;
+        // One block must not keep a whole frame in memory until it is moved.
+        decoded.iter_mut().for_each(|(_, blocks)| *blocks = Bytes::copy_from_slice(blocks));
+        Ok(decoded)
     }
 
     /// The blocks of every part, with what was asked for; a miss brings neighbours up to `window` bytes in all.

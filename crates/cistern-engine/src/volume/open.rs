@@ -170,13 +170,13 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let epoch = Some(log.epoch());
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
-    let bases = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
+    let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let control = Arc::new(Control::new(start, tuning, o.paused));
     let beginning = Beginning {
         committed,
         log: log.clone(),
         slots,
-        bases,
+        blocks,
         damage: damage.clone(),
         compression: identity.compression,
     };
@@ -269,6 +269,7 @@ async fn claim(
         take_over: o.take_over,
         local,
         size_at_creation: identity.size_bytes,
+        grace: o.grace,
     };
     for _ in 0..CLAIMS_MAX {
         let Prospect::Free(attempt) = look(&o.env, &o.stores, keys, &request).await? else {

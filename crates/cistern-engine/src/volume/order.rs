@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     cache::{CacheKey, ChunkCache},
     journal::{AppendError, Journal, Record},
-    log::NewSegment,
+    log::{NewMoved, NewSegment},
     map::{Lookup, Map},
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
@@ -253,5 +253,16 @@ impl Core {
         }
         self.pacer.note_commit((range.to.pos.0 - range.from.pos.0) * BLOCK_BYTES as u64);
         self.written.offer(seq, &sealed.body);
+    }
+
+    /// Points the map to where blocks were moved. They are the same blocks, so the order of requests has nothing to do
+    /// with it.
+    ///
+    /// # Errors
+    /// Of asking the map; then nothing was changed.
+    pub async fn commit_moved(&self, seq: Seq, moved: &NewMoved) -> Result<()> {
+        self.map.insert_moved(&moved.sealed.mappings, moved.base).await?;
+        self.written.offer(seq, &moved.sealed.body);
+        Ok(())
     }
 }

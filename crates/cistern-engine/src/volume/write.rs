@@ -133,8 +133,10 @@ impl Writer {
             () = self.control.paused(), if dirty => return Err(Error::Invalid(PAUSED.into())),
             looked = self.log.look() => looked,
         };
-        if let Err(gone @ Error::Gone(_)) = &looked {
-            self.core.refuse(gone.clone());
+        if let Err(lost) = &looked
+            && lost.is_lost()
+        {
+            self.core.refuse(lost.clone());
         }
         looked
     }

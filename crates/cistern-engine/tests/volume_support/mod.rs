@@ -10,6 +10,8 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
+    log::GRACE,
+    space::SPACE_BOUND,
     store::{SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
 };
@@ -72,6 +74,8 @@ impl Host {
             recoveries: Arc::new(Semaphore::new(1)),
             host: "here".into(),
             take_over: false,
+            grace: GRACE,
+            space_bound: SPACE_BOUND,
         }
     }
 

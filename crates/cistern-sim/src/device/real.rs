@@ -76,6 +76,8 @@ impl Engine for RealEngine {
             recoveries: Arc::new(Semaphore::new(1)),
             host: site.host.clone(),
             take_over,
+            grace: settings.grace,
+            space_bound: settings.space_bound,
         };
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }
@@ -93,7 +95,14 @@ impl Engine for RealEngine {
     }
 
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>> {
-        let report = admin::check(&site.env, &store(site), &settings.key, true, &|_, _| ()).await?;
+        let report = admin::check(
+            &site.env,
+            &store(site),
+            &settings.key,
+            admin::Checked { data: true, space: true },
+            &|_, _| (),
+        )
+        .await?;
         Ok(report.faults)
     }
 

@@ -1,6 +1,6 @@
 //! `cistern check`: verify what lies in the store.
 
-use cistern_engine::volume::admin;
+use cistern_engine::volume::{SpaceReport, Sum, admin};
 use clap::Args;
 
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     config::KeySettings,
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
-    quantity::ByteSize,
+    quantity::{ByteSize, Thousands},
     secret, terminal,
 };
 
@@ -26,6 +26,10 @@ pub struct Check {
     #[arg(long)]
     data: bool,
 
+    /// Account for every object in the store: live, garbage, to be deleted, left by nobody
+    #[arg(long)]
+    space: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -42,7 +46,8 @@ impl Check {
         let key = self.key.clone().or(&context.file);
         let checked = secret::unlocking(&key, &self.volume.name, |key| {
             let (env, store, show) = (&context.env, &open.store, &show);
-            async move { admin::check(env, store, &key, self.data, show).await }
+            let checked = admin::Checked { data: self.data, space: self.space };
+            async move { admin::check(env, store, &key, checked, show).await }
         });
         let checked = checked.await.map_err(|failure| failure.context(&self.volume.url));
         drop(progress);
@@ -55,6 +60,7 @@ impl Check {
             let read =
                 if self.data { format!(", {} read", ByteSize(report.bytes_read)) } else { String::new() };
             terminal::remark(format!("{} log objects, {} extents{read}", report.objects, report.extents));
+            report.space.iter().try_for_each(say_space)?;
         }
         match report.faults.len() {
             0 if !self.json => terminal::say(format!("{}: no fault found", self.volume.name)),
@@ -65,4 +71,26 @@ impl Check {
             }
         }
     }
+}
+
+/// A line for each sort of objects.
+fn say_space(space: &SpaceReport) -> Outcome {
+    let line = |name: &str, sum: Sum, more: String| {
+        let (bytes, objects) = (ByteSize(sum.bytes).to_string(), Thousands(sum.objects).to_string());
+        terminal::say(format!("{name:<10} {bytes:>10} {objects:>9} objects{more}"))
+    };
+    let garbage_bytes = space.segments.bytes.saturating_sub(space.live_bytes);
+    let parts = format!(
+        ": {} live, {} garbage ({} of it not known to the accounts yet)",
+        ByteSize(space.live_bytes),
+        ByteSize(garbage_bytes),
+        ByteSize(space.unlearned_bytes)
+    );
+    line("segments", space.segments, parts)?;
+    line("map", space.map, String::new())?;
+    line("in grace", space.grace, ": not needed any more, to be deleted".into())?;
+    line("fences", space.fences, ": claims and releases, which stay".into())?;
+    line("other", space.other, ": checkpoints, hot sets, identity, key".into())?;
+    line("orphans", space.orphans, ": left by crashes and fenced writers".into())?;
+    line("all", space.all, String::new())
 }

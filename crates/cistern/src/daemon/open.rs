@@ -244,6 +244,8 @@ impl Writing<'_> {
                 recoveries: self.recoveries.clone(),
                 host: host::host_name(),
                 take_over: self.take_over,
+                grace: settings.grace,
+                space_bound: settings.space_bound,
             })
         });
         let opened = opened.await?.0;

@@ -5,6 +5,8 @@ use super::{Change, Mutant, seeds, test, themed};
 const APPEND: &str = "crates/cistern-engine/src/log/append.rs";
 const WALK: &str = "crates/cistern-engine/src/log/walk.rs";
 const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
+const PRESENCE: &str = "crates/cistern-engine/src/log/presence.rs";
+const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
 const WRAPPING: &str = "crates/cistern-engine/src/log/wrapping.rs";
 const PUBLISH: &str = "crates/cistern-engine/src/log/publish.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
@@ -89,6 +91,42 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume_copies", "a_host_knows_its_claim"),
         simulation: themed("crashes", 100),
+    },
+    Mutant {
+        name: "copies-are-not-noticed",
+        promise: "P2",
+        story: "a copy of a writer counts what it puts into a slot that the other one has filled and emptied",
+        changes: &[Change {
+            file: PRESENCE,
+            old: "            Before::Counting => Some(self.grace / 3 * 2),",
+            new: "            Before::Counting => Some(self.grace * 2),",
+        }],
+        test: test("-p cistern-engine --lib", "log::emptied_tests::a_slept_copy_is_told"),
+        simulation: None,
+    },
+    Mutant {
+        name: "claims-hold-in-emptied-slots",
+        promise: "P5",
+        story: "a slow claim to a slot that was filled and emptied meanwhile makes a second writer",
+        changes: &[Change {
+            file: CLAIM,
+            old: "        if !committed.is_behind(&names) {",
+            new: "        if !committed.is_behind(&names) || true {",
+        }],
+        test: test("-p cistern-engine --lib", "log::emptied_tests::a_slow_claim_in_an_emptied_slot"),
+        simulation: None,
+    },
+    Mutant {
+        name: "emptied-slots-end-the-log",
+        promise: "P2",
+        story: "who reads slowly takes a slot that was emptied meanwhile for the end of the log",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "    if committed.is_behind(&names) {",
+            new: "    if committed.is_behind(&names) && walked.is_err() {",
+        }],
+        test: test("-p cistern-engine --lib", "log::emptied_tests::a_log_that_is_cleaned_while_it_is_read"),
+        simulation: None,
     },
     Mutant {
         name: "foreign-journal-is-merged",

@@ -18,6 +18,8 @@ use object_store::client::{
     HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 
+use super::standstill;
+
 /// Bytes of an error's body that are looked at.
 const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a page of a listing: 1000 keys of 1024 bytes, five-fold escaped, with their tags.
@@ -27,9 +29,12 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Success, and a body that is not known to be broken.
-    Fine,
+    Fine {
+        /// When it was, by the server's clock: seconds since 1970, if it said so.
+        date_s: Option<i64>,
+    },
     /// Success of a bulk delete, but for these.
-    Deletion(Vec<DeleteFault>),
+    Deletion { date_s: Option<i64>, faults: Vec<DeleteFault> },
     /// An answer with another status.
     Status {
         status: u16,
@@ -112,10 +117,11 @@ impl HttpService for Watch {
         }
         match outcome {
             Ok(response) if response.status().is_success() => {
-                note(Answer::Fine);
+                let date_s = date_s(&response);
+                note(Answer::Fine { date_s });
                 match (lists, deletes) {
                     (true, _) => bounded_page(response).await,
-                    (_, true) => deletion(response).await,
+                    (_, true) => deletion(response, date_s).await,
                     _ => Ok(response),
                 }
             }
@@ -132,6 +138,10 @@ impl HttpService for Watch {
     }
 }
 
+fn date_s(response: &HttpResponse) -> Option<i64> {
+    standstill::unix_seconds(response.headers().get("date")?.to_str().ok()?)
+}
+
 async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
     let body = document(body, LISTINGS).await?;
@@ -139,10 +149,11 @@ async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError>
 }
 
 /// Notes what a bulk delete did not delete.
-async fn deletion(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+async fn deletion(response: HttpResponse, date_s: Option<i64>) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
     let body = document(body, &["DeleteResult"]).await?;
-    note(Answer::Deletion(delete_faults(&String::from_utf8_lossy(&body))));
+    let faults = delete_faults(&String::from_utf8_lossy(&body));
+    note(Answer::Deletion { date_s, faults });
     Ok(HttpResponse::from_parts(parts, Bytes::from_static(DELETED).into()))
 }
 

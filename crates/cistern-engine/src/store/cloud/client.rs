@@ -22,6 +22,7 @@ use object_store::{
 use super::{
     CloudStore, Inner, Library, StoreError, StoreResult,
     answer::{Watch, root_cause},
+    standstill::Standstill,
 };
 use crate::{
     env::Env,
@@ -90,8 +91,15 @@ impl CloudStore {
         };
         let root = url.root();
         debug_assert!(root.is_empty() || root.ends_with('/'));
-        let (env, url) = (env.clone(), url.to_string());
-        let inner = Inner { env, library, bulk, root, url, in_flight: AtomicU64::new(0) };
+        let inner = Inner {
+            env: env.clone(),
+            library,
+            bulk,
+            root,
+            url: url.to_string(),
+            in_flight: AtomicU64::new(0),
+            standstill: Standstill::default(),
+        };
         Ok(CloudStore { inner: Arc::new(inner) })
     }
 }

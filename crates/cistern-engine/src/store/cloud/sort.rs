@@ -58,13 +58,13 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
             return by_status(asked, status, &code, &message, html);
         }
         // Inside a batch answer, as Azure gives it for deletes.
-        Some(Answer::Deletion(_)) => {
+        Some(Answer::Deletion { .. }) => {
             StoreError::Refused(format!("{asked}: not the answer to a deletion ({})", root_cause(e)))
         }
-        Some(Answer::Fine) if matches!(e, object_store::Error::NotFound { .. }) => {
+        Some(Answer::Fine { .. }) if matches!(e, object_store::Error::NotFound { .. }) => {
             StoreError::NotFound(asked.key.to_owned())
         }
-        Some(Answer::Fine) => match broke_off(e) {
+        Some(Answer::Fine { .. }) => match broke_off(e) {
             true => StoreError::Unreachable(format!("{asked}: the answer broke off: {}", root_cause(e))),
             false => StoreError::Refused(format!(
                 "{asked}: not the answer of an object store ({}). Is the endpoint right?",

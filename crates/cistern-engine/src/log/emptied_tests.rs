@@ -1,0 +1,473 @@
+//! Emptied slots: segments that counted are cleaned and deleted, and somebody who slept comes back to their slots.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{
+    ClaimRequest, Claimed, Committed, GRACE, LocalJournal, LogWriter, Prospect, Slots, VolumeKeys, Walk,
+    append::{Appended, Tenure},
+    checkpoint::Checkpoint,
+    claim::Attempt,
+    identity::Identity,
+    keys, look, read_committed,
+};
+use crate::{
+    Error, Result,
+    codec::Compression,
+    env::{BoxFuture, Env, Environment, real::RealEnv},
+    segment::{JournalRange, SegmentBuilder, Slot},
+    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
+    units::{Chain, Epoch, Extent, JournalId, JournalPos, Mark, Seq, VolumeId},
+};
+
+const VOLUME: VolumeId = VolumeId(uuid::Uuid::from_u128(1));
+const SIZE_BYTES: u64 = 1 << 30;
+
+/// An environment whose clock the test can turn on.
+struct Clock {
+    inner: Env,
+    slept_s: Arc<AtomicU64>,
+}
+
+impl Environment for Clock {
+    fn now(&self) -> Duration {
+        self.inner.now() + Duration::from_secs(self.slept_s.load(SeqCst))
+    }
+    fn wall_ms(&self) -> u64 {
+        self.inner.wall_ms()
+    }
+    fn random(&self, out: &mut [u8]) {
+        out.iter_mut().for_each(|byte| [*byte] = self.inner.random_bytes());
+    }
+    fn sleep(&self, time: Duration) -> BoxFuture<()> {
+        let env = self.inner.clone();
+        Box::pin(async move { env.sleep(time).await })
+    }
+    fn spawn(&self, name: &'static str, task: BoxFuture<()>) {
+        drop(self.inner.spawn(name, task));
+    }
+    fn dedicated(&self, _: &'static str, _: BoxFuture<()>) {
+        unreachable!("the log has no thread")
+    }
+    fn blocking(&self, _: BoxFuture<()>) {
+        unreachable!("the log does no local IO")
+    }
+    fn compute(&self, _: Box<dyn FnOnce() + Send + 'static>) {
+        unreachable!("the log computes nothing")
+    }
+}
+
+/// What happens while a request is on its way.
+type Event = (String, BoxFuture<()>);
+
+/// A store in which something happens while a request is on its way, and which may lose a reply.
+struct Meanwhile {
+    inner: MemoryStore,
+    event: Mutex<Option<Event>>,
+    loses_a_reply: AtomicBool,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Meanwhile {
+    async fn on_its_way(&self, request: &str, key: &str) {
+        let due = {
+            let mut event = self.event.lock().expect("no panic");
+            event.take_if(|(what, _)| *what == format!("{request} {key}"))
+        };
+        if let Some((_, event)) = due {
+            event.await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Meanwhile {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.inner.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.on_its_way("put", key).await;
+        let put = self.inner.put_if_absent(key, body).await;
+        match self.loses_a_reply.swap(false, SeqCst) {
+            true => Err(StoreError::Unreachable("no reply".into())),
+            false => put,
+        }
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.on_its_way("get", key).await;
+        self.inner.get_range(key, range).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.on_its_way("list", prefix).await;
+        self.inner.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        self.inner.delete(key).await
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}
+
+/// A volume, and a clock.
+#[derive(Clone)]
+struct World {
+    env: Env,
+    slept_s: Arc<AtomicU64>,
+    store: Arc<Meanwhile>,
+    stores: Stores,
+    keys: VolumeKeys,
+}
+
+impl World {
+    async fn new() -> World {
+        let slept_s = Arc::<AtomicU64>::default();
+        let env = Env::new(Arc::new(Clock { inner: RealEnv::start(), slept_s: slept_s.clone() }));
+        let store = Arc::new(Meanwhile {
+            inner: MemoryStore::new(),
+            event: Mutex::default(),
+            loses_a_reply: AtomicBool::new(false),
+        });
+        let identity = Identity {
+            volume: VOLUME,
+            created_ms: 0,
+            size_bytes: SIZE_BYTES,
+            compression: Compression::None,
+            encrypted: false,
+        };
+        store.put(keys::VOLUME, identity.encode()).await.expect("created");
+        let shared: SharedStore = store.clone();
+        let keys = VolumeKeys { volume: VOLUME, key: None };
+        World { env, slept_s, store, stores: Stores::same(shared), keys }
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.slept_s.fetch_add(time.as_secs(), SeqCst);
+    }
+
+    /// While a request like `list log/` is on its way, `event` happens.
+    fn meanwhile(&self, request: impl Into<String>, event: impl Future<Output = ()> + Send + 'static) {
+        *self.store.event.lock().expect("no panic") = Some((request.into(), Box::pin(event)));
+    }
+
+    async fn has(&self, seq: u64) -> bool {
+        self.store.inner.get(&keys::entry(Seq(seq)), 1 << 20).await.is_ok()
+    }
+
+    /// What the cleaner does in the end.
+    async fn clean(&self, seqs: impl IntoIterator<Item = u64>) {
+        for seq in seqs {
+            assert!(self.has(seq).await, "{seq} is there");
+            self.store.inner.delete(&keys::entry(Seq(seq))).await.expect("deleted");
+        }
+    }
+
+    /// Looks as a host that takes over if it has to.
+    async fn look(&self, host: u128) -> Box<Attempt> {
+        let local = LocalJournal {
+            id: JournalId(uuid::Uuid::from_u128(host)),
+            marks: vec![Mark::default()],
+            claims: Vec::new(),
+        };
+        let request = ClaimRequest {
+            host: format!("host {host}"),
+            take_over: true,
+            local,
+            size_at_creation: SIZE_BYTES,
+            grace: GRACE,
+        };
+        match look(&self.env, &self.stores, &self.keys, &request).await.expect("looked") {
+            Prospect::Free(attempt) => attempt,
+            Prospect::JournalObsolete => unreachable!("it is new"),
+        }
+    }
+
+    async fn put(&self, attempt: Box<Attempt>) -> Option<Writing> {
+        let claimed = attempt.put(&self.env, &self.stores, &self.keys).await.expect("put");
+        claimed.map(|claimed| Writing::new(self.clone(), claimed))
+    }
+
+    async fn claim(&self, host: u128) -> Writing {
+        let attempt = self.look(host).await;
+        self.put(attempt).await.expect("nobody else claims it")
+    }
+
+    async fn read(&self) -> Result<Committed> {
+        read_committed(self.store.as_ref(), &self.keys, SIZE_BYTES).await
+    }
+
+    async fn damage_checkpoint(&self, epoch: u64, covered: u64) {
+        let key = keys::checkpoint(Epoch(epoch), Seq(covered));
+        let mut body = self.store.inner.get(&key, 1 << 20).await.expect("it is there").to_vec();
+        *body.last_mut().expect("not empty") ^= 1;
+        self.store.put(&key, body.into()).await.expect("put");
+    }
+}
+
+/// A writer, and how far it is.
+struct Writing {
+    world: World,
+    log: LogWriter,
+    slots: Slots,
+    walk: Walk,
+    covered: Seq,
+}
+
+impl Writing {
+    fn new(world: World, claimed: Claimed) -> Writing {
+        let Claimed { writer: log, slots, committed } = claimed;
+        Writing { world, log, slots, covered: committed.walk.seq, walk: committed.walk }
+    }
+
+    /// The same once more: a clone of its machine.
+    fn copy(&self) -> Writing {
+        let tenure = Tenure {
+            keys: self.world.keys.clone(),
+            epoch: self.log.epoch(),
+            salt: self.log.salt(),
+            next: self.slots.next(),
+            seen: self.world.env.now(),
+            grace: GRACE,
+        };
+        let (log, slots) = LogWriter::claimed(self.world.env.clone(), &self.world.stores, tenure);
+        Writing { world: self.world.clone(), log, slots, walk: self.walk.clone(), covered: self.covered }
+    }
+
+    /// Seals a segment for the next slot.
+    fn seal(&mut self) -> (Slot, Mark, Bytes) {
+        let (slot, from) = (self.slots.give_out(), self.walk.mark());
+        // What is written from here on is this writer's alone.
+        let to = Mark {
+            pos: JournalPos(from.pos.0 + 1),
+            chain: Chain(u64::from_le_bytes(self.world.env.random_bytes())),
+        };
+        let range = JournalRange { journal: self.walk.journal, from, to };
+        let mut builder = SegmentBuilder::written(None, slot, range, SIZE_BYTES, Compression::None);
+        builder.zero(Extent::new(from.pos.0, 1), true);
+        (slot, to, builder.finish().body)
+    }
+
+    /// Appends a segment.
+    async fn append(&mut self) -> Result<Seq> {
+        let (slot, to, body) = self.seal();
+        let appended = self.log.append(&slot, body).await?;
+        assert_eq!(appended, Appended::Ours, "nobody else's late objects are about");
+        (self.walk.journal_pos, self.walk.journal_chain) = (to.pos, to.chain);
+        self.covered = slot.seq;
+        Ok(slot.seq)
+    }
+
+    async fn append_to(&mut self, last: u64) {
+        while self.covered < Seq(last) {
+            self.append().await.expect("appended");
+        }
+    }
+
+    fn checkpoint_body(&self, volume: VolumeId, (epoch, covered): (Epoch, Seq)) -> Bytes {
+        let checkpoint = Checkpoint {
+            epoch,
+            covered,
+            journal: self.walk.journal,
+            journal_pos: self.walk.journal_pos,
+            journal_chain: self.walk.journal_chain,
+            size_bytes: SIZE_BYTES,
+            claim: self.walk.claim.clone().expect("claimed"),
+            epochs: self.walk.epochs.clone(),
+            levels: Vec::new(),
+            usage: Vec::new(),
+            retired: Vec::new(),
+            roots: None,
+        };
+        checkpoint.encode(&self.world.env, None, volume).expect("encoded")
+    }
+
+    async fn checkpoint(&self) -> Result<()> {
+        let body = self.checkpoint_body(VOLUME, (self.walk.epoch, self.covered));
+        self.log.put_checkpoint(self.covered, body).await
+    }
+
+    /// A removed volume's writer puts a checkpoint, late.
+    async fn foreign_checkpoint(&self, epoch: u64, covered: u64) {
+        let name = (Epoch(epoch), Seq(covered));
+        let body = self.checkpoint_body(VolumeId(uuid::Uuid::from_u128(99)), name);
+        self.world.store.put(&keys::checkpoint(name.0, name.1), body).await.expect("put");
+    }
+
+    /// Appends up to `last` and covers it.
+    async fn go_on_to(&mut self, last: u64) {
+        self.append_to(last).await;
+        self.checkpoint().await.expect("stored");
+    }
+}
+
+/// A copy of a writer that was taken over since sleeps until its next slot is emptied: it learns that it is fenced, and nothing
+/// is put there.
+#[tokio::test]
+async fn a_slept_copy_of_a_fenced_writer_is_told() {
+    let world = World::new().await;
+    let mut original = world.claim(1).await;
+    let mut copy = original.copy();
+    original.append_to(3).await;
+    let mut other = world.claim(2).await;
+    other.go_on_to(7).await;
+    other.go_on_to(8).await;
+    world.clean([2, 3]).await;
+    world.sleep(GRACE);
+    let told = copy.append().await;
+    assert!(matches!(told, Err(Error::Fenced { ours: 1, theirs: 2 })), "{told:?}");
+    assert!(!world.has(2).await, "it looks before it sends");
+    other.go_on_to(9).await;
+}
+
+/// A copy of a writer that went on sleeps, before it sends or while its put is on its way, until its slot is emptied: it learns
+/// that it is one, and what it left there harms neither the original nor a reader.
+#[tokio::test]
+async fn a_slept_copy_is_told() {
+    for in_flight in [false, true] {
+        let world = World::new().await;
+        let mut original = world.claim(1).await;
+        let mut copy = original.copy();
+        let (clean, keep) = (world.clone(), Arc::new(Mutex::new(None)));
+        let kept = keep.clone();
+        let goes_on = async move {
+            original.go_on_to(4).await;
+            original.go_on_to(5).await;
+            clean.sleep(GRACE);
+            clean.clean([2, 3]).await;
+            *kept.lock().expect("no panic") = Some(original);
+        };
+        match in_flight {
+            true => world.meanwhile(format!("put {}", keys::entry(Seq(2))), goes_on),
+            false => goes_on.await,
+        }
+        let told = copy.append().await;
+        assert!(matches!(told, Err(Error::Copied { seq: 5 })), "{told:?}");
+        assert_eq!(world.has(2).await, in_flight);
+        let mut original = keep.lock().expect("no panic").take().expect("it went on");
+        original.append_to(6).await;
+        original.log.look().await.expect("it is the original");
+        let committed = world.read().await.expect("read");
+        assert_eq!((committed.walk.seq, committed.walk.mark()), (Seq(6), original.walk.mark()));
+    }
+}
+
+/// A writer knows its own checkpoints, also the one whose reply was lost, and those of a removed volume say nothing.
+#[tokio::test]
+async fn a_writer_is_not_its_own_copy() {
+    let world = World::new().await;
+    let mut writer = world.claim(1).await;
+    writer.foreign_checkpoint(1, 77).await;
+    writer.foreign_checkpoint(9, 77).await;
+    writer.go_on_to(3).await;
+    writer.append_to(4).await;
+    world.store.loses_a_reply.store(true, SeqCst);
+    let lost = writer.checkpoint().await;
+    assert!(matches!(lost, Err(Error::Unreachable(_))), "{lost:?}");
+    world.sleep(GRACE);
+    assert_eq!(writer.append().await.expect("appended"), Seq(5));
+    writer.log.look().await.expect("nobody went on");
+}
+
+/// A claim is slow, and the slot it goes to was filled, covered, cleaned and deleted meanwhile: it is no claim. Whoever holds
+/// the volume goes on, and so does whoever comes next; also where a removed volume's checkpoint bears the greatest name.
+#[tokio::test]
+async fn a_slow_claim_in_an_emptied_slot_is_no_claim() {
+    for foreign in [false, true] {
+        let world = World::new().await;
+        let mut holder = world.claim(1).await;
+        if foreign {
+            holder.foreign_checkpoint(9, 99).await;
+        }
+        let attempt = world.look(2).await;
+        let (clean, keep) = (world.clone(), Arc::new(Mutex::new(None)));
+        let kept = keep.clone();
+        world.meanwhile(format!("put {}", keys::entry(Seq(2))), async move {
+            holder.go_on_to(3).await;
+            holder.go_on_to(4).await;
+            clean.clean([2]).await;
+            *kept.lock().expect("no panic") = Some(holder);
+        });
+        assert!(world.put(attempt).await.is_none(), "it is to look again");
+        assert!(world.has(2).await, "what it left");
+        let mut holder = keep.lock().expect("no panic").take().expect("it went on");
+        world.sleep(GRACE);
+        holder.go_on_to(5).await;
+        let mut next = world.claim(3).await;
+        assert_eq!((next.walk.epoch, next.covered), (Epoch(2), Seq(6)));
+        next.go_on_to(7).await;
+        world.sleep(GRACE);
+        let told = holder.append().await;
+        assert!(matches!(told, Err(Error::Fenced { ours: 1, theirs: 2 })), "{told:?}");
+    }
+}
+
+/// What came late into an emptied slot leads to no state: where two checkpoints are damaged, an older one does not stand in for
+/// them by way of a claim that nobody has followed.
+#[tokio::test]
+async fn a_late_claim_in_an_emptied_slot_replaces_no_checkpoint() {
+    let world = World::new().await;
+    let mut holder = world.claim(1).await;
+    holder.checkpoint().await.expect("stored");
+    let attempt = world.look(2).await;
+    let clean = world.clone();
+    world.meanwhile(format!("put {}", keys::entry(Seq(2))), async move {
+        holder.go_on_to(3).await;
+        holder.go_on_to(4).await;
+        clean.clean([2]).await;
+    });
+    assert!(world.put(attempt).await.is_none());
+    world.damage_checkpoint(1, 4).await;
+    assert_eq!(world.read().await.expect("the one before it is sound").walk.epoch, Epoch(1));
+    world.damage_checkpoint(1, 3).await;
+    let read = world.read().await.map(|committed| committed.walk);
+    assert!(matches!(read, Err(Error::Corrupt { .. })), "{read:?}");
+}
+
+/// While somebody reads the state, it is covered by a checkpoint and cleaned: between listing the checkpoints and the log (with
+/// and without something that came late into an emptied slot), or between listing the log and reading it. The newest state
+/// is read, and a claim goes where the log ends.
+#[tokio::test]
+async fn a_log_that_is_cleaned_while_it_is_read_is_read_again() {
+    for (request, late) in [("list log/", false), ("list log/", true), ("get log/0000000000000002", false)] {
+        let world = World::new().await;
+        let mut writer = world.claim(1).await;
+        let mut copy = writer.copy();
+        writer.append_to(3).await;
+        let (clean, mark) = (world.clone(), Arc::new(Mutex::new(Mark::default())));
+        let known = mark.clone();
+        world.meanwhile(request, async move {
+            writer.go_on_to(5).await;
+            writer.go_on_to(6).await;
+            clean.clean([2, 3, 4]).await;
+            *known.lock().expect("no panic") = writer.walk.mark();
+            if late {
+                let (slot, _, body) = copy.seal();
+                clean.store.put(&keys::entry(slot.seq), body).await.expect("put");
+            }
+        });
+        let committed = world.read().await.expect("read");
+        assert_eq!((committed.walk.seq, committed.walk.mark()), (Seq(6), *mark.lock().expect("no panic")));
+        assert!(committed.applied.is_empty(), "the checkpoint covers it");
+        assert_eq!(world.claim(2).await.covered, Seq(7));
+    }
+}

@@ -1,0 +1,128 @@
+//! Deleting what is due, and seeing to it that it becomes due.
+//!
+//! While a volume is written, checkpoints follow each other and retired objects become due by themselves. When writing
+//! stops, the last ones would stay for ever: then an empty entry is offered, behind which a checkpoint is written. That is
+//! done for what is worth it only, so a volume at rest comes to rest: an entry and a checkpoint leave some small objects to
+//! retire themselves.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    Error, Result,
+    codec::Compression,
+    gc,
+    log::{LogWriter, NewEntry, NewMoved, Offer, Offerer},
+    segment::{SegmentBuilder, Slot},
+    units::Seq,
+    upkeep::maintain::Maintainer,
+};
+
+/// Objects that are deleted before what became due meanwhile is looked at again.
+const BATCH: usize = 256;
+/// What is worth an entry and a checkpoint of its own: so many bytes to delete, or objects.
+const WORTH_BYTES: u64 = 4 << 20;
+const WORTH_OBJECTS: u64 = 1000;
+/// When nothing was committed for this time, what was committed before gets a checkpoint: until then it is not known what
+/// it killed.
+const QUIET: Duration = Duration::from_secs(20);
+/// Pauses after a delete that failed.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+impl Maintainer {
+    /// Deletes what is due, until dropped.
+    pub async fn delete_retired(&self) {
+        let mut changes = self.space.changes();
+        let mut pause = PAUSE_MIN;
+        loop {
+            self.unpaused().await;
+            changes.borrow_and_update();
+            let now = self.env.now();
+            let due = self.space.due(now, self.grace, BATCH);
+            if due.is_empty() {
+                let until = self.space.next_due(self.grace).filter(|at| *at > now);
+                let time = async {
+                    match until {
+                        Some(at) => self.env.sleep(at - now).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = time => {}
+                }
+                continue;
+            }
+            // Names of the log are used again by a volume that is created where this one was removed.
+            if let Err(e) = self.log.look().await {
+                tracing::debug!(error = %e, "nothing is deleted any more");
+                return std::future::pending().await;
+            }
+            let (deleted, fault) = gc::delete_retired(self.stores.background.as_ref(), &due).await;
+            tracing::debug!(objects = deleted.len(), "deleted");
+            self.space.deleted(&deleted);
+            match fault {
+                None => pause = PAUSE_MIN,
+                Some(e) => {
+                    self.say_refused(&e, pause == PAUSE_MIN);
+                    self.env.sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn say_refused(&self, e: &Error, is_first: bool) {
+        self.space.delete_failed(e.to_string());
+        if is_first {
+            tracing::warn!(error = %e, "the store does not delete what is not needed any more; it is tried again");
+        }
+    }
+
+    /// Asks for checkpoints where commits do not bring them about, until dropped.
+    pub async fn keep_checkpoints_coming(&self, offerer: Offerer) {
+        let mut seen = self.progress.newest().covered;
+        loop {
+            self.env.sleep(QUIET).await;
+            self.unpaused().await;
+            let newest = self.progress.newest().covered;
+            let is_quiet = std::mem::replace(&mut seen, newest) == newest;
+            if is_quiet && !self.progress.is_checkpoint_coming() && self.is_checkpoint_worth_it() {
+                self.progress.request_checkpoint();
+                let nothing = Arc::new(Nothing { log: self.log.clone(), base: newest });
+                let vacancy = offerer.vacancy().await;
+                if let Ok(seq) = offerer.offer(vacancy, nothing).await {
+                    seen = seq;
+                    tracing::debug!(seq = seq.0, "an empty entry, for a checkpoint behind it");
+                }
+            }
+        }
+    }
+
+    fn is_checkpoint_worth_it(&self) -> bool {
+        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), self.grace);
+        let shown = self.space.shown();
+        self.progress.uncovered_by_writes() > 0
+            || bytes >= WORTH_BYTES
+            || objects >= WORTH_OBJECTS
+            || shown.vacated_bytes >= WORTH_BYTES
+    }
+}
+
+/// An entry that changes nothing.
+struct Nothing {
+    log: LogWriter,
+    base: Seq,
+}
+
+#[async_trait]
+impl Offer for Nothing {
+    async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
+        let key = self.log.keys().key.as_deref();
+        let builder = SegmentBuilder::moved(key, *slot, self.base, self.base.0, Compression::None);
+        Ok(NewEntry::Moved(NewMoved { sealed: builder.finish(), base: self.base }))
+    }
+}

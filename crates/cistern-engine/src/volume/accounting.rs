@@ -1,0 +1,215 @@
+//! Every byte of every object accounted for: what the listing of a store shows against what the committed state needs.
+//!
+//! Live is what a walk over the whole map finds; everything else is compared with it. So nothing here relies on the accounts
+//! that the cleaner works with: they are what is checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::{
+    Result,
+    log::{
+        Committed, SlotContent, VolumeKeys,
+        checkpoint::RetiredName,
+        keys, read_entry,
+        usage::{Counts, USAGE_BYTES_MAX, UsageChange, decode_usage},
+    },
+    segment::Entry,
+    store::{Listed, SharedStore},
+    units::{Mapping, Place, RunId, Seq},
+};
+
+const LIST_MAX: usize = 1000;
+
+/// Objects of one sort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    pub objects: u64,
+    pub bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// What a volume's objects are for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SpaceReport {
+    /// Everything that was listed.
+    pub all: Sum,
+    /// Segments that the state counts, wholly or in part live.
+    pub segments: Sum,
+    /// The bytes of them that belong to live blocks, as if all blocks of a segment were stored in equally many.
+    pub live_bytes: u64,
+    /// Bytes of them that the accounts do not know to be garbage yet.
+    pub unlearned_bytes: u64,
+    /// Runs of the map, and usage objects.
+    pub map: Sum,
+    /// Retired, and not deleted yet.
+    pub grace: Sum,
+    /// Claims, releases and void entries of the log: they stay.
+    pub fences: Sum,
+    /// Checkpoints, hot sets, the identity, the wrapped key.
+    pub other: Sum,
+    /// Nobody knows them: left by crashes and by writers that were fenced.
+    pub orphans: Sum,
+}
+
+/// What the committed state says of space, before it is compared with a walk over the map.
+pub struct Accounting {
+    /// By the usage objects of the checkpoint.
+    counts: BTreeMap<Seq, Counts>,
+    /// Blocks that the map resolves to each segment.
+    live: BTreeMap<Seq, u64>,
+    retired: BTreeSet<RetiredName>,
+    map: BTreeSet<RunId>,
+    covered: Seq,
+    /// Segments behind the checkpoint that count, and their blocks.
+    behind: BTreeMap<Seq, u64>,
+}
+
+impl Accounting {
+    /// Reads the usage objects. Gives what is wrong with them too.
+    pub async fn read(
+        store: &SharedStore,
+        keys: &VolumeKeys,
+        committed: &Committed,
+    ) -> Result<(Accounting, Vec<String>)> {
+        let mut faults = Vec::new();
+        let checkpoint = committed.checkpoint.as_ref();
+        let behind = committed.applied.iter().map(|segment| (segment.seq, segment.data_blocks())).collect();
+        let mut accounting = Accounting {
+            counts: BTreeMap::new(),
+            live: BTreeMap::new(),
+            retired: checkpoint.iter().flat_map(|c| &c.retired).map(|retired| retired.name).collect(),
+            map: checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id).collect(),
+            covered: checkpoint.map_or(Seq(0), |c| c.covered),
+            behind,
+        };
+        for usage in checkpoint.iter().flat_map(|c| &c.usage) {
+            accounting.map.insert(usage.id);
+            let read = match store.get(&keys::run(usage.id), USAGE_BYTES_MAX).await {
+                Ok(body) => decode_usage(keys.key.as_deref(), keys.volume, usage.id, &body),
+                Err(e) => Err(e.into()),
+            };
+            match read {
+                Ok(changes) => changes.iter().for_each(|usage| accounting.apply(usage.seq, &usage.change)),
+                Err(e) if e.is_damage() => faults.push(format!("usage: {e}")),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((accounting, faults))
+    }
+
+    fn apply(&mut self, seq: Seq, change: &UsageChange) {
+        match change {
+            UsageChange::Gone => {
+                self.counts.remove(&seq);
+            }
+            UsageChange::Added(added) => match self.counts.get_mut(&seq) {
+                Some(counts) => counts.add(added),
+                None if added.stored_bytes > 0 => {
+                    self.counts.insert(seq, *added);
+                }
+                None => {}
+            },
+        }
+    }
+
+    /// The walk over the map came to this.
+    pub fn note(&mut self, mapping: &Mapping) {
+        if let Place::Frame(frame) = mapping.place {
+            *self.live.entry(frame.seq).or_default() += mapping.extent.len;
+        }
+    }
+
+    /// How the accounts contradict the walk: each contradiction could have something deleted that is needed.
+    pub fn contradictions(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        for (&seq, &live) in &self.live {
+            let object = keys::entry(seq);
+            if self.retired.contains(&RetiredName::Segment(seq)) {
+                out.push(format!("{object} is to be deleted, but {live} of its blocks are live"));
+            }
+            let known = self.counts.get(&seq).filter(|_| seq <= self.covered);
+            if let Some(counts) = known.filter(|counts| counts.live_blocks() < live) {
+                let (written, dead) = (counts.written_blocks, counts.dead_blocks);
+                out.push(format!("{object}: {dead} of {written} blocks count as dead, but {live} are live"));
+            }
+        }
+        out
+    }
+
+    /// Sorts everything that is in the store.
+    pub async fn sort(&self, store: &SharedStore, keys: &VolumeKeys) -> Result<SpaceReport> {
+        let mut report = SpaceReport::default();
+        let mut after = String::new();
+        loop {
+            let page = store.list_after("", &after, LIST_MAX).await?;
+            let Some(last) = page.last() else { return Ok(report) };
+            after = last.key.clone();
+            for listed in page {
+                report.all.add(listed.bytes);
+                self.sort_one(store, keys, &listed, &mut report).await?;
+            }
+        }
+    }
+
+    async fn sort_one(
+        &self,
+        store: &SharedStore,
+        keys: &VolumeKeys,
+        listed: &Listed,
+        report: &mut SpaceReport,
+    ) -> Result<()> {
+        if let Some(seq) = keys::parse_entry(&listed.key) {
+            return self.sort_entry(store, keys, seq, listed, report).await;
+        }
+        let sort = match keys::parse_run(&listed.key) {
+            Some(id) if self.map.contains(&id) => &mut report.map,
+            Some(id) if self.retired.contains(&RetiredName::Map(id)) => &mut report.grace,
+            Some(_) => &mut report.orphans,
+            None => &mut report.other,
+        };
+        sort.add(listed.bytes);
+        Ok(())
+    }
+
+    async fn sort_entry(
+        &self,
+        store: &SharedStore,
+        keys: &VolumeKeys,
+        seq: Seq,
+        listed: &Listed,
+        report: &mut SpaceReport,
+    ) -> Result<()> {
+        let share =
+            |live: u64, of: u64| (u128::from(listed.bytes) * u128::from(live) / u128::from(of.max(1))) as u64;
+        let live = self.live.get(&seq).copied().unwrap_or(0);
+        if self.retired.contains(&RetiredName::Segment(seq)) {
+            report.grace.add(listed.bytes);
+        } else if let Some(blocks) = self.behind.get(&seq) {
+            report.segments.add(listed.bytes);
+            report.live_bytes += share(live, *blocks);
+        } else if let Some(counts) = self.counts.get(&seq) {
+            report.segments.add(listed.bytes);
+            let live_bytes = share(live, counts.written_blocks);
+            report.live_bytes += live_bytes;
+            report.unlearned_bytes += counts.live_bytes().saturating_sub(live_bytes);
+        } else {
+            let is_segment = match read_entry(store.as_ref(), keys, seq, listed).await {
+                Ok(SlotContent::Entry(_, entry)) => matches!(entry, Entry::Segment(_)),
+                Ok(SlotContent::Foreign(_)) => true,
+                Err(e) if e.is_damage() => true,
+                Err(e) => return Err(e),
+            };
+            let sort = if is_segment { &mut report.orphans } else { &mut report.fences };
+            sort.add(listed.bytes);
+        }
+        Ok(())
+    }
+}
