@@ -15,6 +15,7 @@ mod paced;
 mod peers;
 mod plot;
 mod read_under_load;
+mod remove;
 mod report;
 mod rows;
 mod sampler;
@@ -98,6 +99,7 @@ const GROUPS: &[Group] = &[
     ("clients", clients::run),
     ("many-volumes", many_volumes::run),
     ("space", space::run),
+    ("remove", remove::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

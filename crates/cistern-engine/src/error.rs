@@ -26,6 +26,9 @@ pub enum Error {
     /// A volume is to be created where something lies already.
     #[error("{0}")]
     NotEmpty(String),
+    /// The volume was removed. It can be restored until its deletion begins.
+    #[error("{what}")]
+    InTrash { what: String, restorable: bool },
     /// The store does not answer; the same request may succeed later.
     #[error("the store does not answer: {0}")]
     Unreachable(String),

@@ -3,6 +3,13 @@
 //! It deletes what checkpoints have retired and is due ([`crate::space`] says what is), what is superseded by its name
 //! alone, and whole volumes. A delete follows an append of this epoch that came later than the checkpoint which does
 //! without the object, so a fenced writer cannot delete what its successor descends from.
+//!
+//! Many objects go in bulk where the store has such requests, and several requests are under way at once.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use futures_util::{StreamExt, stream};
 
@@ -12,30 +19,24 @@ use crate::{
         checkpoint::{Retired, RetiredName},
         keys,
     },
-    store::{SharedStore, Store},
+    store::{SharedStore, Store, StoreError, Undeleted, delete_all},
     units::{Epoch, Seq},
 };
 
 /// Checkpoints kept: the newest, and some for readers that have listed but not yet read.
 const CHECKPOINTS_KEPT: usize = 4;
 const LIST_MAX: usize = 1000;
-
-/// Deletes under way at a time.
-const DELETES_MAX: usize = 16;
+/// Pages of a listing whose objects are being deleted while the next one is listed.
+const PAGES_IN_FLIGHT: usize = 4;
 
 /// Deletes objects that are due. Gives those that are not there any more, and what was wrong with the others.
 pub async fn delete_retired(store: &dyn Store, due: &[Retired]) -> (Vec<RetiredName>, Option<Error>) {
-    let names: Vec<RetiredName> = due.iter().map(|object| object.name).collect();
-    let deletes = names.into_iter().map(|name| async move { (name, store.delete(&name.key()).await) });
-    let (mut deleted, mut fault) = (Vec::new(), None);
-    let mut answers = stream::iter(deletes).buffer_unordered(DELETES_MAX);
-    while let Some((name, answer)) = answers.next().await {
-        match answer {
-            Ok(()) => deleted.push(name),
-            Err(e) => fault = fault.or(Some(e.into())),
-        }
-    }
-    (deleted, fault)
+    let keys: Vec<String> = due.iter().map(|object| object.name.key()).collect();
+    let undeleted = delete_all(store, &keys).await;
+    let stayed: HashSet<&str> = undeleted.iter().map(|undeleted| undeleted.key.as_str()).collect();
+    let named = due.iter().zip(&keys).filter(|(_, key)| !stayed.contains(key.as_str()));
+    let deleted = named.map(|(object, _)| object.name).collect();
+    (deleted, undeleted.into_iter().next().map(|first| first.why.into()))
 }
 
 /// Deletes checkpoints that are older than the newest few and than `newest`, which is in the store and
@@ -73,6 +74,16 @@ pub async fn prune_wrappings(store: &dyn Store, newest: u64) -> Result<()> {
     Ok(())
 }
 
+/// Deletes the notes about the trash that `newest`, which is in the store, outranks.
+pub async fn prune_notes(store: &dyn Store, newest: u64) -> Result<()> {
+    for old in store.list_after(keys::TRASH_PREFIX, "", LIST_MAX).await? {
+        if keys::parse_trash(&old.key).is_some_and(|number| number < newest) {
+            store.delete(&old.key).await?;
+        }
+    }
+    Ok(())
+}
+
 /// An object that lies where no volume is: one of a volume's names (a removal was interrupted, or a put came
 /// late) before any other. What a probe leaves does not count.
 pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
@@ -94,31 +105,89 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
 }
 
 /// Deletes every object of a volume. The identity goes first, so that what is left by an interruption
-/// is no volume any more: nothing opens it, creating refuses, and a second run finishes it. Objects that
-/// have no volume's names stay: somebody else put them there.
+/// is no volume any more: nothing opens it, creating refuses, and a second run finishes it. Notes about the trash go
+/// last: they show that there is something to finish. Objects that have no volume's names stay: somebody else put
+/// them there.
+///
+/// # Errors
+/// The first object's that could not be deleted, with how many they are. It held up no other.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
     store.delete(keys::VOLUME).await?;
-    let mut done = 0;
-    let mut after = String::new();
-    let mut deleted = false;
-    loop {
-        let page = store.list_after("", &after, LIST_MAX).await?;
-        let Some(last) = page.last() else {
-            if !std::mem::take(&mut deleted) {
-                return Ok(());
-            }
-            after = String::new(); // once more, for what came meanwhile
-            continue;
-        };
-        after = last.key.clone();
-        let more = u64::from(page.len() == LIST_MAX) * LIST_MAX as u64;
-        let ours = |key: &str| keys::is_of_a_volume(key) || key.starts_with(keys::PROBE_PREFIX);
-        let ours: Vec<_> = page.iter().filter(|listed| ours(&listed.key)).collect();
-        for (n, listed) in ours.iter().enumerate() {
-            progress(done + n as u64, done + ours.len() as u64 + more);
-            store.delete(&listed.key).await?;
-            deleted = true;
+    let removal = Removal { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
+    while removal.pass(|key| keys::parse_trash(key).is_none()).await? {} // once more, for what came meanwhile
+    while removal.pass(|_| true).await? {}
+    Ok(())
+}
+
+/// A removal under way.
+struct Removal<'a> {
+    store: &'a SharedStore,
+    progress: &'a (dyn Fn(u64, u64) + Send + Sync),
+    listed: AtomicU64,
+    done: AtomicU64,
+}
+
+/// The keys of a page, and whether there are more pages.
+type Page = (Vec<String>, bool);
+
+impl Removal<'_> {
+    /// Deletes all that lies there and is wanted, listing ahead of deleting. False where there was nothing.
+    async fn pass(&self, wanted: fn(&str) -> bool) -> Result<bool> {
+        let before = self.listed.load(Relaxed);
+        let pages = stream::try_unfold(Some(String::new()), move |after| self.next_page(after, wanted));
+        let pages = pages.boxed();
+        let mut deletions = pages.map(|page| self.delete(page)).buffer_unordered(PAGES_IN_FLIGHT);
+        let (mut count, mut first) = (0, None);
+        while let Some(done) = deletions.next().await {
+            let undeleted = done?;
+            count += undeleted.len() as u64;
+            first = first.or(undeleted.into_iter().next());
         }
-        done += ours.len() as u64;
+        match first {
+            Some(first) => Err(could_not_delete(&first, count)),
+            None => Ok(self.listed.load(Relaxed) > before),
+        }
+    }
+
+    /// Lists what is ours and wanted behind a key; nothing comes behind the last page.
+    async fn next_page(
+        &self,
+        after: Option<String>,
+        wanted: fn(&str) -> bool,
+    ) -> Result<Option<(Page, Option<String>)>> {
+        let Some(after) = after else { return Ok(None) };
+        let page = self.store.list_after("", &after, LIST_MAX).await?;
+        let next = page.last().filter(|_| page.len() == LIST_MAX).map(|last| last.key.clone());
+        let ours = |key: &str| keys::is_of_a_volume(key) || key.starts_with(keys::PROBE_PREFIX);
+        let ours = page.into_iter().map(|listed| listed.key).filter(|key| ours(key) && wanted(key));
+        let ours: Vec<String> = ours.collect();
+        self.listed.fetch_add(ours.len() as u64, Relaxed);
+        Ok(Some(((ours, next.is_some()), next)))
+    }
+
+    /// Deletes the objects of a page. An error where none could be: then it is not about the objects.
+    async fn delete(&self, page: Result<Page>) -> Result<Vec<Undeleted>> {
+        let (keys, has_more) = page?;
+        let undeleted = delete_all(self.store.as_ref(), &keys).await;
+        if let Some(first) = undeleted.first().filter(|_| undeleted.len() == keys.len()) {
+            return Err(could_not_delete(first, undeleted.len() as u64));
+        }
+        let deleted = (keys.len() - undeleted.len()) as u64;
+        let done = self.done.fetch_add(deleted, Relaxed) + deleted;
+        let more = u64::from(has_more) * LIST_MAX as u64;
+        (self.progress)(done, self.listed.load(Relaxed) + more);
+        Ok(undeleted)
+    }
+}
+
+fn could_not_delete(first: &Undeleted, count: u64) -> Error {
+    let Undeleted { why, .. } = first;
+    let text = match count {
+        1 => why.to_string(),
+        _ => format!("{why}; {count} objects could not be deleted in all"),
+    };
+    match why {
+        StoreError::Unreachable(_) => Error::Unreachable(text),
+        StoreError::Refused(_) | StoreError::NotFound(_) => Error::Refused(text),
     }
 }

@@ -9,6 +9,7 @@ use std::{fmt, ops::Range, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 
+mod bulk;
 mod cloud;
 mod directory;
 mod key;
@@ -20,6 +21,7 @@ mod schedule;
 mod url;
 
 pub use self::url::{Place, StoreUrl, browse_store, create_store, open_store, remove_store};
+pub use bulk::{Undeleted, delete_all};
 pub use cloud::{CloudStore, Variables};
 pub use directory::DirectoryStore;
 pub use memory::MemoryStore;
@@ -81,6 +83,20 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>>;
     /// Deletes an object; fine if it is not there.
     async fn delete(&self, key: &str) -> StoreResult<()>;
+    /// How many objects one request deletes at most: 1 where each takes its own.
+    fn deletes_at_once(&self) -> usize {
+        1
+    }
+    /// Deletes up to [`Store::deletes_at_once`] objects with one request; gives those that could not be deleted.
+    /// After an error any of them may be gone. [`delete_all`] takes any number.
+    async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
+        let mut undeleted = Vec::new();
+        for key in keys {
+            let done = self.delete(key).await;
+            undeleted.extend(done.err().map(|why| Undeleted { key: key.clone(), why }));
+        }
+        Ok(undeleted)
+    }
     /// The URL of this store without secrets.
     fn url(&self) -> String;
 }

@@ -44,6 +44,7 @@ use crate::{
 };
 
 pub mod admin;
+pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
 pub use frames::DecodedCounts;

@@ -1,10 +1,11 @@
-//! `volume.json` and `keys/<n>`: they read back, tell newer from foreign, and open with the right secret only.
+//! `volume.json`, `keys/<n>` and `trash/<n>`: they read back, tell newer from foreign, and open with the right secret only.
 
 use cistern_engine::{
     Error,
     codec::{Compression, KeySource, MasterKey, ObjectKind, Sealer},
     log::{
         identity::{IDENTITY_BYTES_MAX, Identity},
+        trash::{Fate, Note},
         wrapping::Wrapping,
     },
 };
@@ -62,6 +63,56 @@ fn golden_identities() {
         let read = Wrapping::decode(3, &stored).unwrap();
         assert_eq!(read, fresh);
         assert!(is_the_key(&read.key.unwrap(&source).unwrap()));
+    }
+}
+
+fn note(fate: Fate) -> Note {
+    let (id, host) = (volume(2).0, "here".to_owned());
+    Note { volume: volume(1), number: 3, id, fate, at_ms: 1_700_000_000_123, keep_ms: 86_400_000, host }
+}
+
+/// Notes about the trash that are written today read for ever.
+#[test]
+fn golden_notes() {
+    for (name, fate) in
+        [("removed", Fate::Removed), ("restored", Fate::Restored), ("deleting", Fate::Deleting)]
+    {
+        let fresh = note(fate);
+        let stored = golden::stored(&format!("trash-1-{name}.json"), &fresh.encode());
+        assert_eq!(stored, fresh.encode());
+        assert_eq!(Note::decode(3, &stored).unwrap(), fresh);
+    }
+}
+
+/// A note under another number, of a newer format, changed anywhere, or of something else is refused by name.
+#[test]
+fn a_note_that_is_not_what_was_written_is_refused() {
+    let whole = note(Fate::Restored).encode();
+    let corrupt = |number, bytes: &[u8]| match Note::decode(number, bytes) {
+        Err(Error::Corrupt { what, .. }) => assert_eq!(what, format!("trash/{number:016x}")),
+        other => panic!("not corrupt: {other:?}"),
+    };
+    corrupt(4, &whole);
+    corrupt(3, &identity(true).encode());
+    corrupt(3, b"");
+    let edited = |field: &str, value: Value| {
+        let mut json: Value = serde_json::from_slice(&whole).unwrap();
+        json[field] = value;
+        serde_json::to_vec(&json).unwrap()
+    };
+    for (field, value) in
+        [("fate", "removed".into()), ("fate", "lost".into()), ("at_ms", 1.into()), ("extra", 1.into())]
+    {
+        corrupt(3, &edited(field, value));
+    }
+    let newer = Note::decode(3, &edited("format", 2.into()));
+    assert!(matches!(newer, Err(Error::Version { found: 2, known: 1, .. })), "{newer:?}");
+    for at in 0..whole.len() {
+        let mut damaged = whole.to_vec();
+        damaged[at] ^= 1;
+        if let Ok(read) = Note::decode(3, &damaged) {
+            assert_eq!(read, note(Fate::Restored), "byte {at}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use cistern_engine::{
     env::Env,
     store::{
         CloudStore, DirectoryStore, MemoryStore, Meter, ProbeReport, Put, Retry, SharedStore, Store,
-        StoreError, StoreKind, StoreUrl, Variables, Verdict, probe,
+        StoreError, StoreKind, StoreUrl, Variables, Verdict, delete_all, probe,
     },
 };
 use cistern_harness::{minio::Minio, scratch::Scratch};
@@ -153,9 +153,11 @@ async fn listings_span_pages(store: &SharedStore) {
     assert!(done.iter().all(Result::is_ok));
     assert_eq!(keys(store, "log/", "", 5000).await, wanted);
     assert_eq!(keys(store, "", &wanted[100], 1050).await, wanted[101..1151]);
-    let deletes = wanted.iter().map(|key| store.delete(key));
-    let done: Vec<_> = futures_util::stream::iter(deletes).buffer_unordered(16).collect().await;
-    assert!(done.iter().all(Result::is_ok));
+    let odd = ["log/none".to_owned(), "../log".to_owned()]; // not there, and no name at all
+    let undeleted = delete_all(store.as_ref(), &[&wanted[..], &odd[..1]].concat()).await;
+    assert!(undeleted.is_empty(), "{undeleted:?}");
+    assert_eq!(keys(store, "", "", 5000).await, Vec::<String>::new());
+    assert!(!delete_all(store.as_ref(), &odd).await.is_empty());
 }
 
 fn assert_fit(report: &ProbeReport) {

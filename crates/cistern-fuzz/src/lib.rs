@@ -8,7 +8,7 @@ use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
     journal::format::{GroupHeader, Superblock},
     log::{
-        checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, usage::decode_usage,
+        checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, trash::Note, usage::decode_usage,
         wrapping::Wrapping,
     },
     map,
@@ -175,10 +175,11 @@ pub fn hot(data: &[u8]) {
     let _ = HotSet::decode(None, VOLUME, (EPOCH, NUMBER), &object);
 }
 
-/// `volume.json`, and the wrapped key beside it.
+/// `volume.json`, the wrapped key beside it, and what is noted about the trash.
 pub fn identity(data: &[u8]) {
     let _ = Identity::decode(data);
     let _ = Wrapping::decode(3, data);
+    let _ = Note::decode(3, data);
 }
 
 /// Names of objects and addresses of stores.
@@ -186,6 +187,7 @@ pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = keys::parse_entry(text);
     let _ = keys::parse_wrapping(text);
+    let _ = keys::parse_trash(text);
     let _ = keys::parse_run(text);
     let _ = keys::parse_checkpoint(text);
     let _ = keys::parse_hot(text);

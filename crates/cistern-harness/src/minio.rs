@@ -118,10 +118,10 @@ impl Minio {
         sizes.sum()
     }
 
-    /// Lets everybody read every object, for clients that do not sign their requests.
+    /// Lets everybody read and write every object, for clients that do not sign their requests.
     pub fn open_to_all(&self) -> Result<()> {
         let policy = format!(
-            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::{BUCKET}/*"}}]}}"#
+            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*","Action":["s3:GetObject","s3:PutObject"],"Resource":"arn:aws:s3:::{BUCKET}/*"}}]}}"#
         );
         self.signed(
             "?policy=",

@@ -1,4 +1,4 @@
-//! A client of an object store that does nothing but ranged GETs: what store and link allow.
+//! A client of an object store that does nothing but ranged GETs, or small PUTs: what store and link allow.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -51,6 +51,26 @@ pub fn ranged_gets(
     Ok(count.load(Relaxed) as f64 / begin.elapsed().as_secs_f64())
 }
 
+/// Puts small objects of the same content, over so many connections. The bucket must let strangers write
+/// ([`crate::minio::Minio::open_to_all`]).
+pub fn puts(port: u16, keys: &[String], body: &[u8], connections: usize) -> Result<()> {
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let client = |_| {
+            let next = &next;
+            scope.spawn(move || -> Result<()> {
+                let mut connection = Connection::open(port)?;
+                while let Some(key) = keys.get(next.fetch_add(1, Relaxed) as usize) {
+                    connection.put(key, body)?;
+                }
+                Ok(())
+            })
+        };
+        let clients: Vec<_> = (0..connections).map(client).collect();
+        clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))
+    })
+}
+
 struct Connection {
     stream: BufReader<TcpStream>,
     port: u16,
@@ -72,10 +92,28 @@ impl Connection {
             offset + bytes - 1
         );
         self.stream.get_mut().write_all(request.as_bytes())?;
-        let mut status = String::new();
-        self.stream.read_line(&mut status)?;
+        let status = self.answer()?;
         let is_there = status.contains(" 206 ");
         ensure!(is_there || status.contains(" 416 "), "the server says {}", status.trim());
+        Ok(is_there)
+    }
+
+    fn put(&mut self, key: &str, body: &[u8]) -> Result<()> {
+        let head = format!(
+            "PUT /{BUCKET}/{key} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: {}\r\n\r\n",
+            self.port,
+            body.len()
+        );
+        self.stream.get_mut().write_all(&[head.as_bytes(), body].concat())?;
+        let status = self.answer()?;
+        ensure!(status.contains(" 200 "), "the server says {}", status.trim());
+        Ok(())
+    }
+
+    /// Takes an answer; gives its first line.
+    fn answer(&mut self) -> Result<String> {
+        let mut status = String::new();
+        self.stream.read_line(&mut status)?;
         let mut length = None;
         loop {
             let mut line = String::new();
@@ -93,6 +131,6 @@ impl Connection {
         }
         let mut body = vec![0; length.context("an answer without a length")?];
         self.stream.read_exact(&mut body)?;
-        Ok(is_there)
+        Ok(status)
     }
 }

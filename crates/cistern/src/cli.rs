@@ -22,6 +22,7 @@ mod ls;
 mod probe;
 mod reference;
 mod resize;
+mod restore;
 mod rm;
 mod serve;
 mod set;
@@ -69,6 +70,7 @@ enum Verb {
     Warm(warm::Warm),
     Cost(cost::ShowCost),
     Rm(rm::Rm),
+    Restore(restore::Restore),
     Key(key::Key),
     Journal(journal::Journal),
     #[command(hide = true)]
@@ -108,6 +110,7 @@ impl Cli {
             Verb::Warm(verb) => verb.run(&context).await,
             Verb::Cost(verb) => verb.run(),
             Verb::Rm(verb) => verb.run(&context).await,
+            Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,
             Verb::Journal(verb) => verb.run(&context).await,
             Verb::Reference(verb) => verb.run(),

@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+pub use host::host_name;
 pub use live::SettingStatus;
 pub use open::{open_once, volume_directory, volume_disk};
 pub use signals::EndAtOnce;

@@ -146,6 +146,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         Error::ReadOnly => Errno::Perm,
         Error::Closed => Errno::Shutdown,
         Error::NotFound(_)
+        | Error::InTrash { .. }
         | Error::Exists(_)
         | Error::NotEmpty(_)
         | Error::Gone(_)

@@ -137,6 +137,13 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
             ),
         ),
         Error::NotFound(_) => (Kind::NotFound, None),
+        Error::InTrash { restorable: true, .. } => (
+            Kind::NotFound,
+            Some("`cistern restore URL` brings it back, `cistern rm URL --now` deletes it for good"),
+        ),
+        Error::InTrash { restorable: false, .. } => {
+            (Kind::NotFound, Some("if nobody goes on with that, `cistern rm URL --now` finishes it"))
+        }
         Error::Exists(_) | Error::NotEmpty(_) => (Kind::Exists, None),
         Error::Unreachable(_) => (
             Kind::Store,

@@ -28,7 +28,7 @@ pub const FIELDS: [(&str, &str); 6] = [
     ("currency", "what the numbers are in, such as `\"USD\"`; only shown"),
     ("put-per-1000", "1000 requests that write or list: `put`, `put_if_absent`, `list`, `list_dirs`"),
     ("get-per-1000", "1000 requests that read: `get`, `get_range`"),
-    ("delete-per-1000", "1000 deletions; free in most clouds"),
+    ("delete-per-1000", "1000 requests that delete: `delete`, `delete_many`; free in most clouds"),
     ("upload-per-gib", "a GiB sent to the store; free in most clouds"),
     (
         "download-per-gib",
@@ -74,7 +74,7 @@ impl Prices {
                 self.put_per_1000
             }
             StoreKind::Get | StoreKind::GetRange => self.get_per_1000,
-            StoreKind::Delete => self.delete_per_1000,
+            StoreKind::Delete | StoreKind::DeleteMany => self.delete_per_1000,
         };
         kind.requests as f64 * per_1000 / 1000.0
     }
@@ -83,7 +83,7 @@ impl Prices {
         let per_gib = match kind.kind {
             StoreKind::Put | StoreKind::PutIfAbsent => self.upload_per_gib,
             StoreKind::Get | StoreKind::GetRange => self.download_per_gib,
-            StoreKind::List | StoreKind::ListDirs | StoreKind::Delete => 0.0,
+            StoreKind::List | StoreKind::ListDirs | StoreKind::Delete | StoreKind::DeleteMany => 0.0,
         };
         kind.bytes as f64 / GIB * per_gib
     }

@@ -124,7 +124,8 @@ fn metrics() -> String {
          normal, says [observing.md](../observing.md).\n\n\
          Units are in the names: seconds and bytes. Counters (`_total`) begin with the daemon. `volume` is the\n\
          volume's name, `kind` a kind of request: of clients `read`, `write`, `flush`, `trim`, `write_zeroes`, `cache`,\n\
-         `block_status`; of the store `put`, `put_if_absent`, `get`, `get_range`, `list`, `list_dirs`, `delete`.\n\n\
+         `block_status`; of the store `put`, `put_if_absent`, `get`, `get_range`, `list`, `list_dirs`, `delete`, \
+         `delete_many`.\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|\n",
     );
     for metric in TABLE {

@@ -87,6 +87,6 @@ fn what_was_encrypted_is_never_written_in_plain() {
     assert!(keyed.contains("encrypted"), "{keyed}");
     assert_eq!(names(&home.path("tank")), [".tmp", "volume.json"], "nothing was written");
     // What is removed here on purpose may be made anew in any way.
-    home.ok(&["rm", "./tank", "--yes"]);
+    home.ok(&["rm", "./tank", "--now", "--yes"]);
     home.start(&CREATE).stop();
 }

@@ -359,55 +359,6 @@ fn systemd() {
     assert!(heard.contains("STATUS="), "{heard}");
 }
 
-/// `rm` asks, deletes everything, and forgets the journal.
-#[test]
-fn remove() {
-    let home = Home::new();
-    let daemon = home.start(&CREATE);
-    daemon.fill(1, 0, MIB);
-    daemon.stop();
-    let asked = home.fails(2, &["rm", "./tank"]);
-    assert!(asked.contains("--yes") && home.path("tank").exists(), "{asked}");
-    home.ok(&["rm", "./tank", "--yes"]);
-    assert!(!home.path("tank").exists());
-    home.fails(4, &["serve", "./tank"]);
-    home.ok(&["create", "./tank", "--size", "1G"]);
-}
-
-/// A removal that was interrupted has deleted the identity first: nothing is created on what is left, and removing
-/// again finishes it, after asking.
-#[test]
-fn remove_finishes_what_was_interrupted() {
-    let home = Home::new();
-    let daemon = home.start(&CREATE);
-    daemon.fill(1, 0, MIB);
-    daemon.stop();
-    std::fs::remove_file(home.path("tank/volume.json")).expect("removed");
-    for verb in [&["create", "./tank", "--size", "1G"][..], &["serve", "./tank", "--create", "1G"]] {
-        let refused = home.fails(11, verb);
-        assert!(refused.contains("cistern rm"), "{verb:?}: {refused}");
-    }
-    home.fails(4, &["serve", "./tank"]);
-    let asked = home.fails(2, &["rm", "./tank"]);
-    assert!(asked.contains("--yes") && home.path("tank").exists(), "{asked}");
-    home.ok(&["rm", "./tank", "--yes"]);
-    assert!(!home.path("tank").exists());
-    home.start(&CREATE).stop();
-}
-
-/// A volume whose writer crashed is not removed by mistake.
-#[test]
-fn remove_refuses_a_claimed_volume() {
-    let home = Home::new();
-    let daemon = home.start(&CREATE);
-    daemon.fill(1, 0, MIB);
-    daemon.kill();
-    let refused = home.fails(3, &["rm", "./tank", "--yes"]);
-    assert!(refused.contains("--force"), "{refused}");
-    home.ok(&["rm", "./tank", "--yes", "--force"]);
-    assert!(!home.path("tank").exists());
-}
-
 /// Commands that only speak the control protocol are bounded and get an answer to nonsense.
 #[test]
 fn the_control_socket_refuses_nonsense() {

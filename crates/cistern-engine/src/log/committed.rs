@@ -17,7 +17,7 @@ use crate::{
     log::{
         checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint},
         identity::{IDENTITY_BYTES_MAX, Identity},
-        keys,
+        keys, trash,
         walk::{Step, Walk},
         wrapping::read_wrapping,
     },
@@ -98,8 +98,19 @@ pub enum SlotContent {
     Foreign(VolumeId),
 }
 
-/// Reads and checks `volume.json`.
+/// Reads and checks `volume.json` of a volume that is not in the trash.
 pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
+    let (identity, notes) = join(read_identity_anywhere(store), trash::numbers(store)).await;
+    let identity = identity?;
+    let note = trash::note_among(store, Some(identity.volume), notes?).await?;
+    match note.and_then(|note| note.refusal()) {
+        Some(refusal) => Err(refusal),
+        None => Ok(identity),
+    }
+}
+
+/// Reads and checks `volume.json`, even of a volume in the trash.
+pub async fn read_identity_anywhere(store: &dyn Store) -> Result<Identity> {
     let read = || async {
         match store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
             Ok(body) => Identity::decode(&body),

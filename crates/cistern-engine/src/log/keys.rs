@@ -23,6 +23,8 @@ pub const HOT_PREFIX: &str = "hot/";
 
 /// Wrapped master keys.
 pub const WRAPPING_PREFIX: &str = "keys/";
+/// Notes about the trash.
+pub const TRASH_PREFIX: &str = "trash/";
 /// What a probe of the store writes; deleted at its end.
 pub const PROBE_PREFIX: &str = "probe/";
 
@@ -34,6 +36,16 @@ pub fn is_of_a_volume(key: &str) -> bool {
         || parse_checkpoint(key).is_some()
         || parse_hot(key).is_some()
         || parse_wrapping(key).is_some()
+        || parse_trash(key).is_some()
+}
+
+/// The `number`th note about the trash.
+pub fn trash(number: u64) -> String {
+    format!("{TRASH_PREFIX}{number:016x}")
+}
+
+pub fn parse_trash(key: &str) -> Option<u64> {
+    number(key.strip_prefix(TRASH_PREFIX)?)
 }
 
 /// The master key as it was wrapped for the `number`th secret.
@@ -129,6 +141,8 @@ mod tests {
             prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));
             prop_assert_eq!(parse_wrapping(&wrapping(a)), Some(a));
             prop_assert_eq!(wrapping(a).cmp(&wrapping(b)), a.cmp(&b));
+            prop_assert_eq!(parse_trash(&trash(a)), Some(a));
+            prop_assert_eq!(trash(a).cmp(&trash(b)), a.cmp(&b));
             let (one, two) = (hot(Epoch(a), b), hot(Epoch(c), d));
             prop_assert_eq!(parse_hot(&one), Some((Epoch(a), b)));
             prop_assert_eq!(one.cmp(&two), (a, b).cmp(&(c, d)));

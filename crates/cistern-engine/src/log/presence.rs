@@ -2,10 +2,10 @@
 //!
 //! A put says neither. A bucket that was deleted and made again, empty, takes every put; and so does a slot whose segment
 //! counted, was cleaned and deleted: a copy of this writer that slept meanwhile would call committed what nobody will
-//! ever read (docs/design/engine.md, "Emptied slots"). So a writer looks: before it sends anything when it has not looked for
-//! a third of the grace, and before it counts anything as committed that was answered later than two thirds after the last
-//! look; whenever there was trouble; and whenever somebody is to hear that everything is in the store. Where all
-//! goes well that is three small requests a third of the grace while something is written.
+//! ever read (docs/design/engine.md, "Emptied slots"). So a writer looks, also into the trash: before it sends anything when it
+//! has not looked for a third of the grace, and before it counts anything as committed that was answered later than two thirds
+//! after the last look; whenever there was trouble; and whenever somebody is to hear that everything is in the store. Where
+//! all goes well that is four small requests a third of the grace while something is written.
 //!
 //! Decides nothing about the order of the log.
 
@@ -23,6 +23,7 @@ use crate::{
         committed::checkpoint_names,
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
+        trash::read_note,
     },
     store::{Failures, SharedStore, StoreError, Stores},
     units::{Epoch, Seq, VolumeId},
@@ -138,6 +139,7 @@ impl Presence {
     async fn look(&self) -> Result<Confirmed> {
         let confirmed = Confirmed { at: self.env.now(), doubts: self.doubts() };
         self.is_the_same_volume().await?;
+        self.refuse_trash().await?;
         self.nobody_went_on().await?; // before what they deleted is missed
         self.newest_is_there().await?;
         Ok(confirmed)
@@ -198,6 +200,19 @@ impl Presence {
             if self.newest.load(Ordering::Relaxed) == newest {
                 return Err(Error::Gone(format!("{key}, which was there, is not there any more")));
             }
+        }
+    }
+
+    /// Somebody may have put the volume into the trash all the same.
+    async fn refuse_trash(&self) -> Result<()> {
+        match read_note(self.store.as_ref(), Some(self.volume)).await {
+            Ok(note) => match note.and_then(|note| note.refusal()) {
+                Some(refusal) => Err(Error::Gone(refusal.to_string())),
+                None => Ok(()),
+            },
+            // No proof either.
+            Err(Error::Corrupt { .. } | Error::Version { .. }) => Ok(()),
+            Err(e) => Err(e),
         }
     }
 }

@@ -19,7 +19,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::{
     GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     client::{HttpError, HttpErrorKind},
@@ -28,7 +28,7 @@ use object_store::{
 };
 
 use super::{
-    Listed, Put, Store, StoreError, StoreResult,
+    Listed, Put, Store, StoreError, StoreResult, Undeleted,
     key::{check_dir, check_key, check_prefix},
     memory::too_long,
 };
@@ -51,6 +51,8 @@ const LIMIT_BASE: Duration = Duration::from_secs(30);
 const LINK_BYTES_PER_S: u64 = 64 << 10;
 /// Keys of one page of a listing: what the clouds give at most.
 const PAGE_KEYS_MAX: usize = 1000;
+/// Objects of one bulk delete: what S3 takes at most.
+const BULK_KEYS_MAX: usize = 1000;
 /// Names that one listing of directories may give.
 const DIRS_MAX: usize = 100_000;
 /// Bodies from this size on are sent from a thread that may be busy: signing hashes them, which
@@ -70,6 +72,8 @@ pub struct CloudStore {
 struct Inner {
     env: Env,
     library: Box<dyn Library>,
+    /// The same store, whose deletions go in bulk; where there are such.
+    bulk: Option<Box<dyn Library>>,
     /// Empty, or ends in `/`.
     root: String,
     url: String,
@@ -99,13 +103,23 @@ impl Inner {
         bytes: u64,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T, Sorted> {
+        self.ask_watched(asked, bytes, request).await.map(|(out, _)| out)
+    }
+
+    /// The same; gives what was seen beneath the library too.
+    async fn ask_watched<T>(
+        &self,
+        asked: Asked<'_>,
+        bytes: u64,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<(T, Option<Answer>), Sorted> {
         let before = self.in_flight.fetch_add(bytes, Relaxed);
         let _counted = InFlight(&self.in_flight, bytes);
         let limit = LIMIT_BASE + Duration::from_secs(before.saturating_add(bytes) / LINK_BYTES_PER_S);
         let sent = self.standstill.sent();
         match self.env.timeout(limit, watched(request)).await {
-            Some((Ok(out), answer)) => match self.stood_still(&sent, answer) {
-                None => Ok(out),
+            Some((Ok(out), answer)) => match self.stood_still(&sent, answer.as_ref()) {
+                None => Ok((out, answer)),
                 Some(still) => Err(StoreError::Unreachable(format!(
                     "{asked}: this machine stood still for {} s, by the store's clock",
                     still.as_secs()
@@ -119,9 +133,13 @@ impl Inner {
         }
     }
 
-    fn stood_still(&self, sent: &Sent, answer: Option<Answer>) -> Option<Duration> {
-        let Some(Answer::Fine { date_s: Some(date_s) }) = answer else { return None };
-        self.standstill.answered(sent, date_s, self.env.now())
+    fn stood_still(&self, sent: &Sent, answer: Option<&Answer>) -> Option<Duration> {
+        let Some(Answer::Fine { date_s: Some(date_s) } | Answer::Deletion { date_s: Some(date_s), .. }) =
+            answer
+        else {
+            return None;
+        };
+        self.standstill.answered(sent, *date_s, self.env.now())
     }
 
     async fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {
@@ -144,6 +162,29 @@ impl Inner {
             collect(got, bytes_max).await
         };
         self.ask(asked, bytes_max, request).await?.map_err(|bytes| too_long(key, bytes, bytes_max).into())
+    }
+
+    /// Deletes in bulk.
+    async fn delete_many(&self, bulk: &dyn Library, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
+        assert!(keys.len() <= BULK_KEYS_MAX, "one request, whose answer is looked at");
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let paths = keys.iter().map(|key| self.path(key)).collect::<StoreResult<Vec<_>>>()?;
+        let bytes = paths.iter().map(|path| path.as_ref().len() as u64).sum();
+        let request = async {
+            let mut done = bulk.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
+            while done.try_next().await?.is_some() {}
+            Ok(())
+        };
+        let asked = Asked { what: "POST", key: "?delete", condition: false };
+        let ((), answer) =
+            self.ask_watched(asked, bytes, request).await.map_err(|sorted| match sorted.into() {
+                StoreError::NotFound(_) => StoreError::Refused(format!("{asked}: 404")),
+                other => other,
+            })?;
+        match answer {
+            Some(Answer::Deletion { faults, .. }) => sort::undeleted(asked, keys, &self.root, faults),
+            _ => Err(StoreError::Refused(format!("{asked}: not the answer to a deletion"))),
+        }
     }
 
     async fn page(&self, prefix: &str, options: PaginatedListOptions) -> StoreResult<Page> {
@@ -304,6 +345,20 @@ impl Store for CloudStore {
             Err(StoreError::NotFound(_)) => Ok(()),
             done => done,
         }
+    }
+
+    fn deletes_at_once(&self) -> usize {
+        self.inner.bulk.as_ref().map_or(1, |_| BULK_KEYS_MAX)
+    }
+
+    async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
+        let Some(bulk) = &self.inner.bulk else {
+            let done = stream::iter(keys).then(|key| async move {
+                self.delete(key).await.err().map(|why| Undeleted { key: key.clone(), why })
+            });
+            return Ok(done.filter_map(std::future::ready).collect().await);
+        };
+        self.inner.delete_many(bulk.as_ref(), keys).await
     }
 
     fn url(&self) -> String {

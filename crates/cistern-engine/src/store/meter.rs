@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult};
+use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 use crate::{
     env::Env,
     stats::{Latencies, LatencyStats},
@@ -35,11 +35,12 @@ pub enum StoreKind {
     List,
     ListDirs,
     Delete,
+    DeleteMany,
 }
 
 impl StoreKind {
     /// Every kind, in the order of the discriminants.
-    pub const ALL: [StoreKind; 7] = [
+    pub const ALL: [StoreKind; 8] = [
         StoreKind::Put,
         StoreKind::PutIfAbsent,
         StoreKind::Get,
@@ -47,6 +48,7 @@ impl StoreKind {
         StoreKind::List,
         StoreKind::ListDirs,
         StoreKind::Delete,
+        StoreKind::DeleteMany,
     ];
 
     /// The name in metrics and in JSON.
@@ -59,6 +61,7 @@ impl StoreKind {
             StoreKind::List => "list",
             StoreKind::ListDirs => "list_dirs",
             StoreKind::Delete => "delete",
+            StoreKind::DeleteMany => "delete_many",
         }
     }
 }
@@ -176,6 +179,12 @@ impl Meter {
         }
     }
 
+    fn note_error(&self, kind: StoreKind, e: &StoreError) {
+        self.kinds[kind as usize].errors.fetch_add(1, Relaxed);
+        let error = ErrorAt { text: e.to_string(), at: self.env.now(), wall_ms: self.env.wall_ms() };
+        *self.last_error.lock().expect("nothing panics while it holds the error") = Some(error);
+    }
+
     async fn count<T>(
         &self,
         kind: StoreKind,
@@ -190,11 +199,7 @@ impl Meter {
         match &answer {
             Ok(out) => _ = counters.bytes.fetch_add(bytes(out) as u64, Relaxed),
             Err(StoreError::NotFound(_)) => {}
-            Err(e) => {
-                counters.errors.fetch_add(1, Relaxed);
-                let error = ErrorAt { text: e.to_string(), at: self.env.now(), wall_ms: self.env.wall_ms() };
-                *self.last_error.lock().expect("nothing panics while it holds the error") = Some(error);
-            }
+            Err(e) => self.note_error(kind, e),
         }
         // After the error: whoever sees that the store is away sees why.
         self.note_reached(!matches!(answer, Err(StoreError::Unreachable(_))));
@@ -245,6 +250,16 @@ impl Store for Meter {
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.count(StoreKind::Delete, self.inner.delete(key), |()| 0).await
+    }
+    fn deletes_at_once(&self) -> usize {
+        self.inner.deletes_at_once()
+    }
+    async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
+        let undeleted = self.count(StoreKind::DeleteMany, self.inner.delete_many(keys), |_| 0).await?;
+        if let Some(first) = undeleted.first() {
+            self.note_error(StoreKind::DeleteMany, &first.why);
+        }
+        Ok(undeleted)
     }
     fn url(&self) -> String {
         self.inner.url()

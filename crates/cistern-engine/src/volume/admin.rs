@@ -135,13 +135,20 @@ pub async fn remove(
                 return Err(e);
             }
         }
+        Err(e @ Error::InTrash { .. }) => return Err(e), // see `trash::delete`
         Err(e) if !force => return Err(e),
         Err(_) => {}
     }
     gc::remove_volume(store, progress).await
 }
 
-async fn refuse_if_held(env: &Env, store: &SharedStore, identity: &Identity, key: &KeySource) -> Result<()> {
+/// Refuses while a volume is claimed.
+pub(super) async fn refuse_if_held(
+    env: &Env,
+    store: &SharedStore,
+    identity: &Identity,
+    key: &KeySource,
+) -> Result<()> {
     let keys = VolumeKeys::unlock(env, store.as_ref(), identity, key).await?;
     let walk = read_committed(store.as_ref(), &keys, identity.size_bytes).await?.walk;
     match walk.claim {

@@ -96,7 +96,7 @@ async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
             "{url} is not empty: {found} was left by a volume that was removed. Removing it again cleans up: \
              `cistern rm {url}`"
         ))),
-        Err(Error::Unreachable(why)) => Err(Error::Unreachable(why)),
+        Err(e @ (Error::Unreachable(_) | Error::InTrash { .. })) => Err(e),
         _ => Err(Error::Exists(format!("volume {url}"))),
     }
 }

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use crate::{
     cli::{Context, probe},
     config::KeySettings,
-    failure::{Failure, Outcome},
+    failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, volume_url},
     quantity::ByteSize,
     secret, terminal,
@@ -143,6 +143,7 @@ async fn fill(
     match admin::info(env, &open.store, &KeySource::None).await {
         Err(Error::NotFound(_)) => {}
         Ok(_) => return Err(volume.explain(Error::Exists(volume.name.clone()))),
+        Err(e @ Error::InTrash { .. }) => return Err(Failure { kind: Kind::Exists, ..volume.explain(e) }),
         Err(other) => return Err(volume.explain(other)),
     }
     if probing == Probing::Always || volume.url.path().is_none() {

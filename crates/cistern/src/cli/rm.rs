@@ -1,37 +1,70 @@
-//! `cistern rm`: delete a volume from its store.
+//! `cistern rm`: put a volume into the trash, or delete it from its store.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
-use cistern_engine::{Error, codec::KeySource, store::remove_store, units::VolumeId, volume::admin};
+use cistern_engine::{
+    Error,
+    codec::KeySource,
+    store::{StoreUrl, remove_store},
+    units::{VolumeId, utc},
+    volume::{
+        admin,
+        trash::{self, InTrash, Removal},
+    },
+};
 use clap::Args;
 
 use crate::{
     cli::Context,
     config::{KeySettings, StateSettings},
     control,
-    daemon::volume_disk,
+    daemon::{host_name, volume_disk},
     failure::{Failure, Kind, Outcome},
     known::Known,
-    place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, volume_url},
+    place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, place_url, volume_url},
+    quantity::Span,
     secret, terminal,
 };
 
-/// Delete a volume and everything it has in the store, for good
+mod expired;
+
+/// How long a volume stays in the trash where nothing else is said.
+const KEEP: &str = "24h";
+/// The longest that can be asked for: a century.
+const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Put a volume into the trash, or delete it for good
 ///
-/// Asks for the volume's name on a terminal. Refuses while the volume is served or claimed. Also finishes a removal
-/// that was interrupted, and clears what came late of a volume that was removed.
+/// In the trash everything stays in the store as it is, at its price, and nothing opens the volume. `cistern restore`
+/// brings it back, `cistern ls --trash` lists what is there. When its time is over nothing deletes it by itself:
+/// that is what `cistern rm --expired PLACE` is for, from a timer for example. Until then it can be restored.
+///
+/// Refuses while the volume is served or claimed. With --now it is deleted at once, after asking for its name on a
+/// terminal; that also finishes a deletion that was interrupted. What a removed volume left is deleted either way.
 #[derive(Args)]
 pub struct Rm {
-    /// URL of the volume
-    #[arg(value_name = "URL", value_parser = volume_url)]
-    volume: VolumeUrl,
+    /// URL of the volume; with --expired of a place, like s3://bucket/ or /srv/volumes
+    #[arg(value_name = "URL", value_parser = place_url)]
+    url: StoreUrl,
+
+    /// How long it can be restored at least, by the clock of this host. Given again, the time begins anew
+    #[arg(long, value_name = "TIME", default_value = KEEP)]
+    keep: Span,
+
+    /// Delete it for good, at once
+    #[arg(long, conflicts_with_all = ["keep", "expired"])]
+    now: bool,
+
+    /// Delete for good every volume in this place whose time in the trash is over
+    #[arg(long, conflicts_with = "keep")]
+    expired: bool,
 
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
 
-    /// Delete even though the volume is claimed or damaged
-    #[arg(long)]
+    /// Remove it even though it is claimed or, with --now, damaged
+    #[arg(long, conflicts_with = "expired")]
     force: bool,
 
     #[command(flatten)]
@@ -41,46 +74,113 @@ pub struct Rm {
     key: KeySettings,
 }
 
+/// What lies at a URL.
+enum There {
+    Volume(VolumeId),
+    InTrash(InTrash),
+    /// No identity, or a damaged one.
+    Remains(&'static str),
+}
+
 impl Rm {
     pub async fn run(self, context: &Context) -> Outcome {
         let state_dir = self.state.clone().resolve(&context.file)?;
-        let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
-        let url = &self.volume.url;
-        let (id, warning) = match admin::info(&context.env, &open.store, &KeySource::None).await {
-            Ok(info) => (Some(info.volume), format!("This deletes {url} and all its data, for good.")),
-            Err(Error::NotFound(_)) if self.force || is_half_removed(&open).await? => (
-                None,
-                format!("{url} has no identity any more. This deletes what is left of the volume, for good."),
-            ),
-            Err(_) if self.force => (None, format!("This deletes {url} and all its data, for good.")),
-            Err(e) => return Err(self.volume.explain(e)),
-        };
-        self.refuse_if_served(&state_dir, id).await?;
-        terminal::confirm(&warning, &self.volume.name, self.yes)?;
-        self.remove(context, &open).await?;
-        if let Some(id) = id {
-            forget_journal(&state_dir, id).await;
+        if self.expired {
+            return expired::delete(context, &self.url, &state_dir, self.yes).await;
         }
-        Known::of(&state_dir).forget(&self.volume.url)?;
-        terminal::say(format!("removed {}", self.volume.url))
+        let volume = volume_url(&self.url.to_string()).map_err(Failure::usage)?;
+        let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
+        let there = self.look(context, &volume, &open).await?;
+        self.refuse_if_served(&volume, &state_dir, there.id()).await?;
+        match there {
+            There::Volume(_) if !self.now => self.put_into_trash(context, &volume, &open).await,
+            There::InTrash(found) if !self.now && !found.deleting => {
+                self.put_into_trash(context, &volume, &open).await
+            }
+            there => self.delete(context, &volume, &open, there, &state_dir).await,
+        }
     }
 
-    async fn refuse_if_served(&self, state_dir: &Path, id: Option<VolumeId>) -> Outcome {
-        let wanted = id.map_or_else(|| self.volume.url.to_string(), |id| id.to_string());
+    async fn look(&self, context: &Context, volume: &VolumeUrl, open: &OpenStore) -> Outcome<There> {
+        match trash::look(&open.store).await {
+            Ok(Some(found)) => return Ok(There::InTrash(found)),
+            Ok(None) | Err(Error::NotFound(_)) => {}
+            Err(_) if self.now && self.force => return Ok(There::Remains("")),
+            Err(e) => return Err(volume.explain(e)),
+        }
+        match admin::info(&context.env, &open.store, &KeySource::None).await {
+            Ok(info) => Ok(There::Volume(info.volume)),
+            Err(Error::NotFound(_)) if self.force || admin::is_half_removed(&open.store).await? => {
+                Ok(There::Remains(" has no identity any more"))
+            }
+            Err(_) if self.now && self.force => Ok(There::Remains("")),
+            Err(e) => Err(volume.explain(e)),
+        }
+    }
+
+    async fn put_into_trash(&self, context: &Context, volume: &VolumeUrl, open: &OpenStore) -> Outcome {
+        if self.keep.0.is_zero() || self.keep.0 > KEEP_MAX {
+            let failure = Failure::usage(format!("a volume cannot be kept in the trash for {}", self.keep));
+            return Err(failure.hint("--keep takes up to a century, like 7d; --now deletes it at once"));
+        }
+        let removal = Removal { keep: self.keep.0, force: self.force, host: host_name() };
+        let key = self.key.clone().or(&context.file);
+        let removed = secret::unlocking(&key, &volume.name, |key| {
+            let (env, store, removal) = (&context.env, &open.store, removal.clone());
+            async move { trash::remove(env, store, &key, removal).await }
+        });
+        let (found, _) = removed.await.map_err(|failure| match failure.kind {
+            Kind::InUse => {
+                failure.hint("--force removes it even so; whoever writes to it then stops with errors")
+            }
+            _ => failure.context(&volume.url),
+        })?;
+        let (url, until) = (&volume.url, utc(found.until_ms));
+        terminal::say(format!("{url} is in the trash, until {until} at least"))?;
+        terminal::say(format!("back:    cistern restore {url}"))
+    }
+
+    async fn delete(
+        &self,
+        context: &Context,
+        volume: &VolumeUrl,
+        open: &OpenStore,
+        there: There,
+        state_dir: &Path,
+    ) -> Outcome {
+        let url = &volume.url;
+        let warning = match &there {
+            There::Volume(_) => format!("This deletes {url} and all its data, for good."),
+            There::InTrash(_) => {
+                format!("{url} is in the trash. This deletes it and all its data, for good.")
+            }
+            There::Remains(why) => format!("{url}{why}. This deletes what is left of the volume, for good."),
+        };
+        terminal::confirm(&warning, &volume.name, self.yes)?;
+        match &there {
+            There::InTrash(_) => delete_from_trash(context, volume, open, false).await?,
+            _ => self.remove(context, volume, open).await?,
+        }
+        forget(context, volume, there.id(), state_dir).await?;
+        terminal::say(format!("removed {url}"))
+    }
+
+    async fn refuse_if_served(&self, volume: &VolumeUrl, state_dir: &Path, id: Option<VolumeId>) -> Outcome {
+        let wanted = id.map_or_else(|| volume.url.to_string(), |id| id.to_string());
         match control::serving(state_dir, &wanted).await? {
             None => Ok(()),
             Some(_) => {
-                let failure = Failure::new(Kind::InUse, format!("{} is being served", self.volume.url));
+                let failure = Failure::new(Kind::InUse, format!("{} is being served", volume.url));
                 Err(failure.hint("stop its daemon first; `cistern status` shows which one it is"))
             }
         }
     }
 
-    async fn remove(&self, context: &Context, open: &OpenStore) -> Outcome {
+    async fn remove(&self, context: &Context, volume: &VolumeUrl, open: &OpenStore) -> Outcome {
         let progress = terminal::Progress::counting("objects");
         let show = |done, of| progress.set(done, of);
         let key = self.key.clone().or(&context.file);
-        let removed = secret::unlocking(&key, &self.volume.name, |key| {
+        let removed = secret::unlocking(&key, &volume.name, |key| {
             let (env, store, show) = (&context.env, &open.store, &show);
             async move {
                 match admin::remove(env, store, &key, self.force, show).await {
@@ -90,19 +190,45 @@ impl Rm {
                 }
             }
         });
-        removed.await.map_err(|failure| match failure.kind {
+        removed.await.map(|_| ()).map_err(|failure| match failure.kind {
             Kind::InUse => {
                 failure.hint("--force deletes it even so; whoever writes to it then stops with errors")
             }
-            _ => failure.context(&self.volume.url),
-        })?;
-        remove_store(&self.volume.url, &context.env).await.map_err(|e| self.volume.explain(e))
+            _ => failure.context(&volume.url),
+        })
     }
 }
 
-/// Whether something is left of a volume without identity.
-async fn is_half_removed(open: &OpenStore) -> Outcome<bool> {
-    Ok(admin::is_half_removed(&open.store).await?)
+impl There {
+    fn id(&self) -> Option<VolumeId> {
+        match self {
+            There::Volume(id) => Some(*id),
+            There::InTrash(found) => Some(found.volume),
+            There::Remains(_) => None,
+        }
+    }
+}
+
+/// Deletes everything of a volume that is in the trash.
+async fn delete_from_trash(
+    context: &Context,
+    volume: &VolumeUrl,
+    open: &OpenStore,
+    only_if_over: bool,
+) -> Outcome {
+    let progress = terminal::Progress::counting("objects");
+    let show = |done, of| progress.set(done, of);
+    let deleted = trash::delete(&context.env, &open.store, &host_name(), only_if_over, &show).await;
+    deleted.map_err(|e| volume.explain(e))
+}
+
+/// What is left to do once all objects are gone: the directory, and what this host knows of the volume.
+async fn forget(context: &Context, volume: &VolumeUrl, id: Option<VolumeId>, state_dir: &Path) -> Outcome {
+    remove_store(&volume.url, &context.env).await.map_err(|e| volume.explain(e))?;
+    if let Some(id) = id {
+        forget_journal(state_dir, id).await;
+    }
+    Known::of(state_dir).forget(&volume.url)
 }
 
 /// The journal of a volume that is gone is of no use; one that cannot be removed does no harm.

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     env::Env,
-    store::{Listed, Meter, Put, SharedStore, Store, StoreError, StoreResult},
+    store::{Listed, Meter, Put, SharedStore, Store, StoreError, StoreResult, Undeleted},
     units::utc,
 };
 
@@ -110,6 +110,12 @@ impl Store for Silence {
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.watched(self.inner.delete(key)).await
+    }
+    fn deletes_at_once(&self) -> usize {
+        self.inner.deletes_at_once()
+    }
+    async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
+        self.watched(self.inner.delete_many(keys)).await
     }
     fn url(&self) -> String {
         self.inner.url()

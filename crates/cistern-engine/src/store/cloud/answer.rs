@@ -33,6 +33,8 @@ pub(super) enum Answer {
         /// When it was, by the server's clock: seconds since 1970, if it said so.
         date_s: Option<i64>,
     },
+    /// Success of a bulk delete, but for these.
+    Deletion { date_s: Option<i64>, faults: Vec<DeleteFault> },
     /// An answer with another status.
     Status {
         status: u16,
@@ -43,9 +45,9 @@ pub(super) enum Answer {
         /// The body is a page for browsers: something between us and the store answered.
         html: bool,
     },
-    /// A listing longer than any of ours can be.
+    /// A document longer than any of ours can be.
     TooLong,
-    /// Success where a listing was asked for, and something else in the body. The library would
+    /// Success where a document was asked for, and something else in the body. The library would
     /// read a web page as an empty listing.
     NoListing,
     /// No answer: what failed, and at which host.
@@ -53,6 +55,22 @@ pub(super) enum Answer {
     /// The host speaks TLS where it was asked in the clear, or the other way round.
     OtherScheme { host: String, tls_there: bool },
 }
+
+/// What S3 and GCS, and Azure, call a listing.
+const LISTINGS: &[&str] = &["ListBucketResult", "EnumerationResults"];
+
+/// An object that a bulk delete did not delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DeleteFault {
+    /// With the prefix of the store.
+    pub key: String,
+    pub code: String,
+    pub message: String,
+}
+
+/// What the library gets for the answer to a bulk delete: it would take a key that it did not ask about for a
+/// reason to panic.
+const DELETED: &[u8] = b"<DeleteResult><Deleted><Key>-</Key></Deleted></DeleteResult>";
 
 tokio::task_local! {
     static ANSWER: Cell<Option<Answer>>;
@@ -92,16 +110,19 @@ impl HttpService for Watch {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let query = request.uri().query().unwrap_or_default();
         let lists = query.contains("list-type=2") || query.contains("comp=list");
+        let deletes = request.method().as_str() == "POST" && query == "delete";
         let outcome = self.client.execute(request).await;
         if outcome.is_ok() {
             self.answered.store(true, Relaxed);
         }
         match outcome {
             Ok(response) if response.status().is_success() => {
-                note(Answer::Fine { date_s: date_s(&response) });
-                match lists {
-                    true => bounded_page(response).await,
-                    false => Ok(response),
+                let date_s = date_s(&response);
+                note(Answer::Fine { date_s });
+                match (lists, deletes) {
+                    (true, _) => bounded_page(response).await,
+                    (_, true) => deletion(response, date_s).await,
+                    _ => Ok(response),
                 }
             }
             Ok(response) => Ok(failed(response).await),
@@ -123,23 +144,49 @@ fn date_s(response: &HttpResponse) -> Option<i64> {
 
 async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
+    let body = document(body, LISTINGS).await?;
+    Ok(HttpResponse::from_parts(parts, body.into()))
+}
+
+/// Notes what a bulk delete did not delete.
+async fn deletion(response: HttpResponse, date_s: Option<i64>) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = response.into_parts();
+    let body = document(body, &["DeleteResult"]).await?;
+    let faults = delete_faults(&String::from_utf8_lossy(&body));
+    note(Answer::Deletion { date_s, faults });
+    Ok(HttpResponse::from_parts(parts, Bytes::from_static(DELETED).into()))
+}
+
+fn delete_faults(xml: &str) -> Vec<DeleteFault> {
+    let errors = xml.split("<Error>").skip(1).filter_map(|rest| rest.split("</Error>").next());
+    let text = |error, name| element(error, name).unwrap_or_default().to_owned();
+    let fault = |error| DeleteFault {
+        key: text(error, "Key"),
+        code: text(error, "Code"),
+        message: text(error, "Message").chars().take(200).collect(),
+    };
+    errors.map(fault).collect()
+}
+
+/// The body of an answer, which is a document with one of these elements as a whole.
+async fn document(body: HttpResponseBody, known: &[&str]) -> Result<Bytes, HttpError> {
     let (body, whole) = read_bounded(body, PAGE_BYTES_MAX).await?;
     let fault = |kind, why| Err(HttpError::new(kind, io::Error::other(why)));
     if !whole {
         note(Answer::TooLong);
-        return fault(HttpErrorKind::Decode, "a listing without end");
+        return fault(HttpErrorKind::Decode, "an answer without end");
     }
-    match listing(&String::from_utf8_lossy(&body)) {
-        Listing::Whole => Ok(HttpResponse::from_parts(parts, body.into())),
-        Listing::Cut => fault(HttpErrorKind::Interrupted, "half a listing"),
+    match listing(&String::from_utf8_lossy(&body), known) {
+        Listing::Whole => Ok(body),
+        Listing::Cut => fault(HttpErrorKind::Interrupted, "half an answer"),
         Listing::None => {
             note(Answer::NoListing);
-            fault(HttpErrorKind::Decode, "no listing")
+            fault(HttpErrorKind::Decode, "another answer")
         }
     }
 }
 
-/// What the body of an answer to a listing is.
+/// What the body of an answer is that is to be a document.
 #[derive(Debug, PartialEq, Eq)]
 enum Listing {
     Whole,
@@ -147,15 +194,19 @@ enum Listing {
     None,
 }
 
-/// Looks for the document's element: `ListBucketResult` of S3 and GCS, `EnumerationResults` of
-/// Azure.
-fn listing(xml: &str) -> Listing {
-    let known = ["ListBucketResult", "EnumerationResults"];
+/// Looks for the document's element, one of those that are known.
+fn listing(xml: &str, known: &[&str]) -> Listing {
     match known.iter().find(|name| xml.contains(&format!("<{name}"))) {
-        Some(name) if xml.trim_end().ends_with(&format!("</{name}>")) => Listing::Whole,
+        Some(name) if is_closed(xml.trim_end(), name) => Listing::Whole,
         Some(_) => Listing::Cut,
         None => Listing::None,
     }
+}
+
+/// Whether a document ends with the end of this element, which may be empty.
+fn is_closed(xml: &str, name: &str) -> bool {
+    let is_empty = || xml.rfind('<').is_some_and(|at| xml[at + 1..].starts_with(name));
+    xml.ends_with(&format!("</{name}>")) || (xml.ends_with("/>") && is_empty())
 }
 
 /// Notes a failure with the reason in its body, and replaces the body by nothing.
@@ -256,11 +307,11 @@ mod tests {
             assert_eq!(element(other, "Code"), None, "{other}");
         }
         assert_eq!(
-            listing("\u{feff}<?xml?><EnumerationResults x=\"y\"></EnumerationResults>\n"),
+            listing("\u{feff}<?xml?><EnumerationResults x=\"y\"></EnumerationResults>\n", LISTINGS),
             Listing::Whole
         );
-        assert_eq!(listing("<ListBucketResult><Name>b</Name>"), Listing::Cut);
-        assert_eq!(listing("<html>please log in</html>"), Listing::None);
+        assert_eq!(listing("<ListBucketResult><Name>b</Name>", LISTINGS), Listing::Cut);
+        assert_eq!(listing("<html>please log in</html>", LISTINGS), Listing::None);
         assert!(is_html(" \n<!DOCTYPE html><p>"));
         assert!(!is_html(s3));
     }

@@ -1,13 +1,13 @@
 //! Builds a client library's store from a URL and the environment's variables.
 //!
 //! Credentials come from the usual variables of each cloud, never from a URL. Retries of the
-//! library are off, payloads are signed (so that the server checks what it received), deletes go
-//! one by one (bulk deletes are not known everywhere), and every exchange passes through `Watch`.
+//! library are off, payloads are signed (so that the server checks what it received), a single delete is a plain
+//! DELETE (bulk deletes are not known everywhere), and every exchange passes through `Watch`.
 
 use std::{
     collections::BTreeMap,
     str::FromStr,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -83,10 +83,10 @@ impl std::fmt::Debug for Variables {
 impl CloudStore {
     /// Prepares a store; sends nothing. `Refused` when the variables cannot work.
     pub fn open(url: &StoreUrl, variables: &Variables, env: &Env) -> StoreResult<CloudStore> {
-        let library = match url.place() {
+        let (library, bulk) = match url.place() {
             Place::S3 { bucket } => s3(bucket, variables)?,
-            Place::Google { bucket } => google(bucket, variables)?,
-            Place::Azure { container } => azure(container, variables)?,
+            Place::Google { bucket } => (google(bucket, variables)?, None),
+            Place::Azure { container } => (azure(container, variables)?, None),
             Place::Directory => return Err(StoreError::Refused(format!("{url} is not in a cloud"))),
         };
         let root = url.root();
@@ -94,6 +94,7 @@ impl CloudStore {
         let inner = Inner {
             env: env.clone(),
             library,
+            bulk,
             root,
             url: url.to_string(),
             in_flight: AtomicU64::new(0),
@@ -103,7 +104,10 @@ impl CloudStore {
     }
 }
 
-fn s3(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
+/// The store for single requests, and the one for bulk deletes: the library knows only one way of deleting in each.
+type WithBulk = (Box<dyn Library>, Option<Box<dyn Library>>);
+
+fn s3(bucket: &str, variables: &Variables) -> StoreResult<WithBulk> {
     let endpoint = variables.get("AWS_ENDPOINT_URL_S3").or(variables.get("AWS_ENDPOINT_URL"));
     if let Some(endpoint) = endpoint {
         check_endpoint("AWS_ENDPOINT_URL", endpoint)?;
@@ -122,11 +126,15 @@ fn s3(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
     let builder = builder
         .with_bucket_name(bucket)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_disable_bulk_delete(true)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector);
-    finish(builder.build())
+        .with_http_connector(Connector::default());
+    let single = match builder.clone().with_disable_bulk_delete(true).build() {
+        Ok(single) => single,
+        Err(e) => return Err(StoreError::Refused(root_cause(&e))),
+    };
+    let bulk = builder.with_disable_bulk_delete(false).with_credentials(single.credentials().clone());
+    Ok((Box::new(single), Some(finish(bulk.build())?)))
 }
 
 fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
@@ -141,7 +149,7 @@ fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> 
         .with_bucket_name(bucket)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector);
+        .with_http_connector(Connector::default());
     finish(builder.build())
 }
 
@@ -159,7 +167,7 @@ fn azure(container: &str, variables: &Variables) -> StoreResult<Box<dyn Library>
         .with_container_name(container)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector);
+        .with_http_connector(Connector::default());
     finish(builder.build())
 }
 
@@ -187,11 +195,27 @@ fn no_retries() -> RetryConfig {
 /// Makes HTTP clients that notice dead connections and whose outcomes are noted. Connections belong to the runtime
 /// on which the store was opened: a request may come from the thread of an NBD connection, which can end while
 /// its HTTP connection is used again by others.
-#[derive(Debug)]
-struct Connector;
+#[derive(Debug, Default)]
+struct Connector {
+    /// One for everything that is built with this connector: its connections are used by all.
+    client: OnceLock<HttpClient>,
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = match self.client.get() {
+            Some(client) => client.clone(),
+            None => {
+                let made = Self::make()?;
+                self.client.get_or_init(|| made).clone()
+            }
+        };
+        Ok(HttpClient::new(Watch::new(client)))
+    }
+}
+
+impl Connector {
+    fn make() -> object_store::Result<HttpClient> {
         let client = reqwest::Client::builder()
             .user_agent(concat!("cistern/", env!("CARGO_PKG_VERSION")))
             .http1_only()
@@ -205,6 +229,6 @@ impl HttpConnector for Connector {
             .build()
             .map_err(|e| object_store::Error::Generic { store: "HTTP client", source: Box::new(e) })?;
         let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
-        Ok(HttpClient::new(Watch::new(HttpClient::new(spawned))))
+        Ok(HttpClient::new(spawned))
     }
 }

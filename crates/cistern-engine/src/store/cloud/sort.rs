@@ -1,13 +1,13 @@
 //! Sorts a failed request by recourse: gone, later, or never. A pure function of what was asked
 //! and what was answered.
 
-use std::{error::Error, fmt};
+use std::{collections::HashSet, error::Error, fmt};
 
 use object_store::client::HttpError;
 
 use super::{
-    StoreError,
-    answer::{Answer, root_cause},
+    StoreError, StoreResult, Undeleted,
+    answer::{Answer, DeleteFault, root_cause},
 };
 
 /// What a request wanted, for decisions and messages.
@@ -58,6 +58,9 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
             return by_status(asked, status, &code, &message, html);
         }
         // Inside a batch answer, as Azure gives it for deletes.
+        Some(Answer::Deletion { .. }) => {
+            StoreError::Refused(format!("{asked}: not the answer to a deletion ({})", root_cause(e)))
+        }
         Some(Answer::Fine { .. }) if matches!(e, object_store::Error::NotFound { .. }) => {
             StoreError::NotFound(asked.key.to_owned())
         }
@@ -90,6 +93,36 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
         None => StoreError::Refused(format!("{asked}: {}", root_cause(e))),
     };
     sorted.into()
+}
+
+/// Sorts what a bulk delete says that it did not delete.
+///
+/// # Errors
+/// `Refused` when it speaks of what it was not asked to delete: nobody knows then what it did.
+pub(super) fn undeleted(
+    asked: Asked<'_>,
+    keys: &[String],
+    root: &str,
+    faults: Vec<DeleteFault>,
+) -> StoreResult<Vec<Undeleted>> {
+    let known: HashSet<&str> = keys.iter().map(String::as_str).collect();
+    let mut undeleted = Vec::new();
+    for DeleteFault { key, code, message } in faults {
+        let Some(key) = key.strip_prefix(root).filter(|key| known.contains(key)) else {
+            return Err(StoreError::Refused(format!(
+                "{asked}: the answer is about {key:?}, which was not asked for"
+            )));
+        };
+        let text = format!("DELETE {key}: {code}: {message}");
+        let why = match code.as_str() {
+            "NoSuchKey" | "NoSuchVersion" => continue,
+            "InternalError" | "SlowDown" | "ServiceUnavailable" | "OperationAborted" | "RequestTimeout"
+            | "Throttling" | "TooManyRequests" => StoreError::Unreachable(text),
+            code => StoreError::Refused(format!("{text}{}", access_hint(code))),
+        };
+        undeleted.push(Undeleted { key: key.to_owned(), why });
+    }
+    Ok(undeleted)
 }
 
 /// Whether a body ended before its announced length, or never came.
