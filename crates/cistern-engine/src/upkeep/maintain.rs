@@ -197,7 +197,9 @@ impl Maintainer {
             Some((covered, body)) if *covered == point.covered => body.clone(),
             _ => self.compose(&mut last, point).await?,
         };
+        let bytes = body.len() as u64;
         self.log.put_checkpoint(point.covered, body).await?;
+        self.space.stored(bytes);
         last.sent = None;
         self.progress.covered(point.covered);
         self.space.checkpoint_stored(point.covered, self.env.now(), self.log.given());
@@ -207,7 +209,10 @@ impl Maintainer {
             && previous.1 < point.covered
             && previous.0 == name.0
         {
-            gc::prune_checkpoints(self.stores.background.as_ref(), previous).await?;
+            // The checkpoint is in the store, whatever becomes of older ones: the next one prunes them too.
+            if let Err(e) = gc::prune_checkpoints(self.stores.background.as_ref(), previous).await {
+                self.say_refused(&e, self.space.shown().refused.is_none());
+            }
         }
         Ok(())
     }

@@ -175,8 +175,10 @@ impl Accounts {
         for part in changes.chunks(CHANGES_MAX) {
             let id = RunId(self.env.uuid());
             let body = encode_usage(keys.key.as_deref(), keys.volume, id, part);
-            stored.push(UsageRef { id, bytes: body.len() as u64 });
+            let usage = UsageRef { id, bytes: body.len() as u64 };
+            stored.push(usage);
             self.log.put_unique(&keys::run(id), body).await?;
+            self.space.stored(usage.bytes);
         }
         Ok(stored)
     }
