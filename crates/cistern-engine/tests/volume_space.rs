@@ -19,7 +19,7 @@ use cistern_engine::{
     env::real::RealEnv,
     space::SPACE_BOUND,
     store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
-    volume::{OpenOptions, SpaceStatus, Volume},
+    volume::{LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
 };
 use volume_support::{Host, MIB, close, noise, read};
 
@@ -158,5 +158,38 @@ async fn what_is_said_of_space_adds_up() {
     assert_eq!(shown.map_bytes + shown.counters.checkpoint_bytes, beside);
     let amplification = (written + beside) as f64 / written as f64;
     assert_eq!(shown.write_amplification, Some(amplification));
+    close(volume).await;
+    let stored = admin::stored_space(&host.env, &host.store, &host.key).await.expect("looked at");
+    let stored = stored.expect("sound accounts");
+    assert_eq!((stored.live_bytes, stored.uncovered_bytes), (known.live_bytes, 0));
+    assert_eq!(stored.garbage_bytes, known.garbage_bytes, "nothing is wholly dead, so nothing was retired");
+    assert_eq!(stored.grace_bytes, shown.grace_bytes);
+}
+
+/// A bound that is set while a volume is open counts at once: what was let be is cleaned, and it is said how much was moved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_that_is_set_is_kept_from_then_on() {
+    let (host, _) = host(false).await;
+    let volume = open(&host, f64::INFINITY).await;
+    for n in 0..8 {
+        write(&volume, n * MIB, n, MIB).await;
+        write(&volume, n * MIB, 100 + n, MIB / 2).await;
+    }
+    while space(&volume).segments.is_none_or(|known| known.garbage_bytes < 3 * MIB) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(space(&volume).counters.vacated_segments, 0);
+    volume.set(LiveSettings { space_bound: Some(1.1), ..LiveSettings::default() }).expect("set");
+    while space(&volume).counters.vacated_segments < 4 {
+        tokio::task::yield_now().await;
+    }
+    let shown = space(&volume);
+    assert_eq!(shown.bound, Some(1.1));
+    assert!(shown.counters.moved_data_bytes >= 2 * MIB && shown.write_amplification > Some(1.1), "{shown:?}");
+    for n in 0..8 {
+        assert_eq!(read(&volume, n * MIB, MIB / 2).await, noise(100 + n, MIB as usize / 2));
+        let rest = noise(n, MIB as usize).split_off(MIB as usize / 2);
+        assert_eq!(read(&volume, n * MIB + MIB / 2, MIB / 2).await, rest);
+    }
     close(volume).await;
 }

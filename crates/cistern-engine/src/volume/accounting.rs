@@ -16,6 +16,7 @@ use crate::{
         usage::{Counts, USAGE_BYTES_MAX, UsageChange, decode_usage},
     },
     segment::Entry,
+    space::Totals,
     store::{Listed, SharedStore},
     units::{Mapping, Place, RunId, Seq},
 };
@@ -118,6 +119,11 @@ impl Accounting {
                 None => {}
             },
         }
+    }
+
+    /// What the accounts say of all segments that they count.
+    pub fn totals(&self) -> Totals {
+        self.counts.values().fold(Totals::default(), |sum, counts| sum.with(*counts))
     }
 
     /// The walk over the map came to this.
