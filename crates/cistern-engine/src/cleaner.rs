@@ -22,7 +22,7 @@ use crate::{
     env::{Env, Stop, StopOnDrop, Task},
     log::{LogWriter, Offerer},
     map::Map,
-    space::{Bound, Space},
+    space::Space,
     store::SharedStore,
     units::{Mapping, Seq},
 };
@@ -95,8 +95,7 @@ async fn run(mut parts: Parts) {
         let _ = parts.paused.wait_for(|paused| !paused).await; // who is gone pauses nobody
         changes.borrow_and_update();
         let ratio = *parts.ratio.borrow_and_update();
-        let bound = Bound { ratio, newest: parts.space.newest() };
-        let victims = parts.space.victims(&bound, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+        let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
         if victims.is_empty() {
             tokio::select! {
                 biased;

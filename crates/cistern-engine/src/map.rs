@@ -454,6 +454,11 @@ impl Map {
         policy::probably_dead(&self.levels(), self.shape)
     }
 
+    /// Bytes of the runs that were written since the map was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.runs.written_bytes()
+    }
+
     /// Names the snapshots that exist, ascending. A new one must be named before anything behind
     /// it is inserted.
     pub fn set_snapshots(&self, snapshots: Vec<Seq>) {

@@ -8,6 +8,7 @@
 //! checkpoint covers; an object is due only behind two checkpoints and an entry that came between
 //! ([`grace`]); counts err on the side of keeping.
 
+mod counters;
 mod grace;
 mod segments;
 mod victims;
@@ -20,9 +21,10 @@ use std::{
 
 use tokio::sync::watch;
 
+pub use counters::SpaceCounters;
 pub use grace::Since;
 pub use segments::{Segments, Totals};
-pub use victims::{Bound, Victim};
+pub use victims::Victim;
 
 use crate::{
     log::{
@@ -64,6 +66,7 @@ struct State {
     unlearned_blocks: u64,
     /// Why objects that are due are still there.
     refused: Option<String>,
+    counters: SpaceCounters,
 }
 
 /// A segment that no checkpoint covers.
@@ -76,10 +79,12 @@ pub struct Uncovered {
 }
 
 /// What the accounts say at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shown {
     /// Of the segments that are neither retired nor vacated; `None` before the counts were read.
     pub segments: Option<Totals>,
+    /// What the bound is held against; `None` also where nothing is live.
+    pub ratio: Option<f64>,
     /// Bytes of what was committed behind the newest checkpoint.
     pub uncovered_bytes: u64,
     /// Vacated segments that wait for a checkpoint.
@@ -89,6 +94,8 @@ pub struct Shown {
     pub grace_bytes: u64,
     /// Why objects that are due are still there, if they are.
     pub refused: Option<String>,
+    /// Since the beginning.
+    pub counters: SpaceCounters,
 }
 
 impl Space {
@@ -111,6 +118,7 @@ impl Space {
             uncovered,
             unlearned_blocks: 0,
             refused: None,
+            counters: SpaceCounters::default(),
         };
         Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
     }
@@ -128,11 +136,18 @@ impl Space {
         self.changes.subscribe()
     }
 
-    /// An entry is in the map.
-    pub fn committed(&self, seq: Seq, segment: Uncovered) {
+    /// An entry with so many bytes of data is in the map.
+    pub fn committed(&self, seq: Seq, segment: Uncovered, data_bytes: u64) {
         let mut state = self.state();
         debug_assert!(seq > state.newest, "entries are committed in order");
         state.newest = seq;
+        let counters = &mut state.counters;
+        if segment.is_moved {
+            counters.moved_bytes += segment.stored_bytes;
+            counters.moved_data_bytes += data_bytes;
+        } else {
+            counters.written_bytes += segment.stored_bytes;
+        }
         state.uncovered.insert(seq, segment);
     }
 
@@ -183,8 +198,14 @@ impl Space {
         let mut state = self.state();
         debug_assert!(from <= state.newest, "what is not in the map yet says nothing");
         state.vacated.extend(segments.iter().map(|&seq| (seq, from)));
+        state.counters.vacated_segments += segments.len() as u64;
         drop(state);
         self.changed();
+    }
+
+    /// So many bytes of a checkpoint, or of the accounts for one, are in the store.
+    pub fn stored(&self, bytes: u64) {
+        self.state().counters.checkpoint_bytes += bytes;
     }
 
     /// Objects of the map that are not in the levels or among the named usage any more.
@@ -256,7 +277,11 @@ impl Space {
     /// These are not in the store any more.
     pub fn deleted(&self, names: &[RetiredName]) {
         let mut state = self.state();
+        let (objects, bytes) = (state.grace.len() as u64, state.grace.bytes());
         state.grace.deleted(names);
+        let (objects, bytes) = (objects - state.grace.len() as u64, bytes - state.grace.bytes());
+        state.counters.deleted_objects += objects;
+        state.counters.deleted_bytes += bytes;
         state.refused = state.refused.take().filter(|_| names.is_empty());
         drop(state);
         self.changed();
@@ -268,12 +293,12 @@ impl Space {
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be
-    /// left alone; none while `bound` holds.
-    pub fn victims(&self, bound: &Bound, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
+    /// left alone; none while `ratio` stored bytes per live byte hold.
+    pub fn victims(&self, ratio: f64, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
         let state = self.state();
         match &state.segments {
-            Some(segments) if state.garbage_exceeds(bound.ratio) => {
-                victims::choose(segments, &state.vacated, left_alone, bound.newest, data_blocks)
+            Some(segments) if state.garbage_exceeds(ratio) => {
+                victims::choose(segments, &state.vacated, left_alone, state.newest, data_blocks)
             }
             _ => Vec::new(),
         }
@@ -292,11 +317,13 @@ impl Space {
         let vacated = state.vacated();
         Shown {
             segments: state.segments.as_ref().map(|segments| segments.totals().without(&vacated)),
+            ratio: state.room().and_then(|room| room.ratio()),
             uncovered_bytes: state.uncovered.values().map(|segment| segment.stored_bytes).sum(),
             vacated_bytes: vacated.stored_bytes,
             grace_objects: state.grace.len() as u64,
             grace_bytes: state.grace.bytes(),
             refused: state.refused.clone(),
+            counters: state.counters,
         }
     }
 }
@@ -307,6 +334,12 @@ struct Room {
     live_bytes: f64,
     /// What clients wrote behind the newest checkpoint, beside that.
     written_bytes: f64,
+}
+
+impl Room {
+    fn ratio(&self) -> Option<f64> {
+        (self.live_bytes > 0.0).then(|| self.stored_bytes / self.live_bytes)
+    }
 }
 
 impl State {
@@ -358,7 +391,7 @@ mod tests {
     }
 
     fn is_cleaned(space: &Space, ratio: f64) -> bool {
-        !space.victims(&Bound { ratio, newest: Seq(4) }, 1, &BTreeSet::new()).is_empty()
+        !space.victims(ratio, 1, &BTreeSet::new()).is_empty()
     }
 
     /// Whether cleaning begins at a known ratio between two that are close.
@@ -376,13 +409,23 @@ mod tests {
         assert!(is_cleaned_above(&space, 400.0 / 260.0));
         space.expect(26);
         assert!(is_cleaned_above(&space, 400.0 / 234.0));
-        space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false });
+        space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false }, 70);
         assert!(is_cleaned_above(&space, 400.0 / 234.0));
         assert!(space.may_exceed(449.0 / 234.0) && !space.may_exceed(451.0 / 234.0));
         space.expect(0);
-        space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true });
+        space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
         space.vacate(&[Seq(4)], Seq(6));
         assert!(is_cleaned_above(&space, 310.0 / 260.0));
+        let shown = space.shown();
+        assert_eq!(shown.ratio, Some(310.0 / 260.0), "what is known is shown");
+        let expected = SpaceCounters {
+            written_bytes: 50,
+            moved_bytes: 10,
+            moved_data_bytes: 30,
+            vacated_segments: 1,
+            ..SpaceCounters::default()
+        };
+        assert_eq!(shown.counters, expected);
     }
 
     /// A segment that was vacated is retired by a checkpoint that covers the move, and not by an earlier one; what is dead by
@@ -390,12 +433,16 @@ mod tests {
     #[test]
     fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
         let space = space([0, 100, 50, 90]);
-        space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true });
+        space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true }, 60);
         space.vacate(&[Seq(3), Seq(4)], Seq(5));
         assert_eq!(space.retire(Seq(4)), [Seq(2)]);
         assert_eq!(space.retire(Seq(5)), [Seq(3), Seq(4)]);
         assert_eq!(space.retire(Seq(5)), []);
         assert_eq!(space.retired().len(), 3);
         assert!(!space.counts(Seq(3)) && space.counts(Seq(1)));
+        let [gone, never] = [Seq(3), Seq(1)].map(RetiredName::Segment);
+        space.deleted(&[gone, never]);
+        let counters = space.shown().counters;
+        assert_eq!((counters.deleted_objects, counters.deleted_bytes), (1, 100));
     }
 }

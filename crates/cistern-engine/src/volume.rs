@@ -21,6 +21,7 @@ mod partial;
 mod read;
 mod readahead;
 mod runs;
+mod space_status;
 mod warm;
 mod write;
 
@@ -50,6 +51,7 @@ pub use accounting::{SpaceReport, Sum};
 pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
+pub use space_status::{SegmentsStatus, SpaceStatus};
 pub use warm::{Warm, WarmStep};
 
 /// What a new volume is to be.
@@ -167,6 +169,9 @@ pub struct VolumeStatus {
     /// How write-back is controlled; absent when open read-only.
     #[serde(default)]
     pub write_back: Option<WriteBackStatus>,
+    /// What it takes in the store; absent when open read-only.
+    #[serde(default)]
+    pub space: Option<SpaceStatus>,
 }
 
 /// What a clean close achieved.

@@ -434,6 +434,7 @@ impl Device for Toy {
             latched: s.latched.as_ref().map(Error::to_string),
             damage: Default::default(),
             write_back: None,
+            space: None,
         })
     }
 }

@@ -122,6 +122,7 @@ pub struct LiveSources {
     pub mode: Source,
     pub max_dirty_bytes: Source,
     pub max_dirty_age: Source,
+    pub space_bound: Source,
 }
 
 /// What holds for a volume for which nothing was set.
@@ -130,6 +131,7 @@ pub struct LiveBase {
     pub mode: ModeSetting,
     pub dirty_age_max: Duration,
     pub dirty_bytes_max: u64,
+    pub space_bound: f64,
     pub sources: LiveSources,
 }
 
@@ -335,6 +337,7 @@ impl Settings {
             mode: source(self.mode.is_some(), file.mode.is_some()),
             max_dirty_bytes: source(self.max_dirty_bytes.is_some(), file.max_dirty_bytes.is_some()),
             max_dirty_age: source(self.max_dirty_age.is_some(), file.max_dirty_age.is_some()),
+            space_bound: source(self.space_bound.is_some(), file.space_bound.is_some()),
         }
     }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::ModeSetting,
     failure::{Failure, Kind, Outcome},
-    quantity::{ByteSize, Span},
+    quantity::{ByteSize, SpaceBound, Span},
 };
 
 /// The file in the state directory of a volume.
@@ -30,7 +30,7 @@ const CHECKSUM: &str = "crc32c = ";
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// What was set. What was not comes from the command line, the settings file or the defaults.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,13 +44,16 @@ pub struct Kept {
     pub max_dirty_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_dirty_age_ms: Option<u64>,
+    /// Stored bytes per live byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space_bound: Option<SpaceBound>,
     /// Since when write-back is paused, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_since_ms: Option<u64>,
 }
 
 /// One change; `None` takes a setting back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     Mode(Option<ModeSetting>),
@@ -58,11 +61,13 @@ pub enum Change {
     DownloadRate(Option<u64>),
     MaxDirtyBytes(Option<u64>),
     MaxDirtyAgeMs(Option<u64>),
+    SpaceBound(Option<SpaceBound>),
     Paused(bool),
 }
 
 /// The names that `set` knows.
-pub const NAMES: [&str; 5] = ["mode", "upload-rate", "download-rate", "max-dirty-bytes", "max-dirty-age"];
+pub const NAMES: [&str; 6] =
+    ["mode", "upload-rate", "download-rate", "max-dirty-bytes", "max-dirty-age", "space-bound"];
 /// The value that takes a setting back.
 const UNSET: &str = "default";
 
@@ -89,6 +94,7 @@ pub fn parse_change(text: &str) -> Result<Change, String> {
             let span = value.map(str::parse::<Span>).transpose()?;
             Ok(Change::MaxDirtyAgeMs(span.map(|span| span.0.as_millis() as u64)))
         }
+        "space-bound" => value.map(str::parse).transpose().map(Change::SpaceBound),
         other => Err(format!("'{other}' cannot be set while serving; these can: {}", NAMES.join(", "))),
     }
 }
@@ -111,6 +117,7 @@ impl Kept {
                 Change::DownloadRate(rate) => kept.download_rate = rate,
                 Change::MaxDirtyBytes(bytes) => kept.max_dirty_bytes = bytes,
                 Change::MaxDirtyAgeMs(age) => kept.max_dirty_age_ms = age,
+                Change::SpaceBound(bound) => kept.space_bound = bound,
                 Change::Paused(false) => kept.paused_since_ms = None,
                 Change::Paused(true) => kept.paused_since_ms = kept.paused_since_ms.or(Some(wall_ms)),
             }
@@ -131,6 +138,7 @@ impl Kept {
             size("download-rate", self.download_rate),
             size("max-dirty-bytes", self.max_dirty_bytes),
             self.max_dirty_age().map(|age| format!("max-dirty-age={}", Span(age))),
+            self.space_bound.map(|bound| format!("space-bound={bound}")),
         ]
         .into_iter()
         .flatten()
@@ -223,6 +231,12 @@ mod tests {
         assert_eq!(Kept::load(dir.path()), Ok(some()));
         Kept::default().save(dir.path()).expect("saved over");
         assert_eq!(Kept::load(dir.path()), Ok(Kept::default()));
+        for bound in ["1.5", "2", "none"] {
+            let bound = parse_change(&format!("space-bound={bound}")).expect("a bound");
+            let kept = some().after(&[bound], 0);
+            kept.save(dir.path()).expect("saved");
+            assert_eq!(Kept::load(dir.path()), Ok(kept));
+        }
     }
 
     /// Whatever byte changes or is missing, the file is refused: it never reads as something else.
@@ -245,7 +259,15 @@ mod tests {
         assert_eq!(parse_change("mode=default"), Ok(Change::Mode(None)));
         assert_eq!(parse_change("upload-rate=10M"), Ok(Change::UploadRate(Some(10 << 20))));
         assert_eq!(parse_change("max-dirty-age=5s"), Ok(Change::MaxDirtyAgeMs(Some(5000))));
-        for wrong in ["mode", "mode=fast", "upload-rate=0", "journal-size=1G", "max-dirty-age=5"] {
+        for wrong in [
+            "mode",
+            "mode=fast",
+            "upload-rate=0",
+            "journal-size=1G",
+            "max-dirty-age=5",
+            "space-bound=1",
+            "space-bound=NaN",
+        ] {
             assert!(parse_change(wrong).is_err(), "{wrong}");
         }
     }

@@ -124,6 +124,15 @@ impl fmt::Display for SpaceBound {
     }
 }
 
+impl Serialize for SpaceBound {
+    fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
+        match self.0.is_finite() {
+            true => output.serialize_f64(self.0),
+            false => output.serialize_str("none"),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for SpaceBound {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

@@ -49,6 +49,28 @@ fn a_mode_that_was_set_stays() {
     assert!(daemon.stop().contains("mode=writethrough"), "the start said what was set");
 }
 
+/// A bound of space is set like any other setting: at once, and over a restart; what can be none is refused.
+#[test]
+fn a_bound_of_space_that_was_set_stays() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    assert_eq!(setting(&home, "space-bound"), ("1.3".into(), "default".into()));
+    assert_eq!(volume(&home)["space"]["bound"], 1.3);
+    home.ok(&["set", "./tank", "space-bound=none"]);
+    assert_eq!(volume(&home)["space"]["bound"], serde_json::Value::Null);
+    assert!(home.ok(&["set", "./tank", "space-bound=1.5"]).contains("space-bound=1.5 (cistern set)"));
+    assert_eq!(volume(&home)["space"]["bound"], 1.5);
+    daemon.kill();
+    let daemon = home.start(&["./tank", "--space-bound", "2"]);
+    assert_eq!(setting(&home, "space-bound"), ("1.5".into(), "set".into()));
+    assert_eq!(volume(&home)["space"]["bound"], 1.5);
+    let refused = home.fails(2, &["set", "./tank", "space-bound=1"]);
+    assert!(refused.contains("at least 1.05"), "{refused}");
+    home.ok(&["set", "./tank", "space-bound=default"]);
+    assert_eq!(volume(&home)["space"]["bound"], 2.0);
+    daemon.stop();
+}
+
 /// Whoever asks for a change and hangs up leaves no half of it: what is kept for the next start is in
 /// effect now.
 #[test]

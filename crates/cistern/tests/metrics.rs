@@ -179,6 +179,10 @@ fn metrics_are_valid_and_agree_with_status() {
     }
     assert_eq!(volume["ahead"]["waits"].as_f64(), of_volume("cistern_read_ahead_waits_total", ""));
     assert_eq!(of_volume("cistern_dirty_bytes", ""), Some(0.0));
+    let counters = &volume["status"]["space"]["counters"];
+    let written = of_volume("cistern_space_written_bytes_total", "");
+    assert!(written > Some(0.0) && counters["written_bytes"].as_f64() == written, "{counters}");
+    assert_eq!(of_volume("cistern_space_deletes_refused", ""), Some(0.0));
     daemon.stop();
 }
 

@@ -304,7 +304,8 @@ fn encrypted_volumes() {
     daemon.fill(8, 0, MIB);
     daemon.stop();
     assert!(home.ok(&["info", "./tank"]).contains("sealed"));
-    assert!(home.ok(&["info", "./tank", "--key-file", "key"]).contains("1 GiB"));
+    let told = home.ok(&["info", "./tank", "--key-file", "key"]);
+    assert!(told.contains("1 GiB") && told.contains(" live, ") && told.contains(" in grace"), "{told}");
     let daemon = home.start(&["./tank", "--key-file", "key"]);
     daemon.assert_filled(8, 0, MIB);
     daemon.stop();

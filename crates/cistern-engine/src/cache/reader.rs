@@ -160,22 +160,21 @@ impl ObjectReader {
     /// As `read`, for who packs: from the cache, else at the priority of write-back and by itself, so that no
     /// reader waits for it. It is about to be replaced, so it does not enter the cache.
     pub async fn read_to_pack(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
-        if let Some(cache) = &self.cache
-            && let Some(bytes) = cache.get(object.cache, range.clone()).await
-        {
-            return Ok(bytes);
-        }
-        self.fetch(&self.stores.write_back, object, &range, &range).await
+        self.read_aside(&self.stores.write_back, object, range).await
     }
 
     /// As `read_to_pack`, for who moves what lies there, behind everybody else.
     pub async fn read_to_move(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
+        self.read_aside(&self.stores.background, object, range).await
+    }
+
+    async fn read_aside(&self, store: &SharedStore, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
         if let Some(cache) = &self.cache
             && let Some(bytes) = cache.get(object.cache, range.clone()).await
         {
             return Ok(bytes);
         }
-        self.fetch(&self.stores.background, object, &range, &range).await
+        self.fetch(store, object, &range, &range).await
     }
 
     /// Bytes to fetch around a miss, as what became of neighbours so far suggests.

@@ -56,7 +56,7 @@ pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Vec<Seq>> {
             break;
         }
     }
-    let moved = offer(parts, base, &mut looked).await?;
+    offer(parts, base, &mut looked).await?;
     let mut vacated = Vec::new();
     for victim in looked {
         match live(parts, victim.victim.seq, &victim.extents).await? {
@@ -64,14 +64,14 @@ pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Vec<Seq>> {
             _ => unclean.push(victim.victim.seq),
         }
     }
-    tracing::debug!(blocks, segments = vacated.len(), moved = moved.0, "cleaned");
-    parts.space.vacate(&vacated, moved);
+    let from = parts.space.newest();
+    tracing::debug!(blocks, segments = vacated.len(), from = from.0, "cleaned");
+    parts.space.vacate(&vacated, from);
     Ok(unclean)
 }
 
-/// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed. Gives the newest
-/// entry of the log by which that is so.
-async fn offer(parts: &Parts, base: Seq, looked: &mut [Looked]) -> Result<Seq> {
+/// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed.
+async fn offer(parts: &Parts, base: Seq, looked: &mut [Looked]) -> Result<()> {
     let mut live: Vec<(Mapping, Bytes)> =
         looked.iter_mut().flat_map(|victim| std::mem::take(&mut victim.live)).collect();
     live.sort_unstable_by_key(|(mapping, _)| mapping.extent.start);
@@ -83,8 +83,7 @@ async fn offer(parts: &Parts, base: Seq, looked: &mut [Looked]) -> Result<Seq> {
         let vacancy = parts.offerer.vacancy().await;
         published.push(parts.offerer.offer(vacancy, Arc::new(Move::new(parts, base, part))));
     }
-    try_join_all(published).await?;
-    Ok(parts.space.newest())
+    try_join_all(published).await.map(drop)
 }
 
 /// Consecutive parts of about `each` blocks, none with more mappings than a segment takes.

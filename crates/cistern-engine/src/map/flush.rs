@@ -38,7 +38,7 @@ pub(super) async fn write_table(
         if writer.is_full() || next.is_none() {
             let full = std::mem::replace(&mut writer, start_run());
             if let Some((meta, body)) = env.compute(move || full.finish(0)).await {
-                runs.io().write(meta.id, body).await?;
+                runs.write(meta.id, body).await?;
                 level.push(meta);
             }
         }

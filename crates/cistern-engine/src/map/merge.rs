@@ -80,7 +80,7 @@ pub(super) async fn merge(
     let (dead, writer) = (state.dead, state.writer);
     let output = match env.compute(move || writer.finish(rank)).await {
         Some((meta, body)) => {
-            runs.io().write_merged(meta.id, body).await.map_err(Failure::Write)?;
+            runs.write_merged(meta.id, body).await.map_err(Failure::Write)?;
             Some(meta)
         }
         None => None,

@@ -8,7 +8,10 @@
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -138,6 +141,7 @@ pub(super) struct Runs {
     key: Option<Arc<MasterKey>>,
     volume: VolumeId,
     cache: Cache<PartKey, Part, Weigh, BuildHasherDefault<DefaultHasher>>,
+    written_bytes: AtomicU64,
 }
 
 impl Runs {
@@ -156,11 +160,28 @@ impl Runs {
             .build()
             .expect("both capacities are set");
         let cache = Cache::with_options(options, Weigh, Default::default(), Default::default());
-        Runs { env, damage, io, key, volume, cache }
+        Runs { env, damage, io, key, volume, cache, written_bytes: AtomicU64::new(0) }
     }
 
-    pub(super) fn io(&self) -> &dyn RunIo {
-        &*self.io
+    /// Stores a new run.
+    pub(super) async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
+        let bytes = body.len() as u64;
+        self.io.write(id, body).await?;
+        self.written_bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// As `write`, of what a merge made.
+    pub(super) async fn write_merged(&self, id: RunId, body: Bytes) -> Result<()> {
+        let bytes = body.len() as u64;
+        self.io.write_merged(id, body).await?;
+        self.written_bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of the runs that were stored.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Relaxed)
     }
 
     /// The sealer of one run.

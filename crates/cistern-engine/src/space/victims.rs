@@ -10,15 +10,8 @@ use crate::{log::usage::Counts, space::segments::Segments, units::Seq};
 
 /// Live share above which a segment is never a victim: moving it would gain next to nothing.
 const LIVE_SHARE_MAX: f64 = 0.98;
-
-/// How much room the segments may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Bound {
-    /// Stored bytes per live byte.
-    pub ratio: f64,
-    /// Where the log is now.
-    pub newest: Seq,
-}
+/// Victims that are chosen together. Their footers are in memory, and of all the others nothing needs to be sorted.
+const VICTIMS_MAX: usize = 1024;
 
 /// A segment to clean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +33,12 @@ pub fn choose(
         .filter(|(seq, _)| !vacated.contains_key(seq) && !left_alone.contains(seq))
         .filter_map(|(seq, counts)| Some((score(&counts, newest)?, Victim { seq, counts })))
         .collect();
-    scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.seq.cmp(&b.1.seq)));
+    let best_first = |a: &(f64, Victim), b: &(f64, Victim)| b.0.total_cmp(&a.0).then(a.1.seq.cmp(&b.1.seq));
+    if scored.len() > VICTIMS_MAX {
+        scored.select_nth_unstable_by(VICTIMS_MAX, best_first);
+        scored.truncate(VICTIMS_MAX);
+    }
+    scored.sort_unstable_by(best_first);
     let mut chosen = Vec::new();
     let mut blocks = 0;
     for (_, victim) in scored {

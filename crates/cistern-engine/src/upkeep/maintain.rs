@@ -210,7 +210,9 @@ impl Maintainer {
             Some((covered, body)) if *covered == point.covered => body.clone(),
             _ => self.compose(&mut last, point).await?,
         };
+        let bytes = body.len() as u64;
         self.log.put_checkpoint(point.covered, body).await?;
+        self.space.stored(bytes);
         last.sent = None;
         self.progress.covered(point.covered);
         self.space.checkpoint_stored(point.covered, self.env.now(), self.log.given());
@@ -222,8 +224,7 @@ impl Maintainer {
             && let Err(e) = gc::prune_checkpoints(self.stores.background.as_ref(), previous).await
         {
             // The checkpoint is in the store all the same; the next one prunes too.
-            tracing::debug!(error = %e, "older checkpoints stay");
-            self.space.delete_failed(e.to_string());
+            self.say_refused(&e, self.space.shown().refused.is_none());
         }
         Ok(())
     }

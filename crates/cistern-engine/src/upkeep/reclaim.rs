@@ -75,7 +75,8 @@ impl Maintainer {
         }
     }
 
-    fn say_refused(&self, e: &Error, is_first: bool) {
+    /// Something that is not needed any more could not be deleted: that stops nothing.
+    pub(super) fn say_refused(&self, e: &Error, is_first: bool) {
         self.space.delete_failed(e.to_string());
         if is_first {
             tracing::warn!(error = %e, "the store does not delete what is not needed any more; it is tried again");

@@ -132,12 +132,13 @@ impl Accounts {
         if self.unstored.is_empty() {
             return Ok(());
         }
-        let all = self.space.all();
         let is_lost = |usage: &UsageRef| self.damaged.contains(&usage.id);
         let (lost, sound): (Vec<_>, Vec<_>) = self.named.iter().copied().partition(is_lost);
-        if self.space.is_loaded() && sound.len() >= OBJECTS_MAX + all.len().div_ceil(CHANGES_MAX) {
+        if self.space.is_loaded()
+            && sound.len() >= OBJECTS_MAX + (self.space.segments() as usize).div_ceil(CHANGES_MAX)
+        {
             let counts = |(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) };
-            let stored = self.store_all(all.into_iter().map(counts).collect()).await?;
+            let stored = self.store_all(self.space.all().into_iter().map(counts).collect()).await?;
             self.named = [lost, stored].concat();
             self.space.use_up(sound.into_iter().map(|usage| {
                 let UsageRef { id, bytes } = usage;
@@ -175,8 +176,10 @@ impl Accounts {
         for part in changes.chunks(CHANGES_MAX) {
             let id = RunId(self.env.uuid());
             let body = encode_usage(keys.key.as_deref(), keys.volume, id, part);
-            stored.push(UsageRef { id, bytes: body.len() as u64 });
+            let usage = UsageRef { id, bytes: body.len() as u64 };
+            stored.push(usage);
             self.log.put_unique(&keys::run(id), body).await?;
+            self.space.stored(usage.bytes);
         }
         Ok(stored)
     }

@@ -13,9 +13,10 @@ use crate::{
         Committed, SlotContent, VolumeKeys,
         checkpoint::RetiredName,
         keys, read_entry,
-        usage::{Counts, USAGE_BYTES_MAX, UsageChange, decode_usage},
+        usage::{USAGE_BYTES_MAX, decode_usage},
     },
     segment::Entry,
+    space::{Segments, Totals},
     store::{Listed, SharedStore},
     units::{Mapping, Place, RunId, Seq},
 };
@@ -62,7 +63,7 @@ pub struct SpaceReport {
 /// What the committed state says of space, before it is compared with a walk over the map.
 pub struct Accounting {
     /// By the usage objects of the checkpoint.
-    counts: BTreeMap<Seq, Counts>,
+    counts: Segments,
     /// Blocks that the map resolves to each segment.
     live: BTreeMap<Seq, u64>,
     retired: BTreeSet<RetiredName>,
@@ -83,7 +84,7 @@ impl Accounting {
         let checkpoint = committed.checkpoint.as_ref();
         let behind = committed.applied.iter().map(|segment| (segment.seq, segment.data_blocks())).collect();
         let mut accounting = Accounting {
-            counts: BTreeMap::new(),
+            counts: Segments::default(),
             live: BTreeMap::new(),
             retired: checkpoint.iter().flat_map(|c| &c.retired).map(|retired| retired.name).collect(),
             map: checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id).collect(),
@@ -97,7 +98,7 @@ impl Accounting {
                 Err(e) => Err(e.into()),
             };
             match read {
-                Ok(changes) => changes.iter().for_each(|usage| accounting.apply(usage.seq, &usage.change)),
+                Ok(changes) => changes.iter().for_each(|usage| accounting.counts.apply(usage)),
                 Err(e) if e.is_damage() => faults.push(format!("usage: {e}")),
                 Err(e) => return Err(e),
             }
@@ -105,19 +106,9 @@ impl Accounting {
         Ok((accounting, faults))
     }
 
-    fn apply(&mut self, seq: Seq, change: &UsageChange) {
-        match change {
-            UsageChange::Gone => {
-                self.counts.remove(&seq);
-            }
-            UsageChange::Added(added) => match self.counts.get_mut(&seq) {
-                Some(counts) => counts.add(added),
-                None if added.stored_bytes > 0 => {
-                    self.counts.insert(seq, *added);
-                }
-                None => {}
-            },
-        }
+    /// What the accounts say of all segments that they count.
+    pub fn totals(&self) -> Totals {
+        self.counts.totals()
     }
 
     /// The walk over the map came to this.
@@ -135,7 +126,7 @@ impl Accounting {
             if self.retired.contains(&RetiredName::Segment(seq)) {
                 out.push(format!("{object} is to be deleted, but {live} of its blocks are live"));
             }
-            let known = self.counts.get(&seq).filter(|_| seq <= self.covered);
+            let known = self.counts.get(seq).filter(|_| seq <= self.covered);
             if let Some(counts) = known.filter(|counts| counts.live_blocks() < live) {
                 let (written, dead) = (counts.written_blocks, counts.dead_blocks);
                 out.push(format!("{object}: {dead} of {written} blocks count as dead, but {live} are live"));
@@ -195,7 +186,7 @@ impl Accounting {
         } else if let Some(blocks) = self.behind.get(&seq) {
             report.segments.add(listed.bytes);
             report.live_bytes += share(live, *blocks);
-        } else if let Some(counts) = self.counts.get(&seq) {
+        } else if let Some(counts) = self.counts.get(seq) {
             report.segments.add(listed.bytes);
             let live_bytes = share(live, counts.written_blocks);
             report.live_bytes += live_bytes;

@@ -22,6 +22,7 @@ use crate::{
     units::{BLOCK_BYTES, VolumeId},
 };
 
+use super::accounting::Accounting;
 pub use super::check::{CheckReport, Checked, check};
 
 /// What a store says of a volume. Sealed parts are `None` without the key.
@@ -49,6 +50,19 @@ pub struct StoredState {
     pub runs: u64,
     pub map_bytes: u64,
     pub log_objects_since_checkpoint: u64,
+}
+
+/// What the newest checkpoint says of space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StoredSpace {
+    pub live_bytes: u64,
+    /// Bytes of its segments that belong to dead blocks.
+    pub garbage_bytes: u64,
+    /// Bytes of the segments behind it that count: what of them is garbage is not known.
+    pub uncovered_bytes: u64,
+    /// Retired, and not deleted yet when it was written.
+    pub grace_objects: u64,
+    pub grace_bytes: u64,
 }
 
 /// Looks at a volume without changing anything. Without a key, what is sealed stays `None`.
@@ -85,6 +99,26 @@ fn stored_state(committed: &Committed) -> StoredState {
         map_bytes: runs().map(|r| r.bytes).sum(),
         log_objects_since_checkpoint: committed.log_objects,
     }
+}
+
+/// What the newest checkpoint says of space; `None` where some of its accounts are damaged. Reads all of them.
+pub async fn stored_space(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Option<StoredSpace>> {
+    let identity = read_identity(store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
+    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+    let (accounting, faults) = Accounting::read(store, &keys, &committed).await?;
+    if !faults.is_empty() {
+        return Ok(None);
+    }
+    let counted = accounting.totals();
+    let retired = || committed.checkpoint.iter().flat_map(|c| &c.retired);
+    Ok(Some(StoredSpace {
+        live_bytes: counted.live_bytes,
+        garbage_bytes: counted.stored_bytes.saturating_sub(counted.live_bytes),
+        uncovered_bytes: committed.applied.iter().map(|segment| segment.stored_bytes).sum(),
+        grace_objects: retired().count() as u64,
+        grace_bytes: retired().map(|object| object.bytes).sum(),
+    }))
 }
 
 /// Progress of a long operation: units done, units in all.

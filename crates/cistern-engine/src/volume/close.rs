@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     Error,
     units::BLOCK_BYTES,
-    volume::{CloseReport, Volume, VolumeStatus, live, write::Writer},
+    volume::{CloseReport, Volume, VolumeStatus, live, space_status::space_status, write::Writer},
 };
 
 /// How long the last checkpoint and the release may take beyond draining.
@@ -97,6 +97,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         latched: None,
         damage: volume.damage.report(volume.env.now()),
         write_back: None,
+        space: None,
     };
     if let Some(writer) = &volume.writer {
         fill_in(&mut status, writer);
@@ -123,5 +124,6 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
     status.store_error = trouble.map(|(text, _)| text);
     status.write_back = Some(live::write_back_status(writer, status.dirty_bytes));
+    status.space = Some(space_status(writer));
     status.latched = writer.core.refusal().filter(|e| !matches!(e, Error::Closed)).map(|e| e.to_string());
 }

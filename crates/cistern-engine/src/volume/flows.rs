@@ -45,9 +45,9 @@ impl Commit for Joined {
                 }
             }
         }
-        let (stored_bytes, is_moved) =
-            (entry.sealed().body.len() as u64, matches!(entry, NewEntry::Moved(_)));
-        self.space.committed(seq, Uncovered { stored_bytes, is_moved });
+        let sealed = entry.sealed();
+        let (stored_bytes, is_moved) = (sealed.body.len() as u64, matches!(entry, NewEntry::Moved(_)));
+        self.space.committed(seq, Uncovered { stored_bytes, is_moved }, sealed.data_bytes);
         self.points.committed(seq, entry, &self.core.map);
     }
 
@@ -68,8 +68,7 @@ pub struct Flows {
     cleaner: Cleaner,
     upkeep: Upkeep,
     publisher: Publisher,
-    /// What the cleaner lets be.
-    ratio: watch::Sender<f64>,
+    space: Arc<Space>,
 }
 
 /// What the flows begin with.
@@ -80,13 +79,14 @@ pub struct Beginning {
     pub blocks: Arc<CommittedBlocks>,
     pub damage: Arc<Damage>,
     pub compression: Compression,
+    /// Stored bytes per live byte that the cleaner lets be.
+    pub space_bound: watch::Receiver<f64>,
 }
 
 impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
-        let Beginning { committed, log, slots, blocks, damage, compression } = from;
+        let Beginning { committed, log, slots, blocks, damage, compression, space_bound } = from;
         let Committed { checkpoint, walk, applied, .. } = committed;
-        let ratio = watch::Sender::new(o.space_bound);
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
         let uncovered = applied.iter().map(uncovered).collect();
@@ -103,7 +103,7 @@ impl Flows {
             damage,
             space: space.clone(),
             grace: o.grace,
-            ratio: ratio.subscribe(),
+            ratio: space_bound.clone(),
             paused: control.pauses(),
         });
         let joined = Joined { env: o.env.clone(), core: core.clone(), points, space: space.clone() };
@@ -130,16 +130,21 @@ impl Flows {
             blocks,
             space: space.clone(),
             compression,
-            ratio: ratio.subscribe(),
+            ratio: space_bound,
             paused: control.pauses(),
         });
-        Flows { env: o.env.clone(), write_back, cleaner, upkeep, publisher, ratio }
+        Flows { env: o.env.clone(), write_back, cleaner, upkeep, publisher, space }
+    }
+
+    /// The accounts of space, which all of them share.
+    pub fn space(&self) -> Arc<Space> {
+        self.space.clone()
     }
 
     /// Stops everything: what was offered is committed first, for at most `limit`. What is not committed stays in the
     /// journal.
     pub async fn stop(self, limit: Duration) -> Result<Stopped> {
-        let Flows { env, write_back, cleaner, upkeep, mut publisher, ratio: _ratio } = self;
+        let Flows { env, write_back, cleaner, upkeep, mut publisher, space: _ } = self;
         write_back.stop().await;
         cleaner.stop().await;
         let upkeep = upkeep.stop().await;

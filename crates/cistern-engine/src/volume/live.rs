@@ -26,6 +26,8 @@ pub struct LiveSettings {
     /// Holds write-back: nothing is uploaded but what is on its way, whatever its age. Not
     /// possible in `Mode::Writethrough`, where every FLUSH would wait.
     pub paused: Option<bool>,
+    /// Stored bytes per live byte that the cleaner lets be; infinite: nothing is cleaned.
+    pub space_bound: Option<f64>,
 }
 
 /// How write-back and the throttle of writes are controlled at one moment. Rates are of journal bytes.
@@ -81,6 +83,9 @@ impl Volume {
             writer.control.pause(paused);
         }
         writer.core.pacer.set_room(writer.control.tuning().room_bytes);
+        if let Some(ratio) = change.space_bound {
+            writer.space_bound.send_replace(ratio);
+        }
         if let Some(mode) = change.mode {
             writer.core.admit_written(mode != Mode::Writearound);
             writer.mode.send_replace(mode);

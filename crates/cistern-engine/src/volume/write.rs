@@ -11,6 +11,7 @@ use crate::{
     env::Env,
     journal::Record,
     log::LogWriter,
+    space::Space,
     units::{BLOCK_BYTES, Extent, JournalPos},
     volume::{
         ClientId, Mode, RangeKind, Volume,
@@ -35,6 +36,9 @@ pub struct Writer {
     /// Among those who use the journal's file system.
     pub courtesy: Arc<Courtesy>,
     pub mode: watch::Sender<Mode>,
+    pub space: Arc<Space>,
+    /// Stored bytes per live byte that the cleaner lets be.
+    pub space_bound: watch::Sender<f64>,
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.
     pub flows: tokio::sync::Mutex<Option<Flows>>,

@@ -3,9 +3,10 @@
 use cistern_engine::{
     codec::KeySource,
     units::utc,
-    volume::admin::{self, StoredState, VolumeInfo},
+    volume::admin::{self, StoredSpace, StoredState, VolumeInfo},
 };
 use clap::Args;
+use serde::Serialize;
 
 use crate::{
     cli::Context,
@@ -16,7 +17,7 @@ use crate::{
     secret, terminal,
 };
 
-/// Show what the store says of a volume: size, writer, how much log and map there is
+/// Show what the store says of a volume: size, writer, how much log and map there is, and what space it takes
 ///
 /// Changes nothing and needs no daemon. Of an encrypted volume only the outside is shown unless a
 /// key file or CISTERN_PASSPHRASE is given.
@@ -34,6 +35,15 @@ pub struct Info {
     key: KeySettings,
 }
 
+/// What is known of a volume.
+#[derive(Serialize)]
+struct InfoShown {
+    #[serde(flatten)]
+    info: VolumeInfo,
+    /// Absent where it is sealed, or the accounts are damaged.
+    space: Option<StoredSpace>,
+}
+
 impl Info {
     pub async fn run(self, context: &Context) -> Outcome {
         let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
@@ -45,14 +55,24 @@ impl Info {
             (true, KeySource::None) | (false, _) => outside,
             _ => admin::info(&context.env, &open.store, &key).await.map_err(|e| self.volume.explain(e))?,
         };
+        let space = match &info.state {
+            Some(_) => {
+                let key = if info.encrypted { key } else { KeySource::None };
+                let space = admin::stored_space(&context.env, &open.store, &key).await;
+                space.map_err(|e| self.volume.explain(e))?
+            }
+            None => None,
+        };
+        let known = InfoShown { info, space };
         match self.json {
-            true => terminal::say_json(&info),
-            false => terminal::say(describe(&self.volume, &info)),
+            true => terminal::say_json(&known),
+            false => terminal::say(describe(&self.volume, &known)),
         }
     }
 }
 
-fn describe(volume: &VolumeUrl, info: &VolumeInfo) -> String {
+fn describe(volume: &VolumeUrl, known: &InfoShown) -> String {
+    let info = &known.info;
     let mut rows = vec![
         ("url", volume.url.to_string()),
         ("id", info.volume.to_string()),
@@ -69,10 +89,20 @@ fn describe(volume: &VolumeUrl, info: &VolumeInfo) -> String {
             ("epoch", state.epoch.to_string()),
             ("log", format!("position {}, checkpoint at {}", state.seq, state.checkpoint_seq)),
             ("map", format!("{} runs, {}", state.runs, ByteSize(state.map_bytes))),
+            ("space", space(known.space.as_ref())),
         ]),
     }
     let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
     terminal::table(&rows)
+}
+
+fn space(space: Option<&StoredSpace>) -> String {
+    let Some(space) = space else {
+        return "not known: the accounts are damaged. `cistern check` says more".to_owned();
+    };
+    let (live, garbage) = (ByteSize(space.live_bytes), ByteSize(space.garbage_bytes));
+    let (behind, grace) = (ByteSize(space.uncovered_bytes), ByteSize(space.grace_bytes));
+    format!("{live} live, {garbage} garbage, {behind} not counted yet, {grace} in grace")
 }
 
 /// Who holds a volume.

@@ -2,6 +2,7 @@
 
 mod damage;
 mod io;
+mod space;
 mod writeback;
 
 use std::time::Duration;
@@ -191,6 +192,7 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
             ("uploads", format!("{} in flight", status.uploads_in_flight)),
         ]);
     }
+    rows.extend(status.space.iter().flat_map(space::rows));
     rows.extend(writeback::paused(served).map(|text| ("paused", text)));
     rows.extend(writeback::away(served).map(|text| ("store away", text)));
     if let Some(error) = &status.store_error {

@@ -16,7 +16,7 @@ use crate::{
     config::{LiveBase, ModeSetting, Source},
     failure::Outcome,
     live::{Change, Kept},
-    quantity::{ByteSize, Span},
+    quantity::{ByteSize, SpaceBound, Span},
 };
 
 /// One setting as it is in effect.
@@ -59,6 +59,7 @@ impl Live {
             dirty_age_max: Some(kept.max_dirty_age().unwrap_or(self.base.dirty_age_max)),
             dirty_bytes_max: Some(kept.max_dirty_bytes.unwrap_or(self.base.dirty_bytes_max)),
             paused: Some(kept.paused_since_ms.is_some()),
+            space_bound: Some(kept.space_bound.map_or(self.base.space_bound, |bound| bound.0)),
         }
     }
 
@@ -94,6 +95,7 @@ impl Live {
         let mode: ModeSetting = kept.mode.unwrap_or(base.mode);
         let age = kept.max_dirty_age().unwrap_or(base.dirty_age_max);
         let bytes = kept.max_dirty_bytes.unwrap_or(base.dirty_bytes_max);
+        let bound = kept.space_bound.unwrap_or(SpaceBound(base.space_bound));
         let rates = self.rates();
         vec![
             row("mode", mode.name().to_owned(), kept.mode.is_some(), from.mode),
@@ -106,6 +108,7 @@ impl Live {
                 from.max_dirty_bytes,
             ),
             row("max-dirty-age", Span(age).to_string(), kept.max_dirty_age_ms.is_some(), from.max_dirty_age),
+            row("space-bound", bound.to_string(), kept.space_bound.is_some(), from.space_bound),
         ]
     }
 }

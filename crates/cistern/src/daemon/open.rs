@@ -224,6 +224,7 @@ impl Writing<'_> {
             mode: settings.mode,
             dirty_age_max: settings.dirty_age_max,
             dirty_bytes_max,
+            space_bound: settings.space_bound,
             sources: settings.sources,
         };
         let live = Live::load(settings.state_dir.join(id.to_string()), base)?;
@@ -245,7 +246,7 @@ impl Writing<'_> {
                 host: host::host_name(),
                 take_over: self.take_over,
                 grace: settings.grace,
-                space_bound: settings.space_bound,
+                space_bound: set.space_bound.unwrap_or(settings.space_bound),
             })
         });
         let opened = opened.await?.0;

@@ -219,6 +219,7 @@ mod tests {
             latched: None,
             damage: Default::default(),
             write_back: None,
+            space: None,
         }
     }
 

@@ -8,7 +8,7 @@ use cistern_engine::{
     stats::{KindIo, LatencyStats},
     store::{DirectionStats, KindStats},
     units::BLOCK_BYTES,
-    volume::{VolumeStatus, WriteBackStatus},
+    volume::{SegmentsStatus, SpaceStatus, VolumeStatus, WriteBackStatus},
 };
 
 use super::{
@@ -299,6 +299,63 @@ pub const TABLE: &[Metric] = &[
         help: "The rate at which write-back means to upload, in bytes of the journal",
         samples: |seen| of_write_back(seen, |write_back| write_back.rate_bytes_per_s),
     },
+    // Space.
+    Metric {
+        name: "cistern_space_live_bytes",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Bytes of segments in the store that belong to live blocks; absent until the counts were read",
+        samples: |seen| of_segments(seen, |known| known.live_bytes),
+    },
+    Metric {
+        name: "cistern_space_garbage_bytes",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Bytes of segments in the store that belong to dead blocks, in grace not included",
+        samples: |seen| of_segments(seen, |known| known.garbage_bytes),
+    },
+    Metric {
+        name: "cistern_space_grace_bytes",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Bytes of objects that are not needed any more and are not deleted yet",
+        samples: |seen| of_space(seen, |space| space.grace_bytes),
+    },
+    Metric {
+        name: "cistern_space_deletes_refused",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "1 while the store does not delete what is not needed any more",
+        samples: |seen| of_space(seen, |space| space.deletes_refused.is_some().into()),
+    },
+    Metric {
+        name: "cistern_space_written_bytes_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Bytes of committed segments with what clients wrote",
+        samples: |seen| of_space(seen, |space| space.counters.written_bytes),
+    },
+    Metric {
+        name: "cistern_space_moved_bytes_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Bytes of committed segments with what the cleaner moved",
+        samples: |seen| of_space(seen, |space| space.counters.moved_bytes),
+    },
+    Metric {
+        name: "cistern_space_deleted_objects_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Objects that were not needed any more and were deleted",
+        samples: |seen| of_space(seen, |space| space.counters.deleted_objects),
+    },
+    Metric {
+        name: "cistern_space_deleted_bytes_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Bytes of the objects that were deleted",
+        samples: |seen| of_space(seen, |space| space.counters.deleted_bytes),
+    },
     // The chunk cache.
     Metric {
         name: "cistern_cache_size_bytes",
@@ -528,6 +585,24 @@ fn of_write_back(seen: &Observed, of: fn(&WriteBackStatus) -> u64) -> Vec<Sample
     let figure = |volume: &ObservedVolume| {
         let write_back = volume.status.write_back.as_ref()?;
         Some(sample([&volume.name], Value::Count(of(write_back))))
+    };
+    seen.volumes.iter().filter_map(figure).collect()
+}
+
+/// Nothing for volumes that are open for reading only.
+fn of_space(seen: &Observed, of: fn(&SpaceStatus) -> u64) -> Vec<Sample> {
+    let figure = |volume: &ObservedVolume| {
+        let space = volume.status.space.as_ref()?;
+        Some(sample([&volume.name], Value::Count(of(space))))
+    };
+    seen.volumes.iter().filter_map(figure).collect()
+}
+
+/// Nothing before it is known.
+fn of_segments(seen: &Observed, of: fn(&SegmentsStatus) -> u64) -> Vec<Sample> {
+    let figure = |volume: &ObservedVolume| {
+        let known = volume.status.space.as_ref()?.segments.as_ref()?;
+        Some(sample([&volume.name], Value::Count(of(known))))
     };
     seen.volumes.iter().filter_map(figure).collect()
 }

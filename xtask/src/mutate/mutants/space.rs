@@ -96,8 +96,8 @@ pub const MUTANTS: &[Mutant] = &[
             Change { file: ROUND, old: "    let base = parts.space.newest();\n", new: "" },
             Change {
                 file: ROUND,
-                old: "    let moved = offer(parts, base,",
-                new: "    let base = parts.space.newest();\n    let moved = offer(parts, base,",
+                old: "    offer(parts, base,",
+                new: "    let base = parts.space.newest();\n    offer(parts, base,",
             },
         ],
         test: None,

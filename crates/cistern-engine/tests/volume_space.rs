@@ -1,0 +1,195 @@
+//! What a volume says of the space it takes, while it is written, cleaned, and while its store does not delete.
+
+mod volume_support;
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    codec::KeySource,
+    env::real::RealEnv,
+    space::SPACE_BOUND,
+    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
+    volume::{LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
+};
+use volume_support::{Host, MIB, close, noise, read};
+
+/// A store in memory, where deletes may be forbidden.
+struct Lockable {
+    inner: MemoryStore,
+    is_locked: AtomicBool,
+}
+
+impl fmt::Debug for Lockable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lockable")
+    }
+}
+
+#[async_trait]
+impl Store for Lockable {
+    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
+        self.inner.put(key, body).await
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.inner.put_if_absent(key, body).await
+    }
+    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
+        self.inner.get(key, bytes_max).await
+    }
+    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
+        self.inner.get_range(key, range).await
+    }
+    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.inner.list_after(prefix, after, count_max).await
+    }
+    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
+        self.inner.list_dirs(prefix).await
+    }
+    async fn delete(&self, key: &str) -> StoreResult<()> {
+        match self.is_locked.load(SeqCst) {
+            true => Err(StoreError::Refused("objects are locked".into())),
+            false => self.inner.delete(key).await,
+        }
+    }
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+}
+
+async fn host(is_locked: bool) -> (Host, Arc<Lockable>) {
+    let store = Arc::new(Lockable { inner: MemoryStore::new(), is_locked: is_locked.into() });
+    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    (host, store)
+}
+
+/// Nothing stays for the sake of readers.
+async fn open(host: &Host, space_bound: f64) -> Arc<Volume> {
+    let options = OpenOptions { grace: Duration::ZERO, space_bound, ..host.options() };
+    Volume::open(options).await.expect("opened")
+}
+
+fn space(volume: &Volume) -> SpaceStatus {
+    volume.status().space.expect("open for writing")
+}
+
+/// A segment of its own.
+async fn write(volume: &Volume, offset: u64, tag: u64, len: u64) {
+    volume.write(offset, noise(tag, len as usize), false).await.expect("written");
+    volume.drain().await.expect("drained");
+}
+
+/// Overwrites the first MiB until the volume says what it is waited for; gives the last tag.
+async fn overwrite_until(volume: &Volume, until: impl Fn(&SpaceStatus) -> bool) -> u64 {
+    for tag in 0..2000 {
+        write(volume, 0, tag, MIB).await;
+        if until(&space(volume)) {
+            return tag;
+        }
+    }
+    panic!("it never says so: {:?}", space(volume));
+}
+
+/// A store that deletes nothing: the volume says why, and what stays because of it; writes, checkpoints, closing and
+/// opening go on. When deletes are allowed again they are made, and it says that too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_refuses_deletes_stops_nothing_else() {
+    let (host, store) = host(true).await;
+    let volume = open(&host, SPACE_BOUND).await;
+    overwrite_until(&volume, |space| space.deletes_refused.is_some()).await;
+    let tag = overwrite_until(&volume, |space| space.grace_bytes > 40 * MIB).await;
+    let status = volume.status();
+    let shown = space(&volume);
+    assert!(shown.deletes_refused.as_ref().is_some_and(|why| why.contains("locked")), "{shown:?}");
+    assert_eq!((shown.counters.deleted_objects, shown.counters.deleted_bytes), (0, 0));
+    assert_eq!((status.latched, status.store_error), (None, None));
+    assert_eq!(read(&volume, 0, MIB).await, noise(tag, MIB as usize));
+    close(volume).await;
+
+    store.is_locked.store(false, SeqCst);
+    let volume = open(&host, SPACE_BOUND).await;
+    assert!(space(&volume).grace_bytes > 40 * MIB, "it waits from the start on");
+    let tag = overwrite_until(&volume, |space| space.counters.deleted_bytes > 40 * MIB).await;
+    let shown = space(&volume);
+    assert!(shown.counters.deleted_objects >= 40 && shown.deletes_refused.is_none(), "{shown:?}");
+    assert_eq!(read(&volume, 0, MIB).await, noise(tag, MIB as usize));
+    close(volume).await;
+}
+
+/// What is live, garbage and in grace, and what was written, moved and deleted, add up to what the store holds and was
+/// given.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_of_space_adds_up() {
+    let (host, store) = host(true).await;
+    let volume = open(&host, f64::INFINITY).await;
+    assert_eq!(space(&volume).segments, None, "not known yet");
+    for n in 0..8 {
+        write(&volume, n * MIB, n, MIB).await;
+        write(&volume, n * MIB, 100 + n, MIB / 2).await;
+    }
+    let shown = loop {
+        let shown = space(&volume);
+        if shown.segments.is_some_and(|known| known.segments == 16) {
+            break shown;
+        }
+        tokio::task::yield_now().await;
+    };
+    let known = shown.segments.expect("known");
+    let listed = store.list_after("log/", "", 1000).await.expect("listed");
+    let written: u64 = listed.iter().map(|object| object.bytes).filter(|bytes| *bytes > MIB / 4).sum();
+    assert_eq!((known.stored_bytes, shown.counters.written_bytes), (written, written));
+    assert_eq!(known.live_bytes + known.garbage_bytes, written);
+    let about = |bytes: u64, mib: u64| bytes > mib * MIB && bytes < mib * MIB + MIB / 2;
+    assert!(about(known.live_bytes, 8) && about(known.garbage_bytes, 4), "{known:?}");
+    assert_eq!((shown.uncovered_bytes, shown.bound, shown.counters.moved_bytes), (0, None, 0));
+    assert!(shown.ratio.is_some_and(|ratio| ratio >= 1.49), "at least what is known: {shown:?}");
+    let map = store.list_after("map/", "", 1000).await.expect("listed");
+    let checkpoints = store.list_after("checkpoint/", "", 1000).await.expect("listed");
+    let beside: u64 = map.iter().chain(&checkpoints).map(|object| object.bytes).sum();
+    assert_eq!(shown.map_bytes + shown.counters.checkpoint_bytes, beside);
+    let amplification = (written + beside) as f64 / written as f64;
+    assert_eq!(shown.write_amplification, Some(amplification));
+    close(volume).await;
+    let stored = admin::stored_space(&host.env, &host.store, &host.key).await.expect("looked at");
+    let stored = stored.expect("sound accounts");
+    assert_eq!((stored.live_bytes, stored.uncovered_bytes), (known.live_bytes, 0));
+    assert_eq!(stored.garbage_bytes, known.garbage_bytes, "nothing is wholly dead, so nothing was retired");
+    assert_eq!(stored.grace_bytes, shown.grace_bytes);
+}
+
+/// A bound that is set while a volume is open counts at once: what was let be is cleaned, and it is said how much was moved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_that_is_set_is_kept_from_then_on() {
+    let (host, _) = host(false).await;
+    let volume = open(&host, f64::INFINITY).await;
+    for n in 0..8 {
+        write(&volume, n * MIB, n, MIB).await;
+        write(&volume, n * MIB, 100 + n, MIB / 2).await;
+    }
+    while space(&volume).segments.is_none_or(|known| known.garbage_bytes < 3 * MIB) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(space(&volume).counters.vacated_segments, 0);
+    volume.set(LiveSettings { space_bound: Some(1.1), ..LiveSettings::default() }).expect("set");
+    while space(&volume).counters.vacated_segments < 4 {
+        tokio::task::yield_now().await;
+    }
+    let shown = space(&volume);
+    assert_eq!(shown.bound, Some(1.1));
+    assert!(shown.counters.moved_data_bytes >= 2 * MIB && shown.write_amplification > Some(1.1), "{shown:?}");
+    for n in 0..8 {
+        assert_eq!(read(&volume, n * MIB, MIB / 2).await, noise(100 + n, MIB as usize / 2));
+        let rest = noise(n, MIB as usize).split_off(MIB as usize / 2);
+        assert_eq!(read(&volume, n * MIB + MIB / 2, MIB / 2).await, rest);
+    }
+    close(volume).await;
+}
