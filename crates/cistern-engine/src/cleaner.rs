@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::{
     Result,
     codec::Compression,
-    env::{Env, Stop, StopOnDrop, Task},
+    env::{Env, Pauses, Running, Stop},
     log::{LogWriter, Offerer},
     map::Map,
     space::Space,
@@ -61,35 +61,23 @@ pub struct Parts {
 }
 
 /// A running cleaner.
-pub struct Cleaner {
-    task: Task<()>,
-    /// A volume that is dropped without being closed ends its tasks too.
-    stop_on_drop: StopOnDrop,
-}
+pub struct Cleaner(Running);
 
 impl Cleaner {
     pub fn start(parts: Parts) -> Cleaner {
-        let (env, stop) = (parts.env.clone(), Stop::new());
-        let task = env.spawn("cleaner", {
-            let stop = stop.clone();
-            async move {
-                stop.unless_stopped(run(parts)).await;
-            }
-        });
-        Cleaner { task, stop_on_drop: StopOnDrop(stop) }
+        Cleaner(Running::start(&parts.env.clone(), "cleaner", Stop::new(), run(parts)))
     }
 
     /// Stops at once. What was offered is on its way.
     pub async fn stop(self) {
-        drop(self.stop_on_drop);
-        self.task.await;
+        self.0.stop().await;
     }
 }
 
 /// Cleans where the bound does not hold, until dropped.
 async fn run(mut parts: Parts) {
     let mut changes = parts.space.changes();
-    let mut pause = PAUSE_MIN;
+    let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
     let mut left_alone = LeftAlone::default();
     loop {
         let _ = parts.paused.wait_for(|paused| !paused).await; // who is gone pauses nobody
@@ -107,12 +95,11 @@ async fn run(mut parts: Parts) {
         match round::clean(&parts, victims).await {
             Ok(unclean) => {
                 left_alone.add(unclean, parts.env.now());
-                pause = PAUSE_MIN;
+                pauses.reset();
             }
             Err(e) => {
                 tracing::debug!(error = %e, "cleaning is tried again");
-                parts.env.sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                pauses.rest(&parts.env).await;
             }
         }
     }

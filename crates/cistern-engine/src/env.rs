@@ -133,7 +133,9 @@ async fn report<T>(task: impl Future<Output = T>, send: oneshot::Sender<T>) {
     let _ = send.send(out); // an owner that no longer waits is fine
 }
 
+mod pauses;
 pub mod real;
 mod stop;
 
-pub use stop::{Stop, StopOnDrop};
+pub use pauses::Pauses;
+pub use stop::{Running, Stop, StopOnDrop};

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use crate::{
     Result,
     damage::Damage,
-    env::{Env, Stop, StopOnDrop, Task},
+    env::{Env, Running, Stop},
     log::{LogWriter, Offerer, Walk, checkpoint::UsageRef},
     map::Map,
     space::Space,
@@ -69,30 +69,22 @@ pub fn prepare(parts: Parts) -> (Prepared, Points) {
 impl Prepared {
     pub fn start(self, offerer: Offerer) -> Upkeep {
         let Prepared { env, maintainer, frozen } = self;
-        let stop = Stop::new();
-        let task = env.spawn("upkeep", {
-            let (stop, maintainer) = (stop.clone(), maintainer.clone());
-            async move {
-                stop.unless_stopped(maintainer.run(frozen, offerer)).await;
-            }
-        });
-        Upkeep { maintainer, task, stop_on_drop: StopOnDrop(stop) }
+        let runs = maintainer.clone();
+        let task = async move { runs.run(frozen, offerer).await };
+        Upkeep { maintainer, task: Running::start(&env, "upkeep", Stop::new(), task) }
     }
 }
 
 /// A running upkeep.
 pub struct Upkeep {
     maintainer: Arc<Maintainer>,
-    task: Task<()>,
-    /// A volume that is dropped without being closed ends its tasks too.
-    stop_on_drop: StopOnDrop,
+    task: Running,
 }
 
 impl Upkeep {
     /// Stops at once. What is not in the store yet is written by a later opening.
     pub async fn stop(self) -> Rested {
-        drop(self.stop_on_drop);
-        self.task.await;
+        self.task.stop().await;
         Rested { maintainer: self.maintainer }
     }
 }

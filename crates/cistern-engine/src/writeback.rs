@@ -22,7 +22,7 @@ pub use control::{Control, Shown, Tuning};
 use crate::{
     codec::Compression,
     courtesy::Courtesy,
-    env::{Env, StopOnDrop, Task},
+    env::{Env, Running},
     journal::Journal,
     log::{LogWriter, Offerer},
     units::Mark,
@@ -30,9 +30,7 @@ use crate::{
 
 /// A running write-back.
 pub struct WriteBack {
-    flow: Task<()>,
-    /// A volume that is dropped without being closed ends its tasks too.
-    stop_on_drop: StopOnDrop,
+    flow: Running,
 }
 
 /// What a write-back works with.
@@ -57,18 +55,12 @@ impl WriteBack {
         debug_assert_eq!(parts.packed.pos, control.committed(), "packing begins where commits ended");
         let stop = control.stop().clone();
         let env = parts.env.clone();
-        let flow = env.spawn("write-back", {
-            let stop = stop.clone();
-            async move {
-                stop.unless_stopped(flow::Flow::new(parts, control).run()).await;
-            }
-        });
-        WriteBack { flow, stop_on_drop: StopOnDrop(stop) }
+        let flow = async { flow::Flow::new(parts, control).run().await };
+        WriteBack { flow: Running::start(&env, "write-back", stop, flow) }
     }
 
     /// Stops packing at once. What was offered is on its way; what is not committed stays in the journal.
     pub async fn stop(self) {
-        drop(self.stop_on_drop);
-        self.flow.await;
+        self.flow.stop().await;
     }
 }

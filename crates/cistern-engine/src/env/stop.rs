@@ -1,8 +1,10 @@
-//! A signal that ends futures at their next await point.
+//! A signal that ends futures at their next await point, and tasks that run until it comes.
 
 use std::future::Future;
 
 use tokio::sync::watch;
+
+use super::{Env, Task};
 
 /// Stops what runs under it, once and for all. Copies are one and the same signal.
 #[derive(Clone)]
@@ -36,5 +38,33 @@ pub struct StopOnDrop(pub Stop);
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+/// A task that runs until it is stopped: one of a volume that is dropped without being closed ends too.
+pub struct Running {
+    task: Task<()>,
+    stop_on_drop: StopOnDrop,
+}
+
+impl Running {
+    /// Runs `task` until `stop` says so.
+    pub fn start(
+        env: &Env,
+        name: &'static str,
+        stop: Stop,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Running {
+        let stopped = stop.clone();
+        let task = env.spawn(name, async move {
+            stopped.unless_stopped(task).await;
+        });
+        Running { task, stop_on_drop: StopOnDrop(stop) }
+    }
+
+    /// Stops it at its next await point, and waits for its end.
+    pub async fn stop(self) {
+        drop(self.stop_on_drop);
+        self.task.await;
     }
 }

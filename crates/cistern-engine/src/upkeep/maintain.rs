@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::{
     Error, Result,
-    env::Env,
+    env::{Env, Pauses},
     gc,
     log::{
         LogWriter, Offerer, Walk,
@@ -126,9 +126,9 @@ impl Maintainer {
     async fn write_checkpoints(&self, mut frozen: mpsc::Receiver<Point>) {
         while let Some(mut point) = frozen.recv().await {
             self.flush_until_done(point.covered).await;
-            let mut pause = RETRY_PAUSE_MIN;
+            let mut pauses = Pauses::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
             while let Err(e) = self.checkpoint(point).await {
-                self.rest("writing a checkpoint", &e, &mut pause).await;
+                self.rest("writing a checkpoint", &e, &mut pauses).await;
                 self.unpaused().await;
                 // A later one is as good, and its table leaves memory even while checkpoints are refused.
                 if let Ok(later) = frozen.try_recv() {
@@ -155,12 +155,12 @@ impl Maintainer {
         what: &str,
         mut step: impl FnMut() -> F,
     ) -> T {
-        let mut pause = RETRY_PAUSE_MIN;
+        let mut pauses = Pauses::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
         loop {
             self.unpaused().await;
             match step().await {
                 Ok(done) => return done,
-                Err(e) => self.rest(what, &e, &mut pause).await,
+                Err(e) => self.rest(what, &e, &mut pauses).await,
             }
         }
     }
@@ -169,15 +169,14 @@ impl Maintainer {
         let _ = self.paused.clone().wait_for(|paused| !paused).await; // who is gone pauses nobody
     }
 
-    /// After trouble: shows it, waits, and makes the next pause longer.
-    async fn rest(&self, what: &str, e: &Error, pause: &mut Duration) {
+    /// After trouble: shows it and waits.
+    async fn rest(&self, what: &str, e: &Error, pauses: &mut Pauses) {
         self.log.note_trouble(e);
-        match *pause == RETRY_PAUSE_MIN {
+        match pauses.is_first() {
             true => tracing::warn!(error = %e, "{what} failed; it will be tried again"),
             false => tracing::debug!(error = %e, "{what} failed again"),
         }
-        self.env.sleep(*pause).await;
-        *pause = (*pause * 2).min(RETRY_PAUSE_MAX);
+        pauses.rest(&self.env).await;
     }
 
     /// Covers everything committed by a last checkpoint.

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use crate::{
     Error, Result,
     codec::Compression,
+    env::Pauses,
     gc,
     log::{LogWriter, NewEntry, NewMoved, Offer, Offerer},
     segment::{SegmentBuilder, Slot},
@@ -35,7 +36,7 @@ impl Maintainer {
     /// Deletes what is due, until dropped.
     pub async fn delete_retired(&self) {
         let mut changes = self.space.changes();
-        let mut pause = PAUSE_MIN;
+        let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             self.unpaused().await;
             changes.borrow_and_update();
@@ -65,11 +66,10 @@ impl Maintainer {
             tracing::debug!(objects = deleted.len(), "deleted");
             self.space.deleted(&deleted);
             match fault {
-                None => pause = PAUSE_MIN,
+                None => pauses.reset(),
                 Some(e) => {
-                    self.say_refused(&e, pause == PAUSE_MIN);
-                    self.env.sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    self.say_refused(&e, pauses.is_first());
+                    pauses.rest(&self.env).await;
                 }
             }
         }
