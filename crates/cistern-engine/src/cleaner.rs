@@ -7,6 +7,7 @@
 //! Invariants: a victim is vacated only when, behind the commit of all that was moved, no block of its footer resolves to
 //! it any more; memory is what one round moves. Stopping at any point leaves at worst segments that are moved again.
 
+mod defragment;
 mod moved;
 mod round;
 
@@ -14,17 +15,17 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Result,
+    Error, Result,
     codec::Compression,
     env::{Env, Pauses, Running, Stop},
     log::{LogWriter, Offerer},
     map::Map,
     space::Space,
     store::SharedStore,
-    units::{Mapping, Seq},
+    units::{Extent, Mapping, Seq},
 };
 
 use round::ROUND_BLOCKS;
@@ -60,27 +61,89 @@ pub struct Parts {
     pub paused: watch::Receiver<bool>,
 }
 
+/// Demands that wait for a round to end. Whoever makes them waits for each.
+const DEMANDS_MAX: usize = 4;
+
 /// A running cleaner.
-pub struct Cleaner(Running);
+pub struct Cleaner {
+    running: Running,
+    demands: mpsc::Sender<Demand>,
+}
+
+/// Where a cleaner is asked for what its bound does not ask for. It may be gone.
+#[derive(Clone)]
+pub struct Demands(mpsc::Sender<Demand>);
+
+/// What somebody wants done now.
+struct Demand {
+    what: What,
+    answer: oneshot::Sender<Result<Moved>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// A round, unless not more than so many bytes are stored per live byte.
+    Clean { ratio: f64 },
+    /// Blocks of a range side by side that follow each other, as many as a round takes.
+    Defragment { extent: Extent },
+}
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    pub blocks: u64,
+    /// Segments of which nothing is live any more.
+    pub segments: u64,
+    /// Where the next round goes on; `None` when there is nothing more to do.
+    pub next: Option<u64>,
+}
 
 impl Cleaner {
     pub fn start(parts: Parts) -> Cleaner {
-        Cleaner(Running::start(&parts.env.clone(), "cleaner", Stop::new(), run(parts)))
+        let (demands, queue) = mpsc::channel(DEMANDS_MAX);
+        let env = parts.env.clone();
+        Cleaner { running: Running::start(&env, "cleaner", Stop::new(), run(parts, queue)), demands }
     }
 
     /// Stops at once. What was offered is on its way.
     pub async fn stop(self) {
-        self.0.stop().await;
+        self.running.stop().await;
+    }
+
+    pub fn demands(&self) -> Demands {
+        Demands(self.demands.clone())
     }
 }
 
-/// Cleans where the bound does not hold, until dropped.
-async fn run(mut parts: Parts) {
+impl Demands {
+    /// Cleans for one round, whatever the bound, unless not more than `ratio` bytes are stored per live byte, as far as that
+    /// is known.
+    pub async fn clean(&self, ratio: f64) -> Result<Moved> {
+        self.ask(What::Clean { ratio }).await
+    }
+
+    /// Writes blocks of `extent` that follow each other side by side, from its beginning on, until a round is full.
+    pub async fn defragment(&self, extent: Extent) -> Result<Moved> {
+        self.ask(What::Defragment { extent }).await
+    }
+
+    async fn ask(&self, what: What) -> Result<Moved> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Demand { what, answer }).await.map_err(|_| Error::Closed)?;
+        answered.await.map_err(|_| Error::Closed)?
+    }
+}
+
+/// Cleans where the bound does not hold, and what is asked for, until dropped.
+async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
     let mut changes = parts.space.changes();
     let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
     let mut left_alone = LeftAlone::default();
     loop {
         let _ = parts.paused.wait_for(|paused| !paused).await; // who is gone pauses nobody
+        while let Ok(demand) = demands.try_recv() {
+            answer(&parts, demand, &mut left_alone).await;
+        }
         changes.borrow_and_update();
         let ratio = *parts.ratio.borrow_and_update();
         let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
@@ -89,12 +152,13 @@ async fn run(mut parts: Parts) {
                 biased;
                 changed = changes.changed() => if changed.is_err() { return },
                 changed = parts.ratio.changed() => if changed.is_err() { return },
+                Some(demand) = demands.recv() => answer(&parts, demand, &mut left_alone).await,
             }
             continue;
         }
         match round::clean(&parts, victims).await {
-            Ok(unclean) => {
-                left_alone.add(unclean, parts.env.now());
+            Ok(cleaned) => {
+                left_alone.add(cleaned.unclean, parts.env.now());
                 pauses.reset();
             }
             Err(e) => {
@@ -103,6 +167,28 @@ async fn run(mut parts: Parts) {
             }
         }
     }
+}
+
+/// Does what was asked for, unless nobody waits for it any more.
+async fn answer(parts: &Parts, demand: Demand, left_alone: &mut LeftAlone) {
+    if demand.answer.is_closed() {
+        return;
+    }
+    let done = match demand.what {
+        What::Clean { ratio } => clean_to(parts, ratio, left_alone).await,
+        What::Defragment { extent } => defragment::defragment(parts, extent).await,
+    };
+    let _ = demand.answer.send(done); // whoever asked may have gone
+}
+
+async fn clean_to(parts: &Parts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
+    let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+    if victims.is_empty() {
+        return Ok(Moved::default());
+    }
+    let cleaned = round::clean(parts, victims).await?;
+    left_alone.add(cleaned.unclean, parts.env.now());
+    Ok(Moved { blocks: cleaned.blocks, segments: cleaned.segments, next: Some(0) })
 }
 
 /// Segments that could not be cleaned.

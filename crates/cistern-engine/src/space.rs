@@ -62,8 +62,10 @@ struct State {
     newest: Seq,
     /// The segments behind the newest checkpoint.
     uncovered: BTreeMap<Seq, Uncovered>,
-    /// Blocks that are dead, probably, and that the counts do not know of.
+    /// Blocks that are dead, probably, and that no merge has met.
     unlearned_blocks: u64,
+    /// Those of them that lay in segments which are out of the accounts.
+    gone_blocks: u64,
     /// Why objects that are due are still there.
     refused: Option<String>,
     counters: SpaceCounters,
@@ -117,6 +119,7 @@ impl Space {
             newest,
             uncovered,
             unlearned_blocks: 0,
+            gone_blocks: 0,
             refused: None,
             counters: SpaceCounters::default(),
         };
@@ -156,6 +159,11 @@ impl Space {
         self.state().newest
     }
 
+    /// What the newest checkpoint in the store covers; 0 before this process has stored one.
+    pub fn covered(&self) -> Seq {
+        self.state().grace.covered()
+    }
+
     /// How many segments there are, about: without those behind the newest checkpoint.
     pub fn segments(&self) -> u64 {
         self.state().segments.as_ref().map_or(0, |segments| segments.totals().segments)
@@ -176,9 +184,15 @@ impl Space {
         self.state().segments.as_ref().is_none_or(|segments| segments.get(seq).is_some())
     }
 
-    /// So many blocks are dead, probably, of which the counts do not know.
+    /// So many blocks are dead, probably, that no merge has met.
     pub fn expect(&self, unlearned_blocks: u64) {
         self.state().unlearned_blocks = unlearned_blocks;
+    }
+
+    /// Merges met so many dead blocks of segments that are out of the accounts.
+    pub fn met_gone(&self, blocks: u64) {
+        let mut state = self.state();
+        state.gone_blocks = state.gone_blocks.saturating_sub(blocks);
     }
 
     /// Takes changes of the counts, in ascending order.
@@ -230,6 +244,7 @@ impl Space {
             let Some(counts) = segments.get(seq) else { continue };
             debug_assert!(seq <= covered);
             segments.apply(&SegmentUsage { seq, change: UsageChange::Gone });
+            state.gone_blocks += counts.live_blocks();
             out.push(seq);
             state.grace.retire(Retired { name: RetiredName::Segment(seq), bytes: counts.stored_bytes });
             room -= 1;
@@ -360,12 +375,14 @@ impl State {
 
     /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was.
     fn room(&self) -> Option<Room> {
-        let totals = self.segments.as_ref()?.totals().without(&self.vacated());
+        let vacated = self.vacated();
+        let totals = self.segments.as_ref()?.totals().without(&vacated);
         let sum = |of: fn(&&Uncovered) -> bool| {
             self.uncovered.values().filter(of).map(|segment| segment.stored_bytes).sum::<u64>() as f64
         };
-        let unlearned =
-            self.unlearned_blocks.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
+        // What was moved covers its old place, which is not among these segments any more.
+        let unlearned = self.unlearned_blocks.saturating_sub(self.gone_blocks + vacated.live_blocks);
+        let unlearned = unlearned.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
         Some(Room {
             stored_bytes: totals.stored_bytes as f64 + sum(|segment| segment.is_moved),
             written_bytes: sum(|segment| !segment.is_moved),

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 
 use crate::{
-    Result,
+    Error, Result,
     damage::Damage,
     env::{Env, Running, Stop},
     log::{LogWriter, Offerer, Walk, checkpoint::UsageRef},
@@ -69,9 +69,10 @@ pub fn prepare(parts: Parts) -> (Prepared, Points) {
 impl Prepared {
     pub fn start(self, offerer: Offerer) -> Upkeep {
         let Prepared { env, maintainer, frozen } = self;
-        let runs = maintainer.clone();
-        let task = async move { runs.run(frozen, offerer).await };
-        Upkeep { maintainer, task: Running::start(&env, "upkeep", Stop::new(), task) }
+        let (runs, wanted) = (maintainer.clone(), watch::Sender::new(Seq(0)));
+        let asked = wanted.subscribe();
+        let task = async move { runs.run(frozen, offerer, asked).await };
+        Upkeep { maintainer, task: Running::start(&env, "upkeep", Stop::new(), task), wanted }
     }
 }
 
@@ -79,9 +80,39 @@ impl Prepared {
 pub struct Upkeep {
     maintainer: Arc<Maintainer>,
     task: Running,
+    wanted: watch::Sender<Seq>,
+}
+
+/// Where checkpoints are asked for. The upkeep may be gone.
+#[derive(Clone)]
+pub struct Coverage {
+    space: Arc<Space>,
+    wanted: watch::Sender<Seq>,
+}
+
+impl Coverage {
+    /// Waits for a checkpoint that covers an entry behind everything that is in the map now, so that what that retires is
+    /// named.
+    pub async fn cover(&self) -> Result<()> {
+        let mut changes = self.space.changes();
+        let goal = self.space.newest().next();
+        self.wanted.send_modify(|wanted| *wanted = goal.max(*wanted));
+        while self.space.covered() < goal {
+            tokio::select! {
+                biased;
+                changed = changes.changed() => changed.map_err(|_| Error::Closed)?,
+                () = self.wanted.closed() => return Err(Error::Closed),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Upkeep {
+    pub fn coverage(&self) -> Coverage {
+        Coverage { space: self.maintainer.space.clone(), wanted: self.wanted.clone() }
+    }
+
     /// Stops at once. What is not in the store yet is written by a later opening.
     pub async fn stop(self) -> Rested {
         self.task.stop().await;

@@ -8,6 +8,7 @@ mod ahead;
 mod base;
 mod check;
 mod close;
+mod collect;
 mod dirty;
 mod flows;
 mod frames;
@@ -48,6 +49,7 @@ pub mod admin;
 pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
+pub use collect::{Collect, CollectStep};
 pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;

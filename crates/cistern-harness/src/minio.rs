@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -22,6 +22,8 @@ pub const USER: &str = "cistern";
 pub const SECRET: &str = "cistern-secret";
 /// A first start lays out the directory.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// Between two questions whether it is.
+const READY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running server.
 pub struct Minio {
@@ -134,15 +136,19 @@ impl Minio {
         self.signed(&format!("/{key}"), &["--request", "DELETE"]).map(drop)
     }
 
-    /// Its own health check says yes too early: only a signed request that is answered counts.
+    /// Its own health check says yes too early: only a signed request that is answered counts. Until then it asks to come
+    /// again in two minutes, so curl's own retries would give up.
     fn await_ready(&self) -> Result<()> {
-        let seconds = READY_LIMIT.as_secs().to_string();
-        let url = format!("http://127.0.0.1:{}/{BUCKET}?list-type=2", self.port);
-        let user = format!("{USER}:{SECRET}");
-        let retry =
-            ["--retry-all-errors", "--retry", "600", "--retry-delay", "1", "--retry-max-time", &seconds];
-        let request = ["--silent", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &user, &url];
-        tool::run("curl", retry.iter().chain(&request)).map(drop).context("MinIO does not become ready")
+        let began = Instant::now();
+        loop {
+            match self.signed("?list-type=2", &[]) {
+                Ok(_) => return Ok(()),
+                Err(e) if began.elapsed() > READY_LIMIT => {
+                    return Err(e.context("MinIO does not become ready"));
+                }
+                Err(_) => std::thread::sleep(READY_PAUSE),
+            }
+        }
     }
 
     pub fn port(&self) -> u16 {

@@ -365,8 +365,8 @@ fn writes_that_go_astray() {
     must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::Shifts), &["P4", "P6"]);
 }
 
-/// A write that is acknowledged and forgotten breaks P4.
+/// A write that is acknowledged and forgotten breaks P4; after a flush also P1, and in the store P2.
 #[test]
 fn writes_that_are_forgotten() {
-    must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::DropsWrites), &["P4", "P2"]);
+    must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::DropsWrites), &["P4", "P1", "P2"]);
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Blocks in a full segment.
-const SEGMENT_BLOCKS: u64 = (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64;
+pub const SEGMENT_BLOCKS: u64 = (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64;
 /// Blocks that one round moves, about: more are sorted better and fill segments better, and are in memory.
 pub const ROUND_BLOCKS: u64 = 2 * SEGMENT_BLOCKS;
 /// Blocks of a footer that are looked up together, if they follow each other.
@@ -35,9 +35,17 @@ struct Looked {
     live: Vec<(Mapping, Bytes)>,
 }
 
-/// Cleans victims until a round is full. Gives those that can not be cleaned, because something of them or in the map is
-/// damaged.
-pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Vec<Seq>> {
+/// What a round did.
+pub struct Cleaned {
+    pub blocks: u64,
+    /// Segments that were vacated.
+    pub segments: u64,
+    /// Those that can not be cleaned, because something of them or in the map is damaged.
+    pub unclean: Vec<Seq>,
+}
+
+/// Cleans victims until a round is full.
+pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Cleaned> {
     let base = parts.space.newest();
     let (mut looked, mut unclean, mut blocks) = (Vec::new(), Vec::new(), 0);
     for victim in victims {
@@ -56,7 +64,8 @@ pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Vec<Seq>> {
             break;
         }
     }
-    offer(parts, base, &mut looked).await?;
+    let read = looked.iter_mut().flat_map(|victim| std::mem::take(&mut victim.live)).collect();
+    offer(parts, base, read).await?;
     let mut vacated = Vec::new();
     for victim in looked {
         match live(parts, victim.victim.seq, &victim.extents).await? {
@@ -67,13 +76,11 @@ pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Vec<Seq>> {
     let from = parts.space.newest();
     tracing::debug!(blocks, segments = vacated.len(), from = from.0, "cleaned");
     parts.space.vacate(&vacated, from);
-    Ok(unclean)
+    Ok(Cleaned { blocks, segments: vacated.len() as u64, unclean })
 }
 
 /// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed.
-async fn offer(parts: &Parts, base: Seq, looked: &mut [Looked]) -> Result<()> {
-    let mut live: Vec<(Mapping, Bytes)> =
-        looked.iter_mut().flat_map(|victim| std::mem::take(&mut victim.live)).collect();
+pub async fn offer(parts: &Parts, base: Seq, mut live: Vec<(Mapping, Bytes)>) -> Result<()> {
     live.sort_unstable_by_key(|(mapping, _)| mapping.extent.start);
     let blocks: u64 = live.iter().map(|(mapping, _)| mapping.extent.len).sum();
     let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);

@@ -79,6 +79,10 @@ impl Grace {
     }
 
     /// A checkpoint that names all of it is in the store.
+    pub fn covered(&self) -> Seq {
+        self.covered
+    }
+
     pub fn checkpoint_stored(&mut self, covered: Seq, since: Since) {
         debug_assert!(covered >= self.covered, "checkpoints cover more and more");
         self.covered = covered;

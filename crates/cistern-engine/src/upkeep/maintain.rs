@@ -100,14 +100,14 @@ impl Maintainer {
     }
 
     /// Runs until dropped, and rests while the write-back is paused.
-    pub async fn run(&self, frozen: mpsc::Receiver<Point>, offerer: Offerer) {
+    pub async fn run(&self, frozen: mpsc::Receiver<Point>, offerer: Offerer, wanted: watch::Receiver<Seq>) {
         tokio::select! {
             biased;
             () = self.write_checkpoints(frozen) => {}
             () = self.merge_runs() => {}
             () = self.load_accounts() => {}
             () = self.delete_retired() => {}
-            () = self.keep_checkpoints_coming(offerer) => {}
+            () = self.keep_checkpoints_coming(offerer, wanted) => {}
         }
     }
 

@@ -130,6 +130,11 @@ impl Progress {
         state.requested || state.outstanding.is_some()
     }
 
+    /// Whether one is on its way.
+    pub fn is_checkpoint_outstanding(&self) -> bool {
+        self.state().outstanding.is_some()
+    }
+
     /// Segments behind the newest checkpoint that brought something.
     pub fn uncovered_by_writes(&self) -> usize {
         self.state().segments.values().filter(|counts| counts.mappings > 0).count()

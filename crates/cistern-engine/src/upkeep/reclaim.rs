@@ -8,6 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use crate::{
     Error, Result,
@@ -83,24 +84,57 @@ impl Maintainer {
         }
     }
 
-    /// Asks for checkpoints where commits do not bring them about, until dropped.
-    pub async fn keep_checkpoints_coming(&self, offerer: Offerer) {
+    /// Asks for checkpoints where commits do not bring them about, until dropped; and when somebody asks for one.
+    pub async fn keep_checkpoints_coming(&self, offerer: Offerer, mut wanted: watch::Receiver<Seq>) {
         let mut seen = self.progress.newest().covered;
         loop {
-            self.env.sleep(QUIET).await;
+            let goal = tokio::select! {
+                biased;
+                Ok(goal) = wanted.wait_for(|goal| *goal > self.space.covered()) => Some(*goal),
+                () = self.env.sleep(QUIET) => None,
+            };
             self.unpaused().await;
+            if let Some(goal) = goal {
+                match self.cover(&offerer, goal).await {
+                    Some(seq) => seen = seq,
+                    None => {
+                        drop(wanted); // whoever waits learns that it will not come
+                        return std::future::pending().await;
+                    }
+                }
+                continue;
+            }
             let newest = self.progress.newest().covered;
             let is_quiet = std::mem::replace(&mut seen, newest) == newest;
             if is_quiet && !self.progress.is_checkpoint_coming() && self.is_checkpoint_worth_it() {
-                self.progress.request_checkpoint();
-                let nothing = Arc::new(Nothing { log: self.log.clone(), base: newest });
-                let vacancy = offerer.vacancy().await;
-                if let Ok(seq) = offerer.offer(vacancy, nothing).await {
-                    seen = seq;
-                    tracing::debug!(seq = seq.0, "an empty entry, for a checkpoint behind it");
-                }
+                seen = self.offer_nothing(&offerer).await.unwrap_or(seen);
             }
         }
+    }
+
+    /// Sees to it that a checkpoint covers `goal`, and gives the newest entry then. `None` where nothing is published any more.
+    async fn cover(&self, offerer: &Offerer, goal: Seq) -> Option<Seq> {
+        let mut changes = self.space.changes();
+        while self.space.covered() < goal {
+            // While an earlier table waits to be written, an entry would bring nothing about.
+            if !self.progress.is_checkpoint_outstanding() {
+                self.offer_nothing(offerer).await?;
+            }
+            if self.progress.is_checkpoint_outstanding() {
+                changes.changed().await.ok()?;
+            }
+        }
+        Some(self.progress.newest().covered)
+    }
+
+    /// An empty entry, for a checkpoint behind it.
+    async fn offer_nothing(&self, offerer: &Offerer) -> Option<Seq> {
+        self.progress.request_checkpoint();
+        let nothing = Arc::new(Nothing { log: self.log.clone(), base: self.progress.newest().covered });
+        let vacancy = offerer.vacancy().await;
+        let seq = offerer.offer(vacancy, nothing).await.ok()?;
+        tracing::debug!(seq = seq.0, "an empty entry, for a checkpoint behind it");
+        Some(seq)
     }
 
     fn is_checkpoint_worth_it(&self) -> bool {

@@ -99,7 +99,13 @@ impl Accounts {
             let died = Counts { dead_blocks, touched: covered, ..Counts::default() };
             changes.entry(seq).or_default().add(&died);
         }
-        changes.retain(|&seq, counts| counts.stored_bytes > 0 || self.space.counts(seq));
+        changes.retain(|&seq, counts| {
+            let is_counted = counts.stored_bytes > 0 || self.space.counts(seq);
+            if !is_counted {
+                self.space.met_gone(counts.dead_blocks);
+            }
+            is_counted
+        });
         let change = |(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) };
         let changes: Vec<SegmentUsage> = changes.into_iter().map(change).collect();
         changes.iter().for_each(|usage| self.note(usage));

@@ -17,7 +17,7 @@ use crate::{
     space::{Space, Uncovered},
     units::Seq,
     upkeep::{self, Points, Rested, SegmentCounts, Upkeep},
-    volume::{OpenOptions, base::CommittedBlocks, order::Core},
+    volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
     writeback::{self, Control, WriteBack},
 };
 
@@ -139,6 +139,10 @@ impl Flows {
     /// The accounts of space, which all of them share.
     pub fn space(&self) -> Arc<Space> {
         self.space.clone()
+    }
+
+    pub fn collector(&self) -> Collector {
+        Collector { coverage: self.upkeep.coverage(), demands: self.cleaner.demands() }
     }
 
     /// Stops everything: what was offered is committed first, for at most `limit`. What is not committed stays in the

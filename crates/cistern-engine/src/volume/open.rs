@@ -198,6 +198,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         courtesy: o.state.courtesy(),
         mode: watch::Sender::new(o.mode),
         space: flows.space(),
+        collector: flows.collector(),
         space_bound,
         resizing: tokio::sync::Mutex::new(()),
         flows: tokio::sync::Mutex::new(Some(flows)),

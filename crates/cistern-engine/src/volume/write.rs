@@ -15,6 +15,7 @@ use crate::{
     units::{BLOCK_BYTES, Extent, JournalPos},
     volume::{
         ClientId, Mode, RangeKind, Volume,
+        collect::Collector,
         flows::Flows,
         live::PAUSED,
         locks::Held,
@@ -39,6 +40,7 @@ pub struct Writer {
     pub space: Arc<Space>,
     /// Stored bytes per live byte that the cleaner lets be.
     pub space_bound: watch::Sender<f64>,
+    pub collector: Collector,
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.
     pub flows: tokio::sync::Mutex<Option<Flows>>,

@@ -1,0 +1,118 @@
+//! Blocks that follow each other, written side by side again: so a volume that was overwritten at random is read in
+//! long strides.
+//!
+//! What lies in order is left alone. Moving makes garbage of the old places, which the cleaner's bound takes care of.
+
+use crate::{
+    Result,
+    cleaner::{
+        Moved, Parts,
+        round::{SEGMENT_BLOCKS, offer},
+    },
+    units::{Extent, Mapping, Place},
+};
+
+/// Blocks that one round moves, about. The more, the more of each segment it comes from is read together.
+const ROUND_BLOCKS: u64 = 4 * SEGMENT_BLOCKS;
+/// A stride of so many blocks that follow each other in their object is in order: 256 KiB a request is what a link is
+/// filled with.
+const STRIDE_BLOCKS: u64 = 64;
+/// Bytes between two frames that still follow each other.
+const GAP_BYTES: u64 = 4096;
+/// Mappings that are looked up together.
+const LOOKUP_MAPPINGS: usize = 4096;
+
+/// Moves blocks of `extent` that are not in order, from its beginning on, until a round is full.
+pub async fn defragment(parts: &Parts, extent: Extent) -> Result<Moved> {
+    let base = parts.space.newest();
+    let mut strides = Strides::default();
+    let mut at = extent.start;
+    while at < extent.end() && strides.blocks < ROUND_BLOCKS {
+        let mappings = parts.map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
+        at = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
+        mappings.iter().for_each(|mapping| strides.add(mapping));
+    }
+    let short = strides.end();
+    let data = parts.blocks.read(&short).await?;
+    let blocks = short.iter().map(|mapping| mapping.extent.len).sum();
+    if blocks > 0 {
+        offer(parts, base, short.into_iter().zip(data).collect()).await?;
+    }
+    tracing::debug!(blocks, at, "defragmented");
+    Ok(Moved { blocks, segments: 0, next: Some(at).filter(|&at| at < extent.end()) })
+}
+
+/// Finds what does not lie in strides, from mappings in ascending order.
+#[derive(Default)]
+pub struct Strides {
+    short: Vec<Mapping>,
+    /// Blocks in `short`.
+    blocks: u64,
+    /// Mappings that follow each other in volume and object, and their blocks.
+    stride: Vec<Mapping>,
+    stride_blocks: u64,
+}
+
+impl Strides {
+    pub fn add(&mut self, mapping: &Mapping) {
+        if !self.stride.last().is_some_and(|last| follows(last, mapping)) {
+            self.break_off();
+        }
+        if matches!(mapping.place, Place::Frame(_)) {
+            self.stride_blocks += mapping.extent.len;
+            self.stride.push(*mapping);
+        }
+    }
+
+    fn break_off(&mut self) {
+        if self.stride_blocks < STRIDE_BLOCKS {
+            self.blocks += self.stride_blocks;
+            self.short.append(&mut self.stride);
+        }
+        self.stride.clear();
+        self.stride_blocks = 0;
+    }
+
+    /// What is in no stride of some length.
+    pub fn end(mut self) -> Vec<Mapping> {
+        self.break_off();
+        self.short
+    }
+}
+
+fn follows(last: &Mapping, next: &Mapping) -> bool {
+    let (Place::Frame(from), Place::Frame(to)) = (last.place, next.place) else { return false };
+    let end = u64::from(from.offset) + u64::from(from.stored);
+    let is_near = from.offset == to.offset || (end..=end + GAP_BYTES).contains(&u64::from(to.offset));
+    last.extent.end() == next.extent.start && from.seq == to.seq && is_near
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{FrameRef, Seq};
+
+    fn frame(start: u64, len: u64, seq: u64, offset: u32) -> Mapping {
+        let place = Place::Frame(FrameRef { seq: Seq(seq), offset, stored: 4096 * len as u32, index: 0 });
+        Mapping { extent: Extent::new(start, len), birth: Seq(seq), place }
+    }
+
+    fn short(mappings: &[Mapping]) -> Vec<u64> {
+        let mut strides = Strides::default();
+        mappings.iter().for_each(|mapping| strides.add(mapping));
+        strides.end().iter().map(|mapping| mapping.extent.start).collect()
+    }
+
+    /// What follows each other in volume and object for long enough is left alone; an end of the stride in either, a hole or
+    /// another object, makes it short.
+    #[test]
+    fn only_short_strides_are_moved() {
+        let stride: Vec<Mapping> = (0..64).map(|n| frame(n, 1, 1, n as u32 * 4200)).collect();
+        assert!(short(&stride).is_empty());
+        assert_eq!(short(&stride[..63]), (0..63).collect::<Vec<_>>());
+        assert_eq!(short(&[frame(0, 40, 1, 0), frame(40, 40, 2, 0)]), [0, 40], "another object");
+        assert_eq!(short(&[frame(0, 40, 1, 0), frame(41, 40, 1, 163_840)]), [0, 41], "a hole");
+        assert_eq!(short(&[frame(0, 40, 1, 500_000), frame(40, 40, 1, 0)]), [0, 40], "backwards");
+        assert_eq!(short(&[frame(0, 100, 1, 0), frame(100, 2, 2, 0)]), [100]);
+    }
+}

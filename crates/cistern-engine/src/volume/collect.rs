@@ -1,0 +1,95 @@
+//! Collecting garbage, or putting blocks in order, because somebody asked for it: `cistern gc`.
+//!
+//! Works in steps, each some tens of MiB, so that whoever stops asking has stopped it. What the cleaner does by itself goes on
+//! between them.
+
+use std::{pin::pin, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    cleaner::{Demands, Moved},
+    units::{BLOCK_BYTES, Extent},
+    upkeep::Coverage,
+    volume::{Volume, live::PAUSED},
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// How often it is looked whether the volume has stopped meanwhile.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Whom to ask.
+pub struct Collector {
+    pub coverage: Coverage,
+    pub demands: Demands,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collect {
+    /// Find out what is dead and retire what can go: a checkpoint.
+    Retire,
+    /// Move what is live out of segments with much garbage, until at most `ratio` bytes are stored per live byte.
+    Clean { ratio: f64 },
+    /// Write the blocks of a range, in bytes, side by side.
+    Defragment { offset: u64, len: u64 },
+}
+
+/// How far a step came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectStep {
+    pub moved_bytes: u64,
+    /// Segments of which nothing is live any more.
+    pub vacated_segments: u64,
+    /// There is more to do: for `Defragment` from this byte of the volume on.
+    pub next: Option<u64>,
+}
+
+impl Volume {
+    /// One step. Of `Defragment` from the beginning of its range.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Invalid` for a range behind the end or while write-back is paused; whatever stopped the volume.
+    pub async fn collect(&self, what: Collect) -> Result<CollectStep> {
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        if writer.control.is_paused() {
+            return Err(Error::Invalid(PAUSED.to_owned()));
+        }
+        let Collector { coverage, demands } = &writer.collector;
+        let step = async {
+            match what {
+                Collect::Retire => coverage.cover().await.map(|()| Moved::default()),
+                Collect::Clean { ratio } => demands.clean(ratio).await,
+                Collect::Defragment { offset, len } => {
+                    self.check_bounds(offset, len)?;
+                    let end = (offset + len).div_ceil(BLOCK);
+                    demands.defragment(Extent::between(offset / BLOCK, end)).await
+                }
+            }
+        };
+        let Moved { blocks, segments, next } = self.unless_stopped(step).await?;
+        Ok(CollectStep {
+            moved_bytes: blocks * BLOCK,
+            vacated_segments: segments,
+            next: next.map(|block| block * BLOCK),
+        })
+    }
+
+    /// What `step` gives, or why the volume stopped meanwhile.
+    async fn unless_stopped<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut step = pin!(step);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut step => return done.map_err(|e| self.refusal().unwrap_or(e)),
+                () = self.env.sleep(LOOK) => if let Some(e) = self.refusal() { return Err(e) },
+            }
+        }
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        self.writer.as_ref().and_then(|writer| writer.core.refusal())
+    }
+}
