@@ -30,6 +30,9 @@ use crate::{
 
 use round::ROUND_BLOCKS;
 
+pub use defragment::round as defragmented;
+pub use round::SEGMENT_BLOCKS;
+
 /// Pauses after a round that failed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);

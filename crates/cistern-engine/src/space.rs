@@ -10,6 +10,7 @@
 
 mod counters;
 mod grace;
+mod plan;
 mod segments;
 mod victims;
 
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 
 pub use counters::SpaceCounters;
 pub use grace::Since;
+pub use plan::{Plan, plan};
 pub use segments::{Segments, Totals};
 pub use victims::Victim;
 

@@ -19,6 +19,7 @@ mod open;
 mod order;
 pub mod pacing;
 mod partial;
+mod plan;
 mod read;
 mod readahead;
 mod runs;
@@ -53,6 +54,7 @@ pub use collect::{Collect, CollectStep};
 pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
+pub use plan::{CollectPlan, plan_collection};
 pub use space_status::{SegmentsStatus, SpaceStatus};
 pub use warm::{Warm, WarmStep};
 

@@ -15,6 +15,7 @@ mod check;
 mod cost;
 pub mod create;
 mod drain;
+mod gc;
 mod info;
 mod journal;
 mod key;
@@ -68,6 +69,7 @@ enum Verb {
     Probe(probe::Probe),
     Resize(resize::Resize),
     Warm(warm::Warm),
+    Gc(gc::Gc),
     Cost(cost::ShowCost),
     Rm(rm::Rm),
     Restore(restore::Restore),
@@ -94,9 +96,12 @@ impl Cli {
         if let Verb::Status(verb) = self.verb {
             return verb.run(&context).await; // asks no store, and ends its watching itself
         }
+        if let Verb::Gc(verb) = self.verb {
+            return verb.run(&context).await; // closes what it has opened
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
-            Verb::Serve(_) | Verb::Status(_) => unreachable!("returned above"),
+            Verb::Serve(_) | Verb::Status(_) | Verb::Gc(_) => unreachable!("returned above"),
             Verb::Create(verb) => verb.run(&context).await,
             Verb::Set(verb) => verb.run(&context).await,
             Verb::Pause(verb) => verb.run(&context).await,

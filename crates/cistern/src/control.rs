@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::volume::{VolumeStatus, Warm};
+use cistern_engine::volume::{Collect, VolumeStatus, Warm};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -54,6 +54,8 @@ pub enum Request {
     Set { volume: String, changes: Vec<Change> },
     /// Warms the chunk cache from a cursor on, for about half a second: `WarmStep`.
     Warm { volume: String, what: Warm, from: u64 },
+    /// One step of a collection of garbage: `CollectStep`.
+    Collect { volume: String, what: Collect },
 }
 
 /// What a daemon answers.

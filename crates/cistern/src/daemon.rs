@@ -28,13 +28,13 @@ use std::{
 pub use host::host_name;
 pub use live::SettingStatus;
 pub use open::{open_once, volume_directory, volume_disk};
-pub use signals::EndAtOnce;
+pub use signals::{EndAtOnce, Signals};
 
 use cistern_engine::{
     cache::ChunkCache,
     env::Env,
     store::Scheduler,
-    volume::{Volume, Warm, WarmStep},
+    volume::{Collect, CollectStep, Volume, Warm, WarmStep},
 };
 use cistern_nbd::{Server, Settings};
 use serde::Serialize;
@@ -101,7 +101,7 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     // that is what people expect, and for a volume half open it is a crash like any other.
     let scheduler = Scheduler::new(env.clone());
     let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
-    let mut signals = signals::Signals::listen()?;
+    let mut signals = Signals::listen()?;
     drop(at_once);
     let daemon = Arc::new(Daemon {
         env: env.clone(),
@@ -143,7 +143,7 @@ async fn serve(
     doors: listen::Doors,
     limits: Settings,
     metrics_url: Option<&str>,
-    signals: &mut signals::Signals,
+    signals: &mut Signals,
 ) -> Outcome {
     announce(daemon, metrics_url);
     host::notify_ready();
@@ -346,6 +346,11 @@ impl Daemon {
     /// Warms the chunk cache with a part of a volume.
     pub async fn warm(&self, volume: &str, what: Warm, from: u64) -> Outcome<WarmStep> {
         Ok(self.find(volume)?.volume.warm(what, from).await?)
+    }
+
+    /// Does one step of a collection of garbage.
+    pub async fn collect(&self, volume: &str, what: Collect) -> Outcome<CollectStep> {
+        Ok(self.find(volume)?.volume.collect(what).await?)
     }
 
     fn find(&self, volume: &str) -> Outcome<&Served> {

@@ -91,6 +91,35 @@ impl fmt::Display for Span {
     }
 }
 
+/// Bytes of a volume, from the first to behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl FromStr for ByteRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let explain =
+            || format!("'{text}' is not a range: write FROM-TO like 0-10G, or FROM+LENGTH like 10G+1G");
+        let size = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
+        let (from, to) = match (text.split_once('-'), text.split_once('+')) {
+            (Some((from, to)), None) => (size(from)?, size(to)?),
+            (None, Some((from, len))) => {
+                let from = size(from)?;
+                (from, from.checked_add(size(len)?).ok_or_else(explain)?)
+            }
+            _ => return Err(explain()),
+        };
+        match from < to {
+            true => Ok(ByteRange { from, to }),
+            false => Err(format!("'{text}' is empty: it ends where it begins, or before")),
+        }
+    }
+}
+
 /// How much may be stored for what is live: a ratio, or anything.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpaceBound(pub f64);
@@ -224,6 +253,17 @@ impl Serialize for ByteSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both ways to write a range mean the same; what is empty or unclear is refused with an example.
+    #[test]
+    fn ranges_people_write() {
+        let gib = 1 << 30;
+        assert_eq!("0-10G".parse(), Ok(ByteRange { from: 0, to: 10 * gib }));
+        assert_eq!("10G+1G".parse(), Ok(ByteRange { from: 10 * gib, to: 11 * gib }));
+        for bad in ["10G", "", "-", "5-5", "6-5", "1+0", "1-2+3", "15E+15E"] {
+            bad.parse::<ByteRange>().expect_err(bad);
+        }
+    }
 
     fn size(text: &str) -> Result<u64, String> {
         text.parse::<ByteSize>().map(|s| s.0)

@@ -206,6 +206,47 @@ fn warm_fills_the_cache() {
     assert!(gone.contains("cistern serve"), "{gone}");
 }
 
+/// `gc --dry-run` says what collecting takes and changes nothing; `gc` does it, through the daemon or without one; what is
+/// garbage is known, moved around and retired, and everything reads as before.
+#[test]
+fn gc_says_and_does() {
+    let home = Home::new();
+    let json = |text: String| -> serde_json::Value { serde_json::from_str(&text).expect("JSON") };
+    let daemon = home.start(&[CREATE.as_slice(), &["--space-bound", "none"]].concat());
+    daemon.fill(3, 0, 8 * MIB);
+    home.ok(&["drain", "./tank"]);
+    daemon.fill(4, 0, 4 * MIB);
+    home.ok(&["drain", "./tank"]);
+    let done = json(home.ok(&["gc", "./tank", "--to", "4", "--json"]));
+    assert_eq!(done["moved_bytes"], 0, "it holds: {done}");
+    assert!(done["before"]["segments"]["garbage_bytes"].as_u64() > Some(0), "{done}");
+    let planned = json(home.ok(&["gc", "./tank", "--dry-run", "--to", "1.1", "--json"]));
+    let moved_bytes = planned["moved_blocks"].as_u64().expect("a number") * 4096;
+    assert!((MIB..=4 * MIB).contains(&moved_bytes), "{planned}");
+    let said = home.ok(&["gc", "./tank", "--dry-run", "--to", "1.1"]);
+    assert!(said.contains("nothing was changed") && said.contains("out of"), "{said}");
+    let done = json(home.ok(&["gc", "./tank", "--to", "1.1", "--json"]));
+    assert_eq!(
+        (&done["moved_bytes"], &done["vacated_segments"]),
+        (&moved_bytes.into(), &planned["victims"]),
+        "{done}"
+    );
+    assert!(done["after"]["ratio"].as_f64() < Some(1.1), "{done}");
+    let beyond = home.fails(2, &["gc", "./tank", "--defragment", "1G+1G"]);
+    assert!(beyond.contains("1 GiB"), "{beyond}");
+    daemon.assert_filled(4, 0, 4 * MIB);
+    daemon.stop();
+
+    let said = home.ok(&["gc", "./tank", "--defragment"]);
+    assert!(said.starts_with("tank: 0 bytes moved") && said.contains("in grace"), "{said}");
+    let daemon = home.start(&["./tank"]);
+    daemon.assert_filled(4, 0, 4 * MIB);
+    home.ok(&["pause", "./tank"]);
+    let paused = home.fails(2, &["gc", "./tank"]);
+    assert!(paused.contains("paused"), "{paused}");
+    daemon.stop();
+}
+
 /// Readers need no claim: they serve the committed state beside the writer, and cannot write.
 #[test]
 fn read_only_beside_the_writer() {

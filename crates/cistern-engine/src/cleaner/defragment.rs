@@ -9,6 +9,7 @@ use crate::{
         Moved, Parts,
         round::{SEGMENT_BLOCKS, offer},
     },
+    map::Map,
     units::{Extent, Mapping, Place},
 };
 
@@ -25,26 +26,37 @@ const LOOKUP_MAPPINGS: usize = 4096;
 /// Moves blocks of `extent` that are not in order, from its beginning on, until a round is full.
 pub async fn defragment(parts: &Parts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
+    let Round { moved, next } = round(&parts.map, extent).await?;
+    let data = parts.blocks.read(&moved).await?;
+    let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
+    if blocks > 0 {
+        offer(parts, base, moved.into_iter().zip(data).collect()).await?;
+    }
+    tracing::debug!(blocks, next, "defragmented");
+    Ok(Moved { blocks, segments: 0, next })
+}
+
+/// What one round moves, and where the next one begins.
+pub struct Round {
+    pub moved: Vec<Mapping>,
+    pub next: Option<u64>,
+}
+
+/// The first round over `extent`.
+pub async fn round(map: &Map, extent: Extent) -> Result<Round> {
     let mut strides = Strides::default();
     let mut at = extent.start;
     while at < extent.end() && strides.blocks < ROUND_BLOCKS {
-        let mappings = parts.map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
+        let mappings = map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
         at = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
         mappings.iter().for_each(|mapping| strides.add(mapping));
     }
-    let short = strides.end();
-    let data = parts.blocks.read(&short).await?;
-    let blocks = short.iter().map(|mapping| mapping.extent.len).sum();
-    if blocks > 0 {
-        offer(parts, base, short.into_iter().zip(data).collect()).await?;
-    }
-    tracing::debug!(blocks, at, "defragmented");
-    Ok(Moved { blocks, segments: 0, next: Some(at).filter(|&at| at < extent.end()) })
+    Ok(Round { moved: strides.end(), next: Some(at).filter(|&at| at < extent.end()) })
 }
 
 /// Finds what does not lie in strides, from mappings in ascending order.
 #[derive(Default)]
-pub struct Strides {
+struct Strides {
     short: Vec<Mapping>,
     /// Blocks in `short`.
     blocks: u64,
@@ -54,7 +66,7 @@ pub struct Strides {
 }
 
 impl Strides {
-    pub fn add(&mut self, mapping: &Mapping) {
+    fn add(&mut self, mapping: &Mapping) {
         if !self.stride.last().is_some_and(|last| follows(last, mapping)) {
             self.break_off();
         }
@@ -74,7 +86,7 @@ impl Strides {
     }
 
     /// What is in no stride of some length.
-    pub fn end(mut self) -> Vec<Mapping> {
+    fn end(mut self) -> Vec<Mapping> {
         self.break_off();
         self.short
     }

@@ -52,7 +52,7 @@ pub fn choose(
 }
 
 /// What cleaning a segment gains for what it costs; `None` where that is nothing.
-fn score(counts: &Counts, newest: Seq) -> Option<f64> {
+pub fn score(counts: &Counts, newest: Seq) -> Option<f64> {
     if counts.dead_blocks >= counts.written_blocks {
         return None; // it goes without being cleaned
     }

@@ -111,6 +111,11 @@ impl Accounting {
         self.counts.totals()
     }
 
+    /// What the accounts say of each.
+    pub fn segments(&self) -> &Segments {
+        &self.counts
+    }
+
     /// The walk over the map came to this.
     pub fn note(&mut self, mapping: &Mapping) {
         if let Place::Frame(frame) = mapping.place {

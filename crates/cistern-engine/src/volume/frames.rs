@@ -34,7 +34,7 @@ const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// Fetches of one read at once.
 const FETCHES_MAX: usize = 16;
 /// Of what is moved: bytes between two parts that are fetched along, since a request costs more than they do.
-const MOVE_GAP_BYTES: u64 = 256 << 10;
+pub(super) const MOVE_GAP_BYTES: u64 = 256 << 10;
 /// And its fetches at once.
 const MOVE_FETCHES_MAX: usize = 4;
 
@@ -223,6 +223,13 @@ impl FrameReader {
             }
         }
         Ok(out)
+    }
+
+    /// The requests and the bytes that [`read_to_move`](Self::read_to_move) takes where nothing is in a cache.
+    pub(super) fn cost_to_move(&self, mappings: &[Mapping]) -> (u64, u64) {
+        let parts = mappings.iter().map(|mapping| self.part(0, mapping)).collect();
+        let groups = group(parts, MOVE_GAP_BYTES);
+        (groups.len() as u64, groups.iter().map(|group| group.range.end - group.range.start).sum())
     }
 
     async fn read_group_to_move(&self, group: Group) -> Result<Decoded> {

@@ -3,8 +3,6 @@
 //! Asks in steps of about half a second, and keeps the cursor here: whoever interrupts it has
 //! stopped it, and what was fetched stays.
 
-use std::str::FromStr;
-
 use cistern_engine::volume::{Warm as What, WarmStep};
 use clap::Args;
 use serde::Serialize;
@@ -15,7 +13,7 @@ use crate::{
     control::{self, Request, ServedStatus},
     failure::{Failure, Kind, Outcome},
     place::{VolumeUrl, volume_url},
-    quantity::ByteSize,
+    quantity::{ByteRange, ByteSize},
     terminal::{self, Progress},
 };
 
@@ -31,7 +29,7 @@ pub struct Warm {
 
     /// Only these bytes of the volume: FROM-TO like 0-10G, or FROM+LENGTH like 10G+1G
     #[arg(value_name = "RANGE", conflicts_with_all = ["metadata", "hot"])]
-    range: Option<Span>,
+    range: Option<ByteRange>,
 
     /// Only cistern's own metadata: where each block lies. The metadata of a filesystem on the volume
     /// is data to cistern, and part of the hot set when it is used often
@@ -49,35 +47,6 @@ pub struct Warm {
 
     #[command(flatten)]
     state: StateSettings,
-}
-
-/// Bytes of a volume, from the first to behind the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    from: u64,
-    to: u64,
-}
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let explain =
-            || format!("'{text}' is not a range: write FROM-TO like 0-10G, or FROM+LENGTH like 10G+1G");
-        let size = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
-        let (from, to) = match (text.split_once('-'), text.split_once('+')) {
-            (Some((from, to)), None) => (size(from)?, size(to)?),
-            (None, Some((from, len))) => {
-                let from = size(from)?;
-                (from, from.checked_add(size(len)?).ok_or_else(explain)?)
-            }
-            _ => return Err(explain()),
-        };
-        match from < to {
-            true => Ok(Span { from, to }),
-            false => Err(format!("'{text}' is empty: it ends where it begins, or before")),
-        }
-    }
 }
 
 /// What was done.
@@ -144,21 +113,5 @@ fn explain(failure: Failure, what: What) -> Failure {
             failure.hint("it is written when a volume with a chunk cache is closed")
         }
         _ => failure,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Both ways to write a range mean the same; what is empty or unclear is refused with an example.
-    #[test]
-    fn ranges_people_write() {
-        let gib = 1 << 30;
-        assert_eq!("0-10G".parse(), Ok(Span { from: 0, to: 10 * gib }));
-        assert_eq!("10G+1G".parse(), Ok(Span { from: 10 * gib, to: 11 * gib }));
-        for bad in ["10G", "", "-", "5-5", "6-5", "1+0", "1-2+3", "15E+15E"] {
-            bad.parse::<Span>().expect_err(bad);
-        }
     }
 }

@@ -147,6 +147,7 @@ async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
             encode(daemon.drain(volume.as_deref(), limit).await)
         }
         Request::Warm { volume, what, from } => encode(daemon.warm(&volume, what, from).await),
+        Request::Collect { volume, what } => encode(daemon.collect(&volume, what).await),
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }

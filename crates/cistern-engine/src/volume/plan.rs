@@ -1,0 +1,148 @@
+//! What a collection would do and take, by the newest committed state: `cistern gc --dry-run`. Changes nothing.
+
+use serde::Serialize;
+
+use crate::{
+    Error, Result,
+    cleaner::{SEGMENT_BLOCKS, defragmented},
+    codec::KeySource,
+    env::Env,
+    log::{Committed, VolumeKeys, read_committed, read_identity, usage::Counts},
+    space::{Plan, plan},
+    store::{SharedStore, Stores},
+    units::{BLOCK_BYTES, Extent, Mapping, Place},
+    volume::{
+        Collect,
+        accounting::Accounting,
+        admin::Progress,
+        frames::MOVE_GAP_BYTES,
+        open::{ReadParts, read_only},
+    },
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Memory for map and frames.
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// What would be done, and what that takes. What died lately may not be known, so it may be a little more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CollectPlan {
+    /// Segments, what they take and what of that is live.
+    pub segments: u64,
+    pub stored_bytes: u64,
+    pub live_bytes: u64,
+    /// Segments of which nothing is live: deleted, unread.
+    pub dead_segments: u64,
+    pub dead_bytes: u64,
+    /// Segments out of which what is live is moved.
+    pub victims: u64,
+    pub victim_bytes: u64,
+    pub moved_blocks: u64,
+    /// Requests, and the bytes that are fetched and stored; nothing is assumed to be in a cache.
+    pub gets: u64,
+    pub fetched_bytes: u64,
+    pub puts: u64,
+    pub put_bytes: u64,
+    /// What segments take when it is done and the grace is over.
+    pub after_bytes: u64,
+}
+
+/// Looks at a volume and says what `what` would do, in all its steps. Progress counts blocks of the volume.
+///
+/// # Errors
+/// `Corrupt` where the accounts are damaged: run a check. `Invalid` for a range behind the end.
+pub async fn plan_collection(
+    env: &Env,
+    store: &SharedStore,
+    key: &KeySource,
+    what: Collect,
+    progress: Progress<'_>,
+) -> Result<CollectPlan> {
+    let identity = read_identity(store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
+    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+    let (accounting, faults) = Accounting::read(store, &keys, &committed).await?;
+    if let Some(fault) = faults.into_iter().next() {
+        return Err(Error::corrupt("map/", fault));
+    }
+    let ratio = match what {
+        Collect::Clean { ratio } => ratio,
+        Collect::Retire | Collect::Defragment { .. } => f64::INFINITY,
+    };
+    let mut out = CollectPlan::of(&plan(accounting.segments(), committed.walk.seq, ratio));
+    if let Collect::Defragment { offset, len } = what {
+        let stores = Stores::same(store.clone());
+        let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: MEMORY_BYTES };
+        out.add_defragmentation(parts, &keys, &committed, (offset, len), progress).await?;
+    }
+    Ok(out)
+}
+
+impl CollectPlan {
+    fn of(plan: &Plan) -> CollectPlan {
+        let Plan { before, dead, victims, after_bytes } = plan;
+        let sum = |of: fn(&Counts) -> u64| victims.iter().map(|victim| of(&victim.counts)).sum();
+        let moved_blocks: u64 = sum(Counts::live_blocks);
+        CollectPlan {
+            segments: before.segments,
+            stored_bytes: before.stored_bytes,
+            live_bytes: before.live_bytes,
+            dead_segments: dead.segments,
+            dead_bytes: dead.stored_bytes,
+            victims: victims.len() as u64,
+            victim_bytes: sum(|counts| counts.stored_bytes),
+            moved_blocks,
+            gets: sum(gets_to_clean),
+            fetched_bytes: sum(Counts::live_bytes),
+            puts: moved_blocks.div_ceil(SEGMENT_BLOCKS),
+            put_bytes: sum(Counts::live_bytes),
+            after_bytes: *after_bytes,
+        }
+    }
+
+    /// Goes through the rounds as the cleaner will.
+    async fn add_defragmentation(
+        &mut self,
+        parts: ReadParts<'_>,
+        keys: &VolumeKeys,
+        committed: &Committed,
+        (offset, len): (u64, u64),
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        let volume = read_only(parts, keys, committed).await?;
+        volume.check_bounds(offset, len)?;
+        let end = (offset + len).div_ceil(BLOCK);
+        let mut next = Some(offset / BLOCK);
+        while let Some(at) = next {
+            progress(at, end);
+            let round = defragmented(&volume.map, Extent::between(at, end)).await?;
+            let (gets, fetched_bytes) = volume.frames.cost_to_move(&round.moved);
+            let blocks: u64 = round.moved.iter().map(|mapping| mapping.extent.len).sum();
+            let put_bytes: u64 = round.moved.iter().map(stored_bytes).sum();
+            self.moved_blocks += blocks;
+            self.gets += gets;
+            self.fetched_bytes += fetched_bytes;
+            self.puts += blocks.div_ceil(SEGMENT_BLOCKS);
+            self.put_bytes += put_bytes;
+            self.after_bytes += put_bytes;
+            next = round.next;
+        }
+        Ok(())
+    }
+}
+
+/// Requests for what is live in a victim, if that lies anywhere in it: one for the footer, and one for each stretch without a
+/// gap that is wide enough to ask around it.
+fn gets_to_clean(counts: &Counts) -> u64 {
+    let live = counts.live_blocks() as f64 / counts.written_blocks.max(1) as f64;
+    let gap_blocks = (MOVE_GAP_BYTES / BLOCK) as i32;
+    1 + (counts.live_blocks() as f64 * (1.0 - live).powi(gap_blocks)).ceil() as u64
+}
+
+/// What the blocks of a mapping will take, about: what they take now, or less where they are a part of a packed frame.
+fn stored_bytes(mapping: &Mapping) -> u64 {
+    match mapping.place {
+        Place::Frame(frame) => u64::from(frame.stored).min(mapping.extent.len * BLOCK),
+        Place::Hole | Place::Zero => 0,
+    }
+}

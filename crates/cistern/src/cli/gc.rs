@@ -1,0 +1,317 @@
+//! `cistern gc`: collect garbage now, or put a volume in order, or say what either would take.
+//!
+//! Works in steps that a daemon does, or this process where nobody serves the volume: whoever interrupts it has stopped
+//! it, and what was moved stays moved.
+
+use std::sync::Arc;
+
+use cistern_engine::{
+    space::SPACE_BOUND,
+    volume::{Collect, CollectPlan, CollectStep, SpaceStatus, Volume, admin, plan_collection},
+};
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    cli::Context,
+    config::{KeySettings, Settings, StateSettings},
+    control::{self, Daemon, Request},
+    daemon::{self, Signals},
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
+    quantity::{ByteRange, ByteSize, SpaceBound, Thousands},
+    secret,
+    terminal::{self, Progress},
+};
+
+const BLOCK: u64 = cistern_engine::units::BLOCK_BYTES as u64;
+
+/// Collect garbage now, or put a volume in order
+///
+/// While a volume is served, its daemon keeps it within --space-bound by itself: this is for less, or at once, or for a
+/// volume that nobody serves. What is freed is deleted after the grace (`serve --grace`), while the volume is served.
+/// Ctrl-C stops it, and what was moved stays moved.
+#[derive(Args)]
+pub struct Gc {
+    /// URL of the volume
+    #[arg(value_name = "URL", value_parser = volume_url)]
+    volume: VolumeUrl,
+
+    /// Say what would be moved and freed, and what that takes, from what the store says; change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How much may be left: stored bytes per live byte, like 1.1. Without it, the bound that the volume is served with,
+    /// or 1.3
+    #[arg(long, value_name = "RATIO", conflicts_with = "defragment")]
+    to: Option<SpaceBound>,
+
+    /// Write the blocks of a range side by side, so that it is read in long strides: all of the volume, or FROM-TO like
+    /// 0-10G, or FROM+LENGTH. Blocks that are in order are left alone
+    #[arg(long, value_name = "RANGE", num_args = 0..=1, default_missing_value = "all", value_parser = part)]
+    defragment: Option<Part>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+
+    #[command(flatten)]
+    key: KeySettings,
+}
+
+/// A part of a volume, or all of it.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    All,
+    Range(ByteRange),
+}
+
+fn part(text: &str) -> Result<Part, String> {
+    match text {
+        "all" => Ok(Part::All),
+        range => range.parse().map(Part::Range),
+    }
+}
+
+impl Part {
+    /// Offset and length.
+    fn within(self, volume: &VolumeUrl, size_bytes: u64) -> Outcome<(u64, u64)> {
+        match self {
+            Part::All => Ok((0, size_bytes)),
+            Part::Range(range) if range.to <= size_bytes => Ok((range.from, range.to - range.from)),
+            Part::Range(_) => {
+                let (size, name) = (ByteSize(size_bytes), &volume.name);
+                Err(Failure::usage(format!("the range ends behind the volume: {name} has {size}")))
+            }
+        }
+    }
+}
+
+/// Who does the steps.
+enum Worker {
+    Daemon(Daemon, String),
+    /// Nobody serves it: opened here.
+    Here(Arc<Volume>),
+}
+
+impl Worker {
+    async fn step(&self, what: Collect) -> Outcome<CollectStep> {
+        match self {
+            Worker::Daemon(daemon, url) => {
+                daemon.ask(&Request::Collect { volume: url.clone(), what }, None).await
+            }
+            Worker::Here(volume) => Ok(volume.collect(what).await?),
+        }
+    }
+
+    async fn space(&self) -> Outcome<SpaceStatus> {
+        let space = match self {
+            Worker::Daemon(daemon, url) => {
+                let served = daemon.status().await?.volumes.into_iter().find(|served| served.is(url));
+                served.and_then(|served| served.status.space)
+            }
+            Worker::Here(volume) => volume.status().space,
+        };
+        space.ok_or_else(|| Failure::usage("the volume is served read-only: nothing can be collected"))
+    }
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Report {
+    volume: String,
+    moved_bytes: u64,
+    /// Of which nothing was live any more, after moving.
+    vacated_segments: u64,
+    before: SpaceStatus,
+    after: SpaceStatus,
+}
+
+impl Gc {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let mut signals = Signals::listen()?;
+        if self.dry_run {
+            return tokio::select! {
+                biased;
+                () = signals.next() => Err(interrupted()),
+                planned = self.plan(context) => planned,
+            };
+        }
+        let flags = Settings { state: self.state.clone(), key: self.key.clone(), ..Settings::default() };
+        let settings = flags.resolve(context.file.clone())?;
+        let url = self.volume.url.to_string();
+        let (worker, size_bytes, bound) = match control::serving(&settings.state_dir, &url).await? {
+            Some((daemon, served)) => {
+                let bound = served.status.space.as_ref().and_then(|space| space.bound);
+                (Worker::Daemon(daemon, url), served.status.size_bytes, bound)
+            }
+            None => {
+                let volume = daemon::open_once(&context.env, &settings, &self.volume).await?;
+                let size_bytes = volume.size_bytes();
+                (
+                    Worker::Here(volume),
+                    size_bytes,
+                    settings.space_bound.is_finite().then_some(settings.space_bound),
+                )
+            }
+        };
+        let done = tokio::select! {
+            biased;
+            () = signals.next() => Err(interrupted()),
+            done = self.collect(&worker, size_bytes, bound) => done,
+        };
+        if let Worker::Here(volume) = worker {
+            let closed = volume.close(COMMAND_PATIENCE).await;
+            if let (Ok(_), Some(why)) = (&done, closed.reason) {
+                return Err(Failure::new(
+                    Kind::NotClean,
+                    format!("done, but not closed in the store: {why}"),
+                ));
+            }
+        }
+        let report = done?;
+        match self.json {
+            true => terminal::say_json(&report),
+            false => terminal::say(describe(&report)),
+        }
+    }
+
+    fn what(&self, size_bytes: u64, bound: Option<f64>) -> Outcome<Collect> {
+        match self.defragment {
+            Some(part) => {
+                let (offset, len) = part.within(&self.volume, size_bytes)?;
+                Ok(Collect::Defragment { offset, len })
+            }
+            None => Ok(Collect::Clean { ratio: self.to.map(|to| to.0).or(bound).unwrap_or(SPACE_BOUND) }),
+        }
+    }
+
+    /// What died becomes known first; what was freed is retired in the end.
+    async fn collect(&self, worker: &Worker, size_bytes: u64, bound: Option<f64>) -> Outcome<Report> {
+        let mut what = self.what(size_bytes, bound)?;
+        let progress = Progress::spinning("finding out what is dead");
+        worker.step(Collect::Retire).await?;
+        let before = worker.space().await?;
+        let (mut moved_bytes, mut vacated_segments) = (0, 0);
+        loop {
+            let step = worker.step(what).await?;
+            (moved_bytes, vacated_segments) =
+                (moved_bytes + step.moved_bytes, vacated_segments + step.vacated_segments);
+            let Some(next) = step.next else { break };
+            let moved = ByteSize(moved_bytes);
+            match &mut what {
+                Collect::Defragment { offset, len } => {
+                    let end = *offset + *len;
+                    (*offset, *len) = (next, end - next);
+                    let (at, end) = (ByteSize(next), ByteSize(end));
+                    progress.message(format!("putting in order: {at} of {end}, {moved} moved"));
+                }
+                Collect::Clean { .. } | Collect::Retire => {
+                    progress.message(format!("collecting: {moved} moved, {vacated_segments} segments freed"));
+                }
+            }
+        }
+        progress.message("retiring what is free".to_owned());
+        worker.step(Collect::Retire).await?;
+        let after = worker.space().await?;
+        Ok(Report { volume: self.volume.name.clone(), moved_bytes, vacated_segments, before, after })
+    }
+
+    async fn plan(&self, context: &Context) -> Outcome {
+        let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
+        let key = self.key.clone().or(&context.file);
+        let known = secret::unlocking(&key, &self.volume.name, |key| {
+            let (env, store) = (&context.env, &open.store);
+            async move { admin::info(env, store, &key).await }
+        });
+        let (info, key) = known.await.map_err(|failure| failure.context(&self.volume.url))?;
+        let size_bytes = info.state.map_or(0, |state| state.size_bytes);
+        let what = self.what(size_bytes, context.file.space_bound.map(|bound| bound.0))?;
+        let progress = Progress::counting("blocks");
+        let show = |done, of| progress.set(done, of);
+        let planned = plan_collection(&context.env, &open.store, &key, what, &show).await;
+        drop(progress);
+        let plan = planned.map_err(|e| self.volume.explain(e))?;
+        match self.json {
+            true => terminal::say_json(&plan),
+            false => terminal::say(describe_plan(&self.volume.name, &plan)),
+        }
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Kind::Interrupted, "interrupted; what was moved stays moved, and nothing is lost")
+}
+
+fn ratio(stored_bytes: u64, live_bytes: u64) -> String {
+    match live_bytes {
+        0 => "nothing is live".to_owned(),
+        live => format!("{:.2} stored per live byte", stored_bytes as f64 / live as f64),
+    }
+}
+
+fn describe_plan(name: &str, plan: &CollectPlan) -> String {
+    let size = |bytes: u64| ByteSize(bytes).to_string();
+    let row = |what: &str, text: String| vec![what.to_owned(), text];
+    let rows = [
+        row(
+            "now",
+            format!(
+                "{} in {} segments, {}",
+                size(plan.stored_bytes),
+                Thousands(plan.segments),
+                ratio(plan.stored_bytes, plan.live_bytes)
+            ),
+        ),
+        row(
+            "unread",
+            format!(
+                "{} segments of which nothing is live, {}",
+                Thousands(plan.dead_segments),
+                size(plan.dead_bytes)
+            ),
+        ),
+        row(
+            "moved",
+            match plan.victims {
+                0 => size(plan.moved_blocks * BLOCK),
+                n => format!(
+                    "{} out of {} segments of {}",
+                    size(plan.moved_blocks * BLOCK),
+                    Thousands(n),
+                    size(plan.victim_bytes)
+                ),
+            },
+        ),
+        row(
+            "takes",
+            format!(
+                "{} GET of {}, {} PUT of {}",
+                Thousands(plan.gets),
+                size(plan.fetched_bytes),
+                Thousands(plan.puts),
+                size(plan.put_bytes)
+            ),
+        ),
+        row("then", format!("{}, {}", size(plan.after_bytes), ratio(plan.after_bytes, plan.live_bytes))),
+    ];
+    format!("{name}: nothing was changed\n{}", terminal::table(&rows))
+}
+
+fn describe(report: &Report) -> String {
+    let Report { volume, moved_bytes, vacated_segments, before, after } = report;
+    let shown = |space: &SpaceStatus| match (&space.segments, space.ratio) {
+        (Some(known), Some(ratio)) => format!("{} ({ratio:.2} per live byte)", ByteSize(known.stored_bytes)),
+        (Some(known), None) => ByteSize(known.stored_bytes).to_string(),
+        (None, _) => "unknown".to_owned(),
+    };
+    let (moved, grace) = (ByteSize(*moved_bytes), ByteSize(after.grace_bytes));
+    let (before, after) = (shown(before), shown(after));
+    format!(
+        "{volume}: {moved} moved, {vacated_segments} segments freed; {before} -> {after}, {grace} in grace: deleted when it \
+         is over, while the volume is served"
+    )
+}
