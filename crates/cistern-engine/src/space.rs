@@ -64,9 +64,9 @@ struct State {
     newest: Seq,
     /// The segments behind the newest checkpoint.
     uncovered: BTreeMap<Seq, Uncovered>,
-    /// Blocks that are dead, probably, and that no merge has met.
+    /// Blocks of the segments in the accounts that are dead, probably, and that no merge has met.
     unlearned_blocks: u64,
-    /// Those of them that lay in segments which are out of the accounts.
+    /// Dead blocks that no merge has met, of segments that are out of the accounts.
     gone_blocks: u64,
     /// Why objects that are due are still there.
     refused: Option<String>,
@@ -186,9 +186,13 @@ impl Space {
         self.state().segments.as_ref().is_none_or(|segments| segments.get(seq).is_some())
     }
 
-    /// So many blocks are dead, probably, that no merge has met.
-    pub fn expect(&self, unlearned_blocks: u64) {
-        self.state().unlearned_blocks = unlearned_blocks;
+    /// So many blocks are dead in the levels up to `covered`, probably, and no merge has met them.
+    pub fn expect(&self, dead_blocks: u64, covered: Seq) {
+        let mut state = self.state();
+        // What was moved covers its old place, which is in segments that are gone, or go with this checkpoint.
+        let going = state.vacated.iter().filter(|&(_, from)| *from <= covered).map(|(&seq, _)| seq);
+        let going = state.counted(going);
+        state.unlearned_blocks = dead_blocks.saturating_sub(state.gone_blocks + going.live_blocks);
     }
 
     /// Merges met so many dead blocks of segments that are out of the accounts.
@@ -209,11 +213,17 @@ impl Space {
         self.state().segments.as_ref().map_or_else(Vec::new, |segments| segments.iter().collect())
     }
 
-    /// Nothing that is live lies in these segments, in any state from `from` on: so say lookups of all their blocks.
-    pub fn vacate(&self, segments: &[Seq], from: Seq) {
+    /// Nothing that is live lies in these segments, in any state from `from` on: so say lookups of all their blocks. With each,
+    /// the blocks that were live when it was looked at first.
+    pub fn vacate(&self, segments: &[(Seq, u64)], from: Seq) {
         let mut state = self.state();
         debug_assert!(from <= state.newest, "what is not in the map yet says nothing");
-        state.vacated.extend(segments.iter().map(|&seq| (seq, from)));
+        for &(seq, live_blocks) in segments {
+            // What else counts as live in it had died unnoticed.
+            let unnoticed = state.counted([seq]).live_blocks.saturating_sub(live_blocks);
+            state.unlearned_blocks = state.unlearned_blocks.saturating_sub(unnoticed);
+            state.vacated.insert(seq, from);
+        }
         state.counters.vacated_segments += segments.len() as u64;
         drop(state);
         self.changed();
@@ -362,10 +372,13 @@ impl Room {
 impl State {
     /// Vacated segments that no checkpoint does without yet.
     fn vacated(&self) -> Totals {
-        let counts = |segments: &Segments| {
-            self.vacated.keys().filter_map(|seq| segments.get(*seq)).fold(Totals::default(), Totals::with)
-        };
-        self.segments.as_ref().map(counts).unwrap_or_default()
+        self.counted(self.vacated.keys().copied())
+    }
+
+    /// The sums over some segments, as far as they are in the accounts.
+    fn counted(&self, some: impl IntoIterator<Item = Seq>) -> Totals {
+        let Some(segments) = &self.segments else { return Totals::default() };
+        some.into_iter().filter_map(|seq| segments.get(seq)).fold(Totals::default(), Totals::with)
     }
 
     /// Whether it is time to clean. What was written behind the newest checkpoint may have killed as much or nothing, so it does
@@ -377,14 +390,12 @@ impl State {
 
     /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was.
     fn room(&self) -> Option<Room> {
-        let vacated = self.vacated();
-        let totals = self.segments.as_ref()?.totals().without(&vacated);
+        let totals = self.segments.as_ref()?.totals().without(&self.vacated());
         let sum = |of: fn(&&Uncovered) -> bool| {
             self.uncovered.values().filter(of).map(|segment| segment.stored_bytes).sum::<u64>() as f64
         };
-        // What was moved covers its old place, which is not among these segments any more.
-        let unlearned = self.unlearned_blocks.saturating_sub(self.gone_blocks + vacated.live_blocks);
-        let unlearned = unlearned.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
+        let unlearned =
+            self.unlearned_blocks.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
         Some(Room {
             stored_bytes: totals.stored_bytes as f64 + sum(|segment| segment.is_moved),
             written_bytes: sum(|segment| !segment.is_moved),
@@ -426,14 +437,14 @@ mod tests {
     fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
         let space = space([0, 0, 50, 90]);
         assert!(is_cleaned_above(&space, 400.0 / 260.0));
-        space.expect(26);
+        space.expect(26, Seq(4));
         assert!(is_cleaned_above(&space, 400.0 / 234.0));
         space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false }, 70);
         assert!(is_cleaned_above(&space, 400.0 / 234.0));
         assert!(space.may_exceed(449.0 / 234.0) && !space.may_exceed(451.0 / 234.0));
-        space.expect(0);
+        space.expect(0, Seq(5));
         space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
-        space.vacate(&[Seq(4)], Seq(6));
+        space.vacate(&[(Seq(4), 10)], Seq(6));
         assert!(is_cleaned_above(&space, 310.0 / 260.0));
         let shown = space.shown();
         assert_eq!(shown.ratio, Some(310.0 / 260.0), "what is known is shown");
@@ -447,13 +458,35 @@ mod tests {
         assert_eq!(shown.counters, expected);
     }
 
+    /// What was moved covers its old place, which no merge has met: it is not taken for garbage, neither while the old segment
+    /// waits nor when it is gone, until merges have met it. What had died in it unnoticed goes with it.
+    #[test]
+    fn what_was_moved_is_no_garbage() {
+        let space = space([0, 0, 50, 50]);
+        let is = |ratio: f64| space.shown().ratio.is_some_and(|shown| (shown - ratio).abs() < 1e-9);
+        space.expect(60, Seq(4));
+        assert!(is(400.0 / 240.0));
+        space.committed(Seq(5), Uncovered { stored_bytes: 30, is_moved: true }, 30);
+        space.vacate(&[(Seq(4), 30)], Seq(5));
+        assert!(is(330.0 / 240.0), "20 of the 60 were in it");
+        let moved = Counts { stored_bytes: 30, written_blocks: 30, dead_blocks: 0, touched: Seq(5) };
+        space.apply([SegmentUsage { seq: Seq(5), change: UsageChange::Added(moved) }]);
+        space.expect(60 + 30, Seq(5));
+        assert_eq!(space.retire(Seq(5)), [Seq(4)]);
+        space.checkpoint_stored(Seq(5), Duration::ZERO, Seq(5));
+        assert!(is(330.0 / 240.0));
+        space.met_gone(50);
+        space.expect(40, Seq(6));
+        assert!(is(330.0 / 240.0));
+    }
+
     /// A segment that was vacated is retired by a checkpoint that covers the move, and not by an earlier one; what is dead by
     /// the counts by any.
     #[test]
     fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
         let space = space([0, 100, 50, 90]);
         space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true }, 60);
-        space.vacate(&[Seq(3), Seq(4)], Seq(5));
+        space.vacate(&[(Seq(3), 0), (Seq(4), 0)], Seq(5));
         assert_eq!(space.retire(Seq(4)), [Seq(2)]);
         assert_eq!(space.retire(Seq(5)), [Seq(3), Seq(4)]);
         assert_eq!(space.retire(Seq(5)), []);

@@ -33,6 +33,7 @@ struct Looked {
     extents: Vec<Extent>,
     /// What of it is live, and what it holds there.
     live: Vec<(Mapping, Bytes)>,
+    live_blocks: u64,
 }
 
 /// What a round did.
@@ -51,7 +52,7 @@ pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Cleaned> {
     for victim in victims {
         match look(parts, victim).await {
             Ok(victim) => {
-                blocks += victim.live.iter().map(|(mapping, _)| mapping.extent.len).sum::<u64>();
+                blocks += victim.live_blocks;
                 looked.push(victim);
             }
             Err(e) if e.is_damage() => {
@@ -69,7 +70,7 @@ pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Cleaned> {
     let mut vacated = Vec::new();
     for victim in looked {
         match live(parts, victim.victim.seq, &victim.extents).await? {
-            still if still.is_empty() => vacated.push(victim.victim.seq),
+            still if still.is_empty() => vacated.push((victim.victim.seq, victim.live_blocks)),
             _ => unclean.push(victim.victim.seq),
         }
     }
@@ -113,7 +114,8 @@ async fn look(parts: &Parts, victim: Victim) -> Result<Looked> {
     let extents = footer(parts, &victim).await?;
     let live = live(parts, victim.seq, &extents).await?;
     let blocks = parts.blocks.read(&live).await?;
-    Ok(Looked { victim, extents, live: live.into_iter().zip(blocks).collect() })
+    let live_blocks = live.iter().map(|mapping| mapping.extent.len).sum();
+    Ok(Looked { victim, extents, live: live.into_iter().zip(blocks).collect(), live_blocks })
 }
 
 /// What a victim maps with data.

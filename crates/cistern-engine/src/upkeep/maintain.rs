@@ -233,7 +233,7 @@ impl Maintainer {
         let state = self.map.take_state();
         assert_eq!(state.covered, point.covered, "points are taken in order, and each is flushed first");
         last.accounts.count(&state.dead, &self.progress, point.covered);
-        self.space.expect(self.map.probably_dead());
+        self.space.expect(self.map.probably_dead(), point.covered);
         self.space.use_up(
             state.used_up.iter().map(|run| Retired { name: RetiredName::Map(run.id), bytes: run.bytes }),
         );

@@ -195,12 +195,20 @@ impl Gc {
         let progress = Progress::spinning("finding out what is dead");
         worker.step(Collect::Retire).await?;
         let before = worker.space().await?;
-        let (mut moved_bytes, mut vacated_segments) = (0, 0);
+        let (mut moved_bytes, mut vacated_segments, mut last_retired) = (0, 0, 0);
         loop {
             let step = worker.step(what).await?;
             (moved_bytes, vacated_segments) =
                 (moved_bytes + step.moved_bytes, vacated_segments + step.vacated_segments);
-            let Some(next) = step.next else { break };
+            let Some(next) = step.next else {
+                progress.message("retiring what is free".to_owned());
+                worker.step(Collect::Retire).await?;
+                // What that has found out may leave more to do.
+                match std::mem::replace(&mut last_retired, vacated_segments) < vacated_segments {
+                    true => continue,
+                    false => break,
+                }
+            };
             let moved = ByteSize(moved_bytes);
             match &mut what {
                 Collect::Defragment { offset, len } => {
@@ -214,8 +222,6 @@ impl Gc {
                 }
             }
         }
-        progress.message("retiring what is free".to_owned());
-        worker.step(Collect::Retire).await?;
         let after = worker.space().await?;
         Ok(Report { volume: self.volume.name.clone(), moved_bytes, vacated_segments, before, after })
     }
