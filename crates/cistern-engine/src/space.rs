@@ -339,6 +339,14 @@ impl Space {
             .is_some_and(|room| room.stored_bytes + room.written_bytes > ratio * room.live_bytes)
     }
 
+    /// Bytes of segments that only wait for a checkpoint to be retired, and bytes of all others in the accounts.
+    pub fn vacated_and_others(&self) -> (u64, u64) {
+        let state = self.state();
+        let vacated = state.vacated().stored_bytes;
+        let all = state.segments.as_ref().map_or(0, |segments| segments.totals().stored_bytes);
+        (vacated, all - vacated)
+    }
+
     pub fn shown(&self) -> Shown {
         let state = self.state();
         let vacated = state.vacated();

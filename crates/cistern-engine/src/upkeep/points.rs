@@ -23,7 +23,7 @@ use crate::{
 /// after a crash reads at most about this many footers.
 const SEGMENTS_PER_CHECKPOINT: u64 = 48;
 /// The same where the cleaner has work, or would have if as much has died as was written since: then what died must become
-/// known. A part of all segments, and at least a few.
+/// known. A part of all segments, and at least a few. And when as large a part was vacated and waits for a checkpoint.
 const SEGMENTS_PART: u64 = 20;
 const SEGMENTS_MIN: u64 = 4;
 /// Mappings in the memory table at which it becomes a run earlier.
@@ -182,6 +182,12 @@ impl Points {
         }
     }
 
+    /// Whether so much was vacated that it is worth a checkpoint, which retires it.
+    fn is_room_to_gain(&self) -> bool {
+        let (vacated, others) = self.space.vacated_and_others();
+        vacated > 0 && vacated * SEGMENTS_PART >= others
+    }
+
     /// An entry was committed and is in the map's memory table.
     pub fn committed(&self, seq: Seq, entry: &NewEntry, map: &Map) {
         let mut point = Point { covered: seq, ..self.progress.newest() };
@@ -191,10 +197,10 @@ impl Points {
             point.size_bytes = segment.size_bytes;
         }
         self.note(point, SegmentCounts::of(entry.sealed()));
-        let after = self.segments_per_checkpoint();
+        let (after, is_room_to_gain) = (self.segments_per_checkpoint(), self.is_room_to_gain());
         let is_due = {
             let state = self.progress.state();
-            state.requested || state.since_frozen >= after
+            state.requested || state.since_frozen >= after || is_room_to_gain
         };
         if is_due || map.table_len() >= TABLE_MAPPINGS_MAX {
             self.try_freeze(map, point);
