@@ -24,8 +24,10 @@ use crate::{
     stamp::{OpId, Seen, seen, stamped},
 };
 
+mod collect;
 mod switch;
 
+pub use collect::collect;
 pub use switch::Modes;
 use switch::{pause, switch};
 

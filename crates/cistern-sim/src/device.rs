@@ -14,7 +14,7 @@ use cistern_engine::{
     env::Env,
     store::{Rates, SharedStore},
     units::SECTOR_BYTES,
-    volume::{CloseReport, Mode, RangeKind, VolumeStatus},
+    volume::{CloseReport, Collect, Mode, RangeKind, VolumeStatus},
 };
 
 use crate::client::trimmed;
@@ -119,6 +119,10 @@ pub trait Device: Send + Sync + 'static {
     }
     /// Holds the uploads, or lets them go on; false where that cannot be done.
     async fn set_paused(&self, _paused: bool) -> Result<bool> {
+        Ok(false)
+    }
+    /// One step of a collection of garbage; false where that cannot be done.
+    async fn collect(&self, _what: Collect) -> Result<bool> {
         Ok(false)
     }
     /// Limits the way to the store from now on.

@@ -12,11 +12,11 @@ use crate::{
     cleaner::{Demands, Moved},
     units::{BLOCK_BYTES, Extent},
     upkeep::Coverage,
-    volume::{Volume, live::PAUSED},
+    volume::{Volume, live::PAUSED, write::Writer},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// How often it is looked whether the volume has stopped meanwhile.
+/// How often it is looked whether that has become impossible meanwhile.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Whom to ask.
@@ -54,8 +54,8 @@ impl Volume {
     /// `ReadOnly`; `Invalid` for a range behind the end or while write-back is paused; whatever stopped the volume.
     pub async fn collect(&self, what: Collect) -> Result<CollectStep> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
-        if writer.control.is_paused() {
-            return Err(Error::Invalid(PAUSED.to_owned()));
+        if let Some(e) = hindrance(writer) {
+            return Err(e);
         }
         let Collector { coverage, demands } = &writer.collector;
         let step = async {
@@ -69,7 +69,7 @@ impl Volume {
                 }
             }
         };
-        let Moved { blocks, segments, next } = self.unless_stopped(step).await?;
+        let Moved { blocks, segments, next } = self.unless_hindered(writer, step).await?;
         Ok(CollectStep {
             moved_bytes: blocks * BLOCK,
             vacated_segments: segments,
@@ -77,19 +77,21 @@ impl Volume {
         })
     }
 
-    /// What `step` gives, or why the volume stopped meanwhile.
-    async fn unless_stopped<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+    /// What `step` gives, or what came between.
+    async fn unless_hindered<T>(&self, writer: &Writer, step: impl Future<Output = Result<T>>) -> Result<T> {
         let mut step = pin!(step);
         loop {
             tokio::select! {
                 biased;
-                done = &mut step => return done.map_err(|e| self.refusal().unwrap_or(e)),
-                () = self.env.sleep(LOOK) => if let Some(e) = self.refusal() { return Err(e) },
+                done = &mut step => return done.map_err(|e| hindrance(writer).unwrap_or(e)),
+                () = self.env.sleep(LOOK) => if let Some(e) = hindrance(writer) { return Err(e) },
             }
         }
     }
+}
 
-    fn refusal(&self) -> Option<Error> {
-        self.writer.as_ref().and_then(|writer| writer.core.refusal())
-    }
+/// Why no step would end: the volume has stopped, or its uploads are held.
+fn hindrance(writer: &Writer) -> Option<Error> {
+    let paused = || writer.control.is_paused().then(|| Error::Invalid(PAUSED.to_owned()));
+    writer.core.refusal().or_else(paused)
 }

@@ -11,8 +11,8 @@ use cistern_engine::{
     gc,
     store::{Rates, Retry, Scheduler, SharedStore, Stores},
     volume::{
-        CloseReport, CreateOptions, LiveSettings, Mode, OpenOptions, Piece, RangeKind, ReadOnlyOptions,
-        Volume, VolumeStatus,
+        CloseReport, Collect, CreateOptions, LiveSettings, Mode, OpenOptions, Piece, RangeKind,
+        ReadOnlyOptions, Volume, VolumeStatus,
         admin::{self, JournalItem},
     },
 };
@@ -199,6 +199,10 @@ impl Device for RealDevice {
     async fn set_paused(&self, paused: bool) -> Result<bool> {
         self.0.set(LiveSettings { paused: Some(paused), ..LiveSettings::default() })?;
         Ok(true)
+    }
+
+    async fn collect(&self, what: Collect) -> Result<bool> {
+        self.0.collect(what).await.map(|_| true)
     }
 
     fn set_rates(&self, rates: Rates) {

@@ -63,7 +63,12 @@ impl World {
             let work = client::run(session.line.clone(), device.clone(), self.plan.ops);
             self.sim.start(session.inc, "client", work)
         };
-        (0..self.plan.clients).map(client).collect()
+        let mut clients: Clients = (0..self.plan.clients).map(client).collect();
+        if self.plan.theme == Theme::Cleaning {
+            let collection = client::collect(session.line.clone(), device.clone());
+            clients.push(self.sim.start(session.inc, "collection", collection));
+        }
+        clients
     }
 
     /// Waits until all clients are done or dead; in the end with fine weather, which must suffice.
