@@ -113,6 +113,10 @@ pub trait Device: Send + Sync + 'static {
     async fn drain(&self) -> Result<()>;
     async fn close(&self, drain_limit: Duration) -> CloseReport;
     fn status(&self) -> VolumeStatus;
+    /// What there is to see when it hangs.
+    fn symptoms(&self) -> String {
+        format!("{:?}", self.status())
+    }
     /// Switches the mode while requests are under way; false where that cannot be done.
     async fn set_mode(&self, _mode: Mode) -> Result<bool> {
         Ok(false)

@@ -424,10 +424,11 @@ impl World {
         act: impl FnOnce(Arc<dyn Device>, Arc<Line>) -> F,
     ) -> Option<T> {
         let device = session.device().filter(|_| self.sim.is_alive(session.inc))?;
-        let act = self.sim.on(session.inc, name, act(device, session.line.clone()));
+        let act = self.sim.on(session.inc, name, act(device.clone(), session.line.clone()));
         match self.sim.limit(PATIENCE, act).await {
             Some(out) => out,
             None => {
+                self.sim.note(format_args!("{}", device.symptoms()));
                 self.sim.fail(format!("hang: {name} is not done within {PATIENCE:?}"));
                 None
             }

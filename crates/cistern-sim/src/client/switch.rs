@@ -6,6 +6,7 @@
 use std::{pin::pin, time::Duration};
 
 use cistern_engine::{Error, store::Rates, volume::Mode};
+use futures_util::future::join;
 
 use super::{Line, Mood, check_status, flush, read, write, zero};
 use crate::device::Device;
@@ -136,15 +137,22 @@ pub(super) async fn pause(line: &Line, device: &dyn Device) -> Mood {
     }
     let mut work = pin!(work(line, device, line.sim.range(0, 20)));
     let done = line.sim.limit(line.sim.time(Duration::ZERO, PAUSE_MAX), &mut work).await;
-    watch_held(line, device).await;
-    let refused = try_to_drain(line, device).await;
-    check_status(line, device);
-    line.sim.note(format_args!("client: resumes"));
-    line.resume(device).await;
-    let mood = match done {
-        Some(mood) => mood,
-        None => work.await, // it may have waited for room
+    let watching = async {
+        watch_held(line, device).await;
+        let refused = try_to_drain(line, device).await;
+        check_status(line, device);
+        line.sim.note(format_args!("client: resumes"));
+        line.resume(device).await;
+        refused
     };
+    let ending = async {
+        match done {
+            Some(mood) => mood,
+            None => work.await, // it may have waited for room
+        }
+    };
+    // Side by side: a request that nobody polls would keep its place in the queue to the store.
+    let (refused, mood) = join(watching, ending).await;
     if matches!(refused, Mood::Done) { refused } else { mood }
 }
 

@@ -191,6 +191,10 @@ impl Device for RealDevice {
         self.0.status()
     }
 
+    fn symptoms(&self) -> String {
+        format!("{:?}; the scheduler: {:?}", self.status(), self.1.stats())
+    }
+
     async fn set_mode(&self, mode: Mode) -> Result<bool> {
         self.0.set(LiveSettings { mode: Some(mode), ..LiveSettings::default() })?;
         Ok(true)
