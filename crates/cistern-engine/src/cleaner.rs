@@ -58,8 +58,6 @@ pub struct Parts {
     pub blocks: Arc<dyn Blocks>,
     pub space: Arc<Space>,
     pub compression: Compression,
-    /// Stored bytes per live byte that are let be; infinite where nothing is to be cleaned.
-    pub ratio: watch::Receiver<f64>,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
 }
@@ -148,13 +146,12 @@ async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
             answer(&parts, demand, &mut left_alone).await;
         }
         changes.borrow_and_update();
-        let ratio = *parts.ratio.borrow_and_update();
-        let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+        let now = parts.env.now();
+        let victims = parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now));
         if victims.is_empty() {
             tokio::select! {
                 biased;
                 changed = changes.changed() => if changed.is_err() { return },
-                changed = parts.ratio.changed() => if changed.is_err() { return },
                 Some(demand) = demands.recv() => answer(&parts, demand, &mut left_alone).await,
             }
             continue;
@@ -185,7 +182,7 @@ async fn answer(parts: &Parts, demand: Demand, left_alone: &mut LeftAlone) {
 }
 
 async fn clean_to(parts: &Parts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
-    let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+    let victims = parts.space.victims_to(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
     if victims.is_empty() {
         return Ok(Moved::default());
     }

@@ -11,6 +11,7 @@
 mod counters;
 mod grace;
 mod plan;
+mod policy;
 mod segments;
 mod victims;
 
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 pub use counters::SpaceCounters;
 pub use grace::Since;
 pub use plan::{Plan, plan};
+pub use policy::{Bound, Policy, SPACE_BOUND};
 pub use segments::{Segments, Totals};
 pub use victims::Victim;
 
@@ -37,9 +39,7 @@ use crate::{
 };
 
 use grace::Grace;
-
-/// Stored bytes per live byte that suit everybody who has no reason for others.
-pub const SPACE_BOUND: f64 = 1.3;
+use policy::Measured;
 
 /// The part of the garbage that the bound allows which may be known before it is cleaned. As much is not known yet as was
 /// overwritten since the last checkpoint: up to a twentieth of what is live.
@@ -71,6 +71,8 @@ struct State {
     /// Why objects that are due are still there.
     refused: Option<String>,
     counters: SpaceCounters,
+    /// How much may be stored for what is live.
+    policy: Policy,
 }
 
 /// A segment that no checkpoint covers.
@@ -89,6 +91,11 @@ pub struct Shown {
     pub segments: Option<Totals>,
     /// What the bound is held against; `None` also where nothing is live.
     pub ratio: Option<f64>,
+    /// The bound in force; infinite where nothing is cleaned.
+    pub bound: f64,
+    pub bound_is_auto: bool,
+    /// How often what is live is overwritten in a month, as measured.
+    pub overwrites_per_month: f64,
     /// Bytes of what was committed behind the newest checkpoint.
     pub uncovered_bytes: u64,
     /// Vacated segments that wait for a checkpoint.
@@ -110,6 +117,7 @@ impl Space {
         newest: Seq,
         uncovered: BTreeMap<Seq, Uncovered>,
         retired: Vec<Retired>,
+        policy: Policy,
         now: Duration,
     ) -> Space {
         let since = Since { stored_at: now, given: newest };
@@ -124,6 +132,7 @@ impl Space {
             gone_blocks: 0,
             refused: None,
             counters: SpaceCounters::default(),
+            policy,
         };
         Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
     }
@@ -154,6 +163,12 @@ impl Space {
             counters.written_bytes += segment.stored_bytes;
         }
         state.uncovered.insert(seq, segment);
+    }
+
+    /// From now on the cleaner lets be so much.
+    pub fn set_bound(&self, bound: Bound) {
+        self.state().policy.set(bound);
+        self.changed();
     }
 
     /// The newest entry that is in the map.
@@ -282,6 +297,7 @@ impl Space {
         let mut state = self.state();
         state.grace.checkpoint_stored(covered, Since { stored_at: now, given });
         state.uncovered = state.uncovered.split_off(&covered.next());
+        state.measure(now);
         drop(state);
         self.changed();
     }
@@ -320,8 +336,20 @@ impl Space {
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be
-    /// left alone; none while `ratio` stored bytes per live byte hold.
-    pub fn victims(&self, ratio: f64, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
+    /// left alone; none while the bound holds.
+    pub fn victims(&self, now: Duration, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
+        let mut state = self.state();
+        state.measure(now);
+        match &state.segments {
+            Some(segments) if state.garbage_exceeds(state.policy.ratio()) => {
+                victims::choose(segments, &state.vacated, left_alone, state.newest, data_blocks)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// As [`victims`](Self::victims), with a bound of the caller's.
+    pub fn victims_to(&self, ratio: f64, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
         let state = self.state();
         match &state.segments {
             Some(segments) if state.garbage_exceeds(ratio) => {
@@ -331,12 +359,11 @@ impl Space {
         }
     }
 
-    /// Whether more is stored than that many times what is live, if what was written behind the newest checkpoint has killed as
-    /// much.
-    pub fn may_exceed(&self, ratio: f64) -> bool {
-        self.state()
-            .room()
-            .is_some_and(|room| room.stored_bytes + room.written_bytes > ratio * room.live_bytes)
+    /// Whether more is stored than the bound allows, if what was written behind the newest checkpoint has killed as much.
+    pub fn may_exceed(&self) -> bool {
+        let state = self.state();
+        let ratio = state.policy.ratio();
+        state.room().is_some_and(|room| room.stored_bytes + room.written_bytes > ratio * room.live_bytes)
     }
 
     /// Bytes of segments that only wait for a checkpoint to be retired, and bytes of all others in the accounts.
@@ -353,6 +380,9 @@ impl Space {
         Shown {
             segments: state.segments.as_ref().map(|segments| segments.totals().without(&vacated)),
             ratio: state.room().and_then(|room| room.ratio()),
+            bound: state.policy.ratio(),
+            bound_is_auto: state.policy.is_auto(),
+            overwrites_per_month: state.policy.overwrites_per_month(),
             uncovered_bytes: state.uncovered.values().map(|segment| segment.stored_bytes).sum(),
             vacated_bytes: vacated.stored_bytes,
             grace_objects: state.grace.len() as u64,
@@ -378,6 +408,14 @@ impl Room {
 }
 
 impl State {
+    /// Tells the policy what was counted up to now.
+    fn measure(&mut self, now: Duration) {
+        let Some(room) = self.room() else { return };
+        let SpaceCounters { written_bytes, moved_bytes, .. } = self.counters;
+        let (live_bytes, stored_bytes) = (room.live_bytes as u64, room.stored_bytes as u64);
+        self.policy.measure(now, Measured { written_bytes, moved_bytes, live_bytes, stored_bytes });
+    }
+
     /// Vacated segments that no checkpoint does without yet.
     fn vacated(&self) -> Totals {
         self.counted(self.vacated.keys().copied())
@@ -415,10 +453,12 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::price::Tariff;
 
     /// 400 bytes in four segments of 100 blocks, so many of which are dead.
     fn space(dead: [u64; 4]) -> Space {
-        let space = Space::new(Seq(4), BTreeMap::new(), Vec::new(), Duration::ZERO);
+        let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
+        let space = Space::new(Seq(4), BTreeMap::new(), Vec::new(), policy, Duration::ZERO);
         let mut segments = Segments::default();
         for (seq, dead_blocks) in (1..).zip(dead) {
             let counts = Counts { stored_bytes: 100, written_blocks: 100, dead_blocks, touched: Seq(4) };
@@ -429,7 +469,8 @@ mod tests {
     }
 
     fn is_cleaned(space: &Space, ratio: f64) -> bool {
-        !space.victims(ratio, 1, &BTreeSet::new()).is_empty()
+        space.set_bound(Bound::Ratio(ratio));
+        !space.victims(Duration::ZERO, 1, &BTreeSet::new()).is_empty()
     }
 
     /// Whether cleaning begins at a known ratio between two that are close.
@@ -449,7 +490,10 @@ mod tests {
         assert!(is_cleaned_above(&space, 400.0 / 234.0));
         space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false }, 70);
         assert!(is_cleaned_above(&space, 400.0 / 234.0));
-        assert!(space.may_exceed(449.0 / 234.0) && !space.may_exceed(451.0 / 234.0));
+        for (ratio, may) in [(449.0 / 234.0, true), (451.0 / 234.0, false)] {
+            space.set_bound(Bound::Ratio(ratio));
+            assert_eq!(space.may_exceed(), may);
+        }
         space.expect(0, Seq(5));
         space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
         space.vacate(&[(Seq(4), 10)], Seq(6));

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use cistern_engine::{
     codec::KeySource,
     env::real::RealEnv,
-    space::SPACE_BOUND,
+    space::{Bound, SPACE_BOUND},
     store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
     volume::{Collect, LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
 };
@@ -73,7 +73,8 @@ async fn host(is_locked: bool) -> (Host, Arc<Lockable>) {
 }
 
 /// Nothing stays for the sake of readers.
-async fn open(host: &Host, space_bound: f64) -> Arc<Volume> {
+async fn open(host: &Host, ratio: f64) -> Arc<Volume> {
+    let space_bound = Bound::Ratio(ratio);
     let options = OpenOptions { grace: Duration::ZERO, space_bound, ..host.options() };
     Volume::open(options).await.expect("opened")
 }
@@ -174,7 +175,9 @@ async fn a_bound_that_is_set_is_kept_from_then_on() {
     volume.collect(Collect::Retire).await.expect("a checkpoint");
     assert!(space(&volume).segments.is_some_and(|known| known.garbage_bytes > 3 * MIB));
     assert_eq!(space(&volume).counters.vacated_segments, 0);
-    volume.set(LiveSettings { space_bound: Some(1.1), ..LiveSettings::default() }).expect("set");
+    volume
+        .set(LiveSettings { space_bound: Some(Bound::Ratio(1.1)), ..LiveSettings::default() })
+        .expect("set");
     while space(&volume).counters.vacated_segments < 4 {
         tokio::task::yield_now().await;
     }

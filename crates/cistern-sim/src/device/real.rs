@@ -9,6 +9,8 @@ use cistern_engine::{
     cache::ChunkCache,
     codec::KeySource,
     gc,
+    price::Tariff,
+    space::Bound,
     store::{Rates, Retry, Scheduler, SharedStore, Stores},
     volume::{
         CloseReport, Collect, CreateOptions, LiveSettings, Mode, OpenOptions, Piece, RangeKind,
@@ -77,7 +79,8 @@ impl Engine for RealEngine {
             host: site.host.clone(),
             take_over,
             grace: settings.grace,
-            space_bound: settings.space_bound,
+            space_bound: Bound::Ratio(settings.space_bound),
+            tariff: Tariff::default(),
         };
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }

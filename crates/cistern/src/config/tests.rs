@@ -53,7 +53,7 @@ fn a_file_sets_everything() {
     assert_eq!(got.mode, ModeSetting::Writethrough);
     assert_eq!((got.dirty_age_max, got.dirty_bytes_max), (Duration::from_secs(5), Some(512 << 20)));
     assert_eq!((got.memory_bytes, got.drain_timeout), (128 << 20, Duration::from_secs(120)));
-    assert_eq!((got.space_bound, got.grace), (1.5, Duration::from_secs(3600)));
+    assert_eq!((got.space_bound, got.grace), (Bound::Ratio(1.5), Duration::from_secs(3600)));
     assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
     assert_eq!(got.metrics.as_deref(), Some("127.0.0.1:9809"));
     assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
@@ -97,6 +97,7 @@ fn the_documented_defaults_hold() {
     assert_eq!(span("drain-timeout"), got.drain_timeout);
     assert_eq!(documented("mode"), "writeback");
     assert_eq!(got.mode, ModeSetting::Writeback);
+    assert_eq!((documented("space-bound").as_str(), got.space_bound), ("auto", Bound::Auto));
     assert!(!got.insecure_listen);
 }
 

@@ -17,6 +17,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
+    price::Tariff,
     store::{Scheduler, Stores},
     units::VolumeId,
     volume::{CreateOptions, OpenOptions, ReadOnlyOptions, Volume, admin},
@@ -247,6 +248,7 @@ impl Writing<'_> {
                 take_over: self.take_over,
                 grace: settings.grace,
                 space_bound: set.space_bound.unwrap_or(settings.space_bound),
+                tariff: Tariff::default(),
             })
         });
         let opened = opened.await?.0;
