@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     failure::{Failure, Kind, Outcome},
-    prices::Prices,
+    prices::PriceSettings,
     quantity::{ByteSize, SpaceBound, Span},
 };
 
@@ -274,7 +274,7 @@ pub struct Settings {
 
     /// A section of the file, without a flag.
     #[arg(skip)]
-    pub prices: Option<Prices>,
+    pub prices: Option<PriceSettings>,
 }
 
 /// The settings of a daemon with defaults filled in; what depends on the disk is still open.
@@ -300,7 +300,7 @@ pub struct Resolved {
     pub insecure_listen: bool,
     pub metrics: Option<String>,
     pub key: KeySettings,
-    pub prices: Option<Prices>,
+    pub prices: PriceSettings,
 }
 
 impl Settings {
@@ -362,9 +362,6 @@ impl Settings {
                 Failure::usage("grace is too small").hint(format!("the least is {}", Span(GRACE_MIN)))
             );
         }
-        if let Some(prices) = &settings.prices {
-            prices.check()?;
-        }
         let here = paths::Surroundings::of_this_process();
         Ok(Resolved {
             listen: settings.listen,
@@ -384,7 +381,7 @@ impl Settings {
             insecure_listen: settings.insecure_listen.unwrap_or(false),
             metrics: settings.metrics,
             key: settings.key,
-            prices: settings.prices,
+            prices: settings.prices.unwrap_or_default(),
         })
     }
 }
