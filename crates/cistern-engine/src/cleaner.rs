@@ -23,7 +23,7 @@ use crate::{
     env::{Env, Pauses, Running, Stop},
     log::{LogWriter, Offerer},
     map::Map,
-    space::Space,
+    space::{LOOK_EVERY, Space},
     store::SharedStore,
     units::{Extent, Mapping, Seq},
 };
@@ -45,6 +45,8 @@ pub trait Blocks: Send + Sync + 'static {
     /// The blocks of data mappings of one segment, in their order. Nobody waits for them, and nobody will want them again
     /// from there.
     async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>>;
+    /// Whether a segment of so many bytes is in the cache, all of it.
+    fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool;
 }
 
 /// What a cleaner works with.
@@ -135,7 +137,7 @@ impl Demands {
     }
 }
 
-/// Cleans where the bound does not hold, and what is asked for, until dropped.
+/// Cleans where the bound does not hold or cleaning pays, and what is asked for, until dropped.
 async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
     let mut changes = parts.space.changes();
     let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
@@ -147,12 +149,14 @@ async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
         }
         changes.borrow_and_update();
         let now = parts.env.now();
-        let victims = parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now));
+        let is_cached = |seq, stored_bytes| parts.blocks.is_cached(seq, stored_bytes);
+        let victims = parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now), &is_cached);
         if victims.is_empty() {
             tokio::select! {
                 biased;
                 changed = changes.changed() => if changed.is_err() { return },
                 Some(demand) = demands.recv() => answer(&parts, demand, &mut left_alone).await,
+                () = parts.env.sleep(LOOK_EVERY) => {}
             }
             continue;
         }
@@ -182,7 +186,8 @@ async fn answer(parts: &Parts, demand: Demand, left_alone: &mut LeftAlone) {
 }
 
 async fn clean_to(parts: &Parts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
-    let victims = parts.space.victims_to(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+    let now = parts.env.now();
+    let victims = parts.space.victims_to(ratio, now, ROUND_BLOCKS, left_alone.at(now));
     if victims.is_empty() {
         return Ok(Moved::default());
     }

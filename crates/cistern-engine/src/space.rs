@@ -13,6 +13,7 @@ mod grace;
 mod plan;
 mod policy;
 mod segments;
+mod times;
 mod victims;
 
 use std::{
@@ -35,11 +36,17 @@ use crate::{
         checkpoint::{RETIRED_MAX, Retired, RetiredName},
         usage::{Counts, SegmentUsage, UsageChange},
     },
+    price::{RATIO_MIN, Tariff},
     units::Seq,
 };
 
 use grace::Grace;
 use policy::Measured;
+use times::Times;
+use victims::Situation;
+
+/// How often it is worth a look whether garbage has cost more by now than moving what is live: time alone brings that about.
+pub const LOOK_EVERY: Duration = Duration::from_secs(600);
 
 /// The part of the garbage that the bound allows which may be known before it is cleaned. As much is not known yet as was
 /// overwritten since the last checkpoint: up to a twentieth of what is live.
@@ -73,6 +80,9 @@ struct State {
     counters: SpaceCounters,
     /// How much may be stored for what is live.
     policy: Policy,
+    times: Times,
+    /// When it is next looked for segments whose cleaning pays, where the bound holds.
+    look_at: Duration,
 }
 
 /// A segment that no checkpoint covers.
@@ -133,6 +143,8 @@ impl Space {
             refused: None,
             counters: SpaceCounters::default(),
             policy,
+            times: Times::new(newest, now),
+            look_at: now,
         };
         Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
     }
@@ -167,7 +179,10 @@ impl Space {
 
     /// From now on the cleaner lets be so much.
     pub fn set_bound(&self, bound: Bound) {
-        self.state().policy.set(bound);
+        let mut state = self.state();
+        state.policy.set(bound);
+        state.look_at = Duration::ZERO;
+        drop(state);
         self.changed();
     }
 
@@ -297,6 +312,7 @@ impl Space {
         let mut state = self.state();
         state.grace.checkpoint_stored(covered, Since { stored_at: now, given });
         state.uncovered = state.uncovered.split_off(&covered.next());
+        state.times.note(covered, now);
         state.measure(now);
         drop(state);
         self.changed();
@@ -336,26 +352,42 @@ impl Space {
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be
-    /// left alone; none while the bound holds.
-    pub fn victims(&self, now: Duration, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
+    /// left alone. While the bound holds those that pay. Once none is left they are looked for every [`LOOK_EVERY`] only, as
+    /// is what need not be read where reading is dear.
+    /// `is_cached` tells whether a segment of so many bytes need not be read from the store.
+    pub fn victims(
+        &self,
+        now: Duration,
+        data_blocks: u64,
+        left_alone: &BTreeSet<Seq>,
+        is_cached: &dyn Fn(Seq, u64) -> bool,
+    ) -> Vec<Victim> {
         let mut state = self.state();
         state.measure(now);
-        match &state.segments {
-            Some(segments) if state.garbage_exceeds(state.policy.ratio()) => {
-                victims::choose(segments, &state.vacated, left_alone, state.newest, data_blocks)
-            }
-            _ => Vec::new(),
+        let (tariff, for_the_bound) = (state.policy.tariff(), state.garbage_exceeds(state.policy.ratio()));
+        let has_time = !for_the_bound || tariff.reading_is_dear();
+        if (has_time && now < state.look_at) || !(for_the_bound || state.may_pay()) {
+            return Vec::new();
         }
+        let chosen = state.choose(tariff, for_the_bound, now, data_blocks, left_alone, is_cached);
+        if chosen.is_empty() {
+            state.look_at = now + LOOK_EVERY;
+        }
+        chosen
     }
 
-    /// As [`victims`](Self::victims), with a bound of the caller's.
-    pub fn victims_to(&self, ratio: f64, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
+    /// The same for who asks for it, while more than `ratio` bytes are stored per live byte: at any price.
+    pub fn victims_to(
+        &self,
+        ratio: f64,
+        now: Duration,
+        data_blocks: u64,
+        left_alone: &BTreeSet<Seq>,
+    ) -> Vec<Victim> {
         let state = self.state();
-        match &state.segments {
-            Some(segments) if state.garbage_exceeds(ratio) => {
-                victims::choose(segments, &state.vacated, left_alone, state.newest, data_blocks)
-            }
-            _ => Vec::new(),
+        match state.garbage_exceeds(ratio) {
+            true => state.choose(Tariff::default(), true, now, data_blocks, left_alone, &|_, _| false),
+            false => Vec::new(),
         }
     }
 
@@ -434,6 +466,36 @@ impl State {
         self.room().is_some_and(|room| room.stored_bytes > known * room.live_bytes)
     }
 
+    fn choose(
+        &self,
+        tariff: Tariff,
+        for_the_bound: bool,
+        now: Duration,
+        data_blocks: u64,
+        left_alone: &BTreeSet<Seq>,
+        is_cached: &dyn Fn(Seq, u64) -> bool,
+    ) -> Vec<Victim> {
+        let Some(segments) = &self.segments else { return Vec::new() };
+        let situation = Situation {
+            tariff,
+            for_the_bound,
+            newest: self.newest,
+            times: &self.times,
+            now,
+            vacated: &self.vacated,
+            left_alone,
+            is_cached,
+        };
+        victims::choose(segments, &situation, data_blocks)
+    }
+
+    /// Whether anything is to be cleaned while the bound holds: not where nothing is cleaned at all, nor where so little is
+    /// garbage that moving would go on for ever.
+    fn may_pay(&self) -> bool {
+        self.policy.ratio().is_finite()
+            && self.room().is_some_and(|room| room.stored_bytes > RATIO_MIN * room.live_bytes)
+    }
+
     /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was.
     fn room(&self) -> Option<Room> {
         let totals = self.segments.as_ref()?.totals().without(&self.vacated());
@@ -453,7 +515,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::price::Tariff;
+    use crate::price::PriceTable;
 
     /// 400 bytes in four segments of 100 blocks, so many of which are dead.
     fn space(dead: [u64; 4]) -> Space {
@@ -468,9 +530,14 @@ mod tests {
         space
     }
 
+    fn victims(space: &Space, now: Duration) -> Vec<u64> {
+        let chosen = space.victims(now, 1000, &BTreeSet::new(), &|_, _| false);
+        chosen.iter().map(|victim| victim.seq.0).collect()
+    }
+
     fn is_cleaned(space: &Space, ratio: f64) -> bool {
         space.set_bound(Bound::Ratio(ratio));
-        !space.victims(Duration::ZERO, 1, &BTreeSet::new()).is_empty()
+        !victims(space, Duration::ZERO).is_empty()
     }
 
     /// Whether cleaning begins at a known ratio between two that are close.
@@ -530,6 +597,50 @@ mod tests {
         space.met_gone(50);
         space.expect(40, Seq(6));
         assert!(is(330.0 / 240.0));
+    }
+
+    /// While the bound holds, what has cost more than moving the rest would is cleaned: found at most ten minutes after that,
+    /// however often it is looked, but at once where somebody sets a bound. Not where nothing is to be cleaned, and
+    /// not where next to nothing is garbage.
+    #[test]
+    fn what_pays_is_cleaned_below_the_bound() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let s3 = PriceTable::shipped().kind("s3-standard").expect("shipped").tariff;
+        let space_of = |dead| {
+            let space = space(dead);
+            space.state().policy = Policy::new(Bound::Ratio(2.0), s3, Duration::ZERO);
+            space
+        };
+        let (space, almost) = (space_of([0, 0, 50, 60]), space_of([0, 0, 0, 15]));
+        assert_eq!(victims(&space, 60 * MINUTE), [0; 0], "not yet");
+        assert_eq!(victims(&space, 1000 * MINUTE), [4, 3]);
+        space.set_bound(Bound::Ratio(f64::INFINITY));
+        assert_eq!(victims(&space, 1000 * MINUTE), [0; 0], "nothing is to be cleaned");
+        assert_eq!(victims(&almost, 1_000_000 * MINUTE), [0; 0], "385 of 400 bytes are live");
+        let space = space_of([0, 0, 50, 60]);
+        assert_eq!(victims(&space, 500 * MINUTE), [4], "the other one does not pay yet");
+        let space = space_of([0, 0, 50, 50]);
+        assert_eq!(victims(&space, 700 * MINUTE), [0; 0]);
+        assert_eq!(victims(&space, 709 * MINUTE), [0; 0], "looked nine minutes ago");
+        space.set_bound(Bound::Ratio(2.1));
+        assert_eq!(victims(&space, 709 * MINUTE), [3, 4]);
+        let space = space_of([0, 0, 50, 50]);
+        assert_eq!([700, 709, 710].map(|at| victims(&space, at * MINUTE).len()), [0, 0, 2]);
+    }
+
+    /// Where reading is dear the bound may not hold for long, and nothing is found again and again: so there too it is
+    /// looked every ten minutes only.
+    #[test]
+    fn what_is_too_dear_is_not_looked_for_all_the_time() {
+        let space = space([0, 0, 50, 60]);
+        let outside = PriceTable::shipped().kind("s3-standard-outside").expect("shipped").tariff;
+        space.state().policy = Policy::new(Bound::Ratio(1.1), outside, Duration::ZERO);
+        let look = |at: Duration, is_cached: bool| {
+            space.victims(at, 1000, &BTreeSet::new(), &|_, _| is_cached).len()
+        };
+        assert_eq!(look(Duration::ZERO, false), 0);
+        assert_eq!(look(LOOK_EVERY - Duration::from_secs(1), true), 0);
+        assert_eq!(look(LOOK_EVERY, true), 2);
     }
 
     /// A segment that was vacated is retired by a checkpoint that covers the move, and not by an earlier one; what is dead by

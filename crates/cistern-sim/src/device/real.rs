@@ -25,6 +25,18 @@ use super::{Device, Engine, Exported, Settings, Site};
 /// The engine that ships.
 pub struct RealEngine;
 
+/// That of S3, but for a thousand times the rent: cleaning pays within the minutes of a run.
+const TARIFF: Tariff = Tariff {
+    storage_per_gib_month: 23.0,
+    put_per_1000: 0.005,
+    get_per_1000: 0.0004,
+    upload_per_gib: 0.0,
+    download_per_gib: 0.0,
+    free_download_multiple: 0.0,
+    min_days: 0.0,
+    min_object_bytes: 0,
+};
+
 /// How long an operation of the store is tried again, as in production.
 const RETRY_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -80,7 +92,7 @@ impl Engine for RealEngine {
             take_over,
             grace: settings.grace,
             space_bound: Bound::Ratio(settings.space_bound),
-            tariff: Tariff::default(),
+            tariff: TARIFF,
         };
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }
