@@ -26,7 +26,8 @@ use cistern_engine::{
         read_identity,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
-    space::SPACE_BOUND,
+    price::Tariff,
+    space::{Bound, SPACE_BOUND},
     store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
@@ -199,7 +200,8 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
         host: "bench".into(),
         take_over: false,
         grace: GRACE,
-        space_bound: SPACE_BOUND,
+        space_bound: Bound::Ratio(SPACE_BOUND),
+        tariff: Tariff::default(),
     })
     .await?;
     println!(

@@ -22,7 +22,8 @@ use cistern_engine::{
     disk::RealDisk,
     env::{Env, real::RealEnv},
     log::GRACE,
-    space::SPACE_BOUND,
+    price::Tariff,
+    space::{Bound, SPACE_BOUND},
     store::{Scheduler, StoreUrl, create_store},
     uring::use_ring_on_this_thread,
     volume::{CreateOptions, Mode, OpenOptions, Piece, Volume},
@@ -119,7 +120,8 @@ async fn prepare(dir: &Path, mib: u64, scattered: bool, cold: bool) -> Result<Ar
         host: "bench".into(),
         take_over: false,
         grace: GRACE,
-        space_bound: SPACE_BOUND,
+        space_bound: Bound::Ratio(SPACE_BOUND),
+        tariff: Tariff::default(),
         env,
     };
     let volume = Volume::open(options).await?;

@@ -23,7 +23,7 @@ use crate::{
     env::{Env, Pauses, Running, Stop},
     log::{LogWriter, Offerer},
     map::Map,
-    space::Space,
+    space::{LOOK_EVERY, Space},
     store::SharedStore,
     units::{Extent, Mapping, Seq},
 };
@@ -45,6 +45,8 @@ pub trait Blocks: Send + Sync + 'static {
     /// The blocks of data mappings of one segment, in their order. Nobody waits for them, and nobody will want them again
     /// from there.
     async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>>;
+    /// Whether a segment of so many bytes is in the cache, all of it.
+    fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool;
 }
 
 /// What a cleaner works with.
@@ -58,8 +60,6 @@ pub struct Parts {
     pub blocks: Arc<dyn Blocks>,
     pub space: Arc<Space>,
     pub compression: Compression,
-    /// Stored bytes per live byte that are let be; infinite where nothing is to be cleaned.
-    pub ratio: watch::Receiver<f64>,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
 }
@@ -137,7 +137,7 @@ impl Demands {
     }
 }
 
-/// Cleans where the bound does not hold, and what is asked for, until dropped.
+/// Cleans where the bound does not hold or cleaning pays, and what is asked for, until dropped.
 async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
     let mut changes = parts.space.changes();
     let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
@@ -148,14 +148,15 @@ async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
             answer(&parts, demand, &mut left_alone).await;
         }
         changes.borrow_and_update();
-        let ratio = *parts.ratio.borrow_and_update();
-        let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+        let now = parts.env.now();
+        let is_cached = |seq, stored_bytes| parts.blocks.is_cached(seq, stored_bytes);
+        let victims = parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now), &is_cached);
         if victims.is_empty() {
             tokio::select! {
                 biased;
                 changed = changes.changed() => if changed.is_err() { return },
-                changed = parts.ratio.changed() => if changed.is_err() { return },
                 Some(demand) = demands.recv() => answer(&parts, demand, &mut left_alone).await,
+                () = parts.env.sleep(LOOK_EVERY) => {}
             }
             continue;
         }
@@ -185,7 +186,8 @@ async fn answer(parts: &Parts, demand: Demand, left_alone: &mut LeftAlone) {
 }
 
 async fn clean_to(parts: &Parts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
-    let victims = parts.space.victims(ratio, ROUND_BLOCKS, left_alone.at(parts.env.now()));
+    let now = parts.env.now();
+    let victims = parts.space.victims_to(ratio, now, ROUND_BLOCKS, left_alone.at(now));
     if victims.is_empty() {
         return Ok(Moved::default());
     }

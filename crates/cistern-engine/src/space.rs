@@ -11,7 +11,11 @@
 mod counters;
 mod grace;
 mod plan;
+mod policy;
 mod segments;
+#[cfg(test)]
+mod tests;
+mod times;
 mod victims;
 
 use std::{
@@ -25,6 +29,7 @@ use tokio::sync::watch;
 pub use counters::SpaceCounters;
 pub use grace::Since;
 pub use plan::{Plan, plan};
+pub use policy::{Bound, Policy, SPACE_BOUND};
 pub use segments::{Segments, Totals};
 pub use victims::Victim;
 
@@ -33,13 +38,17 @@ use crate::{
         checkpoint::{RETIRED_MAX, Retired, RetiredName},
         usage::{Counts, SegmentUsage, UsageChange},
     },
+    price::{RATIO_MIN, Tariff},
     units::Seq,
 };
 
 use grace::Grace;
+use policy::Measured;
+use times::Times;
+use victims::Situation;
 
-/// Stored bytes per live byte that suit everybody who has no reason for others.
-pub const SPACE_BOUND: f64 = 1.3;
+/// How often it is worth a look whether garbage has cost more by now than moving what is live: time alone brings that about.
+pub const LOOK_EVERY: Duration = Duration::from_secs(600);
 
 /// The part of the garbage that the bound allows which may be known before it is cleaned. As much is not known yet as was
 /// overwritten since the last checkpoint: up to a twentieth of what is live.
@@ -71,6 +80,11 @@ struct State {
     /// Why objects that are due are still there.
     refused: Option<String>,
     counters: SpaceCounters,
+    /// How much may be stored for what is live.
+    policy: Policy,
+    times: Times,
+    /// When it is next looked for segments whose cleaning pays, where the bound holds.
+    look_at: Duration,
 }
 
 /// A segment that no checkpoint covers.
@@ -89,6 +103,11 @@ pub struct Shown {
     pub segments: Option<Totals>,
     /// What the bound is held against; `None` also where nothing is live.
     pub ratio: Option<f64>,
+    /// The bound in force; infinite where nothing is cleaned.
+    pub bound: f64,
+    pub bound_is_auto: bool,
+    /// How often what is live is overwritten in a month, as measured.
+    pub overwrites_per_month: f64,
     /// Bytes of what was committed behind the newest checkpoint.
     pub uncovered_bytes: u64,
     /// Vacated segments that wait for a checkpoint.
@@ -110,6 +129,7 @@ impl Space {
         newest: Seq,
         uncovered: BTreeMap<Seq, Uncovered>,
         retired: Vec<Retired>,
+        policy: Policy,
         now: Duration,
     ) -> Space {
         let since = Since { stored_at: now, given: newest };
@@ -124,6 +144,9 @@ impl Space {
             gone_blocks: 0,
             refused: None,
             counters: SpaceCounters::default(),
+            policy,
+            times: Times::new(newest, now),
+            look_at: now,
         };
         Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
     }
@@ -154,6 +177,15 @@ impl Space {
             counters.written_bytes += segment.stored_bytes;
         }
         state.uncovered.insert(seq, segment);
+    }
+
+    /// From now on the cleaner lets be so much.
+    pub fn set_bound(&self, bound: Bound) {
+        let mut state = self.state();
+        state.policy.set(bound);
+        state.look_at = Duration::ZERO;
+        drop(state);
+        self.changed();
     }
 
     /// The newest entry that is in the map.
@@ -282,6 +314,8 @@ impl Space {
         let mut state = self.state();
         state.grace.checkpoint_stored(covered, Since { stored_at: now, given });
         state.uncovered = state.uncovered.split_off(&covered.next());
+        state.times.note(covered, now);
+        state.measure(now);
         drop(state);
         self.changed();
     }
@@ -320,23 +354,50 @@ impl Space {
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be
-    /// left alone; none while `ratio` stored bytes per live byte hold.
-    pub fn victims(&self, ratio: f64, data_blocks: u64, left_alone: &BTreeSet<Seq>) -> Vec<Victim> {
+    /// left alone. While the bound holds those that pay. Once none is left they are looked for every [`LOOK_EVERY`] only, as
+    /// is what need not be read where reading is dear.
+    /// `is_cached` tells whether a segment of so many bytes need not be read from the store.
+    pub fn victims(
+        &self,
+        now: Duration,
+        data_blocks: u64,
+        left_alone: &BTreeSet<Seq>,
+        is_cached: &dyn Fn(Seq, u64) -> bool,
+    ) -> Vec<Victim> {
+        let mut state = self.state();
+        state.measure(now);
+        let (tariff, for_the_bound) = (state.policy.tariff(), state.garbage_exceeds(state.policy.ratio()));
+        let has_time = !for_the_bound || tariff.reading_is_dear();
+        if (has_time && now < state.look_at) || !(for_the_bound || state.may_pay()) {
+            return Vec::new();
+        }
+        let chosen = state.choose(tariff, for_the_bound, now, data_blocks, left_alone, is_cached);
+        if chosen.is_empty() {
+            state.look_at = now + LOOK_EVERY;
+        }
+        chosen
+    }
+
+    /// The same for who asks for it, while more than `ratio` bytes are stored per live byte: at any price.
+    pub fn victims_to(
+        &self,
+        ratio: f64,
+        now: Duration,
+        data_blocks: u64,
+        left_alone: &BTreeSet<Seq>,
+    ) -> Vec<Victim> {
         let state = self.state();
-        match &state.segments {
-            Some(segments) if state.garbage_exceeds(ratio) => {
-                victims::choose(segments, &state.vacated, left_alone, state.newest, data_blocks)
-            }
-            _ => Vec::new(),
+        match state.garbage_exceeds(ratio) {
+            true => state.choose(Tariff::default(), true, now, data_blocks, left_alone, &|_, _| false),
+            false => Vec::new(),
         }
     }
 
-    /// Whether more is stored than that many times what is live, if what was written behind the newest checkpoint has killed as
-    /// much.
-    pub fn may_exceed(&self, ratio: f64) -> bool {
-        self.state()
-            .room()
-            .is_some_and(|room| room.stored_bytes + room.written_bytes > ratio * room.live_bytes)
+    /// Whether more is stored than the bound allows, if what was written behind the newest checkpoint has killed as much.
+    pub fn may_exceed(&self) -> bool {
+        let state = self.state();
+        let ratio = state.policy.ratio();
+        state.room().is_some_and(|room| room.stored_bytes + room.written_bytes > ratio * room.live_bytes)
     }
 
     /// Bytes of segments that only wait for a checkpoint to be retired, and bytes of all others in the accounts.
@@ -353,6 +414,9 @@ impl Space {
         Shown {
             segments: state.segments.as_ref().map(|segments| segments.totals().without(&vacated)),
             ratio: state.room().and_then(|room| room.ratio()),
+            bound: state.policy.ratio(),
+            bound_is_auto: state.policy.is_auto(),
+            overwrites_per_month: state.policy.overwrites_per_month(),
             uncovered_bytes: state.uncovered.values().map(|segment| segment.stored_bytes).sum(),
             vacated_bytes: vacated.stored_bytes,
             grace_objects: state.grace.len() as u64,
@@ -378,6 +442,14 @@ impl Room {
 }
 
 impl State {
+    /// Tells the policy what was counted up to now.
+    fn measure(&mut self, now: Duration) {
+        let Some(room) = self.room() else { return };
+        let SpaceCounters { written_bytes, moved_bytes, .. } = self.counters;
+        let (live_bytes, stored_bytes) = (room.live_bytes as u64, room.stored_bytes as u64);
+        self.policy.measure(now, Measured { written_bytes, moved_bytes, live_bytes, stored_bytes });
+    }
+
     /// Vacated segments that no checkpoint does without yet.
     fn vacated(&self) -> Totals {
         self.counted(self.vacated.keys().copied())
@@ -396,6 +468,36 @@ impl State {
         self.room().is_some_and(|room| room.stored_bytes > known * room.live_bytes)
     }
 
+    fn choose(
+        &self,
+        tariff: Tariff,
+        for_the_bound: bool,
+        now: Duration,
+        data_blocks: u64,
+        left_alone: &BTreeSet<Seq>,
+        is_cached: &dyn Fn(Seq, u64) -> bool,
+    ) -> Vec<Victim> {
+        let Some(segments) = &self.segments else { return Vec::new() };
+        let situation = Situation {
+            tariff,
+            for_the_bound,
+            newest: self.newest,
+            times: &self.times,
+            now,
+            vacated: &self.vacated,
+            left_alone,
+            is_cached,
+        };
+        victims::choose(segments, &situation, data_blocks)
+    }
+
+    /// Whether anything is to be cleaned while the bound holds: not where nothing is cleaned at all, nor where so little is
+    /// garbage that moving would go on for ever.
+    fn may_pay(&self) -> bool {
+        self.policy.ratio().is_finite()
+            && self.room().is_some_and(|room| room.stored_bytes > RATIO_MIN * room.live_bytes)
+    }
+
     /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was.
     fn room(&self) -> Option<Room> {
         let totals = self.segments.as_ref()?.totals().without(&self.vacated());
@@ -409,100 +511,5 @@ impl State {
             written_bytes: sum(|segment| !segment.is_moved),
             live_bytes: totals.live_bytes as f64 * (1.0 - unlearned) + sum(|segment| segment.is_moved),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// 400 bytes in four segments of 100 blocks, so many of which are dead.
-    fn space(dead: [u64; 4]) -> Space {
-        let space = Space::new(Seq(4), BTreeMap::new(), Vec::new(), Duration::ZERO);
-        let mut segments = Segments::default();
-        for (seq, dead_blocks) in (1..).zip(dead) {
-            let counts = Counts { stored_bytes: 100, written_blocks: 100, dead_blocks, touched: Seq(4) };
-            segments.apply(&SegmentUsage { seq: Seq(seq), change: UsageChange::Added(counts) });
-        }
-        space.load(segments);
-        space
-    }
-
-    fn is_cleaned(space: &Space, ratio: f64) -> bool {
-        !space.victims(ratio, 1, &BTreeSet::new()).is_empty()
-    }
-
-    /// Whether cleaning begins at a known ratio between two that are close.
-    fn is_cleaned_above(space: &Space, ratio: f64) -> bool {
-        let bound = |known: f64| 1.0 + (known - 1.0) / KNOWN_PART;
-        is_cleaned(space, bound(ratio - 0.01)) && !is_cleaned(space, bound(ratio + 0.01))
-    }
-
-    /// Nothing is cleaned while the bound holds. What was moved behind the checkpoint is live there instead of in a vacated
-    /// segment, what is probably dead is not counted as live, and of what was written since nothing is assumed: a
-    /// volume that grows is not cleaned for it. But it may have killed as much, which a checkpoint would tell.
-    #[test]
-    fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
-        let space = space([0, 0, 50, 90]);
-        assert!(is_cleaned_above(&space, 400.0 / 260.0));
-        space.expect(26, Seq(4));
-        assert!(is_cleaned_above(&space, 400.0 / 234.0));
-        space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false }, 70);
-        assert!(is_cleaned_above(&space, 400.0 / 234.0));
-        assert!(space.may_exceed(449.0 / 234.0) && !space.may_exceed(451.0 / 234.0));
-        space.expect(0, Seq(5));
-        space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
-        space.vacate(&[(Seq(4), 10)], Seq(6));
-        assert!(is_cleaned_above(&space, 310.0 / 260.0));
-        let shown = space.shown();
-        assert_eq!(shown.ratio, Some(310.0 / 260.0), "what is known is shown");
-        let expected = SpaceCounters {
-            written_bytes: 50,
-            moved_bytes: 10,
-            moved_data_bytes: 30,
-            vacated_segments: 1,
-            ..SpaceCounters::default()
-        };
-        assert_eq!(shown.counters, expected);
-    }
-
-    /// What was moved covers its old place, which no merge has met: it is not taken for garbage, neither while the old segment
-    /// waits nor when it is gone, until merges have met it. What had died in it unnoticed goes with it.
-    #[test]
-    fn what_was_moved_is_no_garbage() {
-        let space = space([0, 0, 50, 50]);
-        let is = |ratio: f64| space.shown().ratio.is_some_and(|shown| (shown - ratio).abs() < 1e-9);
-        space.expect(60, Seq(4));
-        assert!(is(400.0 / 240.0));
-        space.committed(Seq(5), Uncovered { stored_bytes: 30, is_moved: true }, 30);
-        space.vacate(&[(Seq(4), 30)], Seq(5));
-        assert!(is(330.0 / 240.0), "20 of the 60 were in it");
-        let moved = Counts { stored_bytes: 30, written_blocks: 30, dead_blocks: 0, touched: Seq(5) };
-        space.apply([SegmentUsage { seq: Seq(5), change: UsageChange::Added(moved) }]);
-        space.expect(60 + 30, Seq(5));
-        assert_eq!(space.retire(Seq(5)), [Seq(4)]);
-        space.checkpoint_stored(Seq(5), Duration::ZERO, Seq(5));
-        assert!(is(330.0 / 240.0));
-        space.met_gone(50);
-        space.expect(40, Seq(6));
-        assert!(is(330.0 / 240.0));
-    }
-
-    /// A segment that was vacated is retired by a checkpoint that covers the move, and not by an earlier one; what is dead by
-    /// the counts by any.
-    #[test]
-    fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
-        let space = space([0, 100, 50, 90]);
-        space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true }, 60);
-        space.vacate(&[(Seq(3), 0), (Seq(4), 0)], Seq(5));
-        assert_eq!(space.retire(Seq(4)), [Seq(2)]);
-        assert_eq!(space.retire(Seq(5)), [Seq(3), Seq(4)]);
-        assert_eq!(space.retire(Seq(5)), []);
-        assert_eq!(space.retired().len(), 3);
-        assert!(!space.counts(Seq(3)) && space.counts(Seq(1)));
-        let [gone, never] = [Seq(3), Seq(1)].map(RetiredName::Segment);
-        space.deleted(&[gone, never]);
-        let counters = space.shown().counters;
-        assert_eq!((counters.deleted_objects, counters.deleted_bytes), (1, 100));
     }
 }

@@ -46,8 +46,6 @@ pub struct Parts {
     pub space: Arc<Space>,
     /// How long retired objects stay, for readers.
     pub grace: Duration,
-    /// Stored bytes per live byte that the cleaner lets be.
-    pub ratio: watch::Receiver<f64>,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
 }

@@ -41,6 +41,8 @@ use crate::{
     disk::Disk,
     env::Env,
     map::Map,
+    price::Tariff,
+    space::Bound,
     stats::{IoCounters, IoKind, IoStats},
     store::{SharedStore, Stores},
     units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
@@ -108,8 +110,10 @@ pub struct OpenOptions {
     pub take_over: bool,
     /// How long what is not needed any more stays in the store: [`crate::log::GRACE`], and the same on all hosts.
     pub grace: Duration,
-    /// Stored bytes per live byte that the cleaner lets be; infinite: nothing is cleaned.
-    pub space_bound: f64,
+    /// How much may be stored for what is live.
+    pub space_bound: Bound,
+    /// What the store charges, by which the cleaner goes.
+    pub tariff: Tariff,
 }
 
 /// How to open a volume for reading only.

@@ -17,7 +17,8 @@ use bytes::Bytes;
 use cistern_engine::{
     codec::KeySource,
     env::real::RealEnv,
-    space::SPACE_BOUND,
+    price::Tariff,
+    space::{Bound, SPACE_BOUND},
     store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
     volume::{Collect, LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
 };
@@ -73,7 +74,8 @@ async fn host(is_locked: bool) -> (Host, Arc<Lockable>) {
 }
 
 /// Nothing stays for the sake of readers.
-async fn open(host: &Host, space_bound: f64) -> Arc<Volume> {
+async fn open(host: &Host, ratio: f64) -> Arc<Volume> {
+    let space_bound = Bound::Ratio(ratio);
     let options = OpenOptions { grace: Duration::ZERO, space_bound, ..host.options() };
     Volume::open(options).await.expect("opened")
 }
@@ -174,7 +176,9 @@ async fn a_bound_that_is_set_is_kept_from_then_on() {
     volume.collect(Collect::Retire).await.expect("a checkpoint");
     assert!(space(&volume).segments.is_some_and(|known| known.garbage_bytes > 3 * MIB));
     assert_eq!(space(&volume).counters.vacated_segments, 0);
-    volume.set(LiveSettings { space_bound: Some(1.1), ..LiveSettings::default() }).expect("set");
+    volume
+        .set(LiveSettings { space_bound: Some(Bound::Ratio(1.1)), ..LiveSettings::default() })
+        .expect("set");
     while space(&volume).counters.vacated_segments < 4 {
         tokio::task::yield_now().await;
     }
@@ -263,5 +267,35 @@ async fn scattered_blocks_are_put_side_by_side() {
     assert_eq!(read(&volume, 4 * MIB, 4 * MIB).await, noise(1, 8 * MIB as usize)[4 * MIB as usize..]);
     let behind = Collect::Defragment { offset: 64 * MIB, len: 1 };
     volume.collect(behind).await.expect_err("behind the end");
+    close(volume).await;
+}
+
+/// Where holding garbage costs more than moving what is live, cleaning does not wait for the bound; and what it moved reads
+/// as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_pays_is_cleaned_although_the_bound_holds() {
+    let (host, _) = host(false).await;
+    let tariff =
+        Tariff { storage_per_gib_month: 100.0, put_per_1000: 1e-9, get_per_1000: 1e-9, ..Tariff::default() };
+    let space_bound = Bound::Ratio(4.0);
+    let options = OpenOptions { grace: Duration::ZERO, space_bound, tariff, ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    for n in 0..8 {
+        write(&volume, n * MIB, n, MIB).await;
+        write(&volume, n * MIB, 100 + n, MIB / 2).await;
+    }
+    // Whoever sets a bound need not wait for the next look.
+    while space(&volume).counters.vacated_segments < 4 {
+        volume
+            .set(LiveSettings { space_bound: Some(Bound::Ratio(4.0)), ..LiveSettings::default() })
+            .expect("set");
+        tokio::task::yield_now().await;
+    }
+    assert!(space(&volume).ratio.is_some_and(|ratio| ratio < 2.0), "the bound held: {:?}", space(&volume));
+    for n in 0..8 {
+        assert_eq!(read(&volume, n * MIB, MIB / 2).await, noise(100 + n, MIB as usize / 2));
+        let rest = noise(n, MIB as usize).split_off(MIB as usize / 2);
+        assert_eq!(read(&volume, n * MIB + MIB / 2, MIB / 2).await, rest);
+    }
     close(volume).await;
 }

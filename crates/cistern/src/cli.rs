@@ -113,7 +113,7 @@ impl Cli {
             Verb::Probe(verb) => verb.run(&context).await,
             Verb::Resize(verb) => verb.run(&context).await,
             Verb::Warm(verb) => verb.run(&context).await,
-            Verb::Cost(verb) => verb.run(),
+            Verb::Cost(verb) => verb.run(&context),
             Verb::Rm(verb) => verb.run(&context).await,
             Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,

@@ -6,13 +6,13 @@
 
 use std::{fmt, path::Path, path::PathBuf, time::Duration};
 
-use cistern_engine::{log::GRACE, space::SPACE_BOUND, volume::Mode};
+use cistern_engine::{log::GRACE, space::Bound, volume::Mode};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     failure::{Failure, Kind, Outcome},
-    prices::Prices,
+    prices::PriceSettings,
     quantity::{ByteSize, SpaceBound, Span},
 };
 
@@ -131,7 +131,7 @@ pub struct LiveBase {
     pub mode: ModeSetting,
     pub dirty_age_max: Duration,
     pub dirty_bytes_max: u64,
-    pub space_bound: f64,
+    pub space_bound: Bound,
     pub sources: LiveSources,
 }
 
@@ -229,10 +229,11 @@ pub struct Settings {
     ///
     /// Overwritten and trimmed data leaves garbage between what is live. The closer to 1, the more live data
     /// has to be moved to get rid of it: at 1.3 a volume that is overwritten at random uploads about two and
-    /// a half times what is written, at 1.5 one and three quarters. `none` cleans nothing; what is garbage through and
-    /// through is deleted all the same.
-    /// [default: 1.3]
-    #[arg(long, value_name = "RATIO", help_heading = "Settings")]
+    /// a half times what is written, at 1.5 one and three quarters. `auto` is what costs least by the prices of the store
+    /// (`cistern cost`) and the rate at which the volume was overwritten in the last day or so, between 1.05 and 1.5; it
+    /// begins at 1.3. `none` cleans nothing; what is garbage through and through is deleted all the same.
+    /// [default: auto]
+    #[arg(long, value_name = "auto|RATIO|none", help_heading = "Settings")]
     pub space_bound: Option<SpaceBound>,
 
     /// How long what is not needed any more stays in the store before it is deleted
@@ -273,7 +274,7 @@ pub struct Settings {
 
     /// A section of the file, without a flag.
     #[arg(skip)]
-    pub prices: Option<Prices>,
+    pub prices: Option<PriceSettings>,
 }
 
 /// The settings of a daemon with defaults filled in; what depends on the disk is still open.
@@ -293,13 +294,13 @@ pub struct Resolved {
     pub sources: LiveSources,
     pub memory_bytes: u64,
     pub drain_timeout: Duration,
-    pub space_bound: f64,
+    pub space_bound: Bound,
     pub grace: Duration,
     pub tls_dir: Option<PathBuf>,
     pub insecure_listen: bool,
     pub metrics: Option<String>,
     pub key: KeySettings,
-    pub prices: Option<Prices>,
+    pub prices: PriceSettings,
 }
 
 impl Settings {
@@ -361,9 +362,6 @@ impl Settings {
                 Failure::usage("grace is too small").hint(format!("the least is {}", Span(GRACE_MIN)))
             );
         }
-        if let Some(prices) = &settings.prices {
-            prices.check()?;
-        }
         let here = paths::Surroundings::of_this_process();
         Ok(Resolved {
             listen: settings.listen,
@@ -377,13 +375,13 @@ impl Settings {
             sources,
             memory_bytes,
             drain_timeout: settings.drain_timeout.map_or(DRAIN_TIMEOUT_DEFAULT, |span| span.0),
-            space_bound: settings.space_bound.map_or(SPACE_BOUND, |bound| bound.0),
+            space_bound: settings.space_bound.map_or(Bound::Auto, |bound| bound.0),
             grace,
             tls_dir: settings.tls_dir,
             insecure_listen: settings.insecure_listen.unwrap_or(false),
             metrics: settings.metrics,
             key: settings.key,
-            prices: settings.prices,
+            prices: settings.prices.unwrap_or_default(),
         })
     }
 }

@@ -45,9 +45,9 @@ use crate::{
     export::{ExportSet, VolumeExport},
     failure::{Failure, Kind, Outcome},
     live::Change,
-    observe::{Observed, ObservedVolume},
+    observe::{Observed, ObservedVolume, stored_bytes},
     place::{OpenStore, VolumeUrl},
-    prices::Prices,
+    prices::{Prices, StorePrices},
     quantity::ByteSize,
     terminal,
 };
@@ -69,6 +69,7 @@ pub struct Served {
     pub uris: Vec<String>,
     pub store: OpenStore,
     pub volume: Arc<Volume>,
+    prices: StorePrices,
     /// Absent when read-only.
     live: Option<live::Live>,
 }
@@ -80,7 +81,6 @@ pub struct Daemon {
     cache: Option<Arc<ChunkCache>>,
     /// All requests to the stores of all volumes wait in it.
     scheduler: Arc<Scheduler>,
-    prices: Option<Prices>,
     stopping: AtomicBool,
 }
 
@@ -91,6 +91,7 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     panic::stop_on_panic();
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
+    let prices = Prices::load(&plan.settings.prices)?;
     let doors = listen::bind(&plan.settings, &plan.volumes[0].name).await?;
     let metrics = match &plan.settings.metrics {
         Some(address) => Some(metrics::MetricsDoor::bind(address).await?),
@@ -100,17 +101,11 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
     // Until the volumes are open a signal ends the process: at a passphrase prompt, or while a store does not answer,
     // that is what people expect, and for a volume half open it is a crash like any other.
     let scheduler = Scheduler::new(env.clone());
-    let (served, cache) = open::open_all(env, &plan, &doors, &scheduler).await?;
+    let (served, cache) = open::open_all(env, &plan, &prices, &doors, &scheduler).await?;
     let mut signals = Signals::listen()?;
     drop(at_once);
-    let daemon = Arc::new(Daemon {
-        env: env.clone(),
-        served,
-        cache,
-        scheduler,
-        prices: plan.settings.prices.clone(),
-        stopping: AtomicBool::new(false),
-    });
+    let daemon =
+        Arc::new(Daemon { env: env.clone(), served, cache, scheduler, stopping: AtomicBool::new(false) });
     daemon.set_rates();
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
@@ -257,16 +252,19 @@ impl Daemon {
     /// What all volumes do and take.
     pub fn observe(&self) -> Observed {
         let volume = |served: &Served| {
-            let store = served.store.meter.snapshot();
+            let (store, io) = (served.store.meter.snapshot(), served.volume.io_stats());
+            let (status, prices) = (served.volume.status(), served.prices.clone());
+            let time = Duration::from_micros(io.period_us);
             ObservedVolume {
                 name: served.name.clone(),
                 url: served.url.clone(),
-                io: served.volume.io_stats(),
+                io,
                 ahead: served.volume.ahead_counts(),
                 decoded: served.volume.decoded_counts(),
-                cost: self.prices.as_ref().map(|prices| prices.cost(&store)),
+                cost: prices.cost(&store, stored_bytes(&status), time),
+                prices,
                 store,
-                status: served.volume.status(),
+                status,
             }
         };
         Observed {
@@ -276,7 +274,6 @@ impl Daemon {
             volumes: self.served.iter().map(volume).collect(),
             cache: self.cache.as_ref().map(|cache| cache.stats()),
             scheduler: self.scheduler.stats(),
-            prices: self.prices.clone(),
         }
     }
 

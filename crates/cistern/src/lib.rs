@@ -11,7 +11,7 @@
 //! | `export` | the whole adapter between NBD and the engine |
 //! | `control` | how commands talk to a running daemon |
 //! | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
-//! | `prices` | what a store charges, as far as the user has said it |
+//! | `prices` | what the store of a volume charges, and what was asked of it came to |
 //! | `metrics` | the same as Prometheus text: one table of all metrics |
 //! | `stream` | the format of an exported journal |
 //! | `memory` | memory back to the system |

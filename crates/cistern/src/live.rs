@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(Kept::load(dir.path()), Ok(some()));
         Kept::default().save(dir.path()).expect("saved over");
         assert_eq!(Kept::load(dir.path()), Ok(Kept::default()));
-        for bound in ["1.5", "2", "none"] {
+        for bound in ["1.5", "2", "none", "auto"] {
             let bound = parse_change(&format!("space-bound={bound}")).expect("a bound");
             let kept = some().after(&[bound], 0);
             kept.save(dir.path()).expect("saved");

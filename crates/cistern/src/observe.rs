@@ -4,6 +4,8 @@
 //! The daemon only has counters that grow. Whoever wants rates takes two snapshots and
 //! [`Observed::since`]. Nothing here is on the path of a request.
 
+use std::time::Duration;
+
 use cistern_engine::{
     cache::{AheadCounts, CacheStats},
     stats::IoStats,
@@ -12,7 +14,7 @@ use cistern_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::prices::{Cost, Prices};
+use crate::prices::{Cost, StorePrices};
 
 /// Everything that can be seen of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,8 +28,6 @@ pub struct Observed {
     pub cache: Option<CacheStats>,
     /// The scheduler of all requests to stores.
     pub scheduler: SchedulerStats,
-    /// The prices that the user has set, as in the settings file.
-    pub prices: Option<Prices>,
 }
 
 /// Everything that can be seen of one volume.
@@ -43,8 +43,10 @@ pub struct ObservedVolume {
     pub decoded: DecodedCounts,
     /// What the store was asked.
     pub store: StoreStats,
-    /// What that cost, by the prices that were set.
-    pub cost: Option<Cost>,
+    /// What the store charges, and why that is believed.
+    pub prices: StorePrices,
+    /// What all that costs.
+    pub cost: Cost,
     pub status: VolumeStatus,
 }
 
@@ -65,7 +67,8 @@ impl Observed {
                 volume.ahead = ahead_since(&volume.ahead, &then.ahead);
                 volume.decoded = decoded_since(&volume.decoded, &then.decoded);
                 volume.store = volume.store.since(&then.store);
-                volume.cost = out.prices.as_ref().map(|prices| prices.cost(&volume.store));
+                let time = Duration::from_micros(volume.io.period_us);
+                volume.cost = volume.prices.cost(&volume.store, stored_bytes(&volume.status), time);
             }
         }
         if let (Some(cache), Some(then)) = (&mut out.cache, &earlier.cache) {
@@ -73,6 +76,13 @@ impl Observed {
         }
         out
     }
+}
+
+/// What a volume takes of its store, but for its map: of a reader, and shortly after an opening, that is not known.
+pub fn stored_bytes(status: &VolumeStatus) -> Option<u64> {
+    let space = status.space.as_ref()?;
+    let waiting = space.uncovered_bytes + space.vacated_bytes + space.grace_bytes;
+    Some(space.segments?.stored_bytes + waiting)
 }
 
 fn ahead_since(now: &AheadCounts, then: &AheadCounts) -> AheadCounts {

@@ -5,6 +5,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use cistern_engine::space::Bound;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Binary units, largest first; written as the letter alone or with `iB`.
@@ -120,25 +121,36 @@ impl FromStr for ByteRange {
     }
 }
 
-/// How much may be stored for what is live: a ratio, or anything.
+/// How much may be stored for what is live, as it is written: `auto`, a ratio, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SpaceBound(pub f64);
+pub struct SpaceBound(pub Bound);
 
 /// The least ratio: the closer to 1, the more often everything is moved.
 const SPACE_BOUND_MIN: f64 = 1.05;
+
+impl SpaceBound {
+    /// The ratio, where it says one.
+    pub fn ratio(self) -> Option<f64> {
+        match self.0 {
+            Bound::Ratio(ratio) if ratio.is_finite() => Some(ratio),
+            _ => None,
+        }
+    }
+}
 
 impl FromStr for SpaceBound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" {
-            return Ok(SpaceBound(f64::INFINITY));
-        }
-        match text.parse::<f64>() {
-            Ok(ratio) if ratio.is_finite() && ratio >= SPACE_BOUND_MIN => Ok(SpaceBound(ratio)),
+        match (text, text.parse::<f64>()) {
+            ("auto", _) => Ok(SpaceBound(Bound::Auto)),
+            ("none", _) => Ok(SpaceBound(Bound::Ratio(f64::INFINITY))),
+            (_, Ok(ratio)) if ratio.is_finite() && ratio >= SPACE_BOUND_MIN => {
+                Ok(SpaceBound(Bound::Ratio(ratio)))
+            }
             _ => Err(format!(
-                "'{text}' is not a bound of space: write stored bytes per live byte, at least {SPACE_BOUND_MIN}, \
-                 like 1.3; or none"
+                "'{text}' is not a bound of space: write auto, stored bytes per live byte, at least \
+                 {SPACE_BOUND_MIN}, like 1.3; or none"
             )),
         }
     }
@@ -146,18 +158,19 @@ impl FromStr for SpaceBound {
 
 impl fmt::Display for SpaceBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.is_finite() {
-            true => write!(f, "{}", self.0),
-            false => f.write_str("none"),
+        match self.0 {
+            Bound::Auto => f.write_str("auto"),
+            Bound::Ratio(ratio) if ratio.is_finite() => write!(f, "{ratio}"),
+            Bound::Ratio(_) => f.write_str("none"),
         }
     }
 }
 
 impl Serialize for SpaceBound {
     fn serialize<S: Serializer>(&self, output: S) -> Result<S::Ok, S::Error> {
-        match self.0.is_finite() {
-            true => output.serialize_f64(self.0),
-            false => output.serialize_str("none"),
+        match self.0 {
+            Bound::Ratio(ratio) if ratio.is_finite() => output.serialize_f64(ratio),
+            _ => output.serialize_str(&self.to_string()),
         }
     }
 }
@@ -277,7 +290,7 @@ mod tests {
             (bound("1.3"), bound("2"), bound("none")),
             (Ok("1.3".into()), Ok("2".into()), Ok("none".into()))
         );
-        for wrong in ["1", "0.5", "-2", "NaN", "inf", "auto", ""] {
+        for wrong in ["1", "0.5", "-2", "NaN", "inf", "Auto", ""] {
             assert!(bound(wrong).is_err_and(|e| e.contains("at least 1.05")), "{wrong}");
         }
     }

@@ -102,13 +102,13 @@ fn settings() -> String {
     }
     out.push_str(
         "## prices\n\n\
-         A section of the file, without flags: what the store charges. With it `cistern status --io` and the\n\
-         metrics show what requests and transfer came to since the volumes were opened. A price that is not\n\
-         there is 0; without the section no cost is shown, because no default would be right for long. The rent\n\
-         of what is stored is not included.\n\n\
-         ```toml\n[prices]              # look up those of your cloud, region and storage class\n\
-         currency = \"USD\"\nput-per-1000 = 0.005\nget-per-1000 = 0.0004\ndownload-per-gib = 0.09\n```\n\n\
-         | key | price of |\n|---|---|\n",
+         A section of the file, without flags: what the store charges. The cleaner goes by it, and `cistern status --io`\n\
+         and the metrics show what requests, transfer and storage cost. Without it prices are those of the\n\
+         [table](../format/prices.md) that comes with cistern, for the kind of store that the address of a volume suggests.\n\
+         Set it where that is wrong: the storage class, and whether a bucket is used from outside its cloud, cannot be\n\
+         seen. A table that cannot be read, and a kind that it does not have, are errors, and nothing is served.\n\n\
+         ```toml\n[prices]\nkind = \"s3-standard-outside\"\ntable = \"/etc/cistern/prices.toml\"\n```\n\n\
+         | key | meaning |\n|---|---|\n",
     );
     for (key, meaning) in FIELDS {
         line(&mut out, &format!("| `{key}` | {meaning} |"));

@@ -54,12 +54,14 @@ fn a_mode_that_was_set_stays() {
 fn a_bound_of_space_that_was_set_stays() {
     let home = Home::new();
     let daemon = home.start(&CREATE);
-    assert_eq!(setting(&home, "space-bound"), ("1.3".into(), "default".into()));
-    assert_eq!(volume(&home)["space"]["bound"], 1.3);
+    assert_eq!(setting(&home, "space-bound"), ("auto".into(), "default".into()));
+    let begins = volume(&home)["space"]["bound"].as_f64().expect("a number");
+    assert!((begins - 1.3).abs() < 1e-6 && volume(&home)["space"]["bound_is_auto"] == true, "{begins}");
     home.ok(&["set", "./tank", "space-bound=none"]);
     assert_eq!(volume(&home)["space"]["bound"], serde_json::Value::Null);
     assert!(home.ok(&["set", "./tank", "space-bound=1.5"]).contains("space-bound=1.5 (cistern set)"));
     assert_eq!(volume(&home)["space"]["bound"], 1.5);
+    assert_eq!(volume(&home)["space"]["bound_is_auto"], false);
     daemon.kill();
     let daemon = home.start(&["./tank", "--space-bound", "2"]);
     assert_eq!(setting(&home, "space-bound"), ("1.5".into(), "set".into()));

@@ -127,14 +127,31 @@ fn watching_shows_differences() {
     daemon.stop();
 }
 
-/// With prices in the settings file the requests get a price: in the text, in JSON and in the metrics,
-/// the same everywhere. Without them nothing is pretended.
+/// What requests cost stands in the text, in JSON and in the metrics, the same everywhere, by the prices of the kind that
+/// the address suggests or that the user says, with the table and its date. A table or a kind that is none is one clear
+/// sentence, before anything is created.
 #[test]
 fn prices_become_costs() {
     let home = Home::new();
-    let settings = "[prices]\ncurrency = 'EUR'\nput-per-1000 = 1000\nget-per-1000 = 0.5\n";
-    std::fs::write(home.path("settings.toml"), settings).expect("writable");
-    let daemon = home.start(&[&CREATE[..], &["--config", "settings.toml"]].concat());
+    let table = "name = 'contract 7'\ndate = '2026-12-01'\n[kinds.dear]\nstorage-per-gib-month = 100\n\
+                 put-per-1000 = 100\nget-per-1000 = 0.5\n";
+    std::fs::write(home.path("mine.toml"), table).expect("writable");
+    let set = |text: &str| std::fs::write(home.path("settings.toml"), text).expect("writable");
+    let serve = [&CREATE[..], &["--config", "settings.toml"]].concat();
+    for (settings, told) in [
+        ("[prices]\nput-per-1000 = 1\n", "`table` or `kind`"),
+        ("[prices]\nkind = 'dear'\n", "there are no prices for \"dear\""),
+        ("[prices]\ntable = 'settings.toml'\n", "settings.toml: table of prices, line 1"),
+    ] {
+        set(settings);
+        let refused = home.fails(2, &[&["serve"], &serve[..]].concat());
+        assert!(refused.contains(told), "{refused}");
+        assert!(!home.path("tank").exists(), "nothing is created");
+    }
+
+    set("[prices]\ntable = 'mine.toml'\nkind = 'dear'\n");
+    let mut daemon = home.start(&[&serve[..], &["--metrics", "127.0.0.1:0"]].concat());
+    let url = daemon.told("metrics: ");
     daemon.fill(1, 0, 1 << 20);
     home.ok(&["status", "--wait-clean"]);
     let shown = io(&home);
@@ -145,19 +162,24 @@ fn prices_become_costs() {
         of_these.map(|kind| kind["requests"].as_f64().expect("a number")).sum::<f64>()
     };
     let puts = requests(&["put", "put_if_absent", "list", "list_dirs"]);
-    let expected = puts + requests(&["get", "get_range"]) * 0.0005;
+    let expected = puts * 0.1 + requests(&["get", "get_range"]) * 0.0005;
     let total = volume["cost"]["total"].as_f64().expect("a number");
     assert!(puts > 2.0 && (total - expected).abs() < 1e-9, "{total} instead of {expected}");
-    assert!(home.ok(&["status", "--io"]).contains(" EUR (requests "), "in the text too");
+    let prices = ["kind", "how", "table", "date"].map(|key| volume["prices"][key].as_str().expect("told"));
+    assert_eq!(prices, ["dear", "set", "contract 7", "2026-12-01"]);
+    let text = home.ok(&["status", "--io"]);
+    assert!(text.contains(" USD (requests "), "{text}");
+    assert!(text.contains("prices of dear, as set: contract 7, 2026-12-01"), "{text}");
+    assert!(sample(&url, "cistern_store_cost_total{") >= total);
+    let labels = "kind=\"dear\",how=\"set\",table=\"contract 7\",date=\"2026-12-01\"";
+    assert_eq!(sample(&url, &format!("cistern_store_prices_info{{volume=\"tank\",{labels}}}")), 1.0);
+    assert!(home.ok(&["cost", "--config", "settings.toml"]).contains("\ndear "), "the same table");
     daemon.stop();
 
     let daemon = home.start(&["./tank"]);
-    assert!(io(&home)["daemons"][0]["volumes"][0]["cost"].is_null());
-    assert!(!home.ok(&["status", "--io"]).contains("cost"));
+    let text = home.ok(&["status", "--io"]);
+    assert!(text.contains("prices of own-disks, guessed from its address: shipped with cistern, "), "{text}");
     daemon.stop();
-    std::fs::write(home.path("settings.toml"), "[prices]\nput = 1\n").expect("writable");
-    let refused = home.fails(2, &["serve", "./tank", "--config", "settings.toml"]);
-    assert!(refused.contains("put-per-1000"), "{refused}");
 }
 
 /// An object that is damaged in the store is named by `status`, for people and for programs, and counted in
@@ -196,12 +218,17 @@ fn a_damaged_object_is_named() {
 
 /// The number of damaged objects that the metrics show.
 fn gauge(url: &str) -> f64 {
+    sample(url, "cistern_damaged_objects{")
+}
+
+/// The first sample of the metrics that begins like this.
+fn sample(url: &str, begins: &str) -> f64 {
     let rest = url.strip_prefix("http://").expect("a URL");
     let (address, path) = rest.split_once('/').expect("a path");
     let mut stream = std::net::TcpStream::connect(address).expect("listening");
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("the server ends the connection");
-    let line = answer.lines().find(|line| line.starts_with("cistern_damaged_objects{")).expect("listed");
+    let line = answer.lines().find(|line| line.starts_with(begins)).expect("listed");
     line.rsplit_once(' ').expect("a value").1.parse().expect("a number")
 }

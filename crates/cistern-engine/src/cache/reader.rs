@@ -230,6 +230,11 @@ impl ObjectReader {
         self.cache.is_some()
     }
 
+    /// Whether all of a range is in the cache.
+    pub fn is_cached(&self, object: &ObjectRef, range: Range<u64>) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.has(object.cache, range))
+    }
+
     /// The bytes of `range` as the store has them, past the table and the cache, neither of which gets them:
     /// for what failed its verification.
     pub async fn read_fresh(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {

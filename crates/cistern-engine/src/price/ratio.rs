@@ -30,12 +30,21 @@ impl Tariff {
     /// Minimises s y / (1 - e^-y) + r (c_r + e^-y c_w) / (1 - e^-y): the derivative is zero where
     /// e^y - 1 - y = r (c_r(1) + c_w) / s.
     pub fn cheapest_ratio(&self, overwrites_per_month: f64) -> f64 {
-        let moving = overwrites_per_month.max(0.0) * (self.read_per_gib(1.0) + self.write_per_gib());
+        let moving = overwrites_per_month.max(0.0) * self.moving_per_gib();
         let y = match (moving, self.storage_per_gib_month) {
             (moving, _) if moving.is_nan() || moving == 0.0 => return 1.0,
             (moving, storage) => solve(moving / storage, |y| y.exp_m1() - y),
         };
         (y / freed(y)).max(1.0)
+    }
+
+    /// The other way round: how many overwrites a month make `ratio` the cheapest one. Infinite where moving is free.
+    pub fn overwrites_at(&self, ratio: f64) -> f64 {
+        let y = solve(ratio, |y| y / freed(y));
+        match (self.storage_per_gib_month * (y.exp_m1() - y), self.moving_per_gib()) {
+            (0.0, _) => 0.0,
+            (holding, moving) => holding / moving,
+        }
     }
 
     /// [`Tariff::cheapest_ratio`] within what is reasonable: [`RATIO_MIN`] to [`RATIO_MAX`].

@@ -44,6 +44,11 @@ impl Tariff {
         SEGMENTS_PER_GIB * self.put_per_1000 / 1000.0 + self.upload_per_gib
     }
 
+    /// $ for a GiB that is read and written, all of it: c_r(1) + c_w.
+    pub fn moving_per_gib(&self) -> f64 {
+        self.read_per_gib(1.0) + self.write_per_gib()
+    }
+
     /// Whether reading costs so much that what is still live is better left where it is.
     pub fn reading_is_dear(&self) -> bool {
         self.download_per_gib > DEAR_MONTHS * self.storage_per_gib_month

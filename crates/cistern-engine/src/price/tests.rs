@@ -300,6 +300,15 @@ proptest! {
         prop_assert!(dearer.cheapest_ratio(r) <= ratio + 1e-9);
     }
 
+    /// The rate at which a ratio is the cheapest has it as its cheapest.
+    #[test]
+    fn rates_and_ratios_lead_to_each_other(tariff in any_tariff(), ratio in 1.001..20.0f64) {
+        let rate = tariff.overwrites_at(ratio);
+        prop_assert!(rate >= 0.0);
+        prop_assume!(tariff.storage_per_gib_month > 0.0 && rate.is_finite());
+        prop_assert!(near(tariff.cheapest_ratio(rate), ratio, 1e-6), "{rate}");
+    }
+
     /// No other room is cheaper than the cheapest.
     #[test]
     fn the_cheapest_is_cheapest(tariff in any_tariff(), r in 0.01..100.0f64, y in 0.001..20.0f64) {

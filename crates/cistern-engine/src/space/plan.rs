@@ -2,9 +2,12 @@
 
 use super::{
     segments::{Segments, Totals},
-    victims::{Victim, score},
+    victims::{Victim, sorted_by},
 };
-use crate::units::Seq;
+use crate::{
+    price::{self, Tariff},
+    units::Seq,
+};
 
 /// What collecting down to a ratio of stored to live bytes takes.
 #[derive(Clone, Debug, Default)]
@@ -22,10 +25,12 @@ pub struct Plan {
 pub fn plan(segments: &Segments, newest: Seq, ratio: f64) -> Plan {
     let before = segments.totals();
     let dead = segments.dead().filter_map(|seq| segments.get(seq)).fold(Totals::default(), Totals::with);
-    let scored =
-        segments.iter().filter_map(|(seq, counts)| Some((score(&counts, newest)?, Victim { seq, counts })));
-    let mut scored: Vec<(f64, Victim)> = scored.collect();
-    scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.seq.cmp(&b.1.seq)));
+    let scored = segments
+        .iter()
+        .filter_map(|(seq, counts)| Some((sorted_by(&counts, newest)?, Victim { seq, counts })));
+    let mut scored: Vec<(price::Victim, Victim)> = scored.collect();
+    // What is asked for is done at any price.
+    scored.sort_unstable_by(|a, b| a.0.before(&b.0, &Tariff::default()).then(a.1.seq.cmp(&b.1.seq)));
     let (mut victims, mut after_bytes) = (Vec::new(), before.stored_bytes - dead.stored_bytes);
     for (_, victim) in scored {
         if after_bytes as f64 <= ratio * before.live_bytes as f64 {

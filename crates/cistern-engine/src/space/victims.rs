@@ -1,12 +1,21 @@
-//! Which segments to clean: those whose garbage is worth most for what moving their live data costs.
+//! Which segments to clean: those whose garbage costs most for what moving their live data costs, in money.
 //!
-//! Pure. The score is the cost-benefit rule of Rosenblum and Ousterhout ("The Design and Implementation of a
-//! Log-Structured File System", SOSP 1991) with the cost of writing alone: `(1 - u) * age / u`, u being the live share and
-//! age the time since the segment last lost a block, counted in entries of the log.
+//! Pure. Score and rules are those of [`price::Victim`]. Among those that may be cleaned only the order of scores counts,
+//! so for it the entries of the log stand for time: they tell segments apart over restarts too. Whether one pays is
+//! reckoned in time that this process has seen go by, which is never too long. How old a segment is nobody knows, so
+//! minimum durations are not waited for: where there are any, nothing pays.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use crate::{log::usage::Counts, space::segments::Segments, units::Seq};
+use crate::{
+    log::usage::Counts,
+    price::{self, Tariff, Worth},
+    space::{segments::Segments, times::Times},
+    units::Seq,
+};
 
 /// Live share above which a segment is never a victim: moving it would gain next to nothing.
 const LIVE_SHARE_MAX: f64 = 0.98;
@@ -20,20 +29,35 @@ pub struct Victim {
     pub counts: Counts,
 }
 
-/// The best first, until their live data is at least `data_blocks`. The log is at `newest`.
-pub fn choose(
-    segments: &Segments,
-    vacated: &BTreeMap<Seq, Seq>,
-    left_alone: &BTreeSet<Seq>,
-    newest: Seq,
-    data_blocks: u64,
-) -> Vec<Victim> {
-    let mut scored: Vec<(f64, Victim)> = segments
+/// What a choice goes by, besides the counts.
+pub struct Situation<'a> {
+    pub tariff: Tariff,
+    /// Also what does not pay yet is cleaned: the bound does not hold.
+    pub for_the_bound: bool,
+    /// The log is here.
+    pub newest: Seq,
+    pub times: &'a Times,
+    pub now: Duration,
+    pub vacated: &'a BTreeMap<Seq, Seq>,
+    pub left_alone: &'a BTreeSet<Seq>,
+    /// Whether a segment of so many bytes need not be read from the store.
+    pub is_cached: &'a dyn Fn(Seq, u64) -> bool,
+}
+
+/// The best first, until their live data is at least `data_blocks`.
+pub fn choose(segments: &Segments, situation: &Situation<'_>, data_blocks: u64) -> Vec<Victim> {
+    let Situation { vacated, left_alone, tariff, .. } = situation;
+    let mut scored: Vec<(price::Victim, Victim)> = segments
         .iter()
         .filter(|(seq, _)| !vacated.contains_key(seq) && !left_alone.contains(seq))
-        .filter_map(|(seq, counts)| Some((score(&counts, newest)?, Victim { seq, counts })))
+        .filter_map(|(seq, counts)| {
+            let victim = Victim { seq, counts };
+            Some((situation.priced(&victim)?, victim))
+        })
         .collect();
-    let best_first = |a: &(f64, Victim), b: &(f64, Victim)| b.0.total_cmp(&a.0).then(a.1.seq.cmp(&b.1.seq));
+    let best_first = |a: &(price::Victim, Victim), b: &(price::Victim, Victim)| {
+        a.0.before(&b.0, tariff).then(a.1.seq.cmp(&b.1.seq))
+    };
     if scored.len() > VICTIMS_MAX {
         scored.select_nth_unstable_by(VICTIMS_MAX, best_first);
         scored.truncate(VICTIMS_MAX);
@@ -51,21 +75,54 @@ pub fn choose(
     chosen
 }
 
-/// What cleaning a segment gains for what it costs; `None` where that is nothing.
-pub fn score(counts: &Counts, newest: Seq) -> Option<f64> {
+/// What a segment is sorted by, an entry of the log standing for a second; `None` where cleaning it gains nothing.
+pub fn sorted_by(counts: &Counts, newest: Seq) -> Option<price::Victim> {
     if counts.dead_blocks >= counts.written_blocks {
         return None; // it goes without being cleaned
     }
     let live = counts.live_blocks() as f64 / counts.written_blocks as f64;
-    let age = newest.0.saturating_sub(counts.touched.0) as f64 + 1.0;
-    (live <= LIVE_SHARE_MAX).then(|| (1.0 - live) * age / live)
+    let idle = Duration::from_secs(newest.0.saturating_sub(counts.touched.0) + 1);
+    (live <= LIVE_SHARE_MAX).then_some(price::Victim { live, cached: 0.0, idle, age: Duration::MAX })
+}
+
+impl Situation<'_> {
+    /// What is sorted by; `None` where it is not to be cleaned.
+    fn priced(&self, victim: &Victim) -> Option<price::Victim> {
+        let Victim { seq, counts } = victim;
+        let sorted = sorted_by(counts, self.newest)?;
+        let mut priced = price::Victim { idle: self.times.since(counts.touched, self.now), ..sorted };
+        if priced.worth(&self.tariff) == Worth::Dear && (self.is_cached)(*seq, counts.stored_bytes) {
+            priced.cached = 1.0;
+        }
+        let is_taken = match priced.worth(&self.tariff) {
+            Worth::Pays => self.for_the_bound || self.pays(&priced),
+            Worth::Wait => self.for_the_bound,
+            Worth::Dear | Worth::Delete | Worth::Free { .. } => false,
+        };
+        is_taken.then_some(price::Victim { idle: sorted.idle, ..priced })
+    }
+
+    /// Where moving is free money does not tell when it is time, and only the bound does.
+    fn pays(&self, priced: &price::Victim) -> bool {
+        self.tariff.min_days == 0.0 && priced.score(&self.tariff).is_finite()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::usage::{SegmentUsage, UsageChange};
+    use crate::{
+        log::usage::{SegmentUsage, UsageChange},
+        price::PriceTable,
+    };
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn shipped(kind: &str) -> Tariff {
+        PriceTable::shipped().kind(kind).expect("it is shipped").tariff
+    }
+
+    /// Seq, dead blocks of 100, and where the log was when they died.
     fn segments(rows: &[(u64, u64, u64)]) -> Segments {
         let mut segments = Segments::default();
         for &(seq, dead_blocks, touched) in rows {
@@ -76,19 +133,84 @@ mod tests {
         segments
     }
 
-    fn chosen(segments: &Segments, data_blocks: u64) -> Vec<u64> {
-        let (vacated, left_alone) = (BTreeMap::from([(Seq(6), Seq(1000))]), BTreeSet::from([Seq(7)]));
-        let chosen = choose(segments, &vacated, &left_alone, Seq(1000), data_blocks);
-        chosen.iter().map(|victim| victim.seq.0).collect()
+    /// What is chosen at a tariff, so long after all that was last touched; the log is at 1000, and segment 8 is cached.
+    fn chosen(tariff: Tariff, for_the_bound: bool, idle: Duration, rows: &[(u64, u64, u64)]) -> Vec<u64> {
+        let situation = Situation {
+            tariff,
+            for_the_bound,
+            newest: Seq(1000),
+            times: &Times::new(Seq(1000), Duration::ZERO),
+            now: idle,
+            vacated: &BTreeMap::from([(Seq(6), Seq(1000))]),
+            left_alone: &BTreeSet::from([Seq(7)]),
+            is_cached: &|seq, bytes| seq == Seq(8) && bytes == 100,
+        };
+        choose(&segments(rows), &situation, 1000).iter().map(|victim| victim.seq.0).collect()
     }
 
     /// Of equal age the emptiest goes first; of equal share the one that has been quiet for longer; what is nearly full,
-    /// dead, vacated or to be left alone not at all.
+    /// dead, vacated or to be left alone not at all. It is the same on every store where moving is cheap, and where
+    /// nothing has a price; and nobody chooses more than was asked for.
     #[test]
     fn the_emptiest_and_quietest_first() {
         let rows = [(1, 50, 900), (2, 70, 900), (3, 50, 500), (4, 1, 1), (5, 100, 1), (6, 90, 1), (7, 90, 1)];
-        let segments = segments(&rows);
-        assert_eq!(chosen(&segments, 1000), [3, 2, 1]);
-        assert_eq!(chosen(&segments, 51), [3, 2], "enough to fill what was asked for");
+        for tariff in [shipped("s3-standard"), shipped("own-disks"), shipped("wasabi"), Tariff::default()] {
+            assert_eq!(chosen(tariff, true, Duration::ZERO, &rows), [3, 2, 1]);
+        }
+        let situation = Situation {
+            tariff: Tariff::default(),
+            for_the_bound: true,
+            newest: Seq(1000),
+            times: &Times::new(Seq(1000), Duration::ZERO),
+            now: Duration::ZERO,
+            vacated: &BTreeMap::new(),
+            left_alone: &BTreeSet::new(),
+            is_cached: &|_, _| false,
+        };
+        assert_eq!(choose(&segments(&rows[..3]), &situation, 51).len(), 2);
+    }
+
+    /// While the bound holds a half-dead segment is cleaned once its garbage has cost what moving the rest costs: in S3
+    /// after twelve hours of quiet, in R2 after sixteen; a nearly empty one before, a nearly full one long after.
+    #[test]
+    fn what_has_cost_enough_is_cleaned_below_the_bound() {
+        let rows = [(1, 50, 900), (2, 90, 900), (3, 20, 900)];
+        for (kind, hours, expected) in [
+            ("s3-standard", 2, [0; 0].as_slice()),
+            ("s3-standard", 3, &[2]),
+            ("s3-standard", 11, &[2]),
+            ("s3-standard", 12, &[2, 1]),
+            ("s3-standard", 44, &[2, 1]),
+            ("s3-standard", 45, &[2, 1, 3]),
+            ("r2", 15, &[2]),
+            ("r2", 17, &[2, 1]),
+        ] {
+            assert_eq!(chosen(shipped(kind), false, HOUR * hours, &rows), expected, "{kind}, {hours} h");
+        }
+    }
+
+    /// Through dear reading nothing is moved but what is cached or nearly empty, although the bound does not hold.
+    #[test]
+    fn dear_reading_comes_before_the_bound() {
+        let rows = [(1, 50, 1), (2, 84, 1), (3, 86, 1), (8, 50, 1)];
+        for kind in ["s3-standard-outside", "b2"] {
+            for idle in [Duration::ZERO, HOUR * 24 * 365] {
+                assert_eq!(chosen(shipped(kind), true, idle, &rows), [8, 3], "{kind}");
+            }
+        }
+        assert_eq!(chosen(shipped("s3-standard"), true, HOUR, &rows).len(), 4);
+    }
+
+    /// Where an object is billed for a minimum of days nothing pays, since nobody knows how old it is; nor where moving
+    /// is free, since then it always would. The bound is kept there too.
+    #[test]
+    fn where_money_does_not_tell_only_the_bound_counts() {
+        let rows = [(1, 90, 1), (2, 86, 1)];
+        for kind in ["s3-ia", "r2-ia", "wasabi"] {
+            assert_eq!(chosen(shipped(kind), false, HOUR * 24 * 365, &rows), [0; 0], "{kind}");
+            assert_eq!(chosen(shipped(kind), true, HOUR, &rows), [1, 2], "{kind}");
+        }
+        // What is in the cache costs nothing to move where requests are free.
+        assert_eq!(chosen(shipped("b2"), false, HOUR * 24 * 365, &[(8, 50, 1)]), [0; 0]);
     }
 }

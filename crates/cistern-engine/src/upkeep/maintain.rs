@@ -64,21 +64,8 @@ struct LastCheckpoint {
 
 impl Maintainer {
     pub fn new(parts: Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
-        let Parts {
-            env,
-            stores,
-            map,
-            log,
-            walk,
-            checkpoint,
-            usage,
-            applied,
-            damage,
-            space,
-            grace,
-            ratio,
-            paused,
-        } = parts;
+        let Parts { env, stores, map, log, walk, checkpoint, usage, applied, damage, space, grace, paused } =
+            parts;
         let newest = Point {
             covered: walk.seq,
             journal_pos: walk.journal_pos,
@@ -86,7 +73,7 @@ impl Maintainer {
             size_bytes: walk.size_bytes,
         };
         let progress = Progress::new(newest, applied);
-        let (points, receive) = Points::new(progress.clone(), space.clone(), ratio);
+        let (points, receive) = Points::new(progress.clone(), space.clone());
         let counted = checkpoint.map_or(Seq(0), |(_, covered)| covered);
         let store = stores.write_back.clone();
         let accounts = Accounts::new(env.clone(), store, log.clone(), damage, space.clone(), usage, counted);

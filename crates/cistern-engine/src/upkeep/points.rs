@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 use crate::{
     log::NewEntry,
@@ -161,22 +161,16 @@ pub struct Points {
     send: mpsc::Sender<Point>,
     progress: Arc<Progress>,
     space: Arc<Space>,
-    /// Stored bytes per live byte that the cleaner lets be.
-    ratio: watch::Receiver<f64>,
 }
 
 impl Points {
-    pub fn new(
-        progress: Arc<Progress>,
-        space: Arc<Space>,
-        ratio: watch::Receiver<f64>,
-    ) -> (Points, mpsc::Receiver<Point>) {
+    pub fn new(progress: Arc<Progress>, space: Arc<Space>) -> (Points, mpsc::Receiver<Point>) {
         let (send, receive) = mpsc::channel(POINTS_MAX);
-        (Points { send, progress, space, ratio }, receive)
+        (Points { send, progress, space }, receive)
     }
 
     fn segments_per_checkpoint(&self) -> u64 {
-        match self.space.may_exceed(*self.ratio.borrow()) {
+        match self.space.may_exceed() {
             true => (self.space.segments() / SEGMENTS_PART).clamp(SEGMENTS_MIN, SEGMENTS_PER_CHECKPOINT),
             false => SEGMENTS_PER_CHECKPOINT,
         }
@@ -248,6 +242,10 @@ mod tests {
     use futures_util::poll;
 
     use super::*;
+    use crate::{
+        price::Tariff,
+        space::{Bound, Policy},
+    };
 
     fn point(seq: u64) -> Point {
         Point {
@@ -263,9 +261,9 @@ mod tests {
     #[tokio::test]
     async fn commits_wait_for_memory_only() {
         let progress = Progress::new(point(0), BTreeMap::new());
-        let space = Arc::new(Space::new(Seq(0), BTreeMap::new(), Vec::new(), Duration::ZERO));
-        let (points, _nobody_takes_them) =
-            Points::new(progress.clone(), space, watch::Sender::new(1.3).subscribe());
+        let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
+        let space = Space::new(Seq(0), BTreeMap::new(), Vec::new(), policy, Duration::ZERO);
+        let (points, _nobody_takes_them) = Points::new(progress.clone(), Arc::new(space));
         let in_tables = Cell::new(0);
         for seq in 1..=1000 {
             points.note(point(seq), SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings: 4000 });

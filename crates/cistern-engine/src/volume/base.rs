@@ -13,7 +13,7 @@ use crate::{
     Result,
     cleaner::Blocks,
     map::Map,
-    units::{BLOCK_BYTES, Extent, Mapping, Place},
+    units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
     volume::frames::FrameReader,
     writeback::Bases,
 };
@@ -38,5 +38,9 @@ impl Bases for CommittedBlocks {
 impl Blocks for CommittedBlocks {
     async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
         self.frames.read_to_move(mappings).await
+    }
+
+    fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool {
+        self.frames.is_cached(seq, stored_bytes)
     }
 }

@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::sync::watch;
 
 use crate::{
     Error, Result,
@@ -14,7 +13,7 @@ use crate::{
     env::Env,
     log::{AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots},
     segment::Content,
-    space::{Space, Uncovered},
+    space::{Policy, Space, Uncovered},
     units::Seq,
     upkeep::{self, Points, Rested, SegmentCounts, Upkeep},
     volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
@@ -79,18 +78,17 @@ pub struct Beginning {
     pub blocks: Arc<CommittedBlocks>,
     pub damage: Arc<Damage>,
     pub compression: Compression,
-    /// Stored bytes per live byte that the cleaner lets be.
-    pub space_bound: watch::Receiver<f64>,
 }
 
 impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
-        let Beginning { committed, log, slots, blocks, damage, compression, space_bound } = from;
+        let Beginning { committed, log, slots, blocks, damage, compression } = from;
         let Committed { checkpoint, walk, applied, .. } = committed;
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
         let uncovered = applied.iter().map(uncovered).collect();
-        let space = Arc::new(Space::new(newest, uncovered, retired, now));
+        let policy = Policy::new(o.space_bound, o.tariff, now);
+        let space = Arc::new(Space::new(newest, uncovered, retired, policy, now));
         let (upkeep, points) = upkeep::prepare(upkeep::Parts {
             env: o.env.clone(),
             stores: o.stores.clone(),
@@ -103,7 +101,6 @@ impl Flows {
             damage,
             space: space.clone(),
             grace: o.grace,
-            ratio: space_bound.clone(),
             paused: control.pauses(),
         });
         let joined = Joined { env: o.env.clone(), core: core.clone(), points, space: space.clone() };
@@ -130,7 +127,6 @@ impl Flows {
             blocks,
             space: space.clone(),
             compression,
-            ratio: space_bound,
             paused: control.pauses(),
         });
         Flows { env: o.env.clone(), write_back, cleaner, upkeep, publisher, space }

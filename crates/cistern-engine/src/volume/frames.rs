@@ -307,6 +307,11 @@ impl FrameReader {
         }
     }
 
+    /// Whether all of a segment is in the chunk cache.
+    pub fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool {
+        self.object(seq).is_ok_and(|(object, _)| self.reader.is_cached(&object, 0..stored_bytes))
+    }
+
     pub(super) fn object(&self, seq: Seq) -> Result<(ObjectRef, Salt)> {
         let salt = salt_of(&self.epochs, seq).ok_or_else(|| {
             Error::corrupt("map", format!("it names seq {seq}, which is before the first claim"))

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
+    space::Bound,
     units::BLOCK_BYTES,
     volume::{Mode, Volume, pacing::ThrottleStatus, write::Writer},
     writeback::pi,
@@ -26,8 +27,8 @@ pub struct LiveSettings {
     /// Holds write-back: nothing is uploaded but what is on its way, whatever its age. Not
     /// possible in `Mode::Writethrough`, where every FLUSH would wait.
     pub paused: Option<bool>,
-    /// Stored bytes per live byte that the cleaner lets be; infinite: nothing is cleaned.
-    pub space_bound: Option<f64>,
+    /// How much may be stored for what is live.
+    pub space_bound: Option<Bound>,
 }
 
 /// How write-back and the throttle of writes are controlled at one moment. Rates are of journal bytes.
@@ -83,8 +84,8 @@ impl Volume {
             writer.control.pause(paused);
         }
         writer.core.pacer.set_room(writer.control.tuning().room_bytes);
-        if let Some(ratio) = change.space_bound {
-            writer.space_bound.send_replace(ratio);
+        if let Some(bound) = change.space_bound {
+            writer.space.set_bound(bound);
         }
         if let Some(mode) = change.mode {
             writer.core.admit_written(mode != Mode::Writearound);

@@ -172,7 +172,6 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
     let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let control = Arc::new(Control::new(start, tuning, o.paused));
-    let space_bound = watch::Sender::new(o.space_bound);
     let beginning = Beginning {
         committed,
         log: log.clone(),
@@ -180,7 +179,6 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         blocks,
         damage: damage.clone(),
         compression: identity.compression,
-        space_bound: space_bound.subscribe(),
     };
     let flows = Flows::start(&o, &core, &control, beginning);
     control.note_append(start, journal.appended(), o.env.now());
@@ -199,7 +197,6 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         mode: watch::Sender::new(o.mode),
         space: flows.space(),
         collector: flows.collector(),
-        space_bound,
         resizing: tokio::sync::Mutex::new(()),
         flows: tokio::sync::Mutex::new(Some(flows)),
     };

@@ -26,6 +26,13 @@ pub struct SpaceStatus {
     pub ratio: Option<f64>,
     /// The ratio that the cleaner lets be; absent where it lets be anything.
     pub bound: Option<f64>,
+    /// Whether that is what is cheapest, by the prices and what was measured.
+    #[serde(default)]
+    pub bound_is_auto: bool,
+    /// How often what is live is overwritten in a month, at the rate of the last day or so; until that is known, at the rate
+    /// that is assumed.
+    #[serde(default)]
+    pub overwrites_per_month: f64,
     /// Since the volume was opened.
     pub counters: SpaceCounters,
     /// Bytes of runs of the map, written since then.
@@ -56,6 +63,9 @@ pub(super) fn space_status(writer: &Writer) -> SpaceStatus {
     let Shown {
         segments,
         ratio,
+        bound,
+        bound_is_auto,
+        overwrites_per_month,
         uncovered_bytes,
         vacated_bytes,
         grace_objects,
@@ -63,7 +73,7 @@ pub(super) fn space_status(writer: &Writer) -> SpaceStatus {
         refused,
         counters,
     } = writer.space.shown();
-    let (bound, map_bytes) = (*writer.space_bound.borrow(), writer.core.map.written_bytes());
+    let map_bytes = writer.core.map.written_bytes();
     SpaceStatus {
         segments: segments.map(SegmentsStatus::from),
         uncovered_bytes,
@@ -73,6 +83,8 @@ pub(super) fn space_status(writer: &Writer) -> SpaceStatus {
         deletes_refused: refused,
         ratio,
         bound: bound.is_finite().then_some(bound),
+        bound_is_auto,
+        overwrites_per_month,
         counters,
         map_bytes,
         write_amplification: write_amplification(&counters, map_bytes),

@@ -38,8 +38,6 @@ pub struct Writer {
     pub courtesy: Arc<Courtesy>,
     pub mode: watch::Sender<Mode>,
     pub space: Arc<Space>,
-    /// Stored bytes per live byte that the cleaner lets be.
-    pub space_bound: watch::Sender<f64>,
     pub collector: Collector,
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.

@@ -11,7 +11,8 @@ use cistern_engine::{
     disk::{Disk, RealDisk},
     env::Env,
     log::GRACE,
-    space::SPACE_BOUND,
+    price::Tariff,
+    space::{Bound, SPACE_BOUND},
     store::{SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
 };
@@ -75,7 +76,8 @@ impl Host {
             host: "here".into(),
             take_over: false,
             grace: GRACE,
-            space_bound: SPACE_BOUND,
+            space_bound: Bound::Ratio(SPACE_BOUND),
+            tariff: Tariff::default(),
         }
     }
 

@@ -1,31 +1,25 @@
 //! `cistern cost`: the prices that cleaning is reckoned with, and where they come from.
 
-use std::{
-    io::Read,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
-use cistern_engine::price::{DAYS_PER_MONTH, PriceTable, Priced, TABLE_BYTES_MAX, Tariff, Victim};
+use cistern_engine::price::{DAYS_PER_MONTH, Priced, Tariff, Victim};
 use clap::Args;
 use serde::Serialize;
 
-use crate::{
-    failure::{Failure, Outcome},
-    quantity::Span,
-    terminal,
-};
+use crate::{cli::Context, failure::Outcome, prices::read_table, quantity::Span, terminal};
 
 const SECONDS_PER_MONTH: f64 = DAYS_PER_MONTH * 86_400.0;
 
 /// Show what stores charge, as cistern knows it: prices, their date and their source
 ///
 /// In US dollars. PAYBACK is after how long the cleaning of a half-dead segment has paid for itself, where reading it
-/// is billed and its MIN DAYS are over. The cleaner does not use these prices yet; the costs that `status --io` shows
-/// come from the section [prices] of the settings file.
+/// is billed and its MIN DAYS are over. By these prices the cleaner goes, and `status --io` shows what a volume costs, which
+/// also says what kind of store it is taken for: the section [prices] of the settings file sets that.
 #[derive(Args)]
 pub struct ShowCost {
     /// A table of your own, in TOML: it changes what it names and adds kinds of store
+    ///
+    /// [default: the one that the settings file names]
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
@@ -48,26 +42,15 @@ struct Line<'a> {
 }
 
 impl ShowCost {
-    pub fn run(self) -> Outcome {
-        let table = match &self.prices {
-            Some(path) => read(path)?,
-            None => PriceTable::shipped(),
-        };
+    pub fn run(self, context: &Context) -> Outcome {
+        let set = context.file.prices.as_ref().and_then(|prices| prices.table.as_ref());
+        let table = read_table(self.prices.as_ref().or(set).map(PathBuf::as_path))?;
         let lines: Vec<Line> = table.kinds().map(Line::new).collect();
         match self.json {
             true => terminal::say_json(&lines),
             false => terminal::say(shown(&lines)),
         }
     }
-}
-
-/// The shipped table with what a file says otherwise. Never reads more than a table may have.
-fn read(path: &Path) -> Outcome<PriceTable> {
-    let failed = |e| Failure::io(format!("the table of prices {} cannot be read", path.display()), &e);
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(TABLE_BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(failed)?;
-    PriceTable::shipped().amended(&text).map_err(|e| Failure::from(e).context(path.display()))
 }
 
 impl<'a> Line<'a> {

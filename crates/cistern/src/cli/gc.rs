@@ -151,11 +151,7 @@ impl Gc {
             None => {
                 let volume = daemon::open_once(&context.env, &settings, &self.volume).await?;
                 let size_bytes = volume.size_bytes();
-                (
-                    Worker::Here(volume),
-                    size_bytes,
-                    settings.space_bound.is_finite().then_some(settings.space_bound),
-                )
+                (Worker::Here(volume), size_bytes, SpaceBound(settings.space_bound).ratio())
             }
         };
         let done = tokio::select! {
@@ -185,7 +181,9 @@ impl Gc {
                 let (offset, len) = part.within(&self.volume, size_bytes)?;
                 Ok(Collect::Defragment { offset, len })
             }
-            None => Ok(Collect::Clean { ratio: self.to.map(|to| to.0).or(bound).unwrap_or(SPACE_BOUND) }),
+            None => Ok(Collect::Clean {
+                ratio: self.to.and_then(SpaceBound::ratio).or(bound).unwrap_or(SPACE_BOUND),
+            }),
         }
     }
 
@@ -235,7 +233,7 @@ impl Gc {
         });
         let (info, key) = known.await.map_err(|failure| failure.context(&self.volume.url))?;
         let size_bytes = info.state.map_or(0, |state| state.size_bytes);
-        let what = self.what(size_bytes, context.file.space_bound.map(|bound| bound.0))?;
+        let what = self.what(size_bytes, context.file.space_bound.and_then(SpaceBound::ratio))?;
         let progress = Progress::counting("blocks");
         let show = |done, of| progress.set(done, of);
         let planned = plan_collection(&context.env, &open.store, &key, what, &show).await;

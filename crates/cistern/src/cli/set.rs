@@ -43,7 +43,7 @@ struct Target {
 ///
 /// max-dirty-bytes, max-dirty-age: what may be missing if this host and its disk are lost.
 ///
-/// space-bound=RATIO|none: stored bytes per live byte that are let be; what is more is cleaned.
+/// space-bound=auto|RATIO|none: stored bytes per live byte that are let be; what is more is cleaned.
 #[derive(Args)]
 pub struct Set {
     #[command(flatten)]

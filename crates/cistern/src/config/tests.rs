@@ -22,9 +22,8 @@ metrics = "127.0.0.1:9809"
 key-file = "/k"
 
 [prices]
-currency = "USD"
-put-per-1000 = 0.005
-get-per-1000 = 1
+table = "/p.toml"
+kind = "r2"
 "#;
 
 /// Flags and keys are the same words, every one can be set in a file, and there are few.
@@ -53,13 +52,11 @@ fn a_file_sets_everything() {
     assert_eq!(got.mode, ModeSetting::Writethrough);
     assert_eq!((got.dirty_age_max, got.dirty_bytes_max), (Duration::from_secs(5), Some(512 << 20)));
     assert_eq!((got.memory_bytes, got.drain_timeout), (128 << 20, Duration::from_secs(120)));
-    assert_eq!((got.space_bound, got.grace), (1.5, Duration::from_secs(3600)));
+    assert_eq!((got.space_bound, got.grace), (Bound::Ratio(1.5), Duration::from_secs(3600)));
     assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
     assert_eq!(got.metrics.as_deref(), Some("127.0.0.1:9809"));
     assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
-    let prices = got.prices.expect("the section is there");
-    assert_eq!((prices.currency.as_str(), prices.put_per_1000, prices.get_per_1000), ("USD", 0.005, 1.0));
-    assert_eq!(prices.download_per_gib, 0.0);
+    assert_eq!(got.prices, PriceSettings { table: Some("/p.toml".into()), kind: Some("r2".into()) });
 }
 
 /// A flag wins over the file, field by field, and the file over the default.
@@ -97,6 +94,7 @@ fn the_documented_defaults_hold() {
     assert_eq!(span("drain-timeout"), got.drain_timeout);
     assert_eq!(documented("mode"), "writeback");
     assert_eq!(got.mode, ModeSetting::Writeback);
+    assert_eq!((documented("space-bound").as_str(), got.space_bound), ("auto", Bound::Auto));
     assert!(!got.insecure_listen);
 }
 
@@ -112,7 +110,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
     assert_eq!(hint("listne = 'x'"), "did you mean 'listen'?");
     assert!(hint("zzz = 1").contains("max-dirty-age"));
     assert!(parse("memory = '12 parsecs'").expect_err("not a size").text.contains("not a size"));
-    assert!(parse("[prices]\nputs = 1").expect_err("no such price").text.contains("put-per-1000"));
+    assert!(parse("[prices]\nputs = 1").expect_err("no such price").text.contains("`table` or `kind`"));
     assert!(parse("listen = 5").is_err() && parse("[listen]").is_err() && parse("=").is_err());
 }
 

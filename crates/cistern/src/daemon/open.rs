@@ -35,6 +35,7 @@ use crate::{
     known::Known,
     memory,
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
+    prices::Prices,
     quantity::ByteSize,
     secret, terminal,
 };
@@ -49,6 +50,7 @@ const RECOVERIES_MAX: usize = 2;
 pub async fn open_all(
     env: &Env,
     plan: &Plan,
+    prices: &Prices,
     doors: &Doors,
     scheduler: &Arc<Scheduler>,
 ) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
@@ -62,7 +64,7 @@ pub async fn open_all(
     };
     let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
     let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
-    let opener = Opener { env, plan, cache: cache.clone(), memory_bytes, recoveries };
+    let opener = Opener { env, plan, prices, cache: cache.clone(), memory_bytes, recoveries };
     let volumes = plan.volumes.iter().zip(found);
     let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
@@ -116,6 +118,7 @@ async fn find_or_create(
 struct Opener<'a> {
     env: &'a Env,
     plan: &'a Plan,
+    prices: &'a Prices,
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.
     memory_bytes: u64,
@@ -138,7 +141,8 @@ impl Opener<'_> {
             let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
-        Ok(Served { uris: doors.uris(&name), name, url, store, volume: opened, live })
+        let (uris, prices) = (doors.uris(&name), self.prices.of(&volume.url));
+        Ok(Served { name, url, uris, store, volume: opened, prices, live })
     }
 
     async fn open_read_only(
@@ -173,6 +177,7 @@ impl Opener<'_> {
         let writing = Writing {
             env: self.env,
             settings: &self.plan.settings,
+            prices: self.prices,
             cache,
             memory_bytes: self.memory_bytes,
             volumes: self.plan.volumes.len() as u64,
@@ -185,10 +190,19 @@ impl Opener<'_> {
 
 /// Opens one volume for a moment, as a daemon with these settings would.
 pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
+    let prices = Prices::load(&settings.prices)?;
     let stores = volume.open(env, COMMAND_PATIENCE).await?.stores;
     let (memory_bytes, recoveries) = (settings.memory_bytes, Arc::new(Semaphore::new(1)));
-    let writing =
-        Writing { env, settings, cache: None, memory_bytes, volumes: 1, recoveries, take_over: false };
+    let writing = Writing {
+        env,
+        settings,
+        prices: &prices,
+        cache: None,
+        memory_bytes,
+        volumes: 1,
+        recoveries,
+        take_over: false,
+    };
     writing
         .open(volume, &stores)
         .await
@@ -200,6 +214,7 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
 struct Writing<'a> {
     env: &'a Env,
     settings: &'a Resolved,
+    prices: &'a Prices,
     cache: Option<Arc<ChunkCache>>,
     memory_bytes: u64,
     /// That share the disk of the state directory.
@@ -247,6 +262,7 @@ impl Writing<'_> {
                 take_over: self.take_over,
                 grace: settings.grace,
                 space_bound: set.space_bound.unwrap_or(settings.space_bound),
+                tariff: self.prices.of(&volume.url).tariff,
             })
         });
         let opened = opened.await?.0;

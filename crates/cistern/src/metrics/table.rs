@@ -16,7 +16,10 @@ use super::{
     MetricKind::{Counter, Gauge, Histogram},
     Sample, Value,
 };
-use crate::observe::{Observed, ObservedVolume};
+use crate::{
+    observe::{Observed, ObservedVolume},
+    prices::{Cost, StorePrices},
+};
 
 /// Bounds of the latencies shown, as powers of two in microseconds: 16 us to 67 s. The daemon's own
 /// buckets are four times as fine; these keep the number of series bearable.
@@ -124,8 +127,29 @@ pub const TABLE: &[Metric] = &[
         name: "cistern_store_cost_total",
         kind: Counter,
         labels: &["volume", "currency"],
-        help: "Cost of requests and transfer by the prices that were set; absent without any",
-        samples: cost,
+        help: "Cost of requests and transfer, by the table of prices",
+        samples: |seen| costs(seen, |cost| Some(cost.total)),
+    },
+    Metric {
+        name: "cistern_store_rent_per_month",
+        kind: Gauge,
+        labels: &["volume", "currency"],
+        help: "What a month of what is stored now costs; absent while that is not known",
+        samples: |seen| costs(seen, |cost| cost.rent_per_month),
+    },
+    Metric {
+        name: "cistern_store_cost_per_month",
+        kind: Gauge,
+        labels: &["volume", "currency"],
+        help: "What a month costs in all, at the rate since the volume was opened; absent while that is not known",
+        samples: |seen| costs(seen, |cost| cost.month),
+    },
+    Metric {
+        name: "cistern_store_prices_info",
+        kind: Gauge,
+        labels: &["volume", "kind", "how", "table", "date"],
+        help: "Always 1; the labels say what kind of store it is taken for, why, and by which table of prices",
+        samples: prices,
     },
     Metric {
         name: "cistern_store_last_error_age_seconds",
@@ -502,12 +526,20 @@ fn by_alignment(seen: &Observed) -> Vec<Sample> {
     out
 }
 
-fn cost(seen: &Observed) -> Vec<Sample> {
-    let of = |volume: &ObservedVolume| {
-        let cost = volume.cost.as_ref()?;
-        Some(sample([&volume.name, &cost.currency], Value::Real(cost.total)))
+fn costs(seen: &Observed, of: fn(&Cost) -> Option<f64>) -> Vec<Sample> {
+    let cost = |volume: &ObservedVolume| {
+        let value = of(&volume.cost)?;
+        Some(sample([&volume.name, &volume.cost.currency], Value::Real(value)))
     };
-    seen.volumes.iter().filter_map(of).collect()
+    seen.volumes.iter().filter_map(cost).collect()
+}
+
+fn prices(seen: &Observed) -> Vec<Sample> {
+    let prices = |volume: &ObservedVolume| {
+        let StorePrices { kind, how, table, date, .. } = &volume.prices;
+        sample([&volume.name, kind, how.name(), table, date], Value::Count(1))
+    };
+    seen.volumes.iter().map(prices).collect()
 }
 
 fn last_error_age(seen: &Observed) -> Vec<Sample> {

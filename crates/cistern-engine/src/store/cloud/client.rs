@@ -66,6 +66,24 @@ impl Variables {
         self.0.get(name).map(String::as_str)
     }
 
+    /// How a store is reached: the scheme of its URL, and the host of its endpoint if that is not the vendor's own.
+    pub fn address(&self, url: &StoreUrl) -> (&'static str, Option<String>) {
+        match url.place() {
+            Place::S3 { .. } => {
+                let endpoint = self.s3_endpoint().or(self.get("AWS_ENDPOINT"));
+                let host = |endpoint: &str| Some(url::Url::parse(endpoint).ok()?.host_str()?.to_owned());
+                ("s3", endpoint.and_then(host))
+            }
+            Place::Google { .. } => ("gs", None),
+            Place::Azure { .. } => ("az", None),
+            Place::Directory => ("file", None),
+        }
+    }
+
+    fn s3_endpoint(&self) -> Option<&str> {
+        self.get("AWS_ENDPOINT_URL_S3").or(self.get("AWS_ENDPOINT_URL"))
+    }
+
     /// Those a builder knows, by its own names.
     fn settings<'a, K: FromStr>(&'a self, prefix: &'a str) -> impl Iterator<Item = (K, &'a str)> {
         let ours = self.0.iter().filter(move |(name, _)| name.starts_with(prefix));
@@ -108,8 +126,7 @@ impl CloudStore {
 type WithBulk = (Box<dyn Library>, Option<Box<dyn Library>>);
 
 fn s3(bucket: &str, variables: &Variables) -> StoreResult<WithBulk> {
-    let endpoint = variables.get("AWS_ENDPOINT_URL_S3").or(variables.get("AWS_ENDPOINT_URL"));
-    if let Some(endpoint) = endpoint {
+    if let Some(endpoint) = variables.s3_endpoint() {
         check_endpoint("AWS_ENDPOINT_URL", endpoint)?;
         // Elsewhere there is no metadata service whose answer could help.
         let known = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"];
@@ -230,5 +247,29 @@ impl Connector {
             .map_err(|e| object_store::Error::Generic { store: "HTTP client", source: Box::new(e) })?;
         let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
         Ok(HttpClient::new(spawned))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store is known by its scheme and the host of its endpoint; the vendor's own has none, nor has what is no URL.
+    #[test]
+    fn addresses_of_stores() {
+        let with = |name: &str, value: &str| Variables::default().with(name, value);
+        let r2 = "https://0123abcd.r2.cloudflarestorage.com";
+        for (variables, url, expected) in [
+            (Variables::default(), "s3://b/tank", ("s3", None)),
+            (with("AWS_ENDPOINT_URL", r2), "s3://b/tank", ("s3", Some("0123abcd.r2.cloudflarestorage.com"))),
+            (with("AWS_ENDPOINT", "http://127.0.0.1:9000"), "s3://b/tank", ("s3", Some("127.0.0.1"))),
+            (with("AWS_ENDPOINT_URL_S3", "nonsense"), "s3://b/tank", ("s3", None)),
+            (with("AWS_ENDPOINT_URL", r2), "gs://b/tank", ("gs", None)),
+            (with("AWS_ENDPOINT_URL", r2), "az://b/tank", ("az", None)),
+            (with("AWS_ENDPOINT_URL", r2), "/srv/tank", ("file", None)),
+        ] {
+            let (scheme, host) = variables.address(&StoreUrl::parse(url).expect("a URL"));
+            assert_eq!((scheme, host.as_deref()), expected, "{url} {variables:?}");
+        }
     }
 }

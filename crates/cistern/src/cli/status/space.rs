@@ -30,6 +30,9 @@ fn taken(space: &SpaceStatus) -> String {
 
 fn ratio(space: &SpaceStatus) -> String {
     match (space.ratio, space.bound) {
+        (Some(ratio), Some(bound)) if space.bound_is_auto => {
+            format!(" (ratio {ratio:.2} of {bound:.2}, automatic)")
+        }
         (Some(ratio), Some(bound)) => format!(" (ratio {ratio:.2} of {bound})"),
         (Some(ratio), None) => format!(" (ratio {ratio:.2}, no bound)"),
         (None, _) => String::new(),
@@ -66,6 +69,8 @@ mod tests {
             deletes_refused: Some("locked".to_owned()),
             ratio: Some(1.3),
             bound: Some(1.3),
+            bound_is_auto: false,
+            overwrites_per_month: 0.0,
             counters: SpaceCounters { moved_bytes: 6 << 20, ..SpaceCounters::default() },
             map_bytes: 0,
             write_amplification: Some(1.5),
@@ -76,6 +81,8 @@ mod tests {
             ("not deleted", "tried again: locked"),
         ];
         assert_eq!(rows(&space), told.map(|(name, value)| (name, value.to_owned())));
+        space = SpaceStatus { bound: Some(1.2699), bound_is_auto: true, ..space };
+        assert!(rows(&space)[0].1.contains("(ratio 1.30 of 1.27, automatic)"));
         space =
             SpaceStatus { segments: None, ratio: None, grace_bytes: 0, write_amplification: None, ..space };
         assert_eq!(rows(&space)[0].1, "what is live is not known yet");

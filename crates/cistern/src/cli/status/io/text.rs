@@ -11,7 +11,7 @@ use cistern_engine::{
 
 use crate::{
     observe::{Observed, ObservedVolume},
-    prices::Cost,
+    prices::{Cost, StorePrices},
     quantity::{ByteSize, Span, Thousands},
     terminal::right_aligned,
 };
@@ -50,10 +50,7 @@ fn describe_volume(volume: &ObservedVolume, detail: Detail) -> String {
     out += &store(&volume.store, volume.io.period_us, detail);
     out += &decoded(&volume.decoded);
     out += &read_ahead(&volume.ahead);
-    if let Some(cost) = &volume.cost {
-        out += &describe_cost(cost, volume.io.period_us, detail);
-    }
-    out
+    out + &describe_cost(&volume.cost, volume.io.period_us, detail) + &describe_prices(&volume.prices)
 }
 
 /// Nothing where nothing was read that lies in the store.
@@ -79,20 +76,29 @@ fn read_ahead(ahead: &AheadCounts) -> String {
     format!("  read ahead: {fetched} fetched, {used} used, {wasted} wasted; {waits} reads waited for it\n")
 }
 
+/// A shorter time says little of a month.
+const RATE_US_MIN: u64 = 3_600_000_000;
+
 fn describe_cost(cost: &Cost, period_us: u64, detail: Detail) -> String {
-    /// Microseconds of a day.
-    const DAY_US: f64 = 86_400e6;
-    let Cost { currency, requests, transfer, total } = cost;
-    match detail.rates {
-        true => {
-            let a_day = total * DAY_US / period_us.max(1) as f64;
-            format!("  cost at this rate: {} {currency} a day\n", money(a_day))
-        }
-        false => {
-            let (requests, transfer) = (money(*requests), money(*transfer));
-            format!("  cost: {} {currency} (requests {requests}, transfer {transfer})\n", money(*total))
-        }
+    let Cost { currency, requests, transfer, total, rent_per_month, month } = cost;
+    let mut parts = Vec::new();
+    if !detail.rates {
+        let (requests, transfer) = (money(*requests), money(*transfer));
+        parts.push(format!("{} {currency} (requests {requests}, transfer {transfer})", money(*total)));
     }
+    parts.extend(rent_per_month.map(|rent| format!("what is stored {} {currency} a month", money(rent))));
+    if detail.rates || period_us >= RATE_US_MIN {
+        parts.extend(month.map(|month| format!("at this rate {} {currency} a month in all", money(month))));
+    }
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("  cost: {}\n", parts.join(", ")),
+    }
+}
+
+fn describe_prices(prices: &StorePrices) -> String {
+    let StorePrices { kind, how, table, date, .. } = prices;
+    format!("  prices of {kind}, {}: {table}, {date}\n", how.explain())
 }
 
 /// Two decimals where that says something, more for what is below a cent.

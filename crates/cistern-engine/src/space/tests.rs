@@ -1,0 +1,147 @@
+//! What the accounts say of a few segments: when there are victims, and what is retired.
+
+use super::*;
+use crate::price::PriceTable;
+
+/// 400 bytes in four segments of 100 blocks, so many of which are dead.
+fn space(dead: [u64; 4]) -> Space {
+    let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
+    let space = Space::new(Seq(4), BTreeMap::new(), Vec::new(), policy, Duration::ZERO);
+    let mut segments = Segments::default();
+    for (seq, dead_blocks) in (1..).zip(dead) {
+        let counts = Counts { stored_bytes: 100, written_blocks: 100, dead_blocks, touched: Seq(4) };
+        segments.apply(&SegmentUsage { seq: Seq(seq), change: UsageChange::Added(counts) });
+    }
+    space.load(segments);
+    space
+}
+
+fn victims(space: &Space, now: Duration) -> Vec<u64> {
+    let chosen = space.victims(now, 1000, &BTreeSet::new(), &|_, _| false);
+    chosen.iter().map(|victim| victim.seq.0).collect()
+}
+
+fn is_cleaned(space: &Space, ratio: f64) -> bool {
+    space.set_bound(Bound::Ratio(ratio));
+    !victims(space, Duration::ZERO).is_empty()
+}
+
+/// Whether cleaning begins at a known ratio between two that are close.
+fn is_cleaned_above(space: &Space, ratio: f64) -> bool {
+    let bound = |known: f64| 1.0 + (known - 1.0) / KNOWN_PART;
+    is_cleaned(space, bound(ratio - 0.01)) && !is_cleaned(space, bound(ratio + 0.01))
+}
+
+/// Nothing is cleaned while the bound holds. What was moved behind the checkpoint is live there instead of in a vacated
+/// segment, what is probably dead is not counted as live, and of what was written since nothing is assumed: a
+/// volume that grows is not cleaned for it. But it may have killed as much, which a checkpoint would tell.
+#[test]
+fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
+    let space = space([0, 0, 50, 90]);
+    assert!(is_cleaned_above(&space, 400.0 / 260.0));
+    space.expect(26, Seq(4));
+    assert!(is_cleaned_above(&space, 400.0 / 234.0));
+    space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false }, 70);
+    assert!(is_cleaned_above(&space, 400.0 / 234.0));
+    for (ratio, may) in [(449.0 / 234.0, true), (451.0 / 234.0, false)] {
+        space.set_bound(Bound::Ratio(ratio));
+        assert_eq!(space.may_exceed(), may);
+    }
+    space.expect(0, Seq(5));
+    space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
+    space.vacate(&[(Seq(4), 10)], Seq(6));
+    assert!(is_cleaned_above(&space, 310.0 / 260.0));
+    let shown = space.shown();
+    assert_eq!(shown.ratio, Some(310.0 / 260.0), "what is known is shown");
+    let expected = SpaceCounters {
+        written_bytes: 50,
+        moved_bytes: 10,
+        moved_data_bytes: 30,
+        vacated_segments: 1,
+        ..SpaceCounters::default()
+    };
+    assert_eq!(shown.counters, expected);
+}
+
+/// What was moved covers its old place, which no merge has met: it is not taken for garbage, neither while the old segment
+/// waits nor when it is gone, until merges have met it. What had died in it unnoticed goes with it.
+#[test]
+fn what_was_moved_is_no_garbage() {
+    let space = space([0, 0, 50, 50]);
+    let is = |ratio: f64| space.shown().ratio.is_some_and(|shown| (shown - ratio).abs() < 1e-9);
+    space.expect(60, Seq(4));
+    assert!(is(400.0 / 240.0));
+    space.committed(Seq(5), Uncovered { stored_bytes: 30, is_moved: true }, 30);
+    space.vacate(&[(Seq(4), 30)], Seq(5));
+    assert!(is(330.0 / 240.0), "20 of the 60 were in it");
+    let moved = Counts { stored_bytes: 30, written_blocks: 30, dead_blocks: 0, touched: Seq(5) };
+    space.apply([SegmentUsage { seq: Seq(5), change: UsageChange::Added(moved) }]);
+    space.expect(60 + 30, Seq(5));
+    assert_eq!(space.retire(Seq(5)), [Seq(4)]);
+    space.checkpoint_stored(Seq(5), Duration::ZERO, Seq(5));
+    assert!(is(330.0 / 240.0));
+    space.met_gone(50);
+    space.expect(40, Seq(6));
+    assert!(is(330.0 / 240.0));
+}
+
+/// While the bound holds, what has cost more than moving the rest would is cleaned: found at most ten minutes after that,
+/// however often it is looked, but at once where somebody sets a bound. Not where nothing is to be cleaned, and
+/// not where next to nothing is garbage.
+#[test]
+fn what_pays_is_cleaned_below_the_bound() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let s3 = PriceTable::shipped().kind("s3-standard").expect("shipped").tariff;
+    let space_of = |dead| {
+        let space = space(dead);
+        space.state().policy = Policy::new(Bound::Ratio(2.0), s3, Duration::ZERO);
+        space
+    };
+    let (space, almost) = (space_of([0, 0, 50, 60]), space_of([0, 0, 0, 15]));
+    assert_eq!(victims(&space, 60 * MINUTE), [0; 0], "not yet");
+    assert_eq!(victims(&space, 1000 * MINUTE), [4, 3]);
+    space.set_bound(Bound::Ratio(f64::INFINITY));
+    assert_eq!(victims(&space, 1000 * MINUTE), [0; 0], "nothing is to be cleaned");
+    assert_eq!(victims(&almost, 1_000_000 * MINUTE), [0; 0], "385 of 400 bytes are live");
+    let space = space_of([0, 0, 50, 60]);
+    assert_eq!(victims(&space, 500 * MINUTE), [4], "the other one does not pay yet");
+    let space = space_of([0, 0, 50, 50]);
+    assert_eq!(victims(&space, 700 * MINUTE), [0; 0]);
+    assert_eq!(victims(&space, 709 * MINUTE), [0; 0], "looked nine minutes ago");
+    space.set_bound(Bound::Ratio(2.1));
+    assert_eq!(victims(&space, 709 * MINUTE), [3, 4]);
+    let space = space_of([0, 0, 50, 50]);
+    assert_eq!([700, 709, 710].map(|at| victims(&space, at * MINUTE).len()), [0, 0, 2]);
+}
+
+/// Where reading is dear the bound may not hold for long, and nothing is found again and again: so there too it is
+/// looked every ten minutes only.
+#[test]
+fn what_is_too_dear_is_not_looked_for_all_the_time() {
+    let space = space([0, 0, 50, 60]);
+    let outside = PriceTable::shipped().kind("s3-standard-outside").expect("shipped").tariff;
+    space.state().policy = Policy::new(Bound::Ratio(1.1), outside, Duration::ZERO);
+    let look =
+        |at: Duration, is_cached: bool| space.victims(at, 1000, &BTreeSet::new(), &|_, _| is_cached).len();
+    assert_eq!(look(Duration::ZERO, false), 0);
+    assert_eq!(look(LOOK_EVERY - Duration::from_secs(1), true), 0);
+    assert_eq!(look(LOOK_EVERY, true), 2);
+}
+
+/// A segment that was vacated is retired by a checkpoint that covers the move, and not by an earlier one; what is dead by
+/// the counts by any.
+#[test]
+fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
+    let space = space([0, 100, 50, 90]);
+    space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true }, 60);
+    space.vacate(&[(Seq(3), 0), (Seq(4), 0)], Seq(5));
+    assert_eq!(space.retire(Seq(4)), [Seq(2)]);
+    assert_eq!(space.retire(Seq(5)), [Seq(3), Seq(4)]);
+    assert_eq!(space.retire(Seq(5)), []);
+    assert_eq!(space.retired().len(), 3);
+    assert!(!space.counts(Seq(3)) && space.counts(Seq(1)));
+    let [gone, never] = [Seq(3), Seq(1)].map(RetiredName::Segment);
+    space.deleted(&[gone, never]);
+    let counters = space.shown().counters;
+    assert_eq!((counters.deleted_objects, counters.deleted_bytes), (1, 100));
+}
