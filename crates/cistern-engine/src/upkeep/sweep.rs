@@ -57,12 +57,12 @@ impl Sweep {
     }
 
     /// Takes what a look found. Gives what the one before had found too; the rest waits for the next.
-    fn find(&mut self, mut found: BTreeMap<RetiredName, u64>) -> Vec<Retired> {
+    fn find(&mut self, found: BTreeMap<RetiredName, u64>) -> Vec<Retired> {
         let before = std::mem::take(&mut self.candidates);
-        let again = found.extract_if(.., |name, _| before.contains_key(name));
-        let again = again.map(|(name, bytes)| Retired { name, bytes }).collect();
-        self.candidates = found;
-        again
+        let (again, new): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            found.into_iter().partition(|(name, _)| before.contains_key(name));
+        self.candidates = new;
+        again.into_iter().map(|(name, bytes)| Retired { name, bytes }).collect()
     }
 }
 
