@@ -56,13 +56,11 @@ impl Sweep {
         }
     }
 
-    /// Takes what a look found. Gives what the one before had found too; the rest waits for the next.
-    fn find(&mut self, found: BTreeMap<RetiredName, u64>) -> Vec<Retired> {
-        let before = std::mem::take(&mut self.candidates);
+    /// Of what a look found, what the one before had found too, and what waits for the next.
+    fn split(&self, found: BTreeMap<RetiredName, u64>) -> (Vec<Retired>, BTreeMap<RetiredName, u64>) {
         let (again, new): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            found.into_iter().partition(|(name, _)| before.contains_key(name));
-        self.candidates = new;
-        again.into_iter().map(|(name, bytes)| Retired { name, bytes }).collect()
+            found.into_iter().partition(|(name, _)| self.candidates.contains_key(name));
+        (again.into_iter().map(|(name, bytes)| Retired { name, bytes }).collect(), new)
     }
 }
 
@@ -92,8 +90,9 @@ impl Maintainer {
         if let Some(covered) = self.accounts_are_whole_up_to().await? {
             self.look_into(keys::LOG_PREFIX, covered, sweep, &mut found).await?;
         }
-        self.judge(&mut found, sweep).await?;
-        let orphans = sweep.find(found);
+        let (again, new) = sweep.split(found);
+        let orphans = self.judge(again, sweep).await?;
+        sweep.candidates = new;
         if !orphans.is_empty() {
             let bytes: u64 = orphans.iter().map(|orphan| orphan.bytes).sum();
             tracing::info!(
@@ -160,28 +159,29 @@ impl Maintainer {
         Ok(stays)
     }
 
-    /// Leaves out what is found the second time although something resolves to it, or may: the accounts are wrong then.
-    async fn judge(&self, found: &mut BTreeMap<RetiredName, u64>, sweep: &mut Sweep) -> Result<()> {
-        for (name, bytes) in found.clone() {
-            let RetiredName::Segment(seq) = name else { continue };
-            if !sweep.candidates.contains_key(&name) {
-                continue;
-            }
-            let is_needed = match self.is_needed(seq, bytes).await {
-                Ok(is_needed) => is_needed,
-                Err(e) if e.is_damage() => true,
-                Err(e) => return Err(e),
+    /// Leaves out segments to which something resolves, or may: the accounts are wrong then.
+    async fn judge(&self, found: Vec<Retired>, sweep: &mut Sweep) -> Result<Vec<Retired>> {
+        let mut orphans = Vec::new();
+        for object in found {
+            let is_needed = match object.name {
+                RetiredName::Map(_) => false,
+                RetiredName::Segment(seq) => match self.is_needed(seq, object.bytes).await {
+                    Err(e) if e.is_damage() => true,
+                    asked => asked?,
+                },
             };
-            if is_needed {
-                tracing::warn!(
-                    seq = seq.0,
-                    "a segment that the accounts do not know may be needed: it stays"
-                );
-                found.remove(&name);
-                sweep.keep(seq);
+            match object.name {
+                RetiredName::Segment(seq) if is_needed => {
+                    tracing::warn!(
+                        seq = seq.0,
+                        "a segment that the accounts do not know may be needed: it stays"
+                    );
+                    sweep.keep(seq);
+                }
+                _ => orphans.push(object),
             }
         }
-        Ok(())
+        Ok(orphans)
     }
 
     /// Whether anything that a segment maps resolves to it.
@@ -219,12 +219,17 @@ mod tests {
     #[test]
     fn an_orphan_is_found_twice() {
         let name = |n| RetiredName::Segment(Seq(n));
-        let found = |names: &[u64]| names.iter().map(|&n| (name(n), 10)).collect();
+        let found = |names: &[u64]| names.iter().map(|&n| (name(n), 10)).collect::<BTreeMap<_, _>>();
         let mut sweep = Sweep::default();
-        assert_eq!(sweep.find(found(&[1, 2])), []);
-        assert_eq!(sweep.find(found(&[2, 3])), [Retired { name: name(2), bytes: 10 }]);
-        assert_eq!(sweep.find(found(&[1])), [], "it had gone meanwhile");
-        assert_eq!(sweep.find(found(&[])), []);
+        let mut look = |names: &[u64]| {
+            let (again, new) = sweep.split(found(names));
+            sweep.candidates = new;
+            again
+        };
+        assert_eq!(look(&[1, 2]), []);
+        assert_eq!(look(&[2, 3]), [Retired { name: name(2), bytes: 10 }]);
+        assert_eq!(look(&[1]), [], "it had gone meanwhile");
+        assert_eq!(look(&[]), []);
         assert!(sweep.candidates.is_empty());
     }
 }

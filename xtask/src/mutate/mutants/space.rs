@@ -149,8 +149,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what one look finds is taken for an orphan",
         changes: &[Change {
             file: SWEEP,
-            old: "before.contains_key(name)",
-            new: "before.contains_key(name) || before.len() < usize::MAX",
+            old: "self.candidates.contains_key(name)",
+            new: "self.candidates.contains_key(name) || self.staying.len() < usize::MAX",
         }],
         test: test("-p cistern-engine --lib", "an_orphan_is_found_twice"),
         simulation: None,
@@ -171,7 +171,11 @@ pub const MUTANTS: &[Mutant] = &[
         name: "sweep-believes-the-accounts",
         promise: "P7",
         story: "a segment goes that the accounts do not know, though blocks resolve to it",
-        changes: &[Change { file: SWEEP, old: "if is_needed {", new: "if is_needed && bytes == u64::MAX {" }],
+        changes: &[Change {
+            file: SWEEP,
+            old: "if is_needed =>",
+            new: "if is_needed && object.bytes == u64::MAX =>",
+        }],
         test: test("-p cistern-engine --test volume_sweep", "what_is_needed_stays"),
         simulation: None,
     },
