@@ -21,6 +21,7 @@ mod flush;
 pub mod fuzz;
 mod lookup;
 mod merge;
+mod names;
 mod policy;
 mod runs;
 mod table;
@@ -369,7 +370,9 @@ impl Map {
     pub async fn flush(&self) -> Result<bool> {
         let _one = self.flushing.lock().await;
         let Some(oldest) = self.inner().frozen.back().cloned() else { return Ok(false) };
-        let level = flush::write_table(&self.env, &self.runs, self.shape, &oldest.table).await?;
+        let mut writing = self.runs.written.begin();
+        let level =
+            flush::write_table(&self.env, &self.runs, self.shape, &oldest.table, &mut writing).await?;
         let mut inner = self.inner();
         let flushed = inner.frozen.pop_back().expect("only a flush takes frozen tables away");
         debug_assert!(Arc::ptr_eq(&flushed.table, &oldest.table));
@@ -397,7 +400,10 @@ impl Map {
         let Some(plan) = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels)) else {
             return Ok(false);
         };
-        let merged = match merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, snapshots).await {
+        let mut writing = self.runs.written.begin();
+        let merge =
+            merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, snapshots, &mut writing).await;
+        let merged = match merge {
             Ok(merged) => merged,
             Err(merge::Failure::Run(run, e)) if e.is_damage() => {
                 self.runs.note_unmergeable(run, e);

@@ -10,6 +10,7 @@
 
 mod counters;
 mod grace;
+mod orphans;
 mod plan;
 mod policy;
 mod segments;
@@ -43,6 +44,7 @@ use crate::{
 };
 
 use grace::Grace;
+use orphans::Orphans;
 use policy::Measured;
 use times::Times;
 use victims::Situation;
@@ -68,6 +70,8 @@ struct State {
     vacated: BTreeMap<Seq, Seq>,
     /// What is to be retired with the next checkpoint, runs and usage objects.
     used_up: Vec<Retired>,
+    /// Objects that nothing names, to be retired too, and the entry from which on it is known that no state needs them.
+    orphans: Orphans,
     grace: Grace,
     /// The newest entry that is in the map.
     newest: Seq,
@@ -137,6 +141,7 @@ impl Space {
             segments: None,
             vacated: BTreeMap::new(),
             used_up: Vec::new(),
+            orphans: Orphans::default(),
             grace: Grace::new(retired, since),
             newest,
             uncovered,
@@ -297,15 +302,49 @@ impl Space {
         out
     }
 
-    /// What the next checkpoint names as retired: all of it, and what was used up, as far as there is room.
-    pub fn retired(&self) -> Vec<Retired> {
+    /// What the next checkpoint, at `covered`, names as retired: all of it, what was used up, and orphans, as far as there
+    /// is room.
+    pub fn retired(&self, covered: Seq) -> Vec<Retired> {
         let mut state = self.state();
         let state = &mut *state;
         let room = RETIRED_MAX.saturating_sub(state.grace.len()).min(state.used_up.len());
         for object in state.used_up.drain(..room) {
             state.grace.retire(object);
         }
+        let room = RETIRED_MAX.saturating_sub(state.grace.len());
+        for object in state.orphans.take(covered, room) {
+            state.grace.retire(object);
+        }
         state.grace.listed()
+    }
+
+    /// Those of some objects that the accounts do not know: neither counted, nor to be deleted, nor to be retired. Before the
+    /// counts are known every segment is taken for known.
+    pub fn unknown(&self, objects: Vec<Retired>) -> Vec<Retired> {
+        let state = self.state();
+        let used_up: BTreeSet<RetiredName> = state.used_up.iter().map(|object| object.name).collect();
+        let is_counted = |name: &RetiredName| match (name, &state.segments) {
+            (RetiredName::Segment(seq), Some(segments)) => {
+                segments.get(*seq).is_some() || state.uncovered.contains_key(seq)
+            }
+            (RetiredName::Segment(_), None) => true,
+            (RetiredName::Map(_), _) => false,
+        };
+        let is_known = |name: &RetiredName| {
+            is_counted(name) || used_up.contains(name) || state.grace.has(name) || state.orphans.has(name)
+        };
+        objects.into_iter().filter(|object| !is_known(&object.name)).collect()
+    }
+
+    /// A sweep found these: nothing names them, and no state from `from` on needs them.
+    pub fn adopt(&self, orphans: &[Retired], from: Seq) {
+        let mut state = self.state();
+        debug_assert!(from <= state.newest, "what is not in the map yet says nothing");
+        state.counters.swept_objects += orphans.len() as u64;
+        state.counters.swept_bytes += orphans.iter().map(|orphan| orphan.bytes).sum::<u64>();
+        state.orphans.add(orphans, from);
+        drop(state);
+        self.changed();
     }
 
     /// The checkpoint that names what [`retired`](Self::retired) gave last is in the store; `given` is the last slot of the
@@ -332,7 +371,10 @@ impl Space {
 
     /// Bytes and number of what only waits for another entry and a checkpoint behind it.
     pub fn waits_for_checkpoint(&self, now: Duration, grace: Duration) -> (u64, u64) {
-        self.state().grace.waits_for_checkpoint(now, grace)
+        let state = self.state();
+        let ((bytes, count), (orphan_bytes, orphans)) =
+            (state.grace.waits_for_checkpoint(now, grace), state.orphans.sum());
+        (bytes + orphan_bytes, count + orphans)
     }
 
     /// These are not in the store any more.

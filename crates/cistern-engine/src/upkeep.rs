@@ -1,12 +1,13 @@
 //! Upkeep of the map, behind the commits: memory tables become runs, runs are merged, checkpoints are written.
 //!
 //! Owns when that happens, what was committed since the newest checkpoint ([`Points`]), the accounts of space in the store,
-//! and when what they retire is deleted. It is told of commits; nothing of it is in their way but the bound of memory. Rests while write-back is
+//! when what they retire is deleted, and when orphans are looked for. It is told of commits; nothing of it is in their way but the bound of memory. Rests while write-back is
 //! paused.
 
 mod maintain;
 mod points;
 mod reclaim;
+mod sweep;
 mod usage;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

@@ -70,6 +70,10 @@ pub trait Engine: Send + Sync + 'static {
     async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>>;
     /// Faults found in the committed state, one line each.
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>>;
+    /// How many objects are in the store that nothing names.
+    async fn orphans(&self, _site: &Site, _settings: &Settings) -> Result<u64> {
+        Ok(0)
+    }
     /// What the journal of this host holds, in order.
     async fn export(&self, site: &Site, settings: &Settings) -> Result<Vec<Exported>>;
     /// Removes the journal of this host.

@@ -64,7 +64,7 @@ impl Default for StoreFaults {
 /// After so long without a reply a client gives up.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest way of a late request, where a plan says nothing else.
-const LATE_MAX: Duration = Duration::from_secs(8 * 3600);
+pub const LATE_MAX: Duration = Duration::from_secs(8 * 3600);
 
 struct State {
     objects: Objects,

@@ -69,7 +69,7 @@ pub const RETIRED_MAX: usize = 50_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RetiredName {
-    /// `log/<seq>`: a segment that counted.
+    /// `log/<seq>`: a segment that counted, or what the same epoch left there without counting.
     Segment(Seq),
     /// `map/<id>`: a run or a usage object.
     Map(RunId),

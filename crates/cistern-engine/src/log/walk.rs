@@ -104,6 +104,13 @@ impl Walk {
         salt_of(&self.epochs, seq)
     }
 
+    /// Whether an object in a slot that the walk came by has to stay there for ever, though it may not count. All do but
+    /// segments of the epoch in force there (docs/design/space.md, "Orphans").
+    pub fn is_fence(&self, head: &EntryHead, entry: &Entry) -> bool {
+        let in_force = (self.epoch_at(head.seq), self.salt_of(head.seq));
+        !matches!(entry, Entry::Segment(_)) || in_force != (Some(head.epoch), Some(head.salt))
+    }
+
     /// Takes the next slot, which holds an object of another volume.
     pub fn step_over(&mut self, seq: Seq) {
         assert_eq!(seq, self.seq.next(), "a walk has no gaps");
@@ -216,6 +223,25 @@ mod tests {
     fn release(walk: &mut Walk, epoch: u64) -> Step {
         let head = head(EntryKind::Release, epoch, walk.seq.0 + 1);
         walk.step(&head, &Entry::Release(Release { wall_ms: 0, size_bytes: walk.size_bytes }))
+    }
+
+    /// Claims and releases stay where they are, and so does whatever another writer than the one in force left, or somebody
+    /// with the same epoch and another salt. A segment of the one in force stands in nobody's way, whether it counted or not.
+    #[test]
+    fn only_segments_of_the_epoch_in_force_are_no_fences() {
+        let mut walk = Walk::at_creation(1 << 30);
+        claim(&mut walk, 1, 0);
+        segment(&mut walk, 1, 0, 10);
+        claim(&mut walk, 2, 10);
+        segment(&mut walk, 2, 10, 20);
+        let segment =
+            Entry::Segment(Footer { content: Content::Moved { base: Seq(0) }, mappings: Vec::new() });
+        let of = |epoch, seq| head(EntryKind::Segment, epoch, seq);
+        assert!(!walk.is_fence(&of(1, 2), &segment) && !walk.is_fence(&of(2, 4), &segment));
+        assert!(walk.is_fence(&of(2, 2), &segment) && walk.is_fence(&of(1, 4), &segment));
+        assert!(walk.is_fence(&EntryHead { salt: Salt([9; 16]), ..of(2, 4) }, &segment));
+        let release = Entry::Release(Release { wall_ms: 0, size_bytes: 1 << 30 });
+        assert!(walk.is_fence(&head(EntryKind::Release, 1, 2), &release));
     }
 
     /// The ordinary life of a volume: claimed, written, released, claimed again.

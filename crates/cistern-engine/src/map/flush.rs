@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{
     RunMeta,
+    names::Writing,
     runs::Runs,
     table::Table,
     writer::{RunShape, RunWriter},
 };
-use crate::{Result, env::Env, units::RunId};
+use crate::{Result, env::Env};
 
 /// Mappings that are encoded per step on a worker: a few milliseconds.
 const STEP_MAPPINGS: usize = 32 << 10;
@@ -19,9 +20,10 @@ pub(super) async fn write_table(
     runs: &Runs,
     shape: RunShape,
     table: &Arc<Table>,
+    writing: &mut Writing,
 ) -> Result<Vec<RunMeta>> {
-    let start_run = || {
-        let id = RunId(env.uuid());
+    let mut start_run = || {
+        let id = writing.draw(env);
         RunWriter::new(id, runs.sealer(id), shape)
     };
     let mut level = Vec::new();

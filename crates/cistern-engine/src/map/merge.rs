@@ -12,6 +12,7 @@ use super::{
     Levels, RunMeta,
     dead::Dead,
     feed::{self, Feed, Head},
+    names::Writing,
     policy::Plan,
     runs::Runs,
     writer::{RunShape, RunWriter},
@@ -54,8 +55,9 @@ pub(super) async fn merge(
     levels: &Levels,
     plan: &Plan,
     snapshots: Arc<[Seq]>,
+    writing: &mut Writing,
 ) -> Result<Merged, Failure> {
-    let id = RunId(env.uuid());
+    let id = writing.draw(env);
     let mut state = Merge::new(levels, plan, snapshots, RunWriter::new(id, runs.sealer(id), shape));
     loop {
         let (next, pause) = env

@@ -21,6 +21,7 @@ use super::{
     RunIo, RunMeta,
     block::{self, Block},
     fence::{self, Entry, Fence, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
+    names::Written,
     writer::PART_BYTES_MAX,
 };
 use crate::{
@@ -142,6 +143,8 @@ pub(super) struct Runs {
     volume: VolumeId,
     cache: Cache<PartKey, Part, Weigh, BuildHasherDefault<DefaultHasher>>,
     written_bytes: AtomicU64,
+    /// Those that are being written.
+    pub(super) written: Written,
 }
 
 impl Runs {
@@ -160,7 +163,8 @@ impl Runs {
             .build()
             .expect("both capacities are set");
         let cache = Cache::with_options(options, Weigh, Default::default(), Default::default());
-        Runs { env, damage, io, key, volume, cache, written_bytes: AtomicU64::new(0) }
+        let (written_bytes, written) = Default::default();
+        Runs { env, damage, io, key, volume, cache, written_bytes, written }
     }
 
     /// Stores a new run.

@@ -15,6 +15,9 @@ pub struct SpaceCounters {
     pub checkpoint_bytes: u64,
     /// Segments that the cleaner vacated.
     pub vacated_segments: u64,
+    /// Orphans that a sweep found, to be retired.
+    pub swept_objects: u64,
+    pub swept_bytes: u64,
     /// What had been retired and is not in the store any more.
     pub deleted_objects: u64,
     pub deleted_bytes: u64,

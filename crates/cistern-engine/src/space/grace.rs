@@ -64,6 +64,10 @@ impl Grace {
         self.bytes
     }
 
+    pub fn has(&self, name: &RetiredName) -> bool {
+        self.objects.contains_key(name)
+    }
+
     /// To be named by the next checkpoint. What is retired already stays as it is: where a usage object was lost, a segment
     /// that is gone may come up again.
     pub fn retire(&mut self, object: Retired) {

@@ -1,11 +1,11 @@
 //! Behind the commits: memory tables become runs, runs are merged, checkpoints are written.
 //!
 //! One task with loops side by side: one writes checkpoints, one merges, one deletes what checkpoints have retired
-//! ([`super::reclaim`]), so there is never more than one of each, and none waits for another. A checkpoint names a
+//! ([`super::reclaim`]), one looks for orphans ([`super::sweep`]), so there is never more than one of each, and none waits for another. A checkpoint names a
 //! state of the map that is wholly in the store. Trouble here never stops the volume: it is shown, and tried again at growing intervals; commits go
 //! on meanwhile, as far as memory allows ([`super::points`]).
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, watch};
@@ -21,7 +21,7 @@ use crate::{
     map::Map,
     space::Space,
     store::Stores,
-    units::{Epoch, Seq},
+    units::{Epoch, RunId, Seq},
     upkeep::{
         Parts,
         points::{Point, Points, Progress},
@@ -39,9 +39,9 @@ const LOAD_PAUSE: Duration = Duration::from_secs(60);
 pub struct Maintainer {
     pub(super) env: Env,
     pub(super) stores: Stores,
-    map: Arc<Map>,
+    pub(super) map: Arc<Map>,
     pub(super) log: LogWriter,
-    walk: Walk,
+    pub(super) walk: Walk,
     pub(super) progress: Arc<Progress>,
     pub(super) space: Arc<Space>,
     /// How long retired objects stay, for readers.
@@ -95,6 +95,7 @@ impl Maintainer {
             () = self.load_accounts() => {}
             () = self.delete_retired() => {}
             () = self.keep_checkpoints_coming(offerer, wanted) => {}
+            () = self.sweep_orphans() => {}
         }
     }
 
@@ -157,7 +158,7 @@ impl Maintainer {
     }
 
     /// After trouble: shows it and waits.
-    async fn rest(&self, what: &str, e: &Error, pauses: &mut Pauses) {
+    pub(super) async fn rest(&self, what: &str, e: &Error, pauses: &mut Pauses) {
         self.log.note_trouble(e);
         match pauses.is_first() {
             true => tracing::warn!(error = %e, "{what} failed; it will be tried again"),
@@ -215,6 +216,25 @@ impl Maintainer {
         Ok(())
     }
 
+    /// Those of some objects which nothing names, neither now nor later. They must have been listed before this is asked:
+    /// what this process puts is named before it is put.
+    pub(super) async fn unnamed(&self, listed: Vec<Retired>) -> Vec<Retired> {
+        // Held: nothing is on its way from the map to the accounts, and no usage object is being put.
+        let last = self.last.lock().await;
+        let mut named: BTreeSet<RunId> = self.map.names();
+        named.extend(last.accounts.named().iter().map(|usage| usage.id));
+        let mut unnamed = self.space.unknown(listed);
+        unnamed.retain(|object| !matches!(object.name, RetiredName::Map(id) if named.contains(&id)));
+        unnamed
+    }
+
+    /// Up to where every segment that counts is in the accounts, if they could all be read.
+    pub(super) async fn accounts_are_whole_up_to(&self) -> Result<Option<Seq>> {
+        let mut last = self.last.lock().await;
+        last.accounts.load().await?;
+        Ok(last.name.filter(|_| last.accounts.is_whole()).map(|(_, covered)| covered))
+    }
+
     /// The bytes of the checkpoint at `point`, which from now on are the only ones for its name.
     async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
         let state = self.map.take_state();
@@ -240,7 +260,7 @@ impl Maintainer {
             epochs: self.walk.epochs.clone(),
             levels: state.levels,
             usage: last.accounts.named().to_vec(),
-            retired: self.space.retired(),
+            retired: self.space.retired(point.covered),
             roots: None,
         };
         let keys = self.log.keys();

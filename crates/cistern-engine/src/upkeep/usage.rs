@@ -87,6 +87,11 @@ impl Accounts {
         Ok(())
     }
 
+    /// Whether every named object could be read: a segment that is not counted then does not count.
+    pub fn is_whole(&self) -> bool {
+        self.space.is_loaded() && self.damaged.is_empty()
+    }
+
     /// Counts what was written up to `covered`, and what died. There are no snapshots yet, so what died is free.
     pub fn count(&mut self, dead: &Dead, progress: &Progress, covered: Seq) {
         debug_assert!(dead.pinned.is_empty(), "nothing is pinned without snapshots");

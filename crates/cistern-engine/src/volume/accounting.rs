@@ -10,12 +10,11 @@ use serde::Serialize;
 use crate::{
     Result,
     log::{
-        Committed, SlotContent, VolumeKeys,
+        Committed, SlotContent, VolumeKeys, Walk,
         checkpoint::RetiredName,
         keys, read_entry,
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
-    segment::Entry,
     space::{Segments, Totals},
     store::{Listed, SharedStore},
     units::{Mapping, Place, RunId, Seq},
@@ -52,11 +51,11 @@ pub struct SpaceReport {
     pub map: Sum,
     /// Retired, and not deleted yet.
     pub grace: Sum,
-    /// Claims, releases and void entries of the log: they stay.
+    /// Claims, releases and void entries of the log, and what does not verify there: they stay.
     pub fences: Sum,
     /// Checkpoints, hot sets, the identity, the wrapped key.
     pub other: Sum,
-    /// Nobody knows them: left by crashes and by writers that were fenced.
+    /// Nobody knows them: left by crashes and by writers that were fenced, until a sweep finds them.
     pub orphans: Sum,
 }
 
@@ -69,6 +68,7 @@ pub struct Accounting {
     retired: BTreeSet<RetiredName>,
     map: BTreeSet<RunId>,
     covered: Seq,
+    walk: Walk,
     /// Segments behind the checkpoint that count, and their blocks.
     behind: BTreeMap<Seq, u64>,
 }
@@ -89,6 +89,7 @@ impl Accounting {
             retired: checkpoint.iter().flat_map(|c| &c.retired).map(|retired| retired.name).collect(),
             map: checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id).collect(),
             covered: checkpoint.map_or(Seq(0), |c| c.covered),
+            walk: committed.walk.clone(),
             behind,
         };
         for usage in checkpoint.iter().flat_map(|c| &c.usage) {
@@ -197,13 +198,13 @@ impl Accounting {
             report.live_bytes += live_bytes;
             report.unlearned_bytes += counts.live_bytes().saturating_sub(live_bytes);
         } else {
-            let is_segment = match read_entry(store.as_ref(), keys, seq, listed).await {
-                Ok(SlotContent::Entry(_, entry)) => matches!(entry, Entry::Segment(_)),
+            let is_fence = match read_entry(store.as_ref(), keys, seq, listed).await {
+                Ok(SlotContent::Entry(head, entry)) => self.walk.is_fence(&head, &entry),
                 Ok(SlotContent::Foreign(_)) => true,
                 Err(e) if e.is_damage() => true,
                 Err(e) => return Err(e),
             };
-            let sort = if is_segment { &mut report.orphans } else { &mut report.fences };
+            let sort = if is_fence { &mut report.fences } else { &mut report.orphans };
             sort.add(listed.bytes);
         }
         Ok(())

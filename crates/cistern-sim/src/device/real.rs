@@ -121,6 +121,12 @@ impl Engine for RealEngine {
         Ok(report.faults)
     }
 
+    async fn orphans(&self, site: &Site, settings: &Settings) -> Result<u64> {
+        let what = admin::Checked { data: false, space: true };
+        let report = admin::check(&site.env, &store(site), &settings.key, what, &|_, _| ()).await?;
+        Ok(report.space.map_or(0, |space| space.orphans.objects))
+    }
+
     async fn export(&self, site: &Site, settings: &Settings) -> Result<Vec<Exported>> {
         let mut items = Vec::new();
         let mut visit = |item: JournalItem| -> Result<(), Error> {

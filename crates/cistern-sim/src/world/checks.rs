@@ -14,6 +14,7 @@ use crate::{
     model::{Branch, Forced, Kind, Observed, Scope},
     plan::Theme,
     stamp::{Seen, seen, stamped},
+    store::LATE_MAX,
 };
 
 /// Virtual time within which a write and a flush are done while the store is away.
@@ -26,6 +27,11 @@ impl Line {
         self.committed(0);
     }
 }
+
+/// Within so many graces two sweeps look twice each.
+const LOOKS_WITHIN_GRACES: u32 = 200;
+/// Checkpoints after which a run of the map is named, if no merge is due any more.
+const CHECKPOINTS_MAX: usize = 20;
 
 /// Writes some sectors, of one block or two, and returns whether that was acknowledged.
 async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
@@ -340,6 +346,9 @@ impl World {
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
         self.check_store(0).await;
+        if self.plan.theme == Theme::Cleaning {
+            self.orphans_vanish(&session).await;
+        }
         if self.plan.theme == Theme::Rekeyed {
             self.one_secret_holds(session.host).await;
         }
@@ -359,6 +368,45 @@ impl World {
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await?;
         self.check_store(0).await;
         Ok(())
+    }
+
+    /// P7, the other way round: what nobody needs goes, whatever crashed, was fenced or came late before.
+    async fn orphans_vanish(&self, session: &Session) {
+        let grace = self.plan.settings.grace;
+        for quiet in [LATE_MAX, grace * LOOKS_WITHIN_GRACES] {
+            self.sim.sleep(quiet).await;
+            self.wrote(session).await;
+        }
+        // What a merge made since the newest checkpoint is not named yet: the next one names it.
+        let mut left = Ok(u64::MAX);
+        for _ in 0..CHECKPOINTS_MAX {
+            self.sim.sleep(Duration::from_secs(60)).await;
+            left = self.orphans(session.host).await;
+            if matches!(left, Ok(0)) {
+                return;
+            }
+            self.wrote(session).await;
+        }
+        self.sim.fail(format!("P7: orphans are left after a quiet time: {left:?}"));
+    }
+
+    async fn wrote(&self, session: &Session) {
+        let act = |device: Arc<dyn Device>, line: Arc<Line>| async move {
+            line.end_pauses(&*device).await;
+            write_sectors(&line, &*device).await
+        };
+        self.on_device(session, "write in the quiet", act).await;
+        self.drained(session).await;
+    }
+
+    async fn orphans(&self, host: usize) -> Result<u64, Error> {
+        let inc = self.sim.incarnate();
+        let (site, engine, settings) =
+            (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
+        let act = async move { engine.orphans(&site, &settings).await };
+        let orphans = self.sim.limit(PATIENCE, self.sim.on(inc, "orphans", act)).await.flatten();
+        self.sim.kill(inc, || ());
+        orphans.unwrap_or(Ok(u64::MAX))
     }
 
     /// P6: replies come whole again. Everything can be read at once, whatever is cached of the time before.

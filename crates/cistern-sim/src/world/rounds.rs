@@ -236,6 +236,8 @@ impl World {
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
         if self.plan.theme == Theme::Cleaning {
+            // Long enough, now and then, for a sweep.
+            self.sim.sleep(self.sim.time(Duration::ZERO, 4 * self.plan.settings.grace)).await;
             self.check_store(session.host).await;
         }
         self.refused(&session).await;

@@ -89,7 +89,7 @@ fn say_space(space: &SpaceReport) -> Outcome {
     line("segments", space.segments, parts)?;
     line("map", space.map, String::new())?;
     line("in grace", space.grace, ": not needed any more, to be deleted".into())?;
-    line("fences", space.fences, ": claims and releases, which stay".into())?;
+    line("fences", space.fences, ": claims, releases and void entries, which stay".into())?;
     line("other", space.other, ": checkpoints, hot sets, identity, key".into())?;
     line("orphans", space.orphans, ": left by crashes and fenced writers".into())?;
     line("all", space.all, String::new())

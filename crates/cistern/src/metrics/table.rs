@@ -367,6 +367,20 @@ pub const TABLE: &[Metric] = &[
         samples: |seen| of_space(seen, |space| space.counters.moved_bytes),
     },
     Metric {
+        name: "cistern_space_swept_objects_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Orphans that were found: left by crashes and fenced writers",
+        samples: |seen| of_space(seen, |space| space.counters.swept_objects),
+    },
+    Metric {
+        name: "cistern_space_swept_bytes_total",
+        kind: Counter,
+        labels: VOLUME,
+        help: "Bytes of the orphans that were found",
+        samples: |seen| of_space(seen, |space| space.counters.swept_bytes),
+    },
+    Metric {
         name: "cistern_space_deleted_objects_total",
         kind: Counter,
         labels: VOLUME,

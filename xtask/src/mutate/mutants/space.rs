@@ -4,9 +4,13 @@ use super::{Change, Mutant, test, themed};
 
 const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
 const MAP: &str = "crates/cistern-engine/src/map.rs";
+const MAINTAIN: &str = "crates/cistern-engine/src/upkeep/maintain.rs";
+const NAMES: &str = "crates/cistern-engine/src/map/names.rs";
 const ROUND: &str = "crates/cistern-engine/src/cleaner/round.rs";
 const SPACE: &str = "crates/cistern-engine/src/space.rs";
+const SWEEP: &str = "crates/cistern-engine/src/upkeep/sweep.rs";
 const USAGE: &str = "crates/cistern-engine/src/upkeep/usage.rs";
+const WALK: &str = "crates/cistern-engine/src/log/walk.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -123,6 +127,78 @@ pub const MUTANTS: &[Mutant] = &[
             file: MAP,
             old: "filter(|run| !listed.contains(&run.id))",
             new: "filter(|run| !listed.contains(&run.id) || before.len() < usize::MAX)",
+        }],
+        test: None,
+        simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "sweep-takes-a-live-upload",
+        promise: "P7",
+        story: "a run that was put and is not in the levels yet looks like an orphan, however long its level takes",
+        changes: &[Change {
+            file: NAMES,
+            old: "let mut names = self.runs.written.ids().clone();",
+            new: "let mut names = BTreeSet::new();",
+        }],
+        test: test("-p cistern-engine --lib", "a_run_is_named_from_before_it_is_put"),
+        simulation: None,
+    },
+    Mutant {
+        name: "sweep-looks-once",
+        promise: "P7",
+        story: "what one look finds is taken for an orphan",
+        changes: &[Change {
+            file: SWEEP,
+            old: "self.candidates.contains_key(name)",
+            new: "self.candidates.contains_key(name) || self.staying.len() < usize::MAX",
+        }],
+        test: test("-p cistern-engine --lib", "an_orphan_is_found_twice"),
+        simulation: None,
+    },
+    Mutant {
+        name: "sweep-takes-segments-of-damaged-accounts",
+        promise: "P7",
+        story: "segments that the accounts lost with a damaged object are taken for orphans",
+        changes: &[Change {
+            file: MAINTAIN,
+            old: "filter(|_| last.accounts.is_whole())",
+            new: "filter(|_| last.accounts.is_whole() || last.sent.is_none())",
+        }],
+        test: test("-p cistern-engine --test volume_sweep", "damaged_accounts_sweep_nothing"),
+        simulation: None,
+    },
+    Mutant {
+        name: "sweep-believes-the-accounts",
+        promise: "P7",
+        story: "a segment goes that the accounts do not know, though blocks resolve to it",
+        changes: &[Change {
+            file: SWEEP,
+            old: "if is_needed =>",
+            new: "if is_needed && object.bytes == u64::MAX =>",
+        }],
+        test: test("-p cistern-engine --test volume_sweep", "what_is_needed_stays"),
+        simulation: None,
+    },
+    Mutant {
+        name: "sweep-takes-fences",
+        promise: "P5",
+        story: "void entries go, in whose slots a fenced writer may put what it then calls committed",
+        changes: &[Change {
+            file: WALK,
+            old: "!matches!(entry, Entry::Segment(_)) || in_force != (Some(head.epoch), Some(head.salt))",
+            new: "!matches!(entry, Entry::Segment(_)) && in_force != (None, None)",
+        }],
+        test: test("-p cistern-engine --test volume_sweep", "orphans_go_and_fences_stay"),
+        simulation: None,
+    },
+    Mutant {
+        name: "sweep-sleeps",
+        promise: "P7",
+        story: "orphans are found and nobody retires them",
+        changes: &[Change {
+            file: SWEEP,
+            old: "self.space.adopt(&orphans,",
+            new: "self.space.adopt(&orphans[..0],",
         }],
         test: None,
         simulation: themed("cleaning", 20),
