@@ -8,6 +8,8 @@ use std::{fmt, str::FromStr, time::Duration};
 use cistern_engine::space::Bound;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::failure::{Failure, Outcome};
+
 /// Binary units, largest first; written as the letter alone or with `iB`.
 const UNITS: [(&str, u64); 6] =
     [("E", 1 << 60), ("P", 1 << 50), ("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
@@ -97,6 +99,19 @@ impl fmt::Display for Span {
 pub struct ByteRange {
     pub from: u64,
     pub to: u64,
+}
+
+impl ByteRange {
+    /// Offset and length, of a range that the volume with this name and size has.
+    pub fn within(self, name: &str, size_bytes: u64) -> Outcome<(u64, u64)> {
+        match self.to <= size_bytes {
+            true => Ok((self.from, self.to - self.from)),
+            false => {
+                let size = ByteSize(size_bytes);
+                Err(Failure::usage(format!("the range ends behind the volume: {name} has {size}")))
+            }
+        }
+    }
 }
 
 impl FromStr for ByteRange {

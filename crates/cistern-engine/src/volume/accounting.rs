@@ -9,10 +9,12 @@ use serde::Serialize;
 
 use crate::{
     Result,
+    codec::KeySource,
+    env::Env,
     log::{
         Committed, SlotContent, VolumeKeys, Walk,
         checkpoint::RetiredName,
-        keys, read_entry,
+        keys, read_committed, read_entry, read_identity,
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
     space::{Segments, Totals},
@@ -71,6 +73,23 @@ pub struct Accounting {
     walk: Walk,
     /// Segments behind the checkpoint that count, and their blocks.
     behind: BTreeMap<Seq, u64>,
+}
+
+/// The committed state of a volume that is not open here, with its accounts and what is wrong with them.
+pub struct Accounted {
+    pub keys: VolumeKeys,
+    pub committed: Committed,
+    pub accounting: Accounting,
+    pub faults: Vec<String>,
+}
+
+/// Reads the newest committed state and all its accounts.
+pub async fn read_accounts(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Accounted> {
+    let identity = read_identity(store.as_ref()).await?;
+    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
+    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+    let (accounting, faults) = Accounting::read(store, &keys, &committed).await?;
+    Ok(Accounted { keys, committed, accounting, faults })
 }
 
 impl Accounting {

@@ -22,7 +22,7 @@ use crate::{
     units::{BLOCK_BYTES, VolumeId},
 };
 
-use super::accounting::Accounting;
+use super::accounting::{Accounted, read_accounts};
 pub use super::check::{CheckReport, Checked, check};
 
 /// What a store says of a volume. Sealed parts are `None` without the key.
@@ -103,10 +103,7 @@ fn stored_state(committed: &Committed) -> StoredState {
 
 /// What the newest checkpoint says of space; `None` where some of its accounts are damaged. Reads all of them.
 pub async fn stored_space(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Option<StoredSpace>> {
-    let identity = read_identity(store.as_ref()).await?;
-    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
-    let (accounting, faults) = Accounting::read(store, &keys, &committed).await?;
+    let Accounted { committed, accounting, faults, .. } = read_accounts(env, store, key).await?;
     if !faults.is_empty() {
         return Ok(None);
     }

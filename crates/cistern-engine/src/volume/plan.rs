@@ -7,13 +7,13 @@ use crate::{
     cleaner::{SEGMENT_BLOCKS, defragmented},
     codec::KeySource,
     env::Env,
-    log::{Committed, VolumeKeys, read_committed, read_identity, usage::Counts},
+    log::{Committed, VolumeKeys, usage::Counts},
     space::{Plan, plan},
     store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place},
     volume::{
         Collect,
-        accounting::Accounting,
+        accounting::{Accounted, read_accounts},
         admin::Progress,
         frames::MOVE_GAP_BYTES,
         open::{ReadParts, read_only},
@@ -58,10 +58,7 @@ pub async fn plan_collection(
     what: Collect,
     progress: Progress<'_>,
 ) -> Result<CollectPlan> {
-    let identity = read_identity(store.as_ref()).await?;
-    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
-    let (accounting, faults) = Accounting::read(store, &keys, &committed).await?;
+    let Accounted { keys, committed, accounting, faults } = read_accounts(env, store, key).await?;
     if let Some(fault) = faults.into_iter().next() {
         return Err(Error::corrupt("map/", fault));
     }

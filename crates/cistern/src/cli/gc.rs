@@ -16,7 +16,7 @@ use crate::{
     cli::Context,
     config::{KeySettings, Settings, StateSettings},
     control::{self, Daemon, Request},
-    daemon::{self, Signals},
+    daemon::{self, EndAtOnce, Signals},
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::{ByteRange, ByteSize, SpaceBound, Thousands},
@@ -81,11 +81,7 @@ impl Part {
     fn within(self, volume: &VolumeUrl, size_bytes: u64) -> Outcome<(u64, u64)> {
         match self {
             Part::All => Ok((0, size_bytes)),
-            Part::Range(range) if range.to <= size_bytes => Ok((range.from, range.to - range.from)),
-            Part::Range(_) => {
-                let (size, name) = (ByteSize(size_bytes), &volume.name);
-                Err(Failure::usage(format!("the range ends behind the volume: {name} has {size}")))
-            }
+            Part::Range(range) => range.within(&volume.name, size_bytes),
         }
     }
 }
@@ -132,13 +128,9 @@ struct Report {
 
 impl Gc {
     pub async fn run(self, context: &Context) -> Outcome {
-        let mut signals = Signals::listen()?;
+        let at_once = EndAtOnce::listen()?;
         if self.dry_run {
-            return tokio::select! {
-                biased;
-                () = signals.next() => Err(interrupted()),
-                planned = self.plan(context) => planned,
-            };
+            return self.plan(context).await;
         }
         let flags = Settings { state: self.state.clone(), key: self.key.clone(), ..Settings::default() };
         let settings = flags.resolve(context.file.clone())?;
@@ -154,6 +146,9 @@ impl Gc {
                 (Worker::Here(volume), size_bytes, SpaceBound(settings.space_bound).ratio())
             }
         };
+        // From here on there may be something to close.
+        let mut signals = Signals::listen()?;
+        drop(at_once);
         let done = tokio::select! {
             biased;
             () = signals.next() => Err(interrupted()),

@@ -98,11 +98,10 @@ impl Warm {
             (true, ..) => Ok(What::Metadata),
             (_, true, _) => Ok(What::Hot),
             (.., None) => Ok(What::Range { offset: 0, len: size_bytes }),
-            (.., Some(span)) if span.to > size_bytes => {
-                let (size, name) = (ByteSize(size_bytes), &self.volume.name);
-                Err(Failure::usage(format!("the range ends behind the volume: {name} has {size}")))
+            (.., Some(range)) => {
+                let (offset, len) = range.within(&self.volume.name, size_bytes)?;
+                Ok(What::Range { offset, len })
             }
-            (.., Some(span)) => Ok(What::Range { offset: span.from, len: span.to - span.from }),
         }
     }
 }
