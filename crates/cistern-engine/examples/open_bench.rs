@@ -22,8 +22,8 @@ use cistern_engine::{
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
     log::{
-        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, keys, look,
-        read_identity,
+        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, find_volume, keys,
+        look,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
     price::Tariff,
@@ -108,8 +108,8 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let options =
         CreateOptions { size_bytes: VOLUME_BYTES, compression: Compression::Lz4, key: KeySource::None };
     Volume::create(env, store, options).await?;
-    let identity = read_identity(store.as_ref()).await?;
-    let volume_keys = VolumeKeys::unlock(env, store.as_ref(), &identity, &KeySource::None).await?;
+    let (identity, own) = find_volume(store).await?;
+    let volume_keys = VolumeKeys::unlock(env, own.as_ref(), &identity, &KeySource::None).await?;
     let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
     let request = ClaimRequest {
         host: "bench".into(),
@@ -118,14 +118,14 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         size_at_creation: VOLUME_BYTES,
         grace: cistern_engine::log::GRACE,
     };
-    let stores = Stores::same(store.clone());
+    let stores = Stores::same(store.clone()).within(&keys::directory(identity.volume));
     let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {
         unreachable!("the journal is new")
     };
     let claimed = attempt.put(env, &stores, &volume_keys).await?.expect("nobody else claims it");
     let map = Map::new(
         env.clone(),
-        Arc::new(Runs(store.clone())),
+        Arc::new(Runs(own)),
         None,
         identity.volume,
         MapOptions { memory_bytes: 64 << 20, ..MapOptions::default() },
@@ -157,6 +157,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         levels: map.take_state().levels,
         usage: Vec::new(),
         retired: Vec::new(),
+        times: Vec::new(),
         roots: None,
     };
     let keys = claimed.writer.keys();
@@ -200,7 +201,7 @@ async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: 
         host: "bench".into(),
         take_over: false,
         grace: GRACE,
-        space_bound: Bound::Ratio(SPACE_BOUND),
+        cleaning: Bound::Ratio(SPACE_BOUND).into(),
         tariff: Tariff::default(),
     })
     .await?;

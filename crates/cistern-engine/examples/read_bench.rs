@@ -120,7 +120,7 @@ async fn prepare(dir: &Path, mib: u64, scattered: bool, cold: bool) -> Result<Ar
         host: "bench".into(),
         take_over: false,
         grace: GRACE,
-        space_bound: Bound::Ratio(SPACE_BOUND),
+        cleaning: Bound::Ratio(SPACE_BOUND).into(),
         tariff: Tariff::default(),
         env,
     };

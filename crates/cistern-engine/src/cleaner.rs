@@ -137,11 +137,27 @@ impl Demands {
     }
 }
 
+/// The last round, which the next one follows at a distance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    began: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    /// When the next round may begin at a rate.
+    fn next(&self, rate: Option<u64>) -> Duration {
+        let takes_s = rate.map_or(0.0, |rate| self.bytes as f64 / rate.max(1) as f64);
+        self.began.saturating_add(Duration::try_from_secs_f64(takes_s).unwrap_or(Duration::MAX))
+    }
+}
+
 /// Cleans where the bound does not hold or cleaning pays, and what is asked for, until dropped.
 async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
     let mut changes = parts.space.changes();
     let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
     let mut left_alone = LeftAlone::default();
+    let mut pace = Pace::default();
     loop {
         let _ = parts.paused.wait_for(|paused| !paused).await; // who is gone pauses nobody
         while let Ok(demand) = demands.try_recv() {
@@ -150,20 +166,27 @@ async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
         changes.borrow_and_update();
         let now = parts.env.now();
         let is_cached = |seq, stored_bytes| parts.blocks.is_cached(seq, stored_bytes);
-        let victims = parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now), &is_cached);
+        let wait = pace.next(parts.space.rate()).saturating_sub(now);
+        let victims = match wait.is_zero() {
+            true => parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now), &is_cached),
+            false => Vec::new(),
+        };
         if victims.is_empty() {
+            let wait = if wait.is_zero() { LOOK_EVERY } else { wait };
             tokio::select! {
                 biased;
                 changed = changes.changed() => if changed.is_err() { return },
                 Some(demand) = demands.recv() => answer(&parts, demand, &mut left_alone).await,
-                () = parts.env.sleep(LOOK_EVERY) => {}
+                () = parts.env.sleep(wait) => {}
             }
             continue;
         }
+        let moved_bytes = parts.space.moved_bytes();
         match round::clean(&parts, victims).await {
             Ok(cleaned) => {
                 left_alone.add(cleaned.unclean, parts.env.now());
                 pauses.reset();
+                pace = Pace { began: now, bytes: parts.space.moved_bytes() - moved_bytes };
             }
             Err(e) => {
                 tracing::debug!(error = %e, "cleaning is tried again");
@@ -216,5 +239,21 @@ impl LeftAlone {
             self.since = now;
         }
         self.segments.extend(segments);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next round begins when what the last one moved has had its time at the rate, counted from its beginning.
+    #[test]
+    fn rounds_keep_their_distance() {
+        let second = Duration::from_secs;
+        let pace = Pace { began: second(100), bytes: 30 << 20 };
+        assert_eq!(pace.next(None), second(100));
+        assert_eq!(pace.next(Some(1 << 20)), second(130));
+        assert!(pace.next(Some(1)) > second(1 << 24));
+        assert_eq!(Pace::default().next(Some(1)), Duration::ZERO);
     }
 }

@@ -29,14 +29,24 @@ const LIST_MAX: usize = 1000;
 /// Pages of a listing whose objects are being deleted while the next one is listed.
 const PAGES_IN_FLIGHT: usize = 4;
 
-/// Deletes objects that are due. Gives those that are not there any more, and what was wrong with the others.
-pub async fn delete_retired(store: &dyn Store, due: &[Retired]) -> (Vec<RetiredName>, Option<Error>) {
+/// What came of deleting objects that are due.
+pub struct Deletion {
+    pub deleted: Vec<RetiredName>,
+    pub stayed: Vec<RetiredName>,
+    /// What was wrong with the first that stayed.
+    pub fault: Option<Error>,
+}
+
+/// Deletes objects that are due. None holds up another.
+pub async fn delete_retired(store: &dyn Store, due: &[Retired]) -> Deletion {
     let keys: Vec<String> = due.iter().map(|object| object.name.key()).collect();
     let undeleted = delete_all(store, &keys).await;
-    let stayed: HashSet<&str> = undeleted.iter().map(|undeleted| undeleted.key.as_str()).collect();
-    let named = due.iter().zip(&keys).filter(|(_, key)| !stayed.contains(key.as_str()));
-    let deleted = named.map(|(object, _)| object.name).collect();
-    (deleted, undeleted.into_iter().next().map(|first| first.why.into()))
+    let has_stayed: HashSet<&str> = undeleted.iter().map(|undeleted| undeleted.key.as_str()).collect();
+    let named = due.iter().zip(&keys).map(|(object, key)| (object.name, has_stayed.contains(key.as_str())));
+    let (stayed, deleted): (Vec<_>, Vec<_>) = named.partition(|(_, has_stayed)| *has_stayed);
+    let names = |some: Vec<(RetiredName, bool)>| some.into_iter().map(|(name, _)| name).collect();
+    let fault = undeleted.into_iter().next().map(|first| first.why.into());
+    Deletion { deleted: names(deleted), stayed: names(stayed), fault }
 }
 
 /// Deletes checkpoints that are older than the newest few and than `newest`, which is in the store and

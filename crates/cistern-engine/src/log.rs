@@ -29,7 +29,7 @@ pub use append::{LogWriter, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
-    read_committed, read_entry, read_identity, read_identity_anywhere,
+    find_volume, own_store, read_committed, read_entry, read_identity, read_identity_anywhere,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
 pub use presence::GRACE;

@@ -23,5 +23,6 @@ pub use victim::{LIVE_MAX_DEAR, Victim, Worth};
 
 /// Bytes of the GiB in which prices are given.
 pub const GIB: f64 = (1u64 << 30) as f64;
+const SECONDS_PER_DAY: f64 = 86_400.0;
 /// Days of a month, on average.
 pub const DAYS_PER_MONTH: f64 = 365.25 / 12.0;

@@ -10,9 +10,11 @@
 
 mod counters;
 mod grace;
+mod growth;
 mod orphans;
 mod plan;
 mod policy;
+mod room;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,7 @@ use tokio::sync::watch;
 pub use counters::SpaceCounters;
 pub use grace::Since;
 pub use plan::{Plan, plan};
-pub use policy::{Bound, Policy, SPACE_BOUND};
+pub use policy::{Bound, Cleaning, Policy, SPACE_BOUND};
 pub use segments::{Segments, Totals};
 pub use victims::Victim;
 
@@ -39,22 +41,23 @@ use crate::{
         checkpoint::{RETIRED_MAX, Retired, RetiredName},
         usage::{Counts, SegmentUsage, UsageChange},
     },
-    price::{RATIO_MIN, Tariff},
-    units::Seq,
+    price::Tariff,
+    units::{SEGMENT_DATA_BYTES_MAX, Seq},
 };
 
 use grace::Grace;
+use growth::Growth;
 use orphans::Orphans;
 use policy::Measured;
+use room::Young;
 use times::Times;
 use victims::Situation;
 
 /// How often it is worth a look whether garbage has cost more by now than moving what is live: time alone brings that about.
 pub const LOOK_EVERY: Duration = Duration::from_secs(600);
 
-/// The part of the garbage that the bound allows which may be known before it is cleaned. As much is not known yet as was
-/// overwritten since the last checkpoint: up to a twentieth of what is live.
-const KNOWN_PART: f64 = 5.0 / 6.0;
+/// Bytes that one round of the cleaner moves, about: more are sorted better and fill segments better, and are in memory.
+pub const ROUND_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
 
 /// The accounts of one volume that is open for writing.
 pub struct Space {
@@ -79,6 +82,8 @@ struct State {
     uncovered: BTreeMap<Seq, Uncovered>,
     /// Blocks of the segments in the accounts that are dead, probably, and that no merge has met.
     unlearned_blocks: u64,
+    /// How much of what was written behind the newest checkpoint is new, probably.
+    growth: Growth,
     /// Dead blocks that no merge has met, of segments that are out of the accounts.
     gone_blocks: u64,
     /// Why objects that are due are still there.
@@ -86,9 +91,31 @@ struct State {
     counters: SpaceCounters,
     /// How much may be stored for what is live.
     policy: Policy,
+    /// Bytes a second that the cleaner moves by itself at the most.
+    rate: Option<u64>,
     times: Times,
+    /// What the wall clock was ahead of the one that does not jump, at the beginning.
+    wall_ahead: Duration,
+    young: Young,
     /// When it is next looked for segments whose cleaning pays, where the bound holds.
     look_at: Duration,
+}
+
+/// What a volume's accounts begin with.
+pub struct Start {
+    /// The newest entry, at or behind the claim.
+    pub newest: Seq,
+    /// The segments behind the checkpoint.
+    pub uncovered: BTreeMap<Seq, Uncovered>,
+    /// What the checkpoint had retired.
+    pub retired: Vec<Retired>,
+    /// When the log was where, by the checkpoint.
+    pub times: Vec<(Seq, u64)>,
+    /// The wall clock, since 1970.
+    pub wall: Duration,
+    pub policy: Policy,
+    /// Bytes a second that the cleaner moves by itself at the most.
+    pub rate: Option<u64>,
 }
 
 /// A segment that no checkpoint covers.
@@ -116,6 +143,8 @@ pub struct Shown {
     pub uncovered_bytes: u64,
     /// Vacated segments that wait for a checkpoint.
     pub vacated_bytes: u64,
+    /// Garbage that the store bills whatever is done, because it is younger than its minimum duration.
+    pub billed_garbage_bytes: u64,
     /// What waits to be deleted.
     pub grace_objects: u64,
     pub grace_bytes: u64,
@@ -126,16 +155,9 @@ pub struct Shown {
 }
 
 impl Space {
-    /// Begins behind a claim at or before `newest`, with the segments behind the checkpoint before it and with
-    /// what that had retired. It was in the store before the
-    /// claim, so an entry behind the claim is behind it too.
-    pub fn new(
-        newest: Seq,
-        uncovered: BTreeMap<Seq, Uncovered>,
-        retired: Vec<Retired>,
-        policy: Policy,
-        now: Duration,
-    ) -> Space {
+    /// The checkpoint that it begins from was in the store before the claim, so an entry behind the claim is behind it too.
+    pub fn new(from: Start, now: Duration) -> Space {
+        let Start { newest, uncovered, retired, times, wall, policy, rate } = from;
         let since = Since { stored_at: now, given: newest };
         let state = State {
             segments: None,
@@ -146,11 +168,15 @@ impl Space {
             newest,
             uncovered,
             unlearned_blocks: 0,
+            growth: Growth::default(),
             gone_blocks: 0,
             refused: None,
             counters: SpaceCounters::default(),
             policy,
-            times: Times::new(newest, now),
+            rate,
+            times: Times::new(&times, newest, wall),
+            wall_ahead: wall.saturating_sub(now),
+            young: Young::default(),
             look_at: now,
         };
         Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
@@ -164,7 +190,7 @@ impl Space {
         self.changes.send_modify(|n| *n += 1);
     }
 
-    /// Tells of everything that changes what the others here answer, but of commits.
+    /// Tells of everything that changes what the others here answer, but of commits after which there is nothing to clean.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -182,15 +208,30 @@ impl Space {
             counters.written_bytes += segment.stored_bytes;
         }
         state.uncovered.insert(seq, segment);
+        if state.garbage_exceeds(state.policy.ratio()) {
+            drop(state);
+            self.changed();
+        }
     }
 
-    /// From now on the cleaner lets be so much.
-    pub fn set_bound(&self, bound: Bound) {
+    /// From now on this is wanted of the cleaner.
+    pub fn set_cleaning(&self, cleaning: Cleaning) {
         let mut state = self.state();
-        state.policy.set(bound);
+        state.policy.set(cleaning.bound);
+        state.rate = cleaning.rate;
         state.look_at = Duration::ZERO;
         drop(state);
         self.changed();
+    }
+
+    /// Bytes a second that the cleaner is to move by itself at the most.
+    pub fn rate(&self) -> Option<u64> {
+        self.state().rate
+    }
+
+    /// Bytes of segments that were moved, since the beginning.
+    pub fn moved_bytes(&self) -> u64 {
+        self.state().counters.moved_bytes
     }
 
     /// The newest entry that is in the map.
@@ -209,8 +250,11 @@ impl Space {
     }
 
     /// The counts are known.
-    pub fn load(&self, segments: Segments) {
-        self.state().segments = Some(segments);
+    pub fn load(&self, segments: Segments, now: Duration) {
+        let mut state = self.state();
+        state.segments = Some(segments);
+        state.find_young(now);
+        drop(state);
         self.changed();
     }
 
@@ -240,8 +284,10 @@ impl Space {
 
     /// Takes changes of the counts, in ascending order.
     pub fn apply(&self, changes: impl IntoIterator<Item = SegmentUsage>) {
-        if let Some(segments) = &mut self.state().segments {
+        let mut state = self.state();
+        if let Some(segments) = &mut state.segments {
             changes.into_iter().for_each(|usage| segments.apply(&usage));
+            state.count_young();
         }
     }
 
@@ -298,6 +344,7 @@ impl Space {
             state.grace.retire(Retired { name: RetiredName::Segment(seq), bytes: counts.stored_bytes });
             room -= 1;
         }
+        state.count_young();
         out.sort_unstable();
         out
     }
@@ -352,16 +399,32 @@ impl Space {
     pub fn checkpoint_stored(&self, covered: Seq, now: Duration, given: Seq) {
         let mut state = self.state();
         state.grace.checkpoint_stored(covered, Since { stored_at: now, given });
-        state.uncovered = state.uncovered.split_off(&covered.next());
-        state.times.note(covered, now);
+        let behind = state.uncovered.split_off(&covered.next());
+        let covered_now = std::mem::replace(&mut state.uncovered, behind);
+        let written = covered_now.values().filter(|segment| !segment.is_moved);
+        state.learn_growth(written.map(|segment| segment.stored_bytes).sum());
+        let wall = state.wall(now);
+        state.times.note(covered, wall);
+        state.find_young(now);
         state.measure(now);
         drop(state);
         self.changed();
     }
 
-    /// What may be deleted now, at most `count_max` objects.
-    pub fn due(&self, now: Duration, grace: Duration, count_max: usize) -> Vec<Retired> {
-        self.state().grace.due(now, grace, count_max)
+    /// When the log was where, for a checkpoint.
+    pub fn times(&self) -> Vec<(Seq, u64)> {
+        self.state().times.stored()
+    }
+
+    /// What may be deleted now, at most `count_max` objects, without some.
+    pub fn due(
+        &self,
+        now: Duration,
+        grace: Duration,
+        count_max: usize,
+        without: &BTreeSet<RetiredName>,
+    ) -> Vec<Retired> {
+        self.state().grace.due(now, grace, count_max, without)
     }
 
     /// When something may become due by time alone.
@@ -385,14 +448,13 @@ impl Space {
         let (objects, bytes) = (objects - state.grace.len() as u64, bytes - state.grace.bytes());
         state.counters.deleted_objects += objects;
         state.counters.deleted_bytes += bytes;
-        state.refused = state.refused.take().filter(|_| names.is_empty());
         drop(state);
         self.changed();
     }
 
-    /// Something that is due could not be deleted.
-    pub fn delete_failed(&self, why: String) {
-        self.state().refused = Some(why);
+    /// Why something that is due is still there; `None` when nothing is.
+    pub fn delete_failed(&self, why: Option<String>) {
+        self.state().refused = why;
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be
@@ -409,7 +471,8 @@ impl Space {
         let mut state = self.state();
         state.measure(now);
         let (tariff, for_the_bound) = (state.policy.tariff(), state.garbage_exceeds(state.policy.ratio()));
-        let has_time = !for_the_bound || tariff.reading_is_dear();
+        let has_waited = tariff.min_days > 0.0;
+        let has_time = !for_the_bound || tariff.reading_is_dear() || has_waited;
         if (has_time && now < state.look_at) || !(for_the_bound || state.may_pay()) {
             return Vec::new();
         }
@@ -429,7 +492,7 @@ impl Space {
         left_alone: &BTreeSet<Seq>,
     ) -> Vec<Victim> {
         let state = self.state();
-        match state.garbage_exceeds(ratio) {
+        match state.room_of_all().is_some_and(|room| state.exceeds(&room, ratio)) {
             true => state.choose(Tariff::default(), true, now, data_blocks, left_alone, &|_, _| false),
             false => Vec::new(),
         }
@@ -461,6 +524,7 @@ impl Space {
             overwrites_per_month: state.policy.overwrites_per_month(),
             uncovered_bytes: state.uncovered.values().map(|segment| segment.stored_bytes).sum(),
             vacated_bytes: vacated.stored_bytes,
+            billed_garbage_bytes: state.young.totals.stored_bytes - state.young.totals.live_bytes,
             grace_objects: state.grace.len() as u64,
             grace_bytes: state.grace.bytes(),
             refused: state.refused.clone(),
@@ -469,24 +533,10 @@ impl Space {
     }
 }
 
-/// What segments take, and what they take it for, as well as that is known now.
-struct Room {
-    stored_bytes: f64,
-    live_bytes: f64,
-    /// What clients wrote behind the newest checkpoint, beside that.
-    written_bytes: f64,
-}
-
-impl Room {
-    fn ratio(&self) -> Option<f64> {
-        (self.live_bytes > 0.0).then(|| self.stored_bytes / self.live_bytes)
-    }
-}
-
 impl State {
     /// Tells the policy what was counted up to now.
     fn measure(&mut self, now: Duration) {
-        let Some(room) = self.room() else { return };
+        let Some(room) = self.room_of_all() else { return };
         let SpaceCounters { written_bytes, moved_bytes, .. } = self.counters;
         let (live_bytes, stored_bytes) = (room.live_bytes as u64, room.stored_bytes as u64);
         self.policy.measure(now, Measured { written_bytes, moved_bytes, live_bytes, stored_bytes });
@@ -501,13 +551,6 @@ impl State {
     fn counted(&self, some: impl IntoIterator<Item = Seq>) -> Totals {
         let Some(segments) = &self.segments else { return Totals::default() };
         some.into_iter().filter_map(|seq| segments.get(seq)).fold(Totals::default(), Totals::with)
-    }
-
-    /// Whether it is time to clean. What was written behind the newest checkpoint may have killed as much or nothing, so it does
-    /// not count; and so that the bound holds with it too, a part of what the bound allows is kept for it.
-    fn garbage_exceeds(&self, ratio: f64) -> bool {
-        let known = 1.0 + (ratio - 1.0) * KNOWN_PART;
-        self.room().is_some_and(|room| room.stored_bytes > known * room.live_bytes)
     }
 
     fn choose(
@@ -525,33 +568,11 @@ impl State {
             for_the_bound,
             newest: self.newest,
             times: &self.times,
-            now,
+            now: self.wall(now),
             vacated: &self.vacated,
             left_alone,
             is_cached,
         };
         victims::choose(segments, &situation, data_blocks)
-    }
-
-    /// Whether anything is to be cleaned while the bound holds: not where nothing is cleaned at all, nor where so little is
-    /// garbage that moving would go on for ever.
-    fn may_pay(&self) -> bool {
-        self.policy.ratio().is_finite()
-            && self.room().is_some_and(|room| room.stored_bytes > RATIO_MIN * room.live_bytes)
-    }
-
-    /// The counts are those of the newest checkpoint. What was moved since is live there instead of where it was.
-    fn room(&self) -> Option<Room> {
-        let totals = self.segments.as_ref()?.totals().without(&self.vacated());
-        let sum = |of: fn(&&Uncovered) -> bool| {
-            self.uncovered.values().filter(of).map(|segment| segment.stored_bytes).sum::<u64>() as f64
-        };
-        let unlearned =
-            self.unlearned_blocks.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
-        Some(Room {
-            stored_bytes: totals.stored_bytes as f64 + sum(|segment| segment.is_moved),
-            written_bytes: sum(|segment| !segment.is_moved),
-            live_bytes: totals.live_bytes as f64 * (1.0 - unlearned) + sum(|segment| segment.is_moved),
-        })
     }
 }

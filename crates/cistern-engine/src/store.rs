@@ -19,6 +19,7 @@ mod probe;
 mod retry;
 mod schedule;
 mod url;
+mod within;
 
 pub use self::url::{Place, StoreUrl, browse_store, create_store, open_store, remove_store};
 pub use bulk::{Undeleted, delete_all};
@@ -29,6 +30,7 @@ pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use probe::{Check, ProbeReport, Verdict, probe};
 pub use retry::{Failures, Retry};
 pub use schedule::{DirectionStats, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores};
+pub use within::Within;
 
 /// Why a store did not do what it was asked. The variants are the recourses.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -42,7 +42,7 @@ use crate::{
     env::Env,
     map::Map,
     price::Tariff,
-    space::Bound,
+    space::Cleaning,
     stats::{IoCounters, IoKind, IoStats},
     store::{SharedStore, Stores},
     units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
@@ -110,8 +110,8 @@ pub struct OpenOptions {
     pub take_over: bool,
     /// How long what is not needed any more stays in the store: [`crate::log::GRACE`], and the same on all hosts.
     pub grace: Duration,
-    /// How much may be stored for what is live.
-    pub space_bound: Bound,
+    /// How much may be stored for what is live, and how fast that is seen to.
+    pub cleaning: Cleaning,
     /// What the store charges, by which the cleaner goes.
     pub tariff: Tariff,
 }

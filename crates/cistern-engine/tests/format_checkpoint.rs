@@ -63,6 +63,7 @@ fn sample() -> Checkpoint {
             Retired { name: RetiredName::Segment(Seq(7)), bytes: 16 << 20 },
             Retired { name: RetiredName::Map(run(6)), bytes: 99 },
         ],
+        times: vec![(Seq(7), 1_699_000_000), (Seq(40), 1_700_000_000)],
         roots: Some(run(5)),
     }
 }
@@ -105,7 +106,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T>) -> String {
 fn golden_checkpoints_and_usage() {
     for (suffix, key) in [("plain", None), ("sealed", Some(&*KEY))] {
         // A compressor may improve and the map may tell more of its runs, so only reading is fixed.
-        let stored = golden::stored(&format!("checkpoint-3-{suffix}.bin"), &encode(key));
+        let stored = golden::stored(&format!("checkpoint-4-{suffix}.bin"), &encode(key));
         assert_eq!(decode(key, &stored).unwrap(), sample());
         let fresh = encode_usage(key, volume(1), run(9), &changes());
         let stored = golden::stored(&format!("usage-2-{suffix}.bin"), &fresh);
@@ -185,7 +186,7 @@ fn encrypted_checkpoints_tell_nothing() {
 
 /// A checkpoint as the format says, sealed rightly, of any content.
 fn forge(payload: &[u8]) -> Vec<u8> {
-    let mut out = [&MAGIC[..], &[3], volume(1).0.as_bytes()].concat();
+    let mut out = [&MAGIC[..], &[4], volume(1).0.as_bytes()].concat();
     out.extend_from_slice(&3_u64.to_le_bytes());
     out.extend_from_slice(&41_u64.to_le_bytes());
     out.extend_from_slice(&[8; 16]);
@@ -212,6 +213,8 @@ fn forged_checkpoints_are_refused() {
         ("/size_bytes", (1_u64 << 61).into()),
         ("/claim/seq", 42.into()),
         ("/epochs/0/first", 30.into()),
+        ("/times/1/0", 7.into()),
+        ("/times/0/1", 1_700_000_001.into()),
         ("/epochs/0/epoch", 3.into()),
         ("/epochs/1/first", 42.into()),
         ("/levels", Value::Null),
@@ -273,10 +276,10 @@ fn checkpoints_of_other_volumes_are_told_by_an_intact_header() {
 /// Another version is told from damage.
 #[test]
 fn other_versions_are_named() {
-    for other in [2, 4] {
+    for other in [3, 5] {
         let mut object = encode(None).to_vec();
         object[MAGIC.len()] = other;
-        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 3, .. }) if found == u32::from(other));
+        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 4, .. }) if found == u32::from(other));
         assert!(known, "version {other}");
     }
     let mut object = encode_usage(None, volume(1), run(9), &changes()).to_vec();

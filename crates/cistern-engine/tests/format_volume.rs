@@ -52,7 +52,7 @@ fn is_the_key(found: &MasterKey) -> bool {
 fn golden_identities() {
     for (name, encrypted) in [("plain", false), ("encrypted", true)] {
         let fresh = identity(encrypted);
-        let stored = golden::stored(&format!("volume-4-{name}.json"), &fresh.encode());
+        let stored = golden::stored(&format!("volume-5-{name}.json"), &fresh.encode());
         assert_eq!(stored, fresh.encode());
         assert_eq!(Identity::decode(&stored).unwrap(), fresh);
     }
@@ -167,15 +167,17 @@ fn edited(field: &str, value: Value) -> Result<Identity, Error> {
 /// A newer or older format is told from a foreign file, even when it has fields that are not known here.
 #[test]
 fn other_formats_and_foreign_files_are_named() {
-    assert!(matches!(edited("format", 5.into()), Err(Error::Version { found: 5, known: 4, .. })));
+    assert!(matches!(edited("format", 6.into()), Err(Error::Version { found: 6, known: 5, .. })));
     let newer = br#"{"cistern": "volume", "format": 7, "shape": "new"}"#;
     assert!(matches!(Identity::decode(newer), Err(Error::Version { found: 7, .. })));
     let older = golden::stored("volume-1-plain.json", &[]);
-    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 1, known: 4, .. })));
+    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 1, known: 5, .. })));
     let older = golden::stored("volume-2-passphrase.json", &[]);
-    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 2, known: 4, .. })));
+    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 2, known: 5, .. })));
     let older = golden::stored("volume-3-encrypted.json", &[]);
-    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 3, known: 4, .. })));
+    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 3, known: 5, .. })));
+    let older = golden::stored("volume-4-plain.json", &[]);
+    assert!(matches!(Identity::decode(&older), Err(Error::Version { found: 4, known: 5, .. })));
     let foreign: [&[u8]; 6] =
         [b"", b"{}", b"[1]", b"\xff\xfe", br#"{"cistern": "tank", "format": 2}"#, br#"{"version": 3}"#];
     for bytes in foreign {

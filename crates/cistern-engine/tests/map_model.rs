@@ -30,6 +30,8 @@ enum Op {
     Merge,
     Lookup(u64, u64),
     LookupLimited(u64, usize),
+    /// Extents by their distances and lengths.
+    LookupEach(Vec<(u64, u64)>),
     /// Take the state and go on, as a checkpoint does.
     Checkpoint,
     /// Lose the memory and open from the last checkpoint.
@@ -60,6 +62,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         6 => Just(Op::Merge),
         3 => (0..BLOCKS, 1..BLOCKS).prop_map(|(start, len)| Op::Lookup(start, len)),
         2 => (0..BLOCKS, 1usize..20).prop_map(|(start, count)| Op::LookupLimited(start, count)),
+        2 => prop::collection::vec((0..BLOCKS / 8, 1..BLOCKS / 16), 0..20).prop_map(Op::LookupEach),
         2 => Just(Op::Checkpoint),
         1 => Just(Op::Reopen),
     ];
@@ -214,6 +217,28 @@ async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), T
                 prop_assert!(!found.is_empty() && found.len() <= count);
                 let seen = by_block(&found);
                 prop_assert_eq!(&seen[..], &model.blocks[start as usize..start as usize + seen.len()]);
+            }
+            Op::LookupEach(distances) => {
+                let mut end = 0;
+                let after = |(gap, len): (u64, u64)| {
+                    let extent = Extent::between((end + gap).min(BLOCKS), (end + gap + len).min(BLOCKS));
+                    end = extent.end();
+                    extent
+                };
+                let extents: Vec<Extent> =
+                    distances.into_iter().map(after).filter(|extent| !extent.is_empty()).collect();
+                let mut found = map.lookup_each(&extents).await.unwrap().into_iter();
+                for extent in extents {
+                    let mut at = extent.start;
+                    while at < extent.end() {
+                        let part = found.next().expect("all of it is told");
+                        prop_assert!(part.extent.start == at && part.extent.end() <= extent.end());
+                        at = part.extent.end();
+                        let blocks = part.extent.start as usize..part.extent.end() as usize;
+                        prop_assert_eq!(&by_block(&[part])[..], &model.blocks[blocks]);
+                    }
+                }
+                prop_assert_eq!(found.next(), None);
             }
             Op::Checkpoint => {
                 let state = map.take_state();

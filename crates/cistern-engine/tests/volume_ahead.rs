@@ -183,7 +183,7 @@ async fn read_hot(volume: &Volume) {
 
 impl Fixture {
     async fn hot_sets(&self) -> Vec<String> {
-        let listed = self.host.store.list_after("hot/", "", 100).await.expect("listed");
+        let listed = self.host.own().await.list_after("hot/", "", 100).await.expect("listed");
         listed.into_iter().map(|l| l.key).collect()
     }
 
@@ -229,8 +229,9 @@ async fn the_hot_set_warms_a_new_cache() {
 async fn a_bad_hot_set_is_ignored() {
     let fixture = Fixture::with_hot_set().await;
     let name = fixture.hot_sets().await.remove(0);
-    fixture.host.store.put(&name, Bytes::from_static(b"rubbish")).await.expect("put");
-    fixture.host.store.put("hot/not-ours", Bytes::new()).await.expect("put");
+    let own = fixture.host.own().await;
+    own.put(&name, Bytes::from_static(b"rubbish")).await.expect("put");
+    own.put("hot/not-ours", Bytes::new()).await.expect("put");
     let cache = fixture.host.cache("second").await;
     let volume = fixture.host.open_with(cache.clone()).await;
     assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::Corrupt { .. })));

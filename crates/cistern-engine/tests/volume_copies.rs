@@ -26,7 +26,7 @@ use cistern_engine::{
     units::{Chain, JournalPos, Mark, SealNonce, Seq},
     volume::{OpenOptions, Volume, admin},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, is_own_below, noise, read};
 
 async fn host() -> Host {
     Host::with_volume(RealEnv::start(), Arc::new(MemoryStore::new()), 64 * MIB, KeySource::None).await
@@ -245,11 +245,11 @@ impl Store for Mute {
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         let one_of = |left: &AtomicU64| left.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
         let lost = || Err(StoreError::Unreachable("no reply".into()));
-        if key.starts_with("log/") && one_of(&self.lost) {
+        if is_own_below("log/", key) && one_of(&self.lost) {
             return lost();
         }
         let put = self.inner.put_if_absent(key, body).await;
-        if key.starts_with("log/") && one_of(&self.unanswered) { lost() } else { put }
+        if is_own_below("log/", key) && one_of(&self.unanswered) { lost() } else { put }
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
         self.inner.get(key, bytes_max).await
@@ -304,9 +304,10 @@ async fn a_host_knows_its_claim_after_lost_replies() {
 /// that a write of `data` to the first block makes here.
 async fn segment_of_a_clone(host: &Host, data: Bytes) -> Bytes {
     let identity = read_identity(host.store.as_ref()).await.expect("created");
-    let keys =
-        VolumeKeys::unlock(&host.env, host.store.as_ref(), &identity, &host.key).await.expect("unlocked");
-    let claim = host.store.get("log/0000000000000001", 1 << 20).await.expect("claimed");
+    let keys = VolumeKeys::unlock(&host.env, host.own().await.as_ref(), &identity, &host.key)
+        .await
+        .expect("unlocked");
+    let claim = host.own().await.get("log/0000000000000001", 1 << 20).await.expect("claimed");
     let read = read_tail(keys.key.as_deref(), keys.volume, Seq(1), claim.len() as u64, &claim);
     let Ok(Tail::Whole(head, Entry::Claim(claim))) = read else { panic!("{read:?}") };
     let to = Mark { pos: JournalPos(claim.start.pos.0 + 2), chain: Chain(77) };
@@ -330,7 +331,7 @@ async fn a_clone_that_comes_second_stops() {
         let volume = host.open().await;
         volume.write(0, noise(1, 4096), true).await.expect("written");
         let theirs = segment_of_a_clone(&host, noise(2, 4096)).await;
-        let put = host.store.put_if_absent("log/0000000000000002", theirs.clone()).await;
+        let put = host.own().await.put_if_absent("log/0000000000000002", theirs.clone()).await;
         assert_eq!(put.expect("stored"), Put::Created);
 
         let lost = volume.drain().await;
@@ -357,7 +358,7 @@ async fn a_writer_that_somebody_went_on_for_stops() {
         let volume = host.open().await;
         volume.write(0, noise(1, 4096), true).await.expect("written");
         let theirs = format!("checkpoint/{epoch:016x}-{:016x}", 9);
-        host.store.put(&theirs, Bytes::from_static(b"as good as any")).await.expect("stored");
+        host.own().await.put(&theirs, Bytes::from_static(b"as good as any")).await.expect("stored");
         let lost = volume.drain().await;
         assert!(matches!(lost, Err(Error::Copied { seq: 9 } | Error::Fenced { .. })), "{lost:?}");
         let stopped = volume.status().latched.expect("it shows");
@@ -365,7 +366,7 @@ async fn a_writer_that_somebody_went_on_for_stops() {
         assert!(volume.write(0, noise(3, 4096), false).await.is_err());
         let report = volume.close(Duration::from_secs(1)).await;
         assert!(!report.clean && report.journal_bytes_left > 0, "{report:?}");
-        let log = host.store.list_after("log/", "", 10).await.expect("listed");
+        let log = host.own().await.list_after("log/", "", 10).await.expect("listed");
         assert_eq!(log.len(), 1, "the claim alone: {log:?}");
     }
 }

@@ -20,7 +20,7 @@ use cistern_engine::{
     volume::{OpenOptions, Volume, admin},
 };
 use tokio::sync::watch;
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, is_own_below, noise, own_name, read};
 
 const BLOCK: u64 = 4096;
 
@@ -60,7 +60,8 @@ impl Trying {
     /// The names and bodies of the objects below a prefix.
     async fn objects(&self, prefix: &str) -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
-        for listed in self.inner.list_after(prefix, "", 1000).await.expect("listed") {
+        let listed = self.inner.list_after("", "", 10_000).await.expect("listed");
+        for listed in listed.into_iter().filter(|listed| is_own_below(prefix, &listed.key)) {
             let body = self.inner.get(&listed.key, 1 << 27).await.expect("there");
             found.push((listed.key, body.to_vec()));
         }
@@ -74,7 +75,7 @@ impl Trying {
     /// Waits until so many puts of names below a prefix were tried.
     async fn tried(&self, prefix: &str, count: usize) {
         let matching =
-            |puts: &Vec<(String, Bytes)>| puts.iter().filter(|(key, _)| key.starts_with(prefix)).count();
+            |puts: &Vec<(String, Bytes)>| puts.iter().filter(|(key, _)| is_own_below(prefix, key)).count();
         self.puts.subscribe().wait_for(|puts| matching(puts) >= count).await.expect("the store lives");
     }
 }
@@ -86,7 +87,7 @@ impl fmt::Debug for Trying {
 }
 
 fn is_below(prefix: &Mutex<Option<&'static str>>, key: &str) -> bool {
-    prefix.lock().expect("not poisoned").is_some_and(|prefix| key.starts_with(prefix))
+    prefix.lock().expect("not poisoned").is_some_and(|prefix| is_own_below(prefix, key))
 }
 
 #[async_trait]
@@ -120,7 +121,7 @@ impl Store for Trying {
             std::future::pending::<()>().await;
         }
         let bytes = self.inner.get_range(key, range).await?;
-        let reply = self.reply.lock().expect("not poisoned").take_if(|(prefix, _)| key.starts_with(*prefix));
+        let reply = self.reply.lock().expect("not poisoned").take_if(|(prefix, _)| is_own_below(prefix, key));
         match reply {
             None => Ok(bytes),
             Some((_, Reply::Short)) => Ok(bytes.slice(..bytes.len() / 2)),
@@ -238,7 +239,7 @@ async fn a_damaged_run_holds_up_nothing() {
     }
     let failed = volume.read(12 * BLOCK, BLOCK).await.expect_err("only the damaged run knows it");
     assert!(matches!(failed, Error::Corrupt { .. }), "{failed}");
-    assert_eq!(named(&volume), [name.as_str()]);
+    assert_eq!(named(&volume), [own_name(&name)]);
     assert_eq!((volume.status().latched, volume.status().store_error), (None, None));
 
     store.put(&name, sound.into()).await.expect("put right");
@@ -275,7 +276,7 @@ async fn a_damaged_segment_is_named() {
         volume.read(0, 16 * BLOCK).await.expect_err("it is damaged");
         let report = volume.status().damage;
         let object = report.objects.first().expect("one");
-        assert_eq!((object.object.as_str(), object.failures, report.objects.len()), (name.as_str(), 2, 1));
+        assert_eq!((object.object.as_str(), object.failures, report.objects.len()), (own_name(&name), 2, 1));
         store.put(&name, sound.clone().into()).await.expect("put right");
         assert_eq!(read(&volume, 0, data.len() as u64).await, data);
         assert_eq!(named(&volume), Vec::<String>::new());
@@ -303,7 +304,7 @@ async fn a_damaged_usage_object_holds_up_nothing() {
                 objects.into_iter().find(|(_, body)| body.starts_with(b"cistern")).expect("one");
             *body.last_mut().expect("not empty") ^= 1;
             store.put(&name, body.into()).await.expect("damaged");
-            bad = name;
+            bad = own_name(&name).to_owned();
         }
     }
     assert!(!seen.is_empty() && seen.iter().all(|name| *name == bad), "{seen:?}, damaged is {bad}");
@@ -339,7 +340,7 @@ async fn refused_checkpoints_hold_up_no_commit() {
             assert_eq!(read(&volume, n * BLOCK, BLOCK).await, noise(1392 + n, BLOCK as usize));
         }
         close(volume).await;
-        assert!(store.newest_checkpoint().await.as_str() > "checkpoint/0000000000000001-0000000000000190");
+        assert!(own_name(&store.newest_checkpoint().await) > "checkpoint/0000000000000001-0000000000000190");
     }
 }
 
@@ -379,7 +380,7 @@ async fn a_checkpoint_is_sent_again_as_it_was() {
     *store.lost.lock().expect("not poisoned") = None;
     close(volume).await;
     let puts = store.puts.borrow().clone();
-    let mut attempts = puts.iter().filter(|(key, _)| key.starts_with("checkpoint/"));
+    let mut attempts = puts.iter().filter(|(key, _)| is_own_below("checkpoint/", key));
     let (first, second) = (attempts.next().expect("one"), attempts.next().expect("another"));
     assert_eq!(first, second);
 }

@@ -18,7 +18,7 @@ use cistern_engine::{
     env::real::RealEnv,
     store::{Listed, MemoryStore, Put, Store, StoreResult},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, is_own_below, noise, read};
 
 /// A store whose next reply with an object below `prefix`, or a part of it, has a flipped bit.
 struct FlipsOnce {
@@ -33,7 +33,7 @@ impl FlipsOnce {
     }
 
     fn passed(&self, key: &str, body: Bytes) -> Bytes {
-        if !key.starts_with(self.prefix) || !self.due.swap(false, Ordering::Relaxed) {
+        if !is_own_below(self.prefix, key) || !self.due.swap(false, Ordering::Relaxed) {
             return body;
         }
         let mut bytes = body.to_vec();

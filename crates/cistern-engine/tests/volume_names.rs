@@ -1,4 +1,4 @@
-//! Names that are used again: what a removed volume's writer leaves, or puts late, at the URL of the next one.
+//! Places that are used again: what a removed volume's writer leaves, or sends late, at the URL of the next one.
 
 mod volume_support;
 
@@ -17,9 +17,9 @@ use cistern_engine::{
     Error,
     codec::{Compression, KeySource},
     env::real::RealEnv,
-    log::{ClaimRequest, LocalJournal, Prospect, VolumeKeys, look, read_identity},
-    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
-    units::{JournalId, Mark, VolumeId},
+    log::read_identity,
+    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult},
+    units::VolumeId,
     volume::{CreateOptions, OpenOptions, Volume, admin},
 };
 use volume_support::{Host, MIB, close, noise, read};
@@ -69,114 +69,100 @@ async fn check(host: &Host) -> admin::CheckReport {
         .expect("checked")
 }
 
-/// The PUT of a removed volume's writer arrives in the middle of the volume that was created at its URL: the
-/// writer goes one slot further, every host opens it, and a check tells of it without calling it damage.
+/// Puts and deletes of a removed volume's writer, and of whoever removed it, arrive late, while another volume that was created
+/// there is written: they meet nothing of it, and a check finds no fault.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_segment_of_a_removed_volume_is_a_void_slot() {
+async fn late_requests_of_a_removed_volume_meet_nothing() {
     for key in [KeySource::None, KeySource::KeyFile(vec![7; 32])] {
         let store = Arc::new(MemoryStore::new());
-        let mut host = used(store.clone(), key, 0).await;
-        let volume = host.open().await;
-        for n in 0..3 {
-            volume.write(n * 4096, noise(n, 4096), false).await.expect("written");
-            volume.drain().await.expect("drained");
+        let mut host = used(store.clone(), key, 3).await;
+        let names = keys_of(&host.store).await.into_iter().filter(|key| key != "volume.json");
+        let mut late = Vec::new();
+        for name in names {
+            late.push((name.clone(), store.get(&name, OBJECT_MAX).await.expect("read")));
         }
-        let old = volume.id();
-        let late = store.get("log/0000000000000004", OBJECT_MAX).await.expect("the third segment");
-        drop(volume);
         make_anew(&mut host).await;
+        for (n, (name, body)) in (0..).zip(late) {
+            store.put(&name, body).await.expect("it arrives");
+            write_session(&host, n).await;
+            store.delete(&name).await.expect("it arrives");
+            host.replace_disk();
+            let volume = host.open().await;
+            for n in 0..=n {
+                assert!(read(&volume, n * 4096, 4096).await == noise(n, 4096), "block {n} after {name}");
+            }
+            close(volume).await;
+        }
+        assert_eq!(check(&host).await.faults, Vec::<String>::new());
+    }
+}
+
+/// What is copied from another volume's directory into this one's: a segment is a void slot, behind which the writer goes on, and
+/// a checkpoint of a later epoch neither hides what is committed, nor makes the writer believe that it was fenced. A check tells
+/// of both without calling them damage.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_volumes_objects_count_for_nothing() {
+    for key in [KeySource::None, KeySource::KeyFile(vec![7; 32])] {
+        let theirs = used(Arc::new(MemoryStore::new()), key.clone(), 9).await;
+        let old = read_identity(theirs.store.as_ref()).await.expect("an identity").volume;
+        let host = used(Arc::new(MemoryStore::new()), key, 0).await;
+        let own = host.own().await;
+        let copied = theirs.own().await;
+        let checkpoint = keys_of(&copied).await.into_iter().rfind(|key| key.starts_with("checkpoint/"));
+        let strange = ["log/0000000000000004".to_owned(), checkpoint.expect("there is one")];
         let volume = host.open().await;
         for n in 0..2 {
             volume.write(n * 4096, noise(n + 7, 4096), false).await.expect("written");
             volume.drain().await.expect("drained");
         }
-        let put = store.put_if_absent("log/0000000000000004", late).await;
-        assert_eq!(put.expect("an answer"), Put::Created, "the slot was free");
+        for name in &strange {
+            let body = copied.get(name, OBJECT_MAX).await.expect("read");
+            assert_eq!(own.put_if_absent(name, body).await.expect("an answer"), Put::Created);
+        }
         volume.write(2 * 4096, noise(9, 4096), true).await.expect("written");
         volume.drain().await.expect("the writer goes on behind it");
         assert_eq!(volume.status().latched, None);
         let report = check(&host).await;
         assert_eq!(report.faults, Vec::<String>::new());
-        let told = |text: &String| text.contains("log/0000000000000004") && text.contains(&old.to_string());
-        assert!(report.findings.iter().any(told), "{:?}", report.findings);
-        drop(volume); // its host is lost
-        host.replace_disk();
-        let other =
-            Volume::open(OpenOptions { take_over: true, ..host.options() }).await.expect("opened again");
-        for n in 0..3 {
-            assert!(read(&other, n * 4096, 4096).await == noise(n + 7, 4096), "block {n}");
+        for name in &strange {
+            let told = |text: &String| text.contains(name) && text.contains(&old.to_string());
+            assert!(report.findings.iter().any(told), "{:?}", report.findings);
         }
-        close(other).await;
+        close(volume).await;
+        let volume = host.open().await;
+        for n in 0..3 {
+            assert!(read(&volume, n * 4096, 4096).await == noise(n + 7, 4096), "block {n}");
+        }
+        close(volume).await;
     }
 }
 
-/// The first slot of all may be taken as well, before anybody has opened the new volume: nothing tells it from
-/// an identity in the wrong place, so it is refused, and creating it again helps.
+/// The identity of another volume in this one's place is no new volume, and what lies there is not written over.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_of_another_volume_under_this_identity_is_refused() {
+async fn an_identity_in_the_wrong_place_is_refused() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let host = used(store.clone(), KeySource::None, 2).await;
     let other: SharedStore = Arc::new(MemoryStore::new());
     let theirs = used(other.clone(), KeySource::None, 0).await;
+    let directory = store.list_dirs("").await.expect("listed").remove(0);
     let identity = other.get("volume.json", OBJECT_MAX).await.expect("an identity");
     store.put("volume.json", identity).await.expect("put in the wrong place");
     let refused = Volume::open(OpenOptions { state: theirs.state(), ..host.options() }).await;
     let text = refused.err().expect("everything there is another volume's").to_string();
-    assert!(text.contains("volume.json") && text.contains("log/0000000000000001"), "{text}");
-}
-
-/// A late checkpoint of the removed volume has a higher epoch than the new one's: it neither hides what is
-/// committed, nor makes the writer believe that it was fenced.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_late_checkpoint_of_a_removed_volume_hides_nothing() {
-    let store = Arc::new(MemoryStore::new());
-    let mut host = used(store.clone(), KeySource::None, 9).await;
-    let all = keys_of(&host.store).await;
-    let newest = all.iter().rfind(|key| key.starts_with("checkpoint/")).expect("there is one").clone();
-    let late = store.get(&newest, OBJECT_MAX).await.expect("read");
-    make_anew(&mut host).await;
-    store.put(&newest, late).await.expect("it arrives");
-    for n in 0..3 {
-        write_session(&host, n).await;
-    }
-    let report = check(&host).await;
-    assert_eq!(report.faults, Vec::<String>::new());
-    assert!(report.findings.iter().any(|text| text.contains(&newest)), "{:?}", report.findings);
-    host.replace_disk();
-    let volume = host.open().await;
-    for n in 0..3 {
-        assert!(read(&volume, n * 4096, 4096).await == noise(n, 4096), "block {n}");
-    }
-    close(volume).await;
-
-    let identity = read_identity(store.as_ref()).await.expect("an identity");
-    let keys = VolumeKeys::unlock(&host.env, store.as_ref(), &identity, &host.key).await.expect("unlocked");
-    let local =
-        LocalJournal { id: JournalId(uuid::Uuid::nil()), marks: vec![Mark::default()], claims: Vec::new() };
-    let request = ClaimRequest {
-        host: "here".into(),
-        take_over: false,
-        local,
-        size_at_creation: identity.size_bytes,
-        grace: cistern_engine::log::GRACE,
-    };
-    let stores = Stores::same(host.store.clone());
-    let found = look(&host.env, &stores, &keys, &request).await.expect("looked");
-    let Prospect::Free(attempt) = found else { panic!("nothing is in the journal") };
-    let claimed =
-        attempt.put(&host.env, &stores, &keys).await.expect("claimed").expect("nobody else is there");
-    assert!(claimed.writer.epoch().0 < 9, "the late checkpoint is of a later epoch");
-    claimed.writer.look().await.expect("nobody fenced it");
+    assert!(text.contains("volume.json") && text.contains(&directory), "{text}");
+    let before = keys_of(&store).await;
+    admin::info(&host.env, &store, &KeySource::None).await.expect_err("nor is it shown as new");
+    assert_eq!(keys_of(&store).await, before);
 }
 
 /// A checkpoint that is damaged is replaced by the one before it and the log since, and named by a check; if the
 /// log does not reach that far, nothing older passes for the newest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_checkpoint_is_replaced_or_refused() {
-    let store = Arc::new(MemoryStore::new());
-    let mut host = used(store.clone(), KeySource::None, 3).await;
+    let mut host = used(Arc::new(MemoryStore::new()), KeySource::None, 3).await;
+    let store = host.own().await;
     let checkpoints: Vec<String> =
-        keys_of(&host.store).await.into_iter().filter(|key| key.starts_with("checkpoint/")).collect();
+        keys_of(&host.own().await).await.into_iter().filter(|key| key.starts_with("checkpoint/")).collect();
     let newest = checkpoints.last().expect("there are three");
     let mut damaged = store.get(newest, OBJECT_MAX).await.expect("read").to_vec();
     let middle = damaged.len() / 2;
@@ -235,7 +221,7 @@ async fn an_interrupted_removal_is_finished_and_never_built_upon() {
 async fn what_is_no_volumes_stays() {
     let store = Arc::new(MemoryStore::new());
     let host = used(store.clone(), KeySource::None, 1).await;
-    let strange = ["README", "log/notes", "map/0", "zebra"];
+    let strange = ["README", "log/0000000000000001", "zebra"];
     for key in strange {
         store.put(key, Bytes::from_static(b"by hand")).await.expect("put");
     }

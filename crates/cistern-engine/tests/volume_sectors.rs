@@ -20,7 +20,7 @@ use cistern_engine::{
     store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
     volume::{Mode, OpenOptions, RangeKind, Volume, admin},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, is_own_below, noise, read};
 
 /// A store in memory that may be away, or give damaged bytes of segments.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Store for Moody {
         self.answer()?;
         let bytes = self.inner.get_range(key, range).await?;
         let left = |n: u64| n.checked_sub(1);
-        match key.starts_with("log/") && self.damaged_replies.fetch_update(SeqCst, SeqCst, left).is_ok() {
+        match is_own_below("log/", key) && self.damaged_replies.fetch_update(SeqCst, SeqCst, left).is_ok() {
             true => Ok(bytes.iter().map(|byte| byte ^ 1).collect()),
             false => Ok(bytes),
         }

@@ -6,7 +6,7 @@ use std::{
     fmt,
     ops::Range,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
@@ -18,16 +18,18 @@ use cistern_engine::{
     codec::KeySource,
     env::real::RealEnv,
     price::Tariff,
-    space::{Bound, SPACE_BOUND},
+    space::{Bound, Cleaning, SPACE_BOUND},
     store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
     volume::{Collect, LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, is_own_below, noise, own_name, read};
 
 /// A store in memory, where deletes may be forbidden.
 struct Lockable {
     inner: MemoryStore,
     is_locked: AtomicBool,
+    /// Names up to this one are locked for ever.
+    locked_before: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Lockable {
@@ -57,7 +59,9 @@ impl Store for Lockable {
         self.inner.list_dirs(prefix).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        match self.is_locked.load(SeqCst) {
+        let is_old = |last: &String| is_own_below("log/", key) && own_name(key) <= last.as_str();
+        let is_old = self.locked_before.lock().expect("sound").as_ref().is_some_and(is_old);
+        match self.is_locked.load(SeqCst) || is_old {
             true => Err(StoreError::Refused("objects are locked".into())),
             false => self.inner.delete(key).await,
         }
@@ -68,15 +72,19 @@ impl Store for Lockable {
 }
 
 async fn host(is_locked: bool) -> (Host, Arc<Lockable>) {
-    let store = Arc::new(Lockable { inner: MemoryStore::new(), is_locked: is_locked.into() });
+    let store = Arc::new(Lockable {
+        inner: MemoryStore::new(),
+        is_locked: is_locked.into(),
+        locked_before: Mutex::default(),
+    });
     let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
     (host, store)
 }
 
 /// Nothing stays for the sake of readers.
 async fn open(host: &Host, ratio: f64) -> Arc<Volume> {
-    let space_bound = Bound::Ratio(ratio);
-    let options = OpenOptions { grace: Duration::ZERO, space_bound, ..host.options() };
+    let cleaning = Bound::Ratio(ratio).into();
+    let options = OpenOptions { grace: Duration::ZERO, cleaning, ..host.options() };
     Volume::open(options).await.expect("opened")
 }
 
@@ -127,11 +135,33 @@ async fn a_store_that_refuses_deletes_stops_nothing_else() {
     close(volume).await;
 }
 
+/// Objects that are locked hold up no others, however many and however old they are; and what is wrong with them stays told.
+#[tokio::test(flavor = "multi_thread")]
+async fn locked_objects_hold_up_no_others() {
+    let (host, store) = host(true).await;
+    let volume = open(&host, SPACE_BOUND).await;
+    overwrite_until(&volume, |space| space.grace_objects > 330 && space.deletes_refused.is_some()).await;
+    *store.locked_before.lock().expect("sound") = host
+        .own()
+        .await
+        .list_after("log/", "", 300)
+        .await
+        .expect("listed")
+        .last()
+        .map(|last| last.key.clone());
+    store.is_locked.store(false, SeqCst);
+    overwrite_until(&volume, |space| space.counters.deleted_objects > 50).await;
+    let shown = space(&volume);
+    assert!(shown.deletes_refused.as_ref().is_some_and(|why| why.contains("locked")), "{shown:?}");
+    *store.locked_before.lock().expect("sound") = None;
+    close(volume).await;
+}
+
 /// What is live, garbage and in grace, and what was written, moved and deleted, add up to what the store holds and was
 /// given.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_said_of_space_adds_up() {
-    let (host, store) = host(true).await;
+    let (host, _) = host(true).await;
     let volume = open(&host, f64::INFINITY).await;
     assert_eq!(space(&volume).segments, None, "not known yet");
     for n in 0..8 {
@@ -143,6 +173,7 @@ async fn what_is_said_of_space_adds_up() {
     let shown = space(&volume);
     let known = shown.segments.expect("known");
     assert_eq!(known.segments, 16);
+    let store = host.own().await;
     let listed = store.list_after("log/", "", 1000).await.expect("listed");
     let written: u64 = listed.iter().map(|object| object.bytes).filter(|bytes| *bytes > MIB / 4).sum();
     assert_eq!((known.stored_bytes, shown.counters.written_bytes), (written, written));
@@ -177,7 +208,7 @@ async fn a_bound_that_is_set_is_kept_from_then_on() {
     assert!(space(&volume).segments.is_some_and(|known| known.garbage_bytes > 3 * MIB));
     assert_eq!(space(&volume).counters.vacated_segments, 0);
     volume
-        .set(LiveSettings { space_bound: Some(Bound::Ratio(1.1)), ..LiveSettings::default() })
+        .set(LiveSettings { cleaning: Some(Bound::Ratio(1.1).into()), ..LiveSettings::default() })
         .expect("set");
     while space(&volume).counters.vacated_segments < 4 {
         tokio::task::yield_now().await;
@@ -185,6 +216,40 @@ async fn a_bound_that_is_set_is_kept_from_then_on() {
     let shown = space(&volume);
     assert_eq!(shown.bound, Some(1.1));
     assert!(shown.counters.moved_data_bytes >= 2 * MIB && shown.write_amplification > Some(1.1), "{shown:?}");
+    reads_half_overwritten(&volume).await;
+    close(volume).await;
+}
+
+/// A rate that is spent lets nothing be cleaned until its time has come, however much garbage there is, but for what
+/// somebody asks for; without the rate it goes on at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_holds_the_cleaner_back() {
+    let (host, _) = host(false).await;
+    let volume = open(&host, f64::INFINITY).await;
+    let clean = |rate| {
+        let cleaning = Some(Cleaning { bound: Bound::Ratio(1.1), rate });
+        volume.set(LiveSettings { cleaning, ..LiveSettings::default() }).expect("set");
+    };
+    let vacated = || space(&volume).counters.vacated_segments;
+    let vacated_more_than = async |before| {
+        while vacated() <= before {
+            tokio::task::yield_now().await;
+        }
+    };
+    half_overwritten(&volume).await;
+    clean(Some(1));
+    vacated_more_than(0).await;
+    let spent = vacated();
+    half_overwritten(&volume).await;
+    collect(&volume, Collect::Retire).await;
+    collect(&volume, Collect::Retire).await;
+    assert_eq!(vacated(), spent, "the next byte is weeks away");
+    assert!(collect(&volume, Collect::Clean { ratio: 1.3 }).await > 0);
+    let asked = vacated();
+    half_overwritten(&volume).await;
+    collect(&volume, Collect::Retire).await;
+    clean(None);
+    vacated_more_than(asked).await;
     reads_half_overwritten(&volume).await;
     close(volume).await;
 }
@@ -277,8 +342,8 @@ async fn what_pays_is_cleaned_although_the_bound_holds() {
     let (host, _) = host(false).await;
     let tariff =
         Tariff { storage_per_gib_month: 100.0, put_per_1000: 1e-9, get_per_1000: 1e-9, ..Tariff::default() };
-    let space_bound = Bound::Ratio(4.0);
-    let options = OpenOptions { grace: Duration::ZERO, space_bound, tariff, ..host.options() };
+    let cleaning = Bound::Ratio(4.0).into();
+    let options = OpenOptions { grace: Duration::ZERO, cleaning, tariff, ..host.options() };
     let volume = Volume::open(options).await.expect("opened");
     for n in 0..8 {
         write(&volume, n * MIB, n, MIB).await;
@@ -287,7 +352,7 @@ async fn what_pays_is_cleaned_although_the_bound_holds() {
     // Whoever sets a bound need not wait for the next look.
     while space(&volume).counters.vacated_segments < 4 {
         volume
-            .set(LiveSettings { space_bound: Some(Bound::Ratio(4.0)), ..LiveSettings::default() })
+            .set(LiveSettings { cleaning: Some(Bound::Ratio(4.0).into()), ..LiveSettings::default() })
             .expect("set");
         tokio::task::yield_now().await;
     }

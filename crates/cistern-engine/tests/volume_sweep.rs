@@ -14,7 +14,7 @@ use cistern_engine::{
     },
     segment::{Claim, SegmentBuilder, Slot, encode_claim, read_head},
     space::Bound,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, SharedStore},
     units::{Chain, Epoch, JournalId, JournalPos, Mark, RunId, SealNonce, Seq},
     volume::{
         OpenOptions, Sum, Volume,
@@ -27,7 +27,8 @@ const PIECE: u64 = 64 << 10;
 
 struct World {
     host: Host,
-    store: Arc<MemoryStore>,
+    /// The volume's own objects.
+    store: SharedStore,
     /// What was put into the log, by seq, whether it is there still or not.
     log: BTreeMap<Seq, Bytes>,
     tag: u64,
@@ -37,7 +38,8 @@ impl World {
     /// A volume that was written, overwritten and closed, so that its log has emptied slots.
     async fn new() -> World {
         let store = Arc::new(MemoryStore::new());
-        let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+        let host = Host::with_volume(RealEnv::start(), store, 64 * MIB, KeySource::None).await;
+        let store = host.own().await;
         let mut world = World { host, store, log: BTreeMap::new(), tag: 0 };
         let volume = world.open().await;
         for n in 1..16 {
@@ -52,7 +54,7 @@ impl World {
     async fn open(&self) -> Arc<Volume> {
         let options = OpenOptions {
             grace: Duration::ZERO,
-            space_bound: Bound::Ratio(f64::INFINITY),
+            cleaning: Bound::Ratio(f64::INFINITY).into(),
             ..self.host.options()
         };
         Volume::open(options).await.expect("opened")

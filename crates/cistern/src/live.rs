@@ -47,6 +47,9 @@ pub struct Kept {
     /// Stored bytes per live byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space_bound: Option<SpaceBound>,
+    /// Bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_rate: Option<u64>,
     /// Since when write-back is paused, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_since_ms: Option<u64>,
@@ -62,12 +65,13 @@ pub enum Change {
     MaxDirtyBytes(Option<u64>),
     MaxDirtyAgeMs(Option<u64>),
     SpaceBound(Option<SpaceBound>),
+    GcRate(Option<u64>),
     Paused(bool),
 }
 
 /// The names that `set` knows.
-pub const NAMES: [&str; 6] =
-    ["mode", "upload-rate", "download-rate", "max-dirty-bytes", "max-dirty-age", "space-bound"];
+pub const NAMES: [&str; 7] =
+    ["mode", "upload-rate", "download-rate", "max-dirty-bytes", "max-dirty-age", "space-bound", "gc-rate"];
 /// The value that takes a setting back.
 const UNSET: &str = "default";
 
@@ -95,6 +99,10 @@ pub fn parse_change(text: &str) -> Result<Change, String> {
             Ok(Change::MaxDirtyAgeMs(span.map(|span| span.0.as_millis() as u64)))
         }
         "space-bound" => value.map(str::parse).transpose().map(Change::SpaceBound),
+        "gc-rate" => match size()? {
+            Some(0) => Err("a rate of 0 would never end; space-bound=none stops cleaning".into()),
+            rate => Ok(Change::GcRate(rate)),
+        },
         other => Err(format!("'{other}' cannot be set while serving; these can: {}", NAMES.join(", "))),
     }
 }
@@ -118,6 +126,7 @@ impl Kept {
                 Change::MaxDirtyBytes(bytes) => kept.max_dirty_bytes = bytes,
                 Change::MaxDirtyAgeMs(age) => kept.max_dirty_age_ms = age,
                 Change::SpaceBound(bound) => kept.space_bound = bound,
+                Change::GcRate(rate) => kept.gc_rate = rate,
                 Change::Paused(false) => kept.paused_since_ms = None,
                 Change::Paused(true) => kept.paused_since_ms = kept.paused_since_ms.or(Some(wall_ms)),
             }
@@ -139,6 +148,7 @@ impl Kept {
             size("max-dirty-bytes", self.max_dirty_bytes),
             self.max_dirty_age().map(|age| format!("max-dirty-age={}", Span(age))),
             self.space_bound.map(|bound| format!("space-bound={bound}")),
+            size("gc-rate", self.gc_rate),
         ]
         .into_iter()
         .flatten()
@@ -258,6 +268,7 @@ mod tests {
         assert_eq!(parse_change("mode=writethrough"), Ok(Change::Mode(Some(ModeSetting::Writethrough))));
         assert_eq!(parse_change("mode=default"), Ok(Change::Mode(None)));
         assert_eq!(parse_change("upload-rate=10M"), Ok(Change::UploadRate(Some(10 << 20))));
+        assert_eq!(parse_change("gc-rate=1M"), Ok(Change::GcRate(Some(1 << 20))));
         assert_eq!(parse_change("max-dirty-age=5s"), Ok(Change::MaxDirtyAgeMs(Some(5000))));
         for wrong in [
             "mode",
@@ -267,6 +278,7 @@ mod tests {
             "max-dirty-age=5",
             "space-bound=1",
             "space-bound=NaN",
+            "gc-rate=0",
         ] {
             assert!(parse_change(wrong).is_err(), "{wrong}");
         }

@@ -8,6 +8,7 @@ use std::{io::Read, path::Path, path::PathBuf, time::Duration};
 use cistern_engine::{
     price::{Bill, DAYS_PER_MONTH, How, Month, PriceTable, Priced, TABLE_BYTES_MAX, Tariff},
     store::{KindStats, StoreKind, StoreStats, StoreUrl, Variables},
+    volume::CollectPlan,
 };
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +110,17 @@ pub struct Cost {
     pub month: Option<f64>,
 }
 
+/// What collecting garbage comes to, by what is planned.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CollectionCost {
+    pub currency: String,
+    /// Requests and transfer.
+    pub once: f64,
+    /// A month of the segments that are stored now, and of those that are when it is done.
+    pub rent_now: f64,
+    pub rent_after: f64,
+}
+
 impl Prices {
     /// Reads the table that the settings name. Fails for one that is no table, and for a kind that it does not have.
     pub fn load(settings: &PriceSettings) -> Outcome<Prices> {
@@ -158,6 +170,27 @@ impl StorePrices {
             total: requests + transfer,
             rent_per_month: stored_bytes.map(|_| storage),
             month,
+        }
+    }
+}
+
+impl StorePrices {
+    /// What a planned collection costs, and what segments cost before and after it.
+    pub fn collection(&self, plan: &CollectPlan) -> CollectionCost {
+        let planned = Month {
+            stored_bytes: plan.stored_bytes,
+            puts: plan.puts,
+            gets: plan.gets,
+            uploaded_bytes: plan.put_bytes,
+            downloaded_bytes: plan.fetched_bytes,
+        };
+        let bill = self.tariff.bill(&planned);
+        let after = self.tariff.bill(&Month { stored_bytes: plan.after_bytes, ..Month::default() });
+        CollectionCost {
+            currency: CURRENCY.to_owned(),
+            once: bill.requests + bill.transfer,
+            rent_now: bill.storage,
+            rent_after: after.storage,
         }
     }
 }
@@ -239,6 +272,25 @@ mod tests {
         assert_eq!(cost.currency, "USD");
         let reader = prices("s3-standard-outside").cost(&store, None, DAY);
         assert_eq!((reader.rent_per_month, reader.month, reader.total), (None, None, cost.total));
+    }
+
+    /// A collection costs its requests and its transfer once, and what it frees no rent any more.
+    #[test]
+    fn what_a_collection_costs() {
+        let plan = CollectPlan {
+            stored_bytes: 200 * GIB,
+            after_bytes: 150 * GIB,
+            gets: 10_000,
+            fetched_bytes: 30 * GIB,
+            puts: 2000,
+            put_bytes: 30 * GIB,
+            ..CollectPlan::default()
+        };
+        let cost = prices("s3-standard-outside").collection(&plan);
+        assert_near(cost.once, 10.0 * 0.0004 + 2.0 * 0.005 + 30.0 * 0.09);
+        assert_near(cost.rent_now, 4.6);
+        assert_near(cost.rent_after, 3.45);
+        assert_near(prices("b2").collection(&plan).once, 10.0 * 0.0004);
     }
 
     /// What may be read freely is free, and a month at this rate is more than that.

@@ -278,6 +278,11 @@ impl Serialize for ByteSize {
     }
 }
 
+/// An amount of money: two decimals where that says something, more for what is below a unit.
+pub fn money(value: f64) -> String {
+    if value == 0.0 || value.abs() >= 1.0 { format!("{value:.2}") } else { format!("{value:.6}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

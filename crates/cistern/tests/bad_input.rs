@@ -97,12 +97,13 @@ fn complaint(home: &Home, object: &Path, damage: &[u8]) -> String {
 fn every_kind_of_damaged_object_is_named() {
     let home = Home::new();
     filled(&home);
-    let segments = objects(&home.path("tank/log"));
+    let segments = objects(&home.own("tank").join("log"));
     let largest = segments.iter().max_by_key(|path| fs::metadata(path).expect("there").len()).expect("some");
-    let checkpoint = objects(&home.path("tank/checkpoint")).pop().expect("there is one");
+    let checkpoint = objects(&home.own("tank").join("checkpoint")).pop().expect("there is one");
     let mut victims = vec![home.path("tank/volume.json"), checkpoint, largest.clone()];
     let before = victims.len();
-    victims.extend(objects(&home.path("tank/map")).into_iter().filter(|object| is_needed(&home, object)));
+    victims
+        .extend(objects(&home.own("tank").join("map")).into_iter().filter(|object| is_needed(&home, object)));
     assert!(
         victims.len() >= before + 2,
         "at least a run and the usage of segments are named by the checkpoint"
@@ -129,13 +130,13 @@ fn every_kind_of_damaged_object_is_named() {
 }
 
 /// An object of one volume is not taken for one of another, even where its name fits. In the log, and among the
-/// checkpoints, it is what a removed volume's writer put late: it is stepped over, and `check` tells of it.
+/// checkpoints, it is stepped over, and `check` tells of it.
 #[test]
 fn objects_of_two_volumes_do_not_mix() {
     let (home, other) = (Home::new(), Home::new());
     filled(&home);
     filled(&other);
-    let last = |home: &Home, kind: &str| objects(&home.path("tank").join(kind)).pop().expect("there is one");
+    let last = |home: &Home, kind: &str| objects(&home.own("tank").join(kind)).pop().expect("there is one");
     for kind in ["checkpoint", "log"] {
         let ours = last(&home, kind);
         let (sound, theirs) = (fs::read(&ours), fs::read(last(&other, kind)).expect("readable"));
@@ -147,7 +148,7 @@ fn objects_of_two_volumes_do_not_mix() {
         assert!(said.contains("no damage") && said.contains(&*name), "{kind}: {said}");
         fs::write(&ours, sound.expect("readable")).expect("writable");
     }
-    let maps = |home: &Home| objects(&home.path("tank/map"));
+    let maps = |home: &Home| objects(&home.own("tank").join("map"));
     let theirs = fs::read(&maps(&other)[0]).expect("readable");
     for object in maps(&home).iter().filter(|object| is_needed(&home, object)) {
         complaint(&home, object, &theirs);

@@ -195,7 +195,7 @@ fn damage_is_an_error_and_never_data() -> Result<()> {
     history.write(server.socket(), 300)?;
     server.stop()?;
     cistern.run(&["check", "--data", &url])?;
-    let segment = largest_file(&scratch.file("store/vol/log"))?;
+    let segment = largest_segment(&scratch.file("store/vol"))?;
     let mut bytes = std::fs::read(&segment)?;
     let middle = bytes.len() / 2;
     bytes[middle..middle + 64].iter_mut().for_each(|b| *b ^= 0x55);
@@ -210,12 +210,16 @@ fn damage_is_an_error_and_never_data() -> Result<()> {
     Ok(())
 }
 
-fn largest_file(dir: &Path) -> Result<PathBuf> {
+/// Of a volume in a directory store.
+fn largest_segment(place: &Path) -> Result<PathBuf> {
     let mut files: Vec<(u64, PathBuf)> = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        files.push((entry.metadata()?.len(), entry.path()));
+    for own in std::fs::read_dir(place)? {
+        let log = own?.path().join("log");
+        for entry in log.is_dir().then(|| std::fs::read_dir(&log)).transpose()?.into_iter().flatten() {
+            let entry = entry?;
+            files.push((entry.metadata()?.len(), entry.path()));
+        }
     }
     files.sort();
-    files.pop().map(|(_, path)| path).ok_or_else(|| anyhow::anyhow!("{} is empty", dir.display()))
+    files.pop().map(|(_, path)| path).ok_or_else(|| anyhow::anyhow!("{} has no log", place.display()))
 }

@@ -192,7 +192,7 @@ fn a_damaged_object_is_named() {
     home.ok(&["status", "--wait-clean"]);
     daemon.stop();
     std::fs::remove_dir_all(home.path("cache")).expect("removed");
-    let log = std::fs::read_dir(home.path("tank/log")).expect("a directory store").flatten();
+    let log = std::fs::read_dir(home.own("tank").join("log")).expect("a directory store").flatten();
     let segment = log.max_by_key(|entry| entry.metadata().expect("there").len()).expect("a segment");
     let sound = std::fs::read(segment.path()).expect("readable");
     let mut damaged = sound.clone();

@@ -4,36 +4,46 @@
 //! as newer by whoever applies what was moved. All blocks are read and verified before anything is offered: an offer
 //! that could not be sealed would stop the writer.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{self, try_join_all};
 
 use crate::{
     Error, Result,
     cleaner::{Parts, moved::Move},
     log::{SlotContent, keys, read_entry},
     segment::{Entry, MAPPINGS_MAX},
-    space::Victim,
+    space::{ROUND_BYTES, Victim},
     store::Listed,
     units::{BLOCK_BYTES, Extent, Mapping, Place, SEGMENT_DATA_BYTES_MAX, Seq},
 };
 
 /// Blocks in a full segment.
 pub const SEGMENT_BLOCKS: u64 = (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64;
-/// Blocks that one round moves, about: more are sorted better and fill segments better, and are in memory.
-pub const ROUND_BLOCKS: u64 = 2 * SEGMENT_BLOCKS;
-/// Blocks of a footer that are looked up together, if they follow each other.
-const LOOKUP_BLOCKS: u64 = 256;
+/// Blocks that one round moves, about.
+pub const ROUND_BLOCKS: u64 = ROUND_BYTES / BLOCK_BYTES as u64;
+
+/// Victims that are looked at together: their footers are in memory, and the closer their blocks lie the less is decoded
+/// for each.
+const VICTIMS_TOGETHER: usize = 16;
 
 /// A victim, looked at.
 struct Looked {
     victim: Victim,
-    /// What its footer maps.
+    /// What its footer maps with data.
     extents: Vec<Extent>,
-    /// What of it is live, and what it holds there.
-    live: Vec<(Mapping, Bytes)>,
-    live_blocks: u64,
+    /// What of it is live.
+    live: Vec<Mapping>,
+}
+
+impl Looked {
+    fn live_blocks(&self) -> u64 {
+        self.live.iter().map(|mapping| mapping.extent.len).sum()
+    }
 }
 
 /// What a round did.
@@ -48,36 +58,50 @@ pub struct Cleaned {
 /// Cleans victims until a round is full.
 pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Cleaned> {
     let base = parts.space.newest();
-    let (mut looked, mut unclean, mut blocks) = (Vec::new(), Vec::new(), 0);
-    for victim in victims {
-        match look(parts, victim).await {
-            Ok(victim) => {
-                blocks += victim.live_blocks;
-                looked.push(victim);
+    let (mut looked, mut unclean) = (Vec::new(), Vec::new());
+    let (mut read, mut blocks) = (Vec::new(), 0);
+    'full: for together in victims.chunks(VICTIMS_TOGETHER) {
+        for victim in look(parts, together, &mut unclean).await? {
+            if blocks >= ROUND_BLOCKS {
+                break 'full;
             }
-            Err(e) if e.is_damage() => {
-                tracing::warn!(seq = victim.seq.0, error = %e, "a segment can not be cleaned");
-                unclean.push(victim.seq);
+            match parts.blocks.read(&victim.live).await {
+                Ok(found) => {
+                    blocks += victim.live_blocks();
+                    read.extend(victim.live.iter().copied().zip(found));
+                    looked.push(victim);
+                }
+                Err(e) => refuse(&mut unclean, victim.victim.seq, e)?,
             }
-            Err(e) => return Err(e),
-        }
-        if blocks >= ROUND_BLOCKS {
-            break;
         }
     }
-    let read = looked.iter_mut().flat_map(|victim| std::mem::take(&mut victim.live)).collect();
     offer(parts, base, read).await?;
     let mut vacated = Vec::new();
-    for victim in looked {
-        match live(parts, victim.victim.seq, &victim.extents).await? {
-            still if still.is_empty() => vacated.push((victim.victim.seq, victim.live_blocks)),
-            _ => unclean.push(victim.victim.seq),
+    for together in looked.chunks(VICTIMS_TOGETHER) {
+        let still =
+            live(parts, together.iter().map(|victim| (victim.victim.seq, &victim.extents[..]))).await?;
+        for victim in together {
+            let seq = victim.victim.seq;
+            match still.contains_key(&seq) {
+                true => unclean.push(seq),
+                false => vacated.push((seq, victim.live_blocks())),
+            }
         }
     }
     let from = parts.space.newest();
     tracing::debug!(blocks, segments = vacated.len(), from = from.0, "cleaned");
     parts.space.vacate(&vacated, from);
     Ok(Cleaned { blocks, segments: vacated.len() as u64, unclean })
+}
+
+/// What is damaged is left alone; anything else ends the round.
+fn refuse(unclean: &mut Vec<Seq>, seq: Seq, e: Error) -> Result<()> {
+    if !e.is_damage() {
+        return Err(e);
+    }
+    tracing::warn!(seq = seq.0, error = %e, "a segment can not be cleaned");
+    unclean.push(seq);
+    Ok(())
 }
 
 /// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed.
@@ -109,13 +133,39 @@ fn cut(live: Vec<(Mapping, Bytes)>, each: u64) -> Vec<Vec<(Mapping, Bytes)>> {
     parts
 }
 
-/// What is live in a victim.
-async fn look(parts: &Parts, victim: Victim) -> Result<Looked> {
-    let extents = footer(parts, &victim).await?;
-    let live = live(parts, victim.seq, &extents).await?;
-    let blocks = parts.blocks.read(&live).await?;
-    let live_blocks = live.iter().map(|mapping| mapping.extent.len).sum();
-    Ok(Looked { victim, extents, live: live.into_iter().zip(blocks).collect(), live_blocks })
+/// Victims and what is live in them, but for those that are damaged.
+async fn look(parts: &Parts, victims: &[Victim], unclean: &mut Vec<Seq>) -> Result<Vec<Looked>> {
+    let footers = future::join_all(victims.iter().map(|victim| footer(parts, victim))).await;
+    let mut looked = Vec::with_capacity(victims.len());
+    for (victim, extents) in victims.iter().zip(footers) {
+        match extents {
+            Ok(extents) => looked.push(Looked { victim: *victim, extents, live: Vec::new() }),
+            Err(e) => refuse(unclean, victim.seq, e)?,
+        }
+    }
+    let of_all = looked.iter().map(|victim| (victim.victim.seq, &victim.extents[..]));
+    match live(parts, of_all).await {
+        Ok(mut live) => {
+            looked.iter_mut().for_each(|one| one.live = live.remove(&one.victim.seq).unwrap_or_default());
+            Ok(looked)
+        }
+        // Something in the map is: whoever needs it.
+        Err(e) if e.is_damage() => {
+            let mut sound = Vec::with_capacity(looked.len());
+            for mut one in looked {
+                let seq = one.victim.seq;
+                match live(parts, [(seq, &one.extents[..])]).await {
+                    Ok(mut live) => {
+                        one.live = live.remove(&seq).unwrap_or_default();
+                        sound.push(one);
+                    }
+                    Err(e) => refuse(unclean, seq, e)?,
+                }
+            }
+            Ok(sound)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// What a victim maps with data.
@@ -130,34 +180,52 @@ async fn footer(parts: &Parts, victim: &Victim) -> Result<Vec<Extent>> {
     Ok(data.map(|mapping| mapping.extent).collect())
 }
 
-/// What of some extents, ascending, resolves to a segment now.
-async fn live(parts: &Parts, seq: Seq, extents: &[Extent]) -> Result<Vec<Mapping>> {
-    let mut out = Vec::new();
-    for together in neighbours(extents) {
-        let extents = &extents[together];
-        let (first, last) = (extents[0], extents[extents.len() - 1]);
-        for found in parts.map.lookup(Extent::between(first.start, last.end())).await? {
-            if matches!(found.place, Place::Frame(frame) if frame.seq == seq) {
-                out.push(found);
-            }
+/// What of the extents of segments resolves to them now, by segment; nothing for those to which nothing does.
+async fn live<'a>(
+    parts: &Parts,
+    segments: impl IntoIterator<Item = (Seq, &'a [Extent])>,
+) -> Result<BTreeMap<Seq, Vec<Mapping>>> {
+    let (mut asked, mut all) = (BTreeSet::new(), Vec::new());
+    for (seq, extents) in segments {
+        asked.insert(seq);
+        all.extend_from_slice(extents);
+    }
+    let mut live: BTreeMap<Seq, Vec<Mapping>> = BTreeMap::new();
+    for found in parts.map.lookup_each(&joined(all)).await? {
+        // Nothing but what its footer maps resolves to a segment.
+        if let Place::Frame(frame) = found.place
+            && asked.contains(&frame.seq)
+        {
+            live.entry(frame.seq).or_default().push(found);
         }
     }
-    Ok(out)
+    Ok(live)
 }
 
-/// Extents that follow each other without a gap, up to `LOOKUP_BLOCKS`.
-fn neighbours(extents: &[Extent]) -> Vec<Range<usize>> {
-    let mut out: Vec<Range<usize>> = Vec::new();
-    for (n, extent) in extents.iter().enumerate() {
+/// The same blocks in extents that are ascending and apart.
+fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_unstable_by_key(|extent| extent.start);
+    let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
         match out.last_mut() {
-            Some(range)
-                if extents[n - 1].end() == extent.start
-                    && extent.end() - extents[range.start].start <= LOOKUP_BLOCKS =>
-            {
-                range.end = n + 1;
+            Some(last) if extent.start <= last.end() => {
+                *last = Extent::between(last.start, last.end().max(extent.end()));
             }
-            _ => out.push(n..n + 1),
+            _ => out.push(extent),
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Extents of several segments overlap and touch; what is asked of the map covers the same blocks, each once.
+    #[test]
+    fn extents_of_several_segments_are_joined() {
+        let extents = [(8, 2), (0, 4), (2, 1), (4, 2), (7, 1), (20, 1)].map(|(at, len)| Extent::new(at, len));
+        assert_eq!(joined(extents.to_vec()), [Extent::new(0, 6), Extent::new(7, 3), Extent::new(20, 1)]);
+        assert_eq!(joined(Vec::new()), []);
+    }
 }

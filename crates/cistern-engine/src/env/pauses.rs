@@ -27,9 +27,15 @@ impl Pauses {
         self.next = self.first;
     }
 
+    /// The pause after a failure.
+    pub fn after_failure(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (self.next * 2).min(self.longest);
+        pause
+    }
+
     /// Waits after a failure.
     pub async fn rest(&mut self, env: &Env) {
-        env.sleep(self.next).await;
-        self.next = (self.next * 2).min(self.longest);
+        env.sleep(self.after_failure()).await;
     }
 }

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Version of the checkpoint's format that is written and read.
-pub const FORMAT: u8 = 3;
+pub const FORMAT: u8 = 4;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -62,6 +62,8 @@ pub struct UsageRef {
     pub bytes: u64,
 }
 
+/// Marks of time that a checkpoint has at most.
+pub const TIMES_MAX: usize = 1000;
 /// Retired objects that a checkpoint names at most. What does not fit is retired later.
 pub const RETIRED_MAX: usize = 50_000;
 
@@ -111,6 +113,8 @@ pub struct Checkpoint {
     pub usage: Vec<UsageRef>,
     /// What this state and all later ones can do without, and may still be there.
     pub retired: Vec<Retired>,
+    /// Entries of the log, and when they were in it at the latest, in seconds since 1970. Ascending.
+    pub times: Vec<(Seq, u64)>,
     pub roots: Option<RunId>,
 }
 
@@ -191,6 +195,10 @@ impl Checkpoint {
         }
         if self.claim.seq > covered || self.epochs.last().is_some_and(|last| last.first > covered) {
             return Err("it tells of what it does not cover");
+        }
+        let ascend = |pair: &[(Seq, u64)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
+        if self.times.len() > TIMES_MAX || !self.times.windows(2).all(ascend) {
+            return Err("its times do not ascend, or are too many");
         }
         self.check_retired()
     }

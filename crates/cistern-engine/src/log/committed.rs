@@ -8,7 +8,11 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use futures_util::{StreamExt, TryStreamExt, future::join, stream};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    future::{join, join3},
+    stream,
+};
 
 use crate::{
     Error, Result,
@@ -22,7 +26,7 @@ use crate::{
         wrapping::read_wrapping,
     },
     segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
-    store::{Listed, Store, StoreError},
+    store::{Listed, SharedStore, Store, StoreError, Within},
     units::{Epoch, Mapping, Place, Seq, VolumeId},
 };
 
@@ -100,13 +104,45 @@ pub enum SlotContent {
 
 /// Reads and checks `volume.json` of a volume that is not in the trash.
 pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
-    let (identity, notes) = join(read_identity_anywhere(store), trash::numbers(store)).await;
+    let (identity, notes, dirs) =
+        join3(read_identity_anywhere(store), trash::numbers(store), store.list_dirs("")).await;
     let identity = identity?;
+    refuse_misplaced(&identity, &dirs?)?;
     let note = trash::note_among(store, Some(identity.volume), notes?).await?;
     match note.and_then(|note| note.refusal()) {
         Some(refusal) => Err(refusal),
         None => Ok(identity),
     }
+}
+
+/// An identity beside which there is no directory of its volume, but another one's, is not that of a new volume, which has a
+/// copy of the identity there: it got into the wrong place, and the other one is not to be taken for removed.
+fn refuse_misplaced(identity: &Identity, dirs: &[String]) -> Result<()> {
+    let own = keys::directory(identity.volume);
+    let other = dirs.iter().find(|dir| keys::is_directory(dir));
+    match other {
+        Some(other) if !dirs.contains(&own) => Err(Error::corrupt(
+            keys::VOLUME,
+            format!(
+                "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
+                 that one, which has a copy there",
+                identity.volume
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The volume at a place, unless it is in the trash, and the store of its own objects.
+pub async fn find_volume(place: &SharedStore) -> Result<(Identity, SharedStore)> {
+    let identity = read_identity(place.as_ref()).await?;
+    let own = own_store(place, identity.volume);
+    Ok((identity, own))
+}
+
+/// The store of a volume's objects: all but its identity and the notes about the trash.
+pub fn own_store(place: &SharedStore, volume: VolumeId) -> SharedStore {
+    Arc::new(Within::new(place.clone(), &keys::directory(volume)))
 }
 
 /// Reads and checks `volume.json`, even of a volume in the trash.
@@ -227,7 +263,6 @@ async fn try_committed(
     }
     walked?;
     committed.replaces_what_is_damaged()?;
-    committed.has_something_of_ours(keys)?;
     Ok(Some(committed))
 }
 
@@ -285,25 +320,6 @@ impl Committed {
             Some(missed) => Err(missed.fault.clone()),
             None => Ok(()),
         }
-    }
-
-    /// A log that begins with other volumes' objects and holds nothing of ours is no new volume: rather it is
-    /// the identity that got into the wrong place, and what lies there must not be written over.
-    fn has_something_of_ours(&self, keys: &VolumeKeys) -> Result<()> {
-        if self.checkpoint.is_some() || self.walk.epoch_max > Epoch(0) {
-            return Ok(());
-        }
-        let Some(foreign) = self.foreign.iter().find(|f| keys::parse_entry(&f.key).is_some()) else {
-            return Ok(());
-        };
-        Err(Error::corrupt(
-            keys::VOLUME,
-            format!(
-                "it is of volume {}, of which there is nothing, but {} is of volume {}: bring back the identity \
-                 of that one. If this is a new volume, remove it and create it again",
-                keys.volume, foreign.key, foreign.volume
-            ),
-        ))
     }
 }
 

@@ -296,6 +296,7 @@ impl Writing {
             levels: Vec::new(),
             usage: Vec::new(),
             retired: Vec::new(),
+            times: Vec::new(),
             roots: None,
         };
         checkpoint.encode(&self.world.env, None, volume).expect("encoded")

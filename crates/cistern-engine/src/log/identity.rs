@@ -15,7 +15,7 @@ use crate::{
 
 /// Version of the volume's format: of `volume.json` and of everything that has no version itself, such as
 /// frames.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// Bytes of the longest `volume.json` that is read; ours have below 1 KiB.
 pub const IDENTITY_BYTES_MAX: u64 = 64 << 10;
 

@@ -1,5 +1,8 @@
-//! The names of a volume's objects, relative to the volume. Numbers are 16 hexadecimal digits, so
-//! that names sort as the numbers do.
+//! The names of a volume's objects. Numbers are 16 hexadecimal digits, so that names sort as the numbers do.
+//!
+//! The identity and the notes about the trash lie at the volume's place. All others lie in a directory there with the
+//! volume's id for a name, and their names here are relative to that: seqs and numbers begin anew with every volume that is
+//! created at a place, and a request that comes late, be it a put or a delete, must not meet another volume's object.
 //!
 //! Reading a name back is strict: what this module would not write is not one of our objects.
 
@@ -8,10 +11,10 @@ use uuid::Uuid;
 use crate::{
     codec::hex,
     segment,
-    units::{Epoch, RunId, Seq},
+    units::{Epoch, RunId, Seq, VolumeId},
 };
 
-/// The identity of the volume.
+/// The identity of the volume; in its directory, a copy.
 pub const VOLUME: &str = "volume.json";
 /// Segments, claims and releases.
 pub const LOG_PREFIX: &str = "log/";
@@ -28,15 +31,30 @@ pub const TRASH_PREFIX: &str = "trash/";
 /// What a probe of the store writes; deleted at its end.
 pub const PROBE_PREFIX: &str = "probe/";
 
-/// Whether a volume would have an object of this name.
+/// The directory of a volume's objects.
+pub fn directory(volume: VolumeId) -> String {
+    volume.0.simple().to_string()
+}
+
+/// Whether a directory may be a volume's.
+pub fn is_directory(name: &str) -> bool {
+    hex::decode::<16>(name).is_some()
+}
+
+/// Whether a volume would have an object of this name at its place.
 pub fn is_of_a_volume(key: &str) -> bool {
+    let is_in_directory = || key.split_once('/').is_some_and(|(dir, own)| is_directory(dir) && is_own(own));
+    key == VOLUME || parse_trash(key).is_some() || is_in_directory()
+}
+
+/// Whether a volume would have an object of this name in its directory.
+fn is_own(key: &str) -> bool {
     key == VOLUME
         || parse_entry(key).is_some()
         || parse_run(key).is_some()
         || parse_checkpoint(key).is_some()
         || parse_hot(key).is_some()
         || parse_wrapping(key).is_some()
-        || parse_trash(key).is_some()
 }
 
 /// The `number`th note about the trash.
@@ -123,6 +141,29 @@ mod tests {
             ["checkpoint/1-2", "checkpoint/0000000000000001", "checkpoint/+000000000000001-0000000000000001"]
         {
             assert_eq!(parse_checkpoint(key), None, "{key}");
+        }
+    }
+
+    /// What lies at a volume's place and in its directory is a volume's, and nothing else is.
+    #[test]
+    fn places_and_directories() {
+        let dir = directory(VolumeId(Uuid::from_u128(7)));
+        for key in [
+            VOLUME.to_owned(),
+            trash(1),
+            format!("{dir}/{}", entry(Seq(1))),
+            format!("{dir}/{}", wrapping(1)),
+            format!("{dir}/{VOLUME}"),
+        ] {
+            assert!(is_of_a_volume(&key), "{key}");
+        }
+        for key in [
+            entry(Seq(1)),
+            format!("{dir}/{}", trash(1)),
+            format!("tank/{}", entry(Seq(1))),
+            format!("tank/{VOLUME}"),
+        ] {
+            assert!(!is_of_a_volume(&key), "{key}");
         }
     }
 

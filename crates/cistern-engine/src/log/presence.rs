@@ -38,6 +38,8 @@ const LOOK_AGE_MAX: Duration = Duration::from_secs(600);
 /// What a writer knows about the presence of its volume.
 pub(super) struct Presence {
     env: Env,
+    /// Where the volume lies, and its own objects there.
+    place: SharedStore,
     store: SharedStore,
     volume: VolumeId,
     epoch: Epoch,
@@ -75,11 +77,13 @@ pub(super) enum Before {
 
 impl Presence {
     pub(super) fn new(env: Env, stores: &Stores, tenure: &Tenure) -> Presence {
-        let (store, failures) = (stores.write_back.clone(), stores.failures.clone());
+        let (place, store) = (stores.whole.clone(), stores.write_back.clone());
+        let failures = stores.failures.clone();
         let Tenure { keys, epoch, next, seen, grace, .. } = tenure;
         let confirmed = tokio::sync::Mutex::new(Confirmed { at: *seen, doubts: failures.count() });
         Presence {
             env,
+            place,
             store,
             volume: keys.volume,
             epoch: *epoch,
@@ -146,7 +150,7 @@ impl Presence {
     }
 
     async fn is_the_same_volume(&self) -> Result<()> {
-        match self.store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
+        match self.place.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
             // A damaged one is no proof: the next opening complains.
             Ok(body) => match Identity::decode(&body) {
                 Ok(found) if found.volume != self.volume => {
@@ -205,7 +209,7 @@ impl Presence {
 
     /// Somebody may have put the volume into the trash all the same.
     async fn refuse_trash(&self) -> Result<()> {
-        match read_note(self.store.as_ref(), Some(self.volume)).await {
+        match read_note(self.place.as_ref(), Some(self.volume)).await {
             Ok(note) => match note.and_then(|note| note.refusal()) {
                 Some(refusal) => Err(Error::Gone(refusal.to_string())),
                 None => Ok(()),

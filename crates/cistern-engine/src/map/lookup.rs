@@ -70,14 +70,11 @@ impl Lookup {
     /// or to where `lookup_limited` ended it. Blocks never written are holes born at 0.
     pub async fn finish(self) -> Result<Vec<Mapping>> {
         let extent = self.extent;
-        let overlaps = |level: &&[_]| overlaps(level, extent);
-        let levels = self.levels.iter().map(Vec::as_slice).filter(overlaps);
-        let cursors: Vec<_> = levels.map(|level| Cursor::new(level, extent.end())).collect();
-        let mut walk = Walk { lookup: &self, next_piece: 0, cursors, first_read: true };
+        let mut walk = Walk::over(&self);
         let mut out: Vec<Mapping> = Vec::new();
         let mut at = extent.start;
         while at < extent.end() {
-            let m = walk.resolve(at).await?;
+            let m = walk.resolve(at, extent.end()).await?;
             debug_assert!(m.extent.start == at && !m.extent.is_empty() && m.extent.end() <= extent.end());
             at = m.extent.end();
             if out.last_mut().is_some_and(|last| try_join(last, &m)) {
@@ -89,6 +86,21 @@ impl Lookup {
             out.push(m);
         }
         Ok(out)
+    }
+
+    /// Resolves the parts of the view for which it was begun, each as [`finish`](Self::finish) would; mappings of two
+    /// parts are never joined.
+    pub(super) async fn finish_each(self, parts: &[Extent], out: &mut Vec<Mapping>) -> Result<()> {
+        let mut walk = Walk::over(&self);
+        for part in parts {
+            let mut at = part.start;
+            while at < part.end() {
+                let m = walk.resolve(at, part.end()).await?;
+                at = m.extent.end();
+                out.push(m);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -104,10 +116,17 @@ struct Walk<'a> {
     first_read: bool,
 }
 
-impl Walk<'_> {
-    /// The mapping of block `at`, from there as far as it reaches.
-    async fn resolve(&mut self, at: u64) -> Result<Mapping> {
-        let mut limit = self.lookup.extent.end();
+impl<'a> Walk<'a> {
+    fn over(lookup: &'a Lookup) -> Walk<'a> {
+        let extent = lookup.extent;
+        let levels = lookup.levels.iter().map(Vec::as_slice).filter(|level| overlaps(level, extent));
+        let cursors: Vec<_> = levels.map(|level| Cursor::new(level, extent.end())).collect();
+        Walk { lookup, next_piece: 0, cursors, first_read: true }
+    }
+
+    /// The mapping of block `at`, from there as far as it reaches, at most to `end`. Blocks asked for must not go back.
+    async fn resolve(&mut self, at: u64, end: u64) -> Result<Mapping> {
+        let mut limit = end;
         let mut found = self.in_memory(at, &mut limit);
         let mut level = 0;
         while found.is_none() && level < self.cursors.len() {

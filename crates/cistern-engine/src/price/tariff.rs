@@ -1,8 +1,10 @@
 //! One kind of store's prices, what follows for a GiB that is cleaned, and a month's bill.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use super::GIB;
+use super::{GIB, SECONDS_PER_DAY};
 use crate::units::SEGMENT_DATA_BYTES_MAX;
 
 /// Requests that move a GiB in whole segments.
@@ -47,6 +49,12 @@ impl Tariff {
     /// $ for a GiB that is read and written, all of it: c_r(1) + c_w.
     pub fn moving_per_gib(&self) -> f64 {
         self.read_per_gib(1.0) + self.write_per_gib()
+    }
+
+    /// What every object is billed for at least.
+    pub fn least_duration(&self) -> Duration {
+        // min_days is bounded where tables are read; a wild one ends at the longest time there is.
+        Duration::try_from_secs_f64(self.min_days * SECONDS_PER_DAY).unwrap_or(Duration::MAX)
     }
 
     /// Whether reading costs so much that what is still live is better left where it is.

@@ -4,13 +4,11 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use super::{DAYS_PER_MONTH, tariff::Tariff};
+use super::{DAYS_PER_MONTH, SECONDS_PER_DAY, tariff::Tariff};
 
 /// Through dear reading only segments are cleaned of which less than this share would be read: each byte paid for frees
 /// more than five.
 pub const LIVE_MAX_DEAR: f64 = 0.15;
-
-const SECONDS_PER_DAY: f64 = 86_400.0;
 
 /// A segment that may be cleaned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,9 +87,7 @@ impl Victim {
 
     /// How long it is billed yet even if it is deleted now.
     pub fn billed_for(&self, tariff: &Tariff) -> Duration {
-        // min_days is bounded where tables are read; a wild one ends at the longest time there is.
-        let least = Duration::try_from_secs_f64(tariff.min_days * SECONDS_PER_DAY).unwrap_or(Duration::MAX);
-        least.saturating_sub(self.age)
+        tariff.least_duration().saturating_sub(self.age)
     }
 
     /// What is to be done with it, by all rules.

@@ -5,7 +5,7 @@
 //! that is enough: `docs/design/space.md`.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Duration,
 };
 
@@ -95,11 +95,17 @@ impl Grace {
         }
     }
 
-    /// What may be deleted.
-    pub fn due(&self, now: Duration, grace: Duration, count_max: usize) -> Vec<Retired> {
+    /// What may be deleted, without some.
+    pub fn due(
+        &self,
+        now: Duration,
+        grace: Duration,
+        count_max: usize,
+        without: &BTreeSet<RetiredName>,
+    ) -> Vec<Retired> {
         let is_due =
             |object: &InGrace| object.is_over(now, grace).is_some_and(|since| self.covered > since.given);
-        let due = self.objects.iter().filter(|(_, object)| is_due(object));
+        let due = self.objects.iter().filter(|(name, object)| is_due(object) && !without.contains(name));
         due.take(count_max).map(|(&name, object)| Retired { name, bytes: object.bytes }).collect()
     }
 
@@ -138,7 +144,7 @@ mod tests {
     }
 
     fn due(grace: &Grace, seconds: u64) -> usize {
-        grace.due(at(seconds), GRACE, 100).len()
+        grace.due(at(seconds), GRACE, 100, &BTreeSet::new()).len()
     }
 
     /// Nothing is due before a second checkpoint covers an entry that was begun behind the first, however long it takes; and

@@ -52,7 +52,7 @@ mod tests {
     use crate::{
         log::usage::{Counts, SegmentUsage, UsageChange},
         price::Tariff,
-        space::{Bound, Policy, Segments, Space, Uncovered},
+        space::{Bound, Policy, Segments, Space, Start, Uncovered},
         units::RunId,
     };
 
@@ -68,14 +68,16 @@ mod tests {
         let uncovered = Uncovered { stored_bytes: 10, is_moved: false };
         let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
         let uncovered = BTreeMap::from([(Seq(8), uncovered)]);
-        Space::new(Seq(9), uncovered, vec![segment(2), run(2)], policy, Duration::ZERO)
+        let retired = vec![segment(2), run(2)];
+        let (newest, times, wall, rate) = (Seq(9), Vec::new(), Duration::ZERO, None);
+        Space::new(Start { newest, uncovered, retired, times, wall, policy, rate }, Duration::ZERO)
     }
 
     fn load(space: &Space, seq: u64) {
         let mut segments = Segments::default();
         let counts = Counts { stored_bytes: 10, written_blocks: 2, dead_blocks: 1, touched: Seq(1) };
         segments.apply(&SegmentUsage { seq: Seq(seq), change: UsageChange::Added(counts) });
-        space.load(segments);
+        space.load(segments, Duration::ZERO);
     }
 
     /// What is counted, behind the checkpoint, to be deleted or to be retired is known; and every segment, as long as the

@@ -23,6 +23,20 @@ pub enum Bound {
     Ratio(f64),
 }
 
+/// What the user wants of the cleaner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cleaning {
+    pub bound: Bound,
+    /// Bytes a second that it moves by itself at the most; `None` for as many as there is room for.
+    pub rate: Option<u64>,
+}
+
+impl From<Bound> for Cleaning {
+    fn from(bound: Bound) -> Cleaning {
+        Cleaning { bound, rate: None }
+    }
+}
+
 /// What was counted since the volume was opened, and what there is now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measured {

@@ -106,6 +106,13 @@ impl Segments {
         self.rows.iter().filter(|row| !row.is_gone()).map(|row| (Seq(row.seq), row.counts()))
     }
 
+    /// Sums over those behind one.
+    pub fn totals_behind(&self, seq: Seq) -> Totals {
+        let first = self.rows.partition_point(|row| row.seq <= seq.0);
+        let behind = self.rows[first..].iter().filter(|row| !row.is_gone());
+        behind.fold(Totals::default(), |sum, row| sum.with(row.counts()))
+    }
+
     /// Those of which nothing is live.
     pub fn dead(&self) -> impl Iterator<Item = Seq> + '_ {
         self.dead.iter().copied()

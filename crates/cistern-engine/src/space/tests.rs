@@ -1,18 +1,23 @@
 //! What the accounts say of a few segments: when there are victims, and what is retired.
 
-use super::*;
+use super::{room::RESERVE_PART, *};
 use crate::price::PriceTable;
+
+fn start(policy: Policy) -> Start {
+    let (uncovered, retired, times) = Default::default();
+    Start { newest: Seq(4), uncovered, retired, times, wall: Duration::ZERO, policy, rate: None }
+}
 
 /// 400 bytes in four segments of 100 blocks, so many of which are dead.
 fn space(dead: [u64; 4]) -> Space {
     let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
-    let space = Space::new(Seq(4), BTreeMap::new(), Vec::new(), policy, Duration::ZERO);
+    let space = Space::new(start(policy), Duration::ZERO);
     let mut segments = Segments::default();
     for (seq, dead_blocks) in (1..).zip(dead) {
         let counts = Counts { stored_bytes: 100, written_blocks: 100, dead_blocks, touched: Seq(4) };
         segments.apply(&SegmentUsage { seq: Seq(seq), change: UsageChange::Added(counts) });
     }
-    space.load(segments);
+    space.load(segments, Duration::ZERO);
     space
 }
 
@@ -22,18 +27,18 @@ fn victims(space: &Space, now: Duration) -> Vec<u64> {
 }
 
 fn is_cleaned(space: &Space, ratio: f64) -> bool {
-    space.set_bound(Bound::Ratio(ratio));
+    space.set_cleaning(Bound::Ratio(ratio).into());
     !victims(space, Duration::ZERO).is_empty()
 }
 
 /// Whether cleaning begins at a known ratio between two that are close.
 fn is_cleaned_above(space: &Space, ratio: f64) -> bool {
-    let bound = |known: f64| 1.0 + (known - 1.0) / KNOWN_PART;
+    let bound = |garbage: f64| 1.0 + (garbage - 1.0) / (1.0 - RESERVE_PART);
     is_cleaned(space, bound(ratio - 0.01)) && !is_cleaned(space, bound(ratio + 0.01))
 }
 
 /// Nothing is cleaned while the bound holds. What was moved behind the checkpoint is live there instead of in a vacated
-/// segment, what is probably dead is not counted as live, and of what was written since nothing is assumed: a
+/// segment, what is probably dead is not counted as live, and what was written since is taken for new: a
 /// volume that grows is not cleaned for it. But it may have killed as much, which a checkpoint would tell.
 #[test]
 fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
@@ -42,15 +47,15 @@ fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
     space.expect(26, Seq(4));
     assert!(is_cleaned_above(&space, 400.0 / 234.0));
     space.committed(Seq(5), Uncovered { stored_bytes: 50, is_moved: false }, 70);
-    assert!(is_cleaned_above(&space, 400.0 / 234.0));
+    assert!(is_cleaned_above(&space, 450.0 / 284.0));
     for (ratio, may) in [(449.0 / 234.0, true), (451.0 / 234.0, false)] {
-        space.set_bound(Bound::Ratio(ratio));
+        space.set_cleaning(Bound::Ratio(ratio).into());
         assert_eq!(space.may_exceed(), may);
     }
     space.expect(0, Seq(5));
     space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
     space.vacate(&[(Seq(4), 10)], Seq(6));
-    assert!(is_cleaned_above(&space, 310.0 / 260.0));
+    assert!(is_cleaned_above(&space, 360.0 / 310.0));
     let shown = space.shown();
     assert_eq!(shown.ratio, Some(310.0 / 260.0), "what is known is shown");
     let expected = SpaceCounters {
@@ -61,6 +66,24 @@ fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
         ..SpaceCounters::default()
     };
     assert_eq!(shown.counters, expected);
+}
+
+/// Where writes lately took the place of what was there, those behind the checkpoint are taken to do so too, and whoever waits
+/// for something to clean hears of it.
+#[test]
+fn what_is_overwritten_is_cleaned_before_a_checkpoint_tells() {
+    let space = space([0, 0, 20, 20]);
+    space.set_cleaning(Bound::Ratio(1.3).into());
+    assert!(victims(&space, Duration::ZERO).is_empty());
+    for (seq, stored_bytes) in [(5, 10), (6, 10)] {
+        space.checkpoint_stored(Seq(seq - 1), Duration::ZERO, Seq(seq));
+        space.committed(Seq(seq), Uncovered { stored_bytes, is_moved: false }, 10);
+    }
+    let changes = space.changes();
+    assert!(victims(&space, Duration::ZERO).is_empty());
+    space.committed(Seq(7), Uncovered { stored_bytes: 35, is_moved: false }, 35);
+    assert!(changes.has_changed().is_ok_and(|changed| changed));
+    assert_eq!(victims(&space, Duration::ZERO), [3, 4]);
 }
 
 /// What was moved covers its old place, which no merge has met: it is not taken for garbage, neither while the old segment
@@ -100,7 +123,7 @@ fn what_pays_is_cleaned_below_the_bound() {
     let (space, almost) = (space_of([0, 0, 50, 60]), space_of([0, 0, 0, 15]));
     assert_eq!(victims(&space, 60 * MINUTE), [0; 0], "not yet");
     assert_eq!(victims(&space, 1000 * MINUTE), [4, 3]);
-    space.set_bound(Bound::Ratio(f64::INFINITY));
+    space.set_cleaning(Bound::Ratio(f64::INFINITY).into());
     assert_eq!(victims(&space, 1000 * MINUTE), [0; 0], "nothing is to be cleaned");
     assert_eq!(victims(&almost, 1_000_000 * MINUTE), [0; 0], "385 of 400 bytes are live");
     let space = space_of([0, 0, 50, 60]);
@@ -108,7 +131,7 @@ fn what_pays_is_cleaned_below_the_bound() {
     let space = space_of([0, 0, 50, 50]);
     assert_eq!(victims(&space, 700 * MINUTE), [0; 0]);
     assert_eq!(victims(&space, 709 * MINUTE), [0; 0], "looked nine minutes ago");
-    space.set_bound(Bound::Ratio(2.1));
+    space.set_cleaning(Bound::Ratio(2.1).into());
     assert_eq!(victims(&space, 709 * MINUTE), [3, 4]);
     let space = space_of([0, 0, 50, 50]);
     assert_eq!([700, 709, 710].map(|at| victims(&space, at * MINUTE).len()), [0, 0, 2]);
@@ -144,4 +167,29 @@ fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
     space.deleted(&[gone, never]);
     let counters = space.shown().counters;
     assert_eq!((counters.deleted_objects, counters.deleted_bytes), (1, 100));
+}
+
+/// Where a store bills every object for so many days, garbage that is younger counts for nothing: the bound is held against what is
+/// older, that alone is cleaned, and what is younger is told. Who asks for a collection means all of it.
+#[test]
+fn garbage_that_is_billed_anyway_counts_for_nothing() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let wasabi = PriceTable::shipped().kind("wasabi").expect("shipped").tariff;
+    let space = space([0, 50, 0, 80]);
+    {
+        let mut state = space.state();
+        state.policy = Policy::new(Bound::Ratio(1.2), wasabi, Duration::ZERO);
+        state.times = Times::new(&[(Seq(2), 0), (Seq(3), 86_400)], Seq(4), 2 * DAY);
+    }
+    let at = |day: u32| {
+        space.checkpoint_stored(Seq(4 + u64::from(day)), day * DAY, Seq(1000));
+        let shown = space.shown();
+        let victims = victims(&space, day * DAY + LOOK_EVERY);
+        (shown.ratio.map(|ratio| (ratio * 100.0) as u64), shown.billed_garbage_bytes, victims)
+    };
+    assert_eq!(at(89), (None, 130, vec![]));
+    assert_eq!(space.victims_to(1.2, 89 * DAY, 1000, &BTreeSet::new()).len(), 2, "at any price");
+    assert_eq!(at(90), (Some(133), 80, vec![2]));
+    assert_eq!(at(91), (Some(120), 80, vec![2]), "the third is full");
+    assert_eq!(at(92), (Some(148), 0, vec![4, 2]));
 }

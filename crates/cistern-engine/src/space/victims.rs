@@ -1,9 +1,8 @@
 //! Which segments to clean: those whose garbage costs most for what moving their live data costs, in money.
 //!
 //! Pure. Score and rules are those of [`price::Victim`]. Among those that may be cleaned only the order of scores counts,
-//! so for it the entries of the log stand for time: they tell segments apart over restarts too. Whether one pays is
-//! reckoned in time that this process has seen go by, which is never too long. How old a segment is nobody knows, so
-//! minimum durations are not waited for: where there are any, nothing pays.
+//! so for it the entries of the log stand for time: they tell segments apart that one checkpoint made known. Whether one
+//! pays, and whether it is billed anyway, is reckoned in time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,6 +36,7 @@ pub struct Situation<'a> {
     /// The log is here.
     pub newest: Seq,
     pub times: &'a Times,
+    /// By the clock of `times`.
     pub now: Duration,
     pub vacated: &'a BTreeMap<Seq, Seq>,
     pub left_alone: &'a BTreeSet<Seq>,
@@ -90,7 +90,8 @@ impl Situation<'_> {
     fn priced(&self, victim: &Victim) -> Option<price::Victim> {
         let Victim { seq, counts } = victim;
         let sorted = sorted_by(counts, self.newest)?;
-        let mut priced = price::Victim { idle: self.times.since(counts.touched, self.now), ..sorted };
+        let since = |seq| self.times.since(seq, self.now);
+        let mut priced = price::Victim { idle: since(counts.touched), age: since(*seq), ..sorted };
         if priced.worth(&self.tariff) == Worth::Dear && (self.is_cached)(*seq, counts.stored_bytes) {
             priced.cached = 1.0;
         }
@@ -99,12 +100,12 @@ impl Situation<'_> {
             Worth::Wait => self.for_the_bound,
             Worth::Dear | Worth::Delete | Worth::Free { .. } => false,
         };
-        is_taken.then_some(price::Victim { idle: sorted.idle, ..priced })
+        is_taken.then_some(price::Victim { idle: sorted.idle, age: sorted.age, ..priced })
     }
 
     /// Where moving is free money does not tell when it is time, and only the bound does.
     fn pays(&self, priced: &price::Victim) -> bool {
-        self.tariff.min_days == 0.0 && priced.score(&self.tariff).is_finite()
+        priced.score(&self.tariff).is_finite()
     }
 }
 
@@ -139,7 +140,7 @@ mod tests {
             tariff,
             for_the_bound,
             newest: Seq(1000),
-            times: &Times::new(Seq(1000), Duration::ZERO),
+            times: &Times::new(&[], Seq(1000), Duration::ZERO),
             now: idle,
             vacated: &BTreeMap::from([(Seq(6), Seq(1000))]),
             left_alone: &BTreeSet::from([Seq(7)]),
@@ -154,14 +155,14 @@ mod tests {
     #[test]
     fn the_emptiest_and_quietest_first() {
         let rows = [(1, 50, 900), (2, 70, 900), (3, 50, 500), (4, 1, 1), (5, 100, 1), (6, 90, 1), (7, 90, 1)];
-        for tariff in [shipped("s3-standard"), shipped("own-disks"), shipped("wasabi"), Tariff::default()] {
+        for tariff in [shipped("s3-standard"), shipped("own-disks"), shipped("r2"), Tariff::default()] {
             assert_eq!(chosen(tariff, true, Duration::ZERO, &rows), [3, 2, 1]);
         }
         let situation = Situation {
             tariff: Tariff::default(),
             for_the_bound: true,
             newest: Seq(1000),
-            times: &Times::new(Seq(1000), Duration::ZERO),
+            times: &Times::new(&[], Seq(1000), Duration::ZERO),
             now: Duration::ZERO,
             vacated: &BTreeMap::new(),
             left_alone: &BTreeSet::new(),
@@ -201,15 +202,23 @@ mod tests {
         assert_eq!(chosen(shipped("s3-standard"), true, HOUR, &rows).len(), 4);
     }
 
-    /// Where an object is billed for a minimum of days nothing pays, since nobody knows how old it is; nor where moving
-    /// is free, since then it always would. The bound is kept there too.
+    /// Where an object is billed for a minimum of days it is left alone for so long, although the bound does not hold; then it
+    /// is cleaned for that, and where moving costs anything as soon as it pays.
+    #[test]
+    fn what_is_billed_anyway_is_left_alone() {
+        let rows = [(1, 90, 1), (2, 86, 1)];
+        for (kind, days) in [("s3-ia", 30), ("r2-ia", 30), ("wasabi", 90)] {
+            let after = |hours| HOUR * 24 * days + HOUR * hours - Duration::from_secs(1);
+            assert_eq!(chosen(shipped(kind), true, after(0), &rows), [0; 0], "{kind}");
+            assert_eq!(chosen(shipped(kind), true, after(1), &rows), [1, 2], "{kind}");
+            let paying = if kind == "wasabi" { 0 } else { 2 };
+            assert_eq!(chosen(shipped(kind), false, HOUR * 24 * 365, &rows).len(), paying, "{kind}");
+        }
+    }
+
+    /// Where moving is free money tells nothing, since it always would pay: only the bound counts.
     #[test]
     fn where_money_does_not_tell_only_the_bound_counts() {
-        let rows = [(1, 90, 1), (2, 86, 1)];
-        for kind in ["s3-ia", "r2-ia", "wasabi"] {
-            assert_eq!(chosen(shipped(kind), false, HOUR * 24 * 365, &rows), [0; 0], "{kind}");
-            assert_eq!(chosen(shipped(kind), true, HOUR, &rows), [1, 2], "{kind}");
-        }
         // What is in the cache costs nothing to move where requests are free.
         assert_eq!(chosen(shipped("b2"), false, HOUR * 24 * 365, &[(8, 50, 1)]), [0; 0]);
     }

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 pub use stats::{DirectionStats, PlaceStats, SchedulerStats};
 use tokio::sync::oneshot;
 
-use super::{Failures, Retry, SharedStore, StoreError, StoreResult, StoreUrl};
+use super::{Failures, Retry, SharedStore, StoreError, StoreResult, StoreUrl, Within};
 use crate::env::Env;
 
 /// How long a request waits for a store that is away before it is told so. Whoever tries again
@@ -63,6 +63,8 @@ pub struct Stores {
     pub write_back: SharedStore,
     pub ahead: SharedStore,
     pub background: SharedStore,
+    /// What these are within, for what makes data safe: the identity of a volume lies beside its objects.
+    pub whole: SharedStore,
     /// Of all requests through any of them, where they are tried again.
     pub failures: Failures,
 }
@@ -71,7 +73,21 @@ impl Stores {
     /// All requests alike: for commands and tests, where nothing competes.
     pub fn same(store: SharedStore) -> Stores {
         let of = || store.clone();
-        Stores { read: of(), write_back: of(), ahead: of(), background: of(), failures: Failures::default() }
+        let failures = Failures::default();
+        Stores { read: of(), write_back: of(), ahead: of(), background: of(), whole: of(), failures }
+    }
+
+    /// A directory of the whole store.
+    pub fn within(&self, dir: &str) -> Stores {
+        let within = |store: &SharedStore| -> SharedStore { Arc::new(Within::new(store.clone(), dir)) };
+        Stores {
+            read: within(&self.read),
+            write_back: within(&self.write_back),
+            ahead: within(&self.ahead),
+            background: within(&self.background),
+            whole: self.whole.clone(),
+            failures: self.failures.clone(),
+        }
     }
 }
 
@@ -165,9 +181,11 @@ impl Scheduler {
             };
             Arc::new(retry.counting(&failures))
         };
+        let write_back = of(Priority::WriteBack);
         Stores {
             read: of(Priority::Read),
-            write_back: of(Priority::WriteBack),
+            whole: write_back.clone(),
+            write_back,
             ahead: of(Priority::Ahead),
             background: of(Priority::Background),
             failures: failures.clone(),

@@ -261,6 +261,7 @@ impl Maintainer {
             levels: state.levels,
             usage: last.accounts.named().to_vec(),
             retired: self.space.retired(point.covered),
+            times: self.space.times(),
             roots: None,
         };
         let keys = self.log.keys();

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::{
         price::Tariff,
-        space::{Bound, Policy},
+        space::{Bound, Policy, Start},
     };
 
     fn point(seq: u64) -> Point {
@@ -262,7 +262,10 @@ mod tests {
     async fn commits_wait_for_memory_only() {
         let progress = Progress::new(point(0), BTreeMap::new());
         let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
-        let space = Space::new(Seq(0), BTreeMap::new(), Vec::new(), policy, Duration::ZERO);
+        let (uncovered, retired, times) = Default::default();
+        let (newest, wall, rate) = (Seq(0), Duration::ZERO, None);
+        let start = Start { newest, uncovered, retired, times, wall, policy, rate };
+        let space = Space::new(start, Duration::ZERO);
         let (points, _nobody_takes_them) = Points::new(progress.clone(), Arc::new(space));
         let in_tables = Cell::new(0);
         for seq in 1..=1000 {

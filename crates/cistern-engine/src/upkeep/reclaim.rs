@@ -5,7 +5,7 @@
 //! done for what is worth it only, so a volume at rest comes to rest: an entry and a checkpoint leave some small objects to
 //! retire themselves.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -38,13 +38,20 @@ impl Maintainer {
     pub async fn delete_retired(&self) {
         let mut changes = self.space.changes();
         let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
+        // What the store did not delete, and when it is tried again. It holds up nothing else.
+        let (mut stayed, mut again) = (BTreeSet::new(), Duration::ZERO);
         loop {
             self.unpaused().await;
             changes.borrow_and_update();
             let now = self.env.now();
-            let due = self.space.due(now, self.grace, BATCH);
+            if now >= again {
+                stayed.clear();
+            }
+            let due = self.space.due(now, self.grace, BATCH, &stayed);
             if due.is_empty() {
-                let until = self.space.next_due(self.grace).filter(|at| *at > now);
+                let again = (!stayed.is_empty()).then_some(again);
+                let until = [self.space.next_due(self.grace).filter(|at| *at > now), again];
+                let until = until.into_iter().flatten().min();
                 let time = async {
                     match until {
                         Some(at) => self.env.sleep(at - now).await,
@@ -58,19 +65,30 @@ impl Maintainer {
                 }
                 continue;
             }
-            // Names of the log are used again by a volume that is created where this one was removed.
+            // A copy of this writer that somebody went on with deletes nothing.
             if let Err(e) = self.log.look().await {
                 tracing::debug!(error = %e, "nothing is deleted any more");
                 return std::future::pending().await;
             }
-            let (deleted, fault) = gc::delete_retired(self.stores.background.as_ref(), &due).await;
-            tracing::debug!(objects = deleted.len(), "deleted");
-            self.space.deleted(&deleted);
-            match fault {
-                None => pauses.reset(),
-                Some(e) => {
+            let done = gc::delete_retired(self.stores.background.as_ref(), &due).await;
+            tracing::debug!(objects = done.deleted.len(), "deleted");
+            self.space.deleted(&done.deleted);
+            match done.fault {
+                None if stayed.is_empty() => {
+                    pauses.reset();
+                    self.space.delete_failed(None);
+                }
+                None => {}
+                Some(e @ Error::Unreachable(_)) => {
                     self.say_refused(&e, pauses.is_first());
                     pauses.rest(&self.env).await;
+                }
+                Some(e) => {
+                    if stayed.is_empty() {
+                        self.say_refused(&e, pauses.is_first());
+                        again = self.env.now() + pauses.after_failure();
+                    }
+                    stayed.extend(done.stayed);
                 }
             }
         }
@@ -78,7 +96,7 @@ impl Maintainer {
 
     /// Something that is not needed any more could not be deleted: that stops nothing.
     pub(super) fn say_refused(&self, e: &Error, is_first: bool) {
-        self.space.delete_failed(e.to_string());
+        self.space.delete_failed(Some(e.to_string()));
         if is_first {
             tracing::warn!(error = %e, "the store does not delete what is not needed any more; it is tried again");
         }

@@ -83,7 +83,7 @@ impl Accounts {
             }
         }
         self.unstored.iter().for_each(|(&seq, &change)| segments.apply(&SegmentUsage { seq, change }));
-        self.space.load(segments);
+        self.space.load(segments, self.env.now());
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::{
     log::{
         Committed, SlotContent, VolumeKeys, Walk,
         checkpoint::RetiredName,
-        keys, read_committed, read_entry, read_identity,
+        find_volume, keys, own_store, read_committed, read_entry,
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
     space::{Segments, Totals},
@@ -45,9 +45,11 @@ pub struct SpaceReport {
     pub all: Sum,
     /// Segments that the state counts, wholly or in part live.
     pub segments: Sum,
+    /// Those of which nothing is live. They are retired with a checkpoint, as soon as that is known to the accounts.
+    pub dead: Sum,
     /// The bytes of them that belong to live blocks, as if all blocks of a segment were stored in equally many.
     pub live_bytes: u64,
-    /// Bytes of them that the accounts do not know to be garbage yet.
+    /// Garbage of them, and of the dead, that the accounts do not know to be garbage yet.
     pub unlearned_bytes: u64,
     /// Runs of the map, and usage objects.
     pub map: Sum,
@@ -55,10 +57,16 @@ pub struct SpaceReport {
     pub grace: Sum,
     /// Claims, releases and void entries of the log, and what does not verify there: they stay.
     pub fences: Sum,
-    /// Checkpoints, hot sets, the identity, the wrapped key.
+    /// Checkpoints, hot sets, the identity, the wrapped key, notes about the trash, what other volumes left.
     pub other: Sum,
     /// Nobody knows them: left by crashes and by writers that were fenced, until a sweep finds them.
     pub orphans: Sum,
+}
+
+impl SpaceReport {
+    fn counted(&mut self, is_live: bool) -> &mut Sum {
+        if is_live { &mut self.segments } else { &mut self.dead }
+    }
 }
 
 /// What the committed state says of space, before it is compared with a walk over the map.
@@ -77,6 +85,8 @@ pub struct Accounting {
 
 /// The committed state of a volume that is not open here, with its accounts and what is wrong with them.
 pub struct Accounted {
+    /// The volume's own objects.
+    pub store: SharedStore,
     pub keys: VolumeKeys,
     pub committed: Committed,
     pub accounting: Accounting,
@@ -85,11 +95,11 @@ pub struct Accounted {
 
 /// Reads the newest committed state and all its accounts.
 pub async fn read_accounts(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Accounted> {
-    let identity = read_identity(store.as_ref()).await?;
+    let (identity, store) = find_volume(store).await?;
     let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
     let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
-    let (accounting, faults) = Accounting::read(store, &keys, &committed).await?;
-    Ok(Accounted { keys, committed, accounting, faults })
+    let (accounting, faults) = Accounting::read(&store, &keys, &committed).await?;
+    Ok(Accounted { store, keys, committed, accounting, faults })
 }
 
 impl Accounting {
@@ -160,17 +170,25 @@ impl Accounting {
         out
     }
 
-    /// Sorts everything that is in the store.
-    pub async fn sort(&self, store: &SharedStore, keys: &VolumeKeys) -> Result<SpaceReport> {
+    /// Sorts everything that is at a volume's place.
+    pub async fn sort(&self, place: &SharedStore, keys: &VolumeKeys) -> Result<SpaceReport> {
+        let store = own_store(place, keys.volume);
+        let dir = format!("{}/", keys::directory(keys.volume));
         let mut report = SpaceReport::default();
         let mut after = String::new();
         loop {
-            let page = store.list_after("", &after, LIST_MAX).await?;
+            let page = place.list_after("", &after, LIST_MAX).await?;
             let Some(last) = page.last() else { return Ok(report) };
             after = last.key.clone();
-            for listed in page {
-                report.all.add(listed.bytes);
-                self.sort_one(store, keys, &listed, &mut report).await?;
+            for Listed { key, bytes } in page {
+                report.all.add(bytes);
+                match key.strip_prefix(&dir) {
+                    Some(own) => {
+                        let listed = Listed { key: own.to_owned(), bytes };
+                        self.sort_one(&store, keys, &listed, &mut report).await?;
+                    }
+                    None => report.other.add(bytes),
+                }
             }
         }
     }
@@ -209,10 +227,10 @@ impl Accounting {
         if self.retired.contains(&RetiredName::Segment(seq)) {
             report.grace.add(listed.bytes);
         } else if let Some(blocks) = self.behind.get(&seq) {
-            report.segments.add(listed.bytes);
+            report.counted(live > 0).add(listed.bytes);
             report.live_bytes += share(live, *blocks);
         } else if let Some(counts) = self.counts.get(seq) {
-            report.segments.add(listed.bytes);
+            report.counted(live > 0).add(listed.bytes);
             let live_bytes = share(live, counts.written_blocks);
             report.live_bytes += live_bytes;
             report.unlearned_bytes += counts.live_bytes().saturating_sub(live_bytes);

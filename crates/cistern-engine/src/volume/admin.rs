@@ -13,9 +13,9 @@ use crate::{
     gc,
     journal::{self, Group, PlacedRecord, Record},
     log::{
-        Committed, VolumeKeys,
+        Committed, VolumeKeys, find_volume,
         identity::{FORMAT, Identity},
-        keys, read_committed, read_identity,
+        keys, own_store, read_committed, read_identity,
         wrapping::{read_wrapping, replace_wrapping},
     },
     store::SharedStore,
@@ -67,7 +67,7 @@ pub struct StoredSpace {
 
 /// Looks at a volume without changing anything. Without a key, what is sealed stays `None`.
 pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<VolumeInfo> {
-    let identity = read_identity(store.as_ref()).await?;
+    let (identity, store) = find_volume(store).await?;
     let state = if identity.encrypted && matches!(key, KeySource::None) {
         None
     } else {
@@ -126,7 +126,7 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 /// # Errors
 /// `Invalid` when another change was faster: its secret holds. After `Unreachable` either secret may hold.
 pub async fn change_key(env: &Env, store: &SharedStore, old: &KeySource, new: &KeySource) -> Result<()> {
-    let identity = read_identity(store.as_ref()).await?;
+    let (identity, store) = find_volume(store).await?;
     if !identity.encrypted {
         return Err(Error::Key("the volume is not encrypted: there is no key to change".into()));
     }
@@ -180,6 +180,7 @@ pub(super) async fn refuse_if_held(
     identity: &Identity,
     key: &KeySource,
 ) -> Result<()> {
+    let store = own_store(store, identity.volume);
     let keys = VolumeKeys::unlock(env, store.as_ref(), identity, key).await?;
     let walk = read_committed(store.as_ref(), &keys, identity.size_bytes).await?.walk;
     match walk.claim {

@@ -11,7 +11,7 @@ use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
-    log::{Committed, VolumeKeys, checkpoint_names, keys, read_committed, read_identity},
+    log::{Committed, VolumeKeys, checkpoint_names, find_volume, keys, read_committed},
     store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, Seq},
     volume::{
@@ -68,9 +68,9 @@ pub async fn check(
     what: Checked,
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
-    let identity = read_identity(store.as_ref()).await?;
-    let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-    let from = Source { env, store, keys: &keys, size_at_creation: identity.size_bytes };
+    let (identity, own) = find_volume(store).await?;
+    let keys = VolumeKeys::unlock(env, own.as_ref(), &identity, key).await?;
+    let from = Source { env, place: store, store: &own, keys: &keys, size_at_creation: identity.size_bytes };
     let mut state = State::read(&from).await?;
     let mut report = state.check_map(&from, what, progress).await?;
     for _ in 0..STATES_MAX {
@@ -89,6 +89,8 @@ pub async fn check(
 /// The volume that is checked.
 struct Source<'a> {
     env: &'a Env,
+    place: &'a SharedStore,
+    /// Its own objects there.
     store: &'a SharedStore,
     keys: &'a VolumeKeys,
     size_at_creation: u64,
@@ -104,7 +106,7 @@ struct State {
 
 impl State {
     async fn read(from: &Source<'_>) -> Result<State> {
-        let Source { env, store, keys, size_at_creation } = *from;
+        let Source { env, store, keys, size_at_creation, .. } = *from;
         let committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         let stores = Stores::same(store.clone());
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
@@ -152,7 +154,7 @@ impl State {
         }
         accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
         if what.space {
-            report.space = Some(accounting.sort(from.store, from.keys).await?);
+            report.space = Some(accounting.sort(from.place, from.keys).await?);
         }
         progress(blocks, blocks);
         Ok(report)

@@ -13,7 +13,7 @@ use crate::{
     env::Env,
     log::{AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots},
     segment::Content,
-    space::{Policy, Space, Uncovered},
+    space::{self, Policy, Space, Uncovered},
     units::Seq,
     upkeep::{self, Points, Rested, SegmentCounts, Upkeep},
     volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
@@ -87,8 +87,11 @@ impl Flows {
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
         let uncovered = applied.iter().map(uncovered).collect();
-        let policy = Policy::new(o.space_bound, o.tariff, now);
-        let space = Arc::new(Space::new(newest, uncovered, retired, policy, now));
+        let policy = Policy::new(o.cleaning.bound, o.tariff, now);
+        let times = checkpoint.as_ref().map_or_else(Vec::new, |c| c.times.clone());
+        let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
+        let start = space::Start { newest, uncovered, retired, times, wall, policy, rate };
+        let space = Arc::new(Space::new(start, now));
         let (upkeep, points) = upkeep::prepare(upkeep::Parts {
             env: o.env.clone(),
             stores: o.stores.clone(),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    space::Bound,
+    space::Cleaning,
     units::BLOCK_BYTES,
     volume::{Mode, Volume, pacing::ThrottleStatus, write::Writer},
     writeback::pi,
@@ -27,8 +27,8 @@ pub struct LiveSettings {
     /// Holds write-back: nothing is uploaded but what is on its way, whatever its age. Not
     /// possible in `Mode::Writethrough`, where every FLUSH would wait.
     pub paused: Option<bool>,
-    /// How much may be stored for what is live.
-    pub space_bound: Option<Bound>,
+    /// How much may be stored for what is live, and how fast that is seen to.
+    pub cleaning: Option<Cleaning>,
 }
 
 /// How write-back and the throttle of writes are controlled at one moment. Rates are of journal bytes.
@@ -84,8 +84,8 @@ impl Volume {
             writer.control.pause(paused);
         }
         writer.core.pacer.set_room(writer.control.tuning().room_bytes);
-        if let Some(bound) = change.space_bound {
-            writer.space.set_bound(bound);
+        if let Some(cleaning) = change.cleaning {
+            writer.space.set_cleaning(cleaning);
         }
         if let Some(mode) = change.mode {
             writer.core.admit_written(mode != Mode::Writearound);

@@ -21,7 +21,7 @@ use crate::{
     log::{
         ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
-        keys, look, read_committed, read_identity,
+        keys, look, own_store, read_committed, read_identity,
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
@@ -65,10 +65,13 @@ pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> R
         compression: options.compression,
         encrypted: !matches!(options.key, KeySource::None),
     };
+    let own = own_store(store, identity.volume);
+    // A copy: a volume that has nothing else yet is told from an identity that got into the wrong place.
+    own.put_if_absent(keys::VOLUME, identity.encode()).await?;
     if identity.encrypted {
         // Before the identity: a volume never lacks its key.
         let key = MasterKey::generate(env).wrap(env, &options.key)?;
-        put_wrapping(store.as_ref(), &Wrapping { volume: identity.volume, number: 1, key }).await?;
+        put_wrapping(own.as_ref(), &Wrapping { volume: identity.volume, number: 1, key }).await?;
     }
     // One put makes the volume; a race is decided by the store.
     match store.put_if_absent(keys::VOLUME, identity.encode()).await? {
@@ -103,6 +106,7 @@ async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
 
 pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
+    let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
     let cache = o.cache.clone();
@@ -150,6 +154,7 @@ fn keep_hot_set(
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
     let identity = read_identity(o.stores.read.as_ref()).await?;
+    let o = OpenOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
     let Claimed { writer: log, slots, committed } = claimed;

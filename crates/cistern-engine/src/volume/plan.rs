@@ -58,7 +58,7 @@ pub async fn plan_collection(
     what: Collect,
     progress: Progress<'_>,
 ) -> Result<CollectPlan> {
-    let Accounted { keys, committed, accounting, faults } = read_accounts(env, store, key).await?;
+    let Accounted { store, keys, committed, accounting, faults } = read_accounts(env, store, key).await?;
     if let Some(fault) = faults.into_iter().next() {
         return Err(Error::corrupt("map/", fault));
     }
@@ -68,7 +68,7 @@ pub async fn plan_collection(
     };
     let mut out = CollectPlan::of(&plan(accounting.segments(), committed.walk.seq, ratio));
     if let Collect::Defragment { offset, len } = what {
-        let stores = Stores::same(store.clone());
+        let stores = Stores::same(store);
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: MEMORY_BYTES };
         out.add_defragmentation(parts, &keys, &committed, (offset, len), progress).await?;
     }

@@ -16,6 +16,10 @@ pub struct SpaceStatus {
     pub uncovered_bytes: u64,
     /// Bytes of vacated segments, which wait for a checkpoint.
     pub vacated_bytes: u64,
+    /// Bytes of garbage that the store bills whatever is done, because it is younger than its minimum duration: it does not
+    /// count for the ratio.
+    #[serde(default)]
+    pub billed_garbage_bytes: u64,
     /// Retired, and not deleted yet.
     pub grace_objects: u64,
     pub grace_bytes: u64,
@@ -68,6 +72,7 @@ pub(super) fn space_status(writer: &Writer) -> SpaceStatus {
         overwrites_per_month,
         uncovered_bytes,
         vacated_bytes,
+        billed_garbage_bytes,
         grace_objects,
         grace_bytes,
         refused,
@@ -78,6 +83,7 @@ pub(super) fn space_status(writer: &Writer) -> SpaceStatus {
         segments: segments.map(SegmentsStatus::from),
         uncovered_bytes,
         vacated_bytes,
+        billed_garbage_bytes,
         grace_objects,
         grace_bytes,
         deletes_refused: refused,

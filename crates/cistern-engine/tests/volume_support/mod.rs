@@ -10,7 +10,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
-    log::GRACE,
+    log::{GRACE, own_store, read_identity_anywhere},
     price::Tariff,
     space::{Bound, SPACE_BOUND},
     store::{SharedStore, Stores},
@@ -33,6 +33,12 @@ impl Host {
         let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: key.clone() };
         Volume::create(&env, &store, options).await.expect("created");
         Host { env, store, key, directory: tempdir() }
+    }
+
+    /// The volume's own objects.
+    pub async fn own(&self) -> SharedStore {
+        let identity = read_identity_anywhere(self.store.as_ref()).await.expect("an identity");
+        own_store(&self.store, identity.volume)
     }
 
     /// Another host with an empty disk takes this one's place; gives the disk that was.
@@ -76,7 +82,7 @@ impl Host {
             host: "here".into(),
             take_over: false,
             grace: GRACE,
-            space_bound: Bound::Ratio(SPACE_BOUND),
+            cleaning: Bound::Ratio(SPACE_BOUND).into(),
             tariff: Tariff::default(),
         }
     }
@@ -129,4 +135,14 @@ pub fn noise(tag: u64, len: usize) -> Bytes {
 pub async fn close(volume: Arc<Volume>) {
     let report = volume.close(Duration::from_secs(60)).await;
     assert!(report.clean, "{report:?}");
+}
+
+/// What a volume calls an object that has this key at its place.
+pub fn own_name(key: &str) -> &str {
+    key.split_once('/').map_or(key, |(_, own)| own)
+}
+
+/// Whether a key of a volume's place is below a prefix of the names of its own objects, or is that name.
+pub fn is_own_below(prefix: &str, key: &str) -> bool {
+    key == prefix || own_name(key).starts_with(prefix)
 }

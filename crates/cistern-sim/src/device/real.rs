@@ -91,7 +91,7 @@ impl Engine for RealEngine {
             host: site.host.clone(),
             take_over,
             grace: settings.grace,
-            space_bound: Bound::Ratio(settings.space_bound),
+            cleaning: Bound::Ratio(settings.space_bound).into(),
             tariff: TARIFF,
         };
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))

@@ -136,10 +136,10 @@ impl Objects {
         self.map.keys().cloned().collect()
     }
 
-    /// Damages an object at rest: a flipped bit, a lost tail, or another object's content. Says what
+    /// Damages an object at rest that is below a prefix, wherever that begins: a flipped bit, a lost tail, or another object's content. Says what
     /// it did, `None` when there is nothing to damage.
     pub fn damage(&mut self, prefix: &str, rng: &mut impl Rng) -> Option<String> {
-        let keys: Vec<String> = self.map.keys().filter(|k| k.starts_with(prefix)).cloned().collect();
+        let keys: Vec<String> = self.map.keys().filter(|k| is_below(prefix, k)).cloned().collect();
         if keys.is_empty() {
             return None;
         }
@@ -165,4 +165,8 @@ impl Objects {
         self.map.insert(key.clone(), bytes.into());
         Some(what)
     }
+}
+
+fn is_below(prefix: &str, key: &str) -> bool {
+    key.starts_with(prefix) || key.contains(&format!("/{prefix}"))
 }

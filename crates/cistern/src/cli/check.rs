@@ -80,13 +80,14 @@ fn say_space(space: &SpaceReport) -> Outcome {
         terminal::say(format!("{name:<10} {bytes:>10} {objects:>9} objects{more}"))
     };
     let garbage_bytes = space.segments.bytes.saturating_sub(space.live_bytes);
-    let parts = format!(
-        ": {} live, {} garbage ({} of it not known to the accounts yet)",
-        ByteSize(space.live_bytes),
-        ByteSize(garbage_bytes),
-        ByteSize(space.unlearned_bytes)
-    );
+    let parts = format!(": {} live, {} garbage", ByteSize(space.live_bytes), ByteSize(garbage_bytes));
     line("segments", space.segments, parts)?;
+    let unlearned = ByteSize(space.unlearned_bytes);
+    line(
+        "dead",
+        space.dead,
+        format!(": nothing in them is live; {unlearned} of all garbage is not known to the accounts yet"),
+    )?;
     line("map", space.map, String::new())?;
     line("in grace", space.grace, ": not needed any more, to be deleted".into())?;
     line("fences", space.fences, ": claims, releases and void entries, which stay".into())?;

@@ -19,7 +19,8 @@ use crate::{
     daemon::{self, EndAtOnce, Signals},
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
-    quantity::{ByteRange, ByteSize, SpaceBound, Thousands},
+    prices::{CollectionCost, Prices, StorePrices},
+    quantity::{ByteRange, ByteSize, SpaceBound, Thousands, money},
     secret,
     terminal::{self, Progress},
 };
@@ -43,8 +44,8 @@ pub struct Gc {
 
     /// How much may be left: stored bytes per live byte, like 1.1. Without it, the bound that the volume is served with,
     /// or 1.3
-    #[arg(long, value_name = "RATIO", conflicts_with = "defragment")]
-    to: Option<SpaceBound>,
+    #[arg(long, value_name = "RATIO", conflicts_with = "defragment", value_parser = ratio_to_reach)]
+    to: Option<f64>,
 
     /// Write the blocks of a range side by side, so that it is read in long strides: all of the volume, or FROM-TO like
     /// 0-10G, or FROM+LENGTH. Blocks that are in order are left alone
@@ -67,6 +68,11 @@ pub struct Gc {
 enum Part {
     All,
     Range(ByteRange),
+}
+
+fn ratio_to_reach(text: &str) -> Result<f64, String> {
+    let bound: SpaceBound = text.parse()?;
+    bound.ratio().ok_or_else(|| format!("'{text}' says no ratio to collect to: write one, like 1.1"))
 }
 
 fn part(text: &str) -> Result<Part, String> {
@@ -126,6 +132,15 @@ struct Report {
     after: SpaceStatus,
 }
 
+/// What would be done, and what that costs.
+#[derive(Serialize)]
+struct Planned {
+    #[serde(flatten)]
+    plan: CollectPlan,
+    cost: CollectionCost,
+    prices: StorePrices,
+}
+
 impl Gc {
     pub async fn run(self, context: &Context) -> Outcome {
         let at_once = EndAtOnce::listen()?;
@@ -176,9 +191,7 @@ impl Gc {
                 let (offset, len) = part.within(&self.volume, size_bytes)?;
                 Ok(Collect::Defragment { offset, len })
             }
-            None => Ok(Collect::Clean {
-                ratio: self.to.and_then(SpaceBound::ratio).or(bound).unwrap_or(SPACE_BOUND),
-            }),
+            None => Ok(Collect::Clean { ratio: self.to.or(bound).unwrap_or(SPACE_BOUND) }),
         }
     }
 
@@ -220,6 +233,7 @@ impl Gc {
     }
 
     async fn plan(&self, context: &Context) -> Outcome {
+        let prices = Prices::load(&context.file.prices.clone().unwrap_or_default())?.of(&self.volume.url);
         let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
         let key = self.key.clone().or(&context.file);
         let known = secret::unlocking(&key, &self.volume.name, |key| {
@@ -234,6 +248,8 @@ impl Gc {
         let planned = plan_collection(&context.env, &open.store, &key, what, &show).await;
         drop(progress);
         let plan = planned.map_err(|e| self.volume.explain(e))?;
+        let cost = prices.collection(&plan);
+        let plan = Planned { plan, cost, prices };
         match self.json {
             true => terminal::say_json(&plan),
             false => terminal::say(describe_plan(&self.volume.name, &plan)),
@@ -252,7 +268,8 @@ fn ratio(stored_bytes: u64, live_bytes: u64) -> String {
     }
 }
 
-fn describe_plan(name: &str, plan: &CollectPlan) -> String {
+fn describe_plan(name: &str, planned: &Planned) -> String {
+    let Planned { plan, cost, prices } = planned;
     let size = |bytes: u64| ByteSize(bytes).to_string();
     let row = |what: &str, text: String| vec![what.to_owned(), text];
     let rows = [
@@ -293,6 +310,18 @@ fn describe_plan(name: &str, plan: &CollectPlan) -> String {
                 size(plan.fetched_bytes),
                 Thousands(plan.puts),
                 size(plan.put_bytes)
+            ),
+        ),
+        row(
+            "costs",
+            format!(
+                "{} {} for requests and transfer; what is stored then costs {} a month, now {} (prices of {}, {})",
+                money(cost.once),
+                cost.currency,
+                money(cost.rent_after),
+                money(cost.rent_now),
+                prices.kind,
+                prices.how.explain()
             ),
         ),
         row("then", format!("{}, {}", size(plan.after_bytes), ratio(plan.after_bytes, plan.live_bytes))),

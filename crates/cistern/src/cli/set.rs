@@ -44,6 +44,9 @@ struct Target {
 /// max-dirty-bytes, max-dirty-age: what may be missing if this host and its disk are lost.
 ///
 /// space-bound=auto|RATIO|none: stored bytes per live byte that are let be; what is more is cleaned.
+///
+/// gc-rate: bytes a second that the cleaner moves by itself at the most, like 1M: each is read and written. Where less
+/// is moved than it takes, the bound does not hold. `cistern gc` does not wait for it.
 #[derive(Args)]
 pub struct Set {
     #[command(flatten)]

@@ -7,6 +7,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use cistern_engine::{
+    space::Cleaning,
     store::Rates,
     volume::{LiveSettings, Mode, Volume},
 };
@@ -59,7 +60,10 @@ impl Live {
             dirty_age_max: Some(kept.max_dirty_age().unwrap_or(self.base.dirty_age_max)),
             dirty_bytes_max: Some(kept.max_dirty_bytes.unwrap_or(self.base.dirty_bytes_max)),
             paused: Some(kept.paused_since_ms.is_some()),
-            space_bound: Some(kept.space_bound.map_or(self.base.space_bound, |bound| bound.0)),
+            cleaning: Some(Cleaning {
+                bound: kept.space_bound.map_or(self.base.space_bound, |bound| bound.0),
+                rate: kept.gc_rate,
+            }),
         }
     }
 
@@ -109,6 +113,7 @@ impl Live {
             ),
             row("max-dirty-age", Span(age).to_string(), kept.max_dirty_age_ms.is_some(), from.max_dirty_age),
             row("space-bound", bound.to_string(), kept.space_bound.is_some(), from.space_bound),
+            row("gc-rate", rate(kept.gc_rate), kept.gc_rate.is_some(), Source::Default),
         ]
     }
 }

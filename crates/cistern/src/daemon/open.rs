@@ -261,7 +261,7 @@ impl Writing<'_> {
                 host: host::host_name(),
                 take_over: self.take_over,
                 grace: settings.grace,
-                space_bound: set.space_bound.unwrap_or(settings.space_bound),
+                cleaning: set.cleaning.unwrap_or(settings.space_bound.into()),
                 tariff: self.prices.of(&volume.url).tariff,
             })
         });

@@ -40,6 +40,13 @@ impl Home {
         self.dir.path().join(name)
     }
 
+    /// The directory of a volume's own objects, in a directory store.
+    pub fn own(&self, volume: &str) -> PathBuf {
+        let entries = std::fs::read_dir(self.path(volume)).expect("a directory store").flatten();
+        let mut own = entries.filter(|entry| entry.file_name().len() == 32).map(|entry| entry.path());
+        own.next().expect("it was written to")
+    }
+
     /// A command with the directories of this home.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cistern"));

@@ -80,8 +80,8 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: ROUND,
-                old: "still if still.is_empty() =>",
-                new: "still if still.len() < usize::MAX =>",
+                old: "match still.contains_key(&seq) {",
+                new: "match still.len() == usize::MAX {",
             },
             Change {
                 file: ROUND,
@@ -113,8 +113,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "runs that a merge used up are deleted before a checkpoint does without them",
         changes: &[Change {
             file: GRACE,
-            old: "filter(|(_, object)| is_due(object))",
-            new: "filter(|(name, object)| matches!(name, RetiredName::Map(_)) || is_due(object))",
+            old: "filter(|(name, object)| is_due(object) &&",
+            new: "filter(|(name, object)| (matches!(name, RetiredName::Map(_)) || is_due(object)) &&",
         }],
         test: None,
         simulation: themed("cleaning", 20),

@@ -24,6 +24,7 @@ fn taken(space: &SpaceStatus) -> String {
     let some = |bytes: u64, what: &str| (bytes > 0).then(|| format!("{} {what}", ByteSize(bytes)));
     parts.extend(some(space.uncovered_bytes, "not counted yet"));
     parts.extend(some(space.vacated_bytes, "vacated"));
+    parts.extend(some(space.billed_garbage_bytes, "of the garbage too young to save anything"));
     parts.extend(some(space.grace_bytes, "in grace"));
     parts.join(", ")
 }
@@ -64,6 +65,7 @@ mod tests {
             }),
             uncovered_bytes: 0,
             vacated_bytes: 0,
+            billed_garbage_bytes: 1 << 20,
             grace_objects: 2,
             grace_bytes: 4 << 20,
             deletes_refused: Some("locked".to_owned()),
@@ -76,15 +78,18 @@ mod tests {
             write_amplification: Some(1.5),
         };
         let told = [
-            ("space", "10 MiB live, 3 MiB garbage (ratio 1.30 of 1.3), 4 MiB in grace"),
+            (
+                "space",
+                "10 MiB live, 3 MiB garbage (ratio 1.30 of 1.3), 1 MiB of the garbage too young to save anything, 4 MiB in grace",
+            ),
             ("cleaned", "6 MiB moved, 0 bytes deleted, write amplification 1.50 since it was opened"),
             ("not deleted", "tried again: locked"),
         ];
         assert_eq!(rows(&space), told.map(|(name, value)| (name, value.to_owned())));
         space = SpaceStatus { bound: Some(1.2699), bound_is_auto: true, ..space };
         assert!(rows(&space)[0].1.contains("(ratio 1.30 of 1.27, automatic)"));
-        space =
-            SpaceStatus { segments: None, ratio: None, grace_bytes: 0, write_amplification: None, ..space };
+        space = SpaceStatus { segments: None, ratio: None, write_amplification: None, ..space };
+        space = SpaceStatus { billed_garbage_bytes: 0, grace_bytes: 0, ..space };
         assert_eq!(rows(&space)[0].1, "what is live is not known yet");
         assert_eq!(rows(&space)[1].1, "6 MiB moved, 0 bytes deleted since it was opened");
     }

@@ -12,7 +12,7 @@ use cistern_engine::{
 use crate::{
     observe::{Observed, ObservedVolume},
     prices::{Cost, StorePrices},
-    quantity::{ByteSize, Span, Thousands},
+    quantity::{ByteSize, Span, Thousands, money},
     terminal::right_aligned,
 };
 
@@ -99,11 +99,6 @@ fn describe_cost(cost: &Cost, period_us: u64, detail: Detail) -> String {
 fn describe_prices(prices: &StorePrices) -> String {
     let StorePrices { kind, how, table, date, .. } = prices;
     format!("  prices of {kind}, {}: {table}, {date}\n", how.explain())
-}
-
-/// Two decimals where that says something, more for what is below a cent.
-fn money(value: f64) -> String {
-    if value == 0.0 || value >= 1.0 { format!("{value:.2}") } else { format!("{value:.6}") }
 }
 
 /// A count as total or as rate.
