@@ -3,7 +3,7 @@
 //! A TCP proxy. Each direction is one lane that all connections share; a byte leaves the lane when the
 //! lane's rate allows and arrives half a round trip later. Conditions can change at any time. Opening a
 //! connection costs one round trip more, as the handshake does; slow start and loss are not emulated.
-//! The store may take its time for each HTTP request, drawn anew for each (`delay`).
+//! The store may take its time for each HTTP request, drawn anew for each (`delay`), or fail it (`fault`).
 //!
 //! The queue in front of a lane is short (`QUEUE_MAX`), as that of a router with active queue
 //! management: beyond it, bytes wait in the socket of their own connection and delay nobody else's.
@@ -11,6 +11,7 @@
 //! what an experiment says.
 
 mod delay;
+mod fault;
 mod lane;
 
 use std::{
@@ -28,6 +29,7 @@ use anyhow::Result;
 
 use crate::requests::{Counts, Follower};
 pub use delay::Delay;
+pub use fault::{Fault, FaultCounts, Faults};
 use lane::Lane;
 
 /// How far ahead of a lane's rate bytes are taken from their connections.
@@ -50,13 +52,15 @@ pub struct Conditions {
     pub rate: Option<u64>,
     /// What the store takes to answer a request, at least.
     pub delay: Option<Delay>,
+    /// Requests that fail.
+    pub faults: Option<Faults>,
 }
 
 impl Conditions {
     /// A link by its round trip in ms and its rate in MB/s (10^6 bytes).
     pub fn wan(round_trip_ms: u64, mb_per_s: u64) -> Conditions {
         let (round_trip, rate) = (Duration::from_millis(round_trip_ms), Some(mb_per_s * 1_000_000));
-        Conditions { round_trip, rate, delay: None }
+        Conditions { round_trip, rate, ..Conditions::default() }
     }
 
     fn piece_bytes(self) -> usize {
@@ -78,6 +82,9 @@ struct Shared {
     conditions: Mutex<Conditions>,
     /// Delays drawn since the conditions were set.
     drawn: AtomicU64,
+    /// Requests that could have failed since the start.
+    dared: AtomicU64,
+    faults: Mutex<FaultCounts>,
     up: Mutex<Lane>,
     down: Mutex<Lane>,
     counts: Mutex<Counts>,
@@ -121,6 +128,11 @@ impl Link {
         std::mem::take(&mut self.shared.counts.lock().expect(NO_PANIC))
     }
 
+    /// The faults since the start.
+    pub fn faults(&self) -> FaultCounts {
+        self.shared.faults.lock().expect(NO_PANIC).clone()
+    }
+
     pub fn carried(&self) -> Carried {
         let bytes = |lane: &Mutex<Lane>| lane.lock().expect(NO_PANIC).carried_bytes();
         Carried { up: bytes(&self.shared.up), down: bytes(&self.shared.down) }
@@ -135,18 +147,31 @@ struct Piece {
     at: Instant,
 }
 
-/// When the store answers the newest request of a connection, at the earliest. Clients of HTTP/1.1
-/// do not ask again before they are answered.
-type Due = Mutex<Option<Instant>>;
+/// What is to happen to the answer of the newest request of a connection. Clients of HTTP/1.1 do not ask
+/// again before they are answered.
+#[derive(Default)]
+struct Answer {
+    /// When it comes, at the earliest.
+    due: Option<Instant>,
+    fault: Option<Fault>,
+}
 
 /// What is special to one direction of a connection.
 struct Way<'a> {
     lane: &'a Mutex<Lane>,
     /// Delays its first bytes.
     handshake: Duration,
-    due: &'a Due,
-    /// Follows the requests; none in the direction of the answers.
-    requests: Option<Follower>,
+    answer: &'a Mutex<Answer>,
+    /// None in the direction of the answers.
+    requests: Option<Requests>,
+}
+
+/// What is special to the direction of the requests.
+#[derive(Default)]
+struct Requests {
+    follower: Follower,
+    /// The connection ends once so little of a body is yet to come.
+    cut: Option<u64>,
 }
 
 /// One connection of a client. An error of either side ends both, as on a real link.
@@ -155,16 +180,16 @@ fn serve(client: TcpStream, upstream: u16, shared: &Arc<Shared>) {
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let (Ok(answers), Ok(back)) = (server.try_clone(), client.try_clone()) else { return };
-    let due = Arc::new(Due::default());
-    let (for_answers, due_there) = (shared.clone(), due.clone());
+    let answer = Arc::new(Mutex::new(Answer::default()));
+    let (for_answers, answer_there) = (shared.clone(), answer.clone());
     std::thread::spawn(move || {
         let lane = &for_answers.down;
-        let way = Way { lane, handshake: Duration::ZERO, due: &due_there, requests: None };
+        let way = Way { lane, handshake: Duration::ZERO, answer: &answer_there, requests: None };
         pass(answers, back, &for_answers, way);
     });
     let handshake = shared.conditions.lock().expect(NO_PANIC).round_trip;
-    let requests = Some(Follower::default());
-    pass(client, server, shared, Way { lane: &shared.up, handshake, due: &due, requests });
+    let requests = Some(Requests::default());
+    pass(client, server, shared, Way { lane: &shared.up, handshake, answer: &answer, requests });
 }
 
 /// Carries one direction of a connection to its end.
@@ -179,10 +204,24 @@ fn pass(mut from: TcpStream, to: TcpStream, shared: &Shared, mut way: Way<'_>) {
         let piece = conditions.piece_bytes();
         let begin = Instant::now();
         let Ok(read @ 1..) = from.read(&mut buffer[..piece]) else { break };
-        let bytes = &buffer[..read];
-        let begun = way.requests.as_mut().map_or(0, |follower| count(follower, bytes, shared));
-        if way.requests.is_none() {
-            await_store(way.due);
+        let mut bytes = buffer[..read].to_vec();
+        let mut begun = 0;
+        let mut is_last = false;
+        if let Some(Requests { follower, cut }) = &mut way.requests {
+            begun = count(follower, &bytes, shared);
+            match (begun > 0).then(|| draw_fault(conditions, shared)).flatten() {
+                Some(fault @ (Fault::Unavailable | Fault::Internal | Fault::Unheard)) => {
+                    refuse(fault, follower, &mut from);
+                    break;
+                }
+                Some(Fault::Half) => *cut = Some(follower.body_left() / 2),
+                Some(later) => way.answer.lock().expect(NO_PANIC).fault = Some(later),
+                None => {}
+            }
+            is_last = cut.is_some_and(|cut| follower.body_left() <= cut);
+        } else if let Some(fault) = await_store(way.answer) {
+            bytes = spoiled(fault, bytes);
+            is_last = true;
         }
         let now = Instant::now();
         // Waking late must not cost the lane's time when the bytes had been waiting all along.
@@ -191,9 +230,13 @@ fn pass(mut from: TcpStream, to: TcpStream, shared: &Shared, mut way: Way<'_>) {
         let at = leaves + conditions.round_trip / 2 + std::mem::take(&mut way.handshake);
         if let Some(delay) = conditions.delay.filter(|_| begun > 0) {
             let draw = delay.draw(shared.drawn.fetch_add(1, Relaxed));
-            *way.due.lock().expect(NO_PANIC) = Some(at + draw);
+            way.answer.lock().expect(NO_PANIC).due = Some(at + draw);
         }
-        if !enqueue(&send, Piece { bytes: bytes.to_vec(), at }) {
+        if !enqueue(&send, Piece { bytes, at }) {
+            break;
+        }
+        if is_last {
+            let _ = from.shutdown(Shutdown::Both); // may be gone already
             break;
         }
         throttled_until = leaves.checked_sub(QUEUE_MAX).filter(|until| *until > now);
@@ -217,13 +260,39 @@ fn count(follower: &mut Follower, bytes: &[u8], shared: &Shared) -> u64 {
     begun
 }
 
-/// Holds the first bytes of an answer back until the store would have sent them. The lane is not
-/// used meanwhile, and what follows comes at its rate.
-fn await_store(due: &Due) {
-    let due = due.lock().expect(NO_PANIC).take();
+/// Holds the first bytes of an answer back until the store would have sent them, and gives what is to become of it. The
+/// lane is not used meanwhile, and what follows comes at its rate.
+fn await_store(answer: &Mutex<Answer>) -> Option<Fault> {
+    let Answer { due, fault } = std::mem::take(&mut *answer.lock().expect(NO_PANIC));
     if let Some(due) = due {
         sleep_until(due);
     }
+    fault
+}
+
+fn draw_fault(conditions: Conditions, shared: &Shared) -> Option<Fault> {
+    let fault = conditions.faults?.draw(shared.dared.fetch_add(1, Relaxed))?;
+    *shared.faults.lock().expect(NO_PANIC).entry(fault).or_default() += 1;
+    Some(fault)
+}
+
+/// Ends a connection whose newest request the store is not to hear of.
+fn refuse(fault: Fault, follower: &mut Follower, client: &mut TcpStream) {
+    if let Some(answer) = fault.answer() {
+        let mut rest = vec![0; PIECE_BYTES_MAX];
+        while follower.body_left() > 0 {
+            let Ok(read @ 1..) = client.read(&mut rest) else { break };
+            follower.feed(&rest[..read], |_| ());
+        }
+        let _ = client.write_all(&answer); // may be gone already
+    }
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+/// What the client gets of the first bytes of an answer.
+fn spoiled(fault: Fault, mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(if fault == Fault::HalfAnswered { bytes.len() / 2 } else { 0 });
+    fault.answer().unwrap_or(bytes)
 }
 
 /// False once nobody delivers any more.
@@ -269,7 +338,11 @@ mod tests {
     fn bytes_pass_unchanged_and_not_too_early() -> Result<()> {
         const BYTES: usize = 3 << 20;
         let link = Link::start(echo()?)?;
-        link.set(Conditions { round_trip: Duration::from_millis(30), rate: Some(1 << 30), delay: None });
+        link.set(Conditions {
+            round_trip: Duration::from_millis(30),
+            rate: Some(1 << 30),
+            ..Conditions::default()
+        });
         let sent = crate::fixture::random_bytes(BYTES, 5);
         let begin = Instant::now();
         let stream = TcpStream::connect(("127.0.0.1", link.port()))?;
@@ -344,6 +417,46 @@ mod tests {
             }
         }
         assert_eq!(link.take().of("GET"), 16);
+        Ok(())
+    }
+
+    /// One request on a connection of its own: what comes back until the connection ends or four bytes are there.
+    fn ask(link: &Link) -> Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(("127.0.0.1", link.port()))?;
+        stream.write_all(b"PUT /tank/x HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody")?;
+        let mut answer = Vec::new();
+        let mut bytes = [0; 512];
+        while answer != b"answ" {
+            match stream.read(&mut bytes) {
+                Ok(read @ 1..) => answer.extend(&bytes[..read]),
+                _ => break, // a reset is an end as well
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Every request fails in the way that was drawn for it: refused, cut off, or done and not said; and each is counted.
+    #[test]
+    fn requests_fail_as_drawn() -> Result<()> {
+        const REQUESTS: u64 = 40;
+        let faults = Faults { per_million: 900_000, seed: 1 };
+        let link = Link::start(answer_heads()?)?;
+        link.set(Conditions { faults: Some(faults), ..Conditions::default() });
+        let mut expected = FaultCounts::new();
+        for n in 0..REQUESTS {
+            let answer = String::from_utf8_lossy(&ask(&link)?).into_owned();
+            let drawn = faults.draw(n);
+            match drawn {
+                None => assert_eq!(answer, "answ"),
+                Some(fault) if fault.answer().is_some() => {
+                    assert!(answer.starts_with("HTTP/1.1 50"), "{n}: {answer}");
+                }
+                Some(fault) => assert!(answer.len() < 4, "{n}, {fault:?}: {answer}"),
+            }
+            drawn.into_iter().for_each(|fault| *expected.entry(fault).or_default() += 1);
+        }
+        assert_eq!(link.faults(), expected);
+        assert!(expected.len() > 5, "{expected:?}");
         Ok(())
     }
 }

@@ -45,6 +45,11 @@ pub struct Follower {
 }
 
 impl Follower {
+    /// Bytes of the body under way that are yet to come.
+    pub fn body_left(&self) -> u64 {
+        self.body_left
+    }
+
     /// Takes the next bytes; calls `seen` for each request whose head is complete with them.
     pub fn feed(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Request)) {
         while !bytes.is_empty() && !self.lost {

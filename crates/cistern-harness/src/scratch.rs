@@ -25,6 +25,11 @@ impl Scratch {
         self.data.path()
     }
 
+    /// Leaves the data directory behind, for whoever looks into what happened there.
+    pub fn keep(&mut self) {
+        self.data.disable_cleanup(true);
+    }
+
     /// A path in the data directory; nothing is made there.
     pub fn file(&self, name: &str) -> PathBuf {
         self.data.path().join(name)

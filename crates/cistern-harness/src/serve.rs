@@ -152,6 +152,27 @@ impl Serve {
         Ok(server)
     }
 
+    /// Starts the server and kills it so much later, ready or not; it must not end by itself.
+    pub fn start_and_kill(&self, after: Duration) -> Result<()> {
+        let process = Guard::spawn(self.command()?)?;
+        if process::readable(&[process.ended_fd()], after)?[0] {
+            bail!("the server ended while it started\n{}", self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// Everything the servers of this `Serve` wrote.
+    fn log(&self) -> String {
+        std::fs::read(&self.log)
+            .map_or_else(|e| format!("(no log: {e})"), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let from = (log.len().saturating_sub(LOG_TAIL_BYTES)..log.len()).find(|&i| log.is_char_boundary(i));
+        format!("log of the server:\n{}", &log[from.unwrap_or(0)..])
+    }
+
     /// Starts the server, which must end by itself with an error, and gives its log.
     pub fn start_failing(&self) -> Result<String> {
         let from = std::fs::metadata(&self.log).map_or(0, |m| m.len() as usize);
@@ -241,6 +262,14 @@ impl Server {
         self.ask(&["status", "--wait-clean"]).map(drop)
     }
 
+    /// Fails if it ends within this time: nobody asked it to.
+    pub fn stays_up(&mut self, time: Duration) -> Result<()> {
+        if process::readable(&[self.process.ended_fd()], time)?[0] {
+            bail!("the server ended by itself\n{}", self.log_tail());
+        }
+        Ok(())
+    }
+
     /// SIGTERM, and waits for the end, which must be a clean one.
     pub fn stop(mut self) -> Result<()> {
         self.process.signal(libc::SIGTERM);
@@ -259,19 +288,21 @@ impl Server {
 
     /// SIGKILL.
     pub fn kill(mut self) {
+        self.kill_now();
+    }
+
+    /// The same where another server takes its place.
+    pub fn kill_now(&mut self) {
         self.process.kill();
     }
 
     /// Everything the servers of this `Serve` wrote.
     pub fn log(&self) -> String {
-        std::fs::read(&self.serve.log)
-            .map_or_else(|e| format!("(no log: {e})"), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+        self.serve.log()
     }
 
     fn log_tail(&self) -> String {
-        let log = self.log();
-        let from = (log.len().saturating_sub(LOG_TAIL_BYTES)..log.len()).find(|&i| log.is_char_boundary(i));
-        format!("log of the server:\n{}", &log[from.unwrap_or(0)..])
+        self.serve.log_tail()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A real tree of many files, found on the machine.
+//! Trees of files: a real one of many, found on the machine, and what lies in any.
 
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,17 @@ pub fn count_files(dir: &Path) -> usize {
             _ => 1,
         })
         .sum()
+}
+
+/// Bytes of all files below `dir`; what is deleted meanwhile does not count.
+pub fn bytes(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let bytes_of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(of) if of.is_dir() => bytes(&entry.path()),
+        Ok(of) => of.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(bytes_of).sum()
 }
 
 /// Copies trees with everything they have into `to`, each under its number.

@@ -276,7 +276,7 @@ fn uneven(plan: &Plan, report: &mut Report, wan: &Wan, random: &[&str]) -> Resul
     let mut ratios = Vec::new();
     for _ in 0..plan.rounds() {
         // Set anew, so that the draws begin again.
-        wan.link.set(Conditions { round_trip: Duration::ZERO, rate, delay: Some(UNEVEN) });
+        wan.link.set(Conditions { rate, delay: Some(UNEVEN), ..Conditions::default() });
         let (one, client) = beside_a_plain_client(plan, wan, random)?;
         let shown = one.shown();
         report.note(format!("uneven link, 4 KiB at random: {shown}; plain client {client:.0} GET/s"));

@@ -25,7 +25,7 @@ impl Delay {
 }
 
 /// In (0, 1]: the place in a sequence decides (splitmix64).
-fn uniform(place: u64) -> f64 {
+pub fn uniform(place: u64) -> f64 {
     let mixed = place.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
