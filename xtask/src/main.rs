@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | bench | record-traces`.
+//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | bench | record-traces`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 
@@ -6,6 +6,7 @@ mod bench;
 mod demo;
 mod mutate;
 mod setup;
+mod soak;
 mod step;
 mod test;
 mod traces;
@@ -33,6 +34,8 @@ enum Chore {
     Ci,
     /// Break the source on purpose, one promise at a time, and see the tests notice
     Mutate(mutate::Options),
+    /// Kill a daemon that cleans with kill -9, again and again, while clients verify, and account for everything
+    Soak(soak::Options),
     /// Measure against peers on this machine and print the figures with their bounds
     Bench(bench::Options),
     /// Record what real filesystems read and write, for replays of the chunk cache
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Chore::Test => test::run(),
         Chore::Ci => setup::run().and_then(|()| test::run()),
         Chore::Mutate(options) => mutate::run(&options),
+        Chore::Soak(options) => soak::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::RecordTraces => traces::run(),
     };

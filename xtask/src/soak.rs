@@ -1,0 +1,229 @@
+//! `cargo xtask soak`: kill -9 of a daemon that cleans all the time, again and again, while two clients verify.
+//!
+//! One volume, 80 % in use, journal and cache small, the shortest grace, a tight bound: the cleaner always has work.
+//! Each client has its own part of the volume (`clients`): one knows exactly what was promised, the other is fio. Some
+//! kills hit the opening. With `--store s3` the store is a real S3 server whose requests fail now and then (`place`).
+//!
+//! A daemon that lives for less than a grace deletes nothing. So once the store has grown to `ROOM_BYTES`, the next
+//! daemon lives until there is room again.
+//!
+//! At the end nobody writes for some graces, so that what crashes left behind is found and deleted. After a clean stop
+//! another host without a local disk shows the same, and `check --data --space` accounts for every object. Whatever is
+//! missing, changed or not accounted for is a failure, and so is a daemon that ends or refuses by itself: then the
+//! directory is kept. Everything that was started ends with this program, however that ends.
+
+mod clients;
+mod place;
+mod tally;
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use cistern_harness::{
+    fixture::random_bytes,
+    scratch::{self, Scratch},
+    serve::{Cistern, Serve, Server},
+};
+use clap::{Args, ValueEnum};
+
+use self::{
+    clients::{Fio, Promised},
+    place::Place,
+    tally::Tally,
+};
+use crate::step;
+
+/// A cold release build.
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+/// The shortest that there is.
+const GRACE: Duration = Duration::from_secs(10);
+const VOLUME_MIB: u64 = 512;
+/// What is in the store before a daemon may live until half of it is deleted.
+const ROOM_BYTES: u64 = 6 << 30;
+const ROOM_LIMIT: Duration = Duration::from_secs(600);
+/// One in so many kills is followed by one of the opening.
+const OPENINGS_PART: u64 = 8;
+const OPENING_MAX: Duration = Duration::from_millis(400);
+/// Nobody writes for so many graces at the end: two looks of a sweep, two checkpoints, and the grace.
+const REST_GRACES: u32 = 6;
+const REST_LIMIT: Duration = Duration::from_secs(300);
+/// What an idle volume leaves for the next writes to retire.
+const REST_BYTES: u64 = 8 << 20;
+/// How often something is said.
+const SAID_EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Args)]
+pub struct Options {
+    /// How long the daemon is killed; some minutes of verification follow
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// Mean time in seconds between a start and the next kill: drawn anew each time, up to twice as long
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    kill_every: u64,
+    /// Where the volume lives
+    #[arg(long, value_enum, default_value_t = Store::Directory)]
+    store: Store,
+    /// What is drawn: the same seed gives the same writes, times of kills and faults of the store
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Store {
+    /// A directory
+    Directory,
+    /// MinIO, of whose requests 3 % fail: answered with 500 or 503, or cut off, before or after they took effect
+    S3,
+}
+
+/// Kills for as long as was asked for, verifies, and prints the counts.
+pub fn run(options: &Options) -> Result<()> {
+    let build = step::cargo(&["build", "--release", "--locked", "-p", "cistern"]);
+    step::run("release build", build, BUILD_LIMIT)?;
+    let cistern = Cistern::new(scratch::target_dir()?.join("release/cistern"));
+    let mut scratch = Scratch::new("soak")?;
+    let outcome = soak(options, &cistern, &scratch);
+    if outcome.is_err() {
+        scratch.keep();
+        println!("everything is kept in {}", scratch.path().display());
+    }
+    outcome
+}
+
+fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
+    let size = format!("{VOLUME_MIB}M");
+    let place = Place::start(options.store, options.seed, cistern, scratch, &size)?;
+    let serve = place.cistern.serve(scratch, &place.url).args(arguments());
+    let mut server = serve.start()?;
+    let mut promised = Promised::new(server.socket(), options.seed);
+    let mut fio = Fio::start(scratch, server.socket(), options.seed)?;
+    let over = AtomicBool::new(false);
+    let mut killer = Killer { serve, seed: options.seed, tally: Tally::default() };
+    std::thread::scope(|scope| -> Result<()> {
+        let exact = scope.spawn(|| promised.run(&over));
+        let laps = scope.spawn(|| fio.run(&over));
+        let time = Duration::from_secs(options.minutes * 60);
+        let killed = killer.run(&mut server, time, Duration::from_secs(options.kill_every), &over, &place);
+        over.store(true, Relaxed);
+        // Without a daemon fio ends once it has asked in vain for long enough.
+        let outcomes = [exact, laps].map(|client| client.join().expect("a client does not panic"));
+        outcomes.into_iter().chain([killed]).collect()
+    })?;
+    killer.rest(&server)?;
+    let tally = &mut killer.tally;
+    server.stop().context("the clean stop")?;
+    place.heal();
+    let elsewhere =
+        killer.serve.clone().state_dir(scratch.file("state-2")).cache_dir(scratch.file("cache-2"));
+    let server = elsewhere.start()?;
+    promised.verify_all()?;
+    fio.verify_all(&server)?;
+    server.stop()?;
+    tally.report = tally::checked(&place.cistern, &place.url)?;
+    tally.print(&promised, &fio, &place);
+    Ok(())
+}
+
+/// Of the daemon.
+fn arguments() -> Vec<String> {
+    let grace = format!("{}s", GRACE.as_secs());
+    [
+        "--journal-size",
+        "64M",
+        "--cache-size",
+        "64M",
+        "--space-bound",
+        "1.1",
+        "--max-dirty-age",
+        "2s",
+        "--grace",
+        &grace,
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// Who starts daemons and kills them.
+struct Killer {
+    serve: Serve,
+    seed: u64,
+    tally: Tally,
+}
+
+impl Killer {
+    /// Kills until the time is over or a client found something.
+    fn run(
+        &mut self,
+        server: &mut Server,
+        time: Duration,
+        every: Duration,
+        over: &AtomicBool,
+        place: &Place,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        let mut said = Duration::ZERO;
+        while begin.elapsed() < time && !over.load(Relaxed) {
+            let life = every.mul_f64(2.0 * self.draw());
+            self.live(server, life, place)?;
+            self.tally.end_of_life(server)?;
+            server.kill_now();
+            self.tally.kills += 1;
+            if self.draw() < 1.0 / OPENINGS_PART as f64 {
+                let after = OPENING_MAX.mul_f64(self.draw());
+                self.serve.start_and_kill(after)?;
+                self.tally.kills_of_openings += 1;
+            }
+            let begun = Instant::now();
+            *server = self.serve.start()?;
+            self.tally.restart_max = self.tally.restart_max.max(begun.elapsed());
+            if begin.elapsed() > said + SAID_EVERY {
+                said = begin.elapsed();
+                println!("{}: {}", step::seconds(said), self.tally.short());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the daemon be for so long, and until there is room.
+    fn live(&mut self, server: &mut Server, life: Duration, place: &Place) -> Result<()> {
+        const LOOK: Duration = Duration::from_secs(2);
+        server.stays_up(life)?;
+        if place.stored_bytes() <= ROOM_BYTES {
+            return Ok(());
+        }
+        self.tally.long_lives += 1;
+        let begin = Instant::now();
+        while place.stored_bytes() > ROOM_BYTES / 2 {
+            anyhow::ensure!(
+                begin.elapsed() < ROOM_LIMIT,
+                "nothing is deleted in {}",
+                step::seconds(ROOM_LIMIT)
+            );
+            server.stays_up(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what is not needed any more is deleted.
+    fn rest(&mut self, server: &Server) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_secs(1)); // nobody tells when it is so far
+            let rested = begin.elapsed() > GRACE * REST_GRACES && tally::grace_bytes(server)? < REST_BYTES;
+            if rested || begin.elapsed() > REST_LIMIT {
+                return self.tally.end_of_life(server);
+            }
+        }
+    }
+
+    /// In [0, 1).
+    fn draw(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_add(1);
+        let drawn = random_bytes(16, self.seed);
+        let number = u64::from_le_bytes(drawn[8..16].try_into().expect("eight bytes"));
+        (number >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
