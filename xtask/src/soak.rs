@@ -41,7 +41,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// The shortest that there is.
 const GRACE: Duration = Duration::from_secs(10);
 const VOLUME_MIB: u64 = 512;
-/// What is in the store before a daemon may live until half of it is deleted.
+/// What is in the store before a daemon may live until it is less by a quarter.
 const ROOM_BYTES: u64 = 6 << 30;
 const ROOM_LIMIT: Duration = Duration::from_secs(600);
 /// One in so many kills is followed by one of the opening.
@@ -60,7 +60,7 @@ pub struct Options {
     /// How long the daemon is killed; some minutes of verification follow
     #[arg(long, default_value_t = 10)]
     minutes: u64,
-    /// Mean time in seconds between a start and the next kill: drawn anew each time, up to twice as long
+    /// Mean time in seconds between a start and the next kill, which is equally likely at any moment
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     kill_every: u64,
     /// Where the volume lives
@@ -166,7 +166,7 @@ impl Killer {
         let begin = Instant::now();
         let mut said = Duration::ZERO;
         while begin.elapsed() < time && !over.load(Relaxed) {
-            let life = every.mul_f64(2.0 * self.draw());
+            let life = every.mul_f64(-(1.0 - self.draw()).ln());
             self.live(server, life, place)?;
             self.tally.end_of_life(server)?;
             server.kill_now();
@@ -196,7 +196,7 @@ impl Killer {
         }
         self.tally.long_lives += 1;
         let begin = Instant::now();
-        while place.stored_bytes() > ROOM_BYTES / 2 {
+        while place.stored_bytes() > ROOM_BYTES / 4 * 3 {
             anyhow::ensure!(
                 begin.elapsed() < ROOM_LIMIT,
                 "nothing is deleted in {}",

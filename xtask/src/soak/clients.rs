@@ -23,8 +23,8 @@ use cistern_harness::{
 const PROMISED_MIB: u64 = 128;
 const FIO_MIB: u64 = 280;
 /// More than the cleaner can follow at its bound helps nobody.
-const PROMISED_MIB_PER_S: u64 = 24;
-const FIO_MIB_PER_S: u64 = 12;
+const PROMISED_MIB_PER_S: u64 = 12;
+const FIO_MIB_PER_S: u64 = 8;
 /// Most requests between two flushes.
 const UNFLUSHED_MAX: u64 = 48;
 /// Between two attempts to reach a daemon that is being started.

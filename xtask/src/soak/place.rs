@@ -41,7 +41,12 @@ impl Place {
                 let link = Link::start(minio.port())?;
                 let cistern = cistern.clone().with_environment(Minio::environment(link.port()));
                 let url = format!("s3://{BUCKET}/vol");
-                Place { cistern, url, directory: scratch.file("minio"), s3: Some((link, minio)) }
+                Place {
+                    cistern,
+                    url,
+                    directory: scratch.file(&format!("minio/0/{BUCKET}")),
+                    s3: Some((link, minio)),
+                }
             }
         };
         // fio's pattern would shrink to nothing.
