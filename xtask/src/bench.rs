@@ -3,11 +3,13 @@
 //! Neighbours move the cost of a flush on a shared disk by more than ten times, so a figure counts only
 //! beside its peers': runs are interleaved, repeated, and given as ratios of medians.
 
+mod beside_cleaner;
 mod beside_store;
 mod cached_reads;
 mod calibration;
 mod clients;
 mod cold_sequential;
+mod defragment;
 mod loads;
 mod many_volumes;
 mod object_peers;
@@ -99,6 +101,8 @@ const GROUPS: &[Group] = &[
     ("clients", clients::run),
     ("many-volumes", many_volumes::run),
     ("space", space::run),
+    ("beside-cleaner", beside_cleaner::run),
+    ("defragment", defragment::run),
     ("remove", remove::run),
 ];
 

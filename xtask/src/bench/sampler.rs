@@ -1,4 +1,4 @@
-//! A look at a daemon and its link once a second while a load runs.
+//! Looks at something while a load runs: at a daemon and its link once a second, or at whatever one likes.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},
@@ -21,29 +21,39 @@ pub struct Sample {
 
 /// Runs `load`, looking at the daemon meanwhile.
 pub fn during<T>(server: &Server, link: &Link, load: impl FnOnce() -> Result<T>) -> Result<(T, Vec<Sample>)> {
-    let (stop, stopped) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        let sampling = scope.spawn(move || sample_until(server, link, &stopped));
-        let outcome = load();
-        drop(stop);
-        let samples = sampling.join().expect("sampling does not panic");
-        Ok((outcome?, samples?))
-    })
+    let begin = Instant::now();
+    let look = || {
+        let (up_bytes, at_s) = (link.carried().up, begin.elapsed().as_secs_f64());
+        Ok(Sample { at_s, dirty_bytes: dirty_bytes(server)?, up_bytes })
+    };
+    looking(INTERVAL, look, load)
 }
 
-fn sample_until(server: &Server, link: &Link, stopped: &mpsc::Receiver<()>) -> Result<Vec<Sample>> {
-    let begin = Instant::now();
-    let mut samples = Vec::new();
-    loop {
-        let up_bytes = link.carried().up;
-        let at_s = begin.elapsed().as_secs_f64();
-        samples.push(Sample { at_s, dirty_bytes: dirty_bytes(server)?, up_bytes });
-        let next = INTERVAL.mul_f64(samples.len() as f64);
-        match stopped.recv_timeout(next.saturating_sub(begin.elapsed())) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return Ok(samples),
-        }
-    }
+/// Runs `load`, looking at something meanwhile: at once, and then at this interval, or as often as a look is done.
+pub fn looking<T, L: Send>(
+    interval: Duration,
+    mut look: impl FnMut() -> Result<L> + Send,
+    load: impl FnOnce() -> Result<T>,
+) -> Result<(T, Vec<L>)> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(move || {
+            let begin = Instant::now();
+            let mut seen = Vec::new();
+            loop {
+                seen.push(look()?);
+                let next = interval.mul_f64(seen.len() as f64);
+                match stopped.recv_timeout(next.saturating_sub(begin.elapsed())) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    _ => return anyhow::Ok(seen),
+                }
+            }
+        });
+        let outcome = load();
+        drop(stop);
+        let seen = looks.join().expect("looking does not panic");
+        Ok((outcome?, seen?))
+    })
 }
 
 /// Returns once `bytes` are dirty: the load has got going.

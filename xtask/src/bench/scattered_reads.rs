@@ -25,11 +25,11 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1800);
-const FILL: [&str; 4] = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers"];
-const OVERWRITE: [&str; 5] =
+pub const FILL: [&str; 4] = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers"];
+pub const OVERWRITE: [&str; 5] =
     ["--rw=randwrite", "--bs=4k", "--iodepth=32", "--norandommap", "--refill_buffers"];
 const RANDOM: [&str; 4] = ["--rw=randread", "--bs=4k", "--iodepth=32", "--norandommap"];
-const IN_ORDER: [&str; 3] = ["--rw=read", "--bs=1m", "--iodepth=8"];
+pub const IN_ORDER: [&str; 3] = ["--rw=read", "--bs=1m", "--iodepth=8"];
 /// What small GETs of real object stores take, in place of a round trip.
 const UNEVEN: Delay = Delay { median: Duration::from_millis(20), p99: Duration::from_millis(200), seed: 1 };
 /// Connections of the plain client, and bytes of its requests.
@@ -37,7 +37,7 @@ const PLAIN_CONNECTIONS: usize = 32;
 const PLAIN_BYTES: u64 = 4096;
 
 /// One run of reads and what the daemon spent on it.
-struct Run {
+pub struct Run {
     figures: Figures,
     cpu_s: f64,
     /// Of the store, and of read-ahead.
@@ -64,7 +64,7 @@ impl Run {
         })
     }
 
-    fn mib_per_s(&self) -> f64 {
+    pub fn mib_per_s(&self) -> f64 {
         self.figures.bytes as f64 / (1 << 20) as f64 / (self.figures.runtime_ms.max(1) as f64 / 1e3)
     }
 
@@ -76,7 +76,11 @@ impl Run {
         self.cpu_s / (self.figures.bytes as f64 / (1u64 << 30) as f64)
     }
 
-    fn shown(&self) -> String {
+    pub fn fetched_per_byte(&self) -> f64 {
+        self.fetched_bytes as f64 / self.figures.bytes as f64
+    }
+
+    pub fn shown(&self) -> String {
         format!(
             "{:.0} IOPS, {:.1} MiB/s, {:.1} us of CPU per 4 KiB; {} GETs, {:.2} bytes fetched per byte delivered, \
              {:.1} MiB read ahead and thrown away; {} downloads allowed at once in the end",
@@ -84,7 +88,7 @@ impl Run {
             self.mib_per_s(),
             self.cpu_us_per_block(),
             self.gets,
-            self.fetched_bytes as f64 / self.figures.bytes as f64,
+            self.fetched_per_byte(),
             self.wasted_bytes as f64 / (1 << 20) as f64,
             self.limit,
         )
@@ -229,7 +233,7 @@ pub fn link(plan: &Plan, report: &mut Report) -> Result<()> {
         let gets_per_read = one.gets as f64 / (one.figures.bytes as f64 / 4096.0);
         let fetched_mb_per_s =
             whole.fetched_bytes as f64 / 1e6 / (whole.figures.runtime_ms.max(1) as f64 / 1e3);
-        let fetched = whole.fetched_bytes as f64 / whole.figures.bytes as f64;
+        let fetched = whole.fetched_per_byte();
         let busy = fetched_mb_per_s / GOOD.1 as f64;
         let of = [
             one.figures.iops / client,
@@ -303,7 +307,7 @@ fn beside_a_plain_client(plan: &Plan, wan: &Wan, random: &[&str]) -> Result<(Run
 }
 
 /// On a host that knows nothing, and leaves no hot set that the next one would fetch beside its reads.
-fn on_a_new_host(wan: &Wan, load: &[&str]) -> Result<Run> {
+pub fn on_a_new_host(wan: &Wan, load: &[&str]) -> Result<Run> {
     let server = wan.host(&wan.cistern(), "reader").args(["--read-only"]).start()?;
     let run = Run::of(&server, &wan.scratch, load);
     server.stop()?;

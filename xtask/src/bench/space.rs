@@ -1,16 +1,14 @@
 //! What overwriting costs once space has to come back: room per live byte, bytes put per byte written, and what is left of
 //! a volume that was trimmed. In directory stores, with a grace of ten seconds: what is in grace is told apart.
 
-use std::{
-    sync::mpsc::{self, RecvTimeoutError},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cistern_harness::{
     fixture,
     nbd::{Client, Dialect},
     serve::Server,
+    tree,
 };
 use serde_json::Value;
 
@@ -18,10 +16,13 @@ use super::{
     Plan, loads,
     peers::{Peer, Target},
     report::{Bound, Report, median},
+    sampler,
 };
 
 const MIB: f64 = (1u64 << 20) as f64;
 const GRACE: Duration = Duration::from_secs(10);
+/// How often the store is looked at while it is overwritten.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// Size of the volume, and the part of it that is in use.
 const VOLUME_GIB: u64 = 2;
 const IN_USE: f64 = 0.8;
@@ -77,7 +78,7 @@ fn overwritten(plan: &Plan, report: &mut Report, name: &str, more: &[&str], put_
     let planned = Duration::from_secs(in_use_mib() * times / PACE_MIB);
     let (before, cpu) = (put_bytes(server)?, server.usage()?.cpu);
     let look = || ratio(&plan.cistern.run(&["check", &url, "--space", "--json"])?.stdout);
-    let (figures, ratios) = during(look, || loads::write(&target, &args, planned * 3))?;
+    let (figures, ratios) = sampler::looking(LOOK_EVERY, look, || loads::write(&target, &args, planned * 3))?;
     server.wait_clean()?;
     let written = (in_use_mib() * times) as f64 * MIB;
     let put = (put_bytes(server)? - before) / written;
@@ -144,7 +145,7 @@ fn foreground(plan: &Plan, report: &mut Report) -> Result<()> {
 fn trimmed(plan: &Plan, report: &mut Report) -> Result<()> {
     let target = filled(plan, &[])?;
     let server = target.cistern().context("it is cistern")?;
-    let peak = stored_bytes(&target)?;
+    let peak = stored_bytes(&target);
     let read = fetched_bytes(server)?;
     let mut client = Client::connect(&target.socket, "", Dialect::Simple)?;
     client.trim(0, VOLUME_GIB << 30)?;
@@ -152,10 +153,10 @@ fn trimmed(plan: &Plan, report: &mut Report) -> Result<()> {
     client.close()?;
     let begin = Instant::now();
     let limit = Duration::from_secs(300);
-    while stored_bytes(&target)? > peak / 100.0 && begin.elapsed() < limit {
+    while stored_bytes(&target) > peak / 100.0 && begin.elapsed() < limit {
         std::thread::sleep(Duration::from_secs(1)); // nobody tells when it is so far
     }
-    let left = stored_bytes(&target)?;
+    let left = stored_bytes(&target);
     report.row(
         "filled, trimmed, left alone: what is left of the peak",
         format!("{:.2} MiB", left / MIB),
@@ -169,28 +170,6 @@ fn trimmed(plan: &Plan, report: &mut Report) -> Result<()> {
         Bound::AtMost(0.01),
     );
     Ok(())
-}
-
-/// Runs `load`, looking at something every few seconds meanwhile.
-fn during<T>(
-    look: impl Fn() -> Result<f64> + Send,
-    load: impl FnOnce() -> Result<T>,
-) -> Result<(T, Vec<f64>)> {
-    const INTERVAL: Duration = Duration::from_secs(3);
-    let (stop, stopped) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        let looking = scope.spawn(move || -> Result<Vec<f64>> {
-            let mut seen = Vec::new();
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
-                seen.push(look()?);
-            }
-            Ok(seen)
-        });
-        let outcome = load();
-        drop(stop);
-        let seen = looking.join().expect("looking does not panic")?;
-        Ok((outcome?, seen))
-    })
 }
 
 /// Stored bytes of segments per live byte, as `check --space` finds them.
@@ -218,20 +197,8 @@ fn fetched_bytes(server: &Server) -> Result<f64> {
 }
 
 /// Everything in the directory.
-fn stored_bytes(target: &Target) -> Result<f64> {
-    fn sum(dir: &std::path::Path) -> Result<u64> {
-        let mut bytes = 0;
-        for entry in std::fs::read_dir(dir)? {
-            let entry = entry?;
-            bytes += match entry.metadata() {
-                Ok(of) if of.is_dir() => sum(&entry.path())?,
-                Ok(of) => of.len(),
-                Err(_) => 0, // deleted meanwhile
-            };
-        }
-        Ok(bytes)
-    }
-    Ok(sum(&target.scratch.path().join("store"))? as f64)
+fn stored_bytes(target: &Target) -> f64 {
+    tree::bytes(&target.scratch.path().join("store")) as f64
 }
 
 /// Bytes put per byte written that any cleaner needs at this ratio if all blocks are overwritten equally often: with y
