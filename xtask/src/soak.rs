@@ -17,11 +17,11 @@ mod place;
 mod tally;
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fixture::random_bytes,
     scratch::{self, Scratch},
@@ -44,6 +44,8 @@ const VOLUME_MIB: u64 = 512;
 /// What is in the store before a daemon may live until it is less by a quarter.
 const ROOM_BYTES: u64 = 6 << 30;
 const ROOM_LIMIT: Duration = Duration::from_secs(600);
+/// So often a check may be cut short by a kill: on a slow machine nothing else would happen.
+const UNSEEN_MAX: u32 = 3;
 /// One in so many kills is followed by one of the opening.
 const OPENINGS_PART: u64 = 8;
 const OPENING_MAX: Duration = Duration::from_millis(400);
@@ -101,12 +103,14 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
     let mut promised = Promised::new(server.socket(), options.seed);
     let mut fio = Fio::start(scratch, server.socket(), options.seed)?;
     let over = AtomicBool::new(false);
-    let mut killer = Killer { serve, seed: options.seed, tally: Tally::default() };
+    let unseen = AtomicU32::new(0);
+    let mut killer =
+        Killer { serve, seed: options.seed, over: &over, unseen: &unseen, tally: Tally::default() };
     std::thread::scope(|scope| -> Result<()> {
-        let exact = scope.spawn(|| promised.run(&over));
+        let exact = scope.spawn(|| promised.run(&over, &unseen));
         let laps = scope.spawn(|| fio.run(&over));
         let time = Duration::from_secs(options.minutes * 60);
-        let killed = killer.run(&mut server, time, Duration::from_secs(options.kill_every), &over, &place);
+        let killed = killer.run(&mut server, time, Duration::from_secs(options.kill_every), &place);
         over.store(true, Relaxed);
         // Without a daemon fio ends once it has asked in vain for long enough.
         let outcomes = [exact, laps].map(|client| client.join().expect("a client does not panic"));
@@ -147,30 +151,27 @@ fn arguments() -> Vec<String> {
 }
 
 /// Who starts daemons and kills them.
-struct Killer {
+struct Killer<'a> {
     serve: Serve,
     seed: u64,
+    over: &'a AtomicBool,
+    /// Kills since the exact client saw everything.
+    unseen: &'a AtomicU32,
     tally: Tally,
 }
 
-impl Killer {
+impl Killer<'_> {
     /// Kills until the time is over or a client found something.
-    fn run(
-        &mut self,
-        server: &mut Server,
-        time: Duration,
-        every: Duration,
-        over: &AtomicBool,
-        place: &Place,
-    ) -> Result<()> {
+    fn run(&mut self, server: &mut Server, time: Duration, every: Duration, place: &Place) -> Result<()> {
         let begin = Instant::now();
         let mut said = Duration::ZERO;
-        while begin.elapsed() < time && !over.load(Relaxed) {
+        while begin.elapsed() < time && !self.is_over() {
             let life = every.mul_f64(-(1.0 - self.draw()).ln());
             self.live(server, life, place)?;
             self.tally.end_of_life(server)?;
             server.kill_now();
             self.tally.kills += 1;
+            self.unseen.fetch_add(1, Relaxed);
             if self.draw() < 1.0 / OPENINGS_PART as f64 {
                 let after = OPENING_MAX.mul_f64(self.draw());
                 self.serve.start_and_kill(after)?;
@@ -187,21 +188,24 @@ impl Killer {
         Ok(())
     }
 
-    /// Lets the daemon be for so long, and until there is room.
+    fn is_over(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+
+    /// Lets the daemon be for so long, until not too many kills went unseen, and until there is room.
     fn live(&mut self, server: &mut Server, life: Duration, place: &Place) -> Result<()> {
-        const LOOK: Duration = Duration::from_secs(2);
+        const LOOK: Duration = Duration::from_millis(500);
         server.stays_up(life)?;
+        while self.unseen.load(Relaxed) >= UNSEEN_MAX && !self.is_over() {
+            server.stays_up(LOOK)?;
+        }
         if place.stored_bytes() <= ROOM_BYTES {
             return Ok(());
         }
         self.tally.long_lives += 1;
         let begin = Instant::now();
-        while place.stored_bytes() > ROOM_BYTES / 4 * 3 {
-            anyhow::ensure!(
-                begin.elapsed() < ROOM_LIMIT,
-                "nothing is deleted in {}",
-                step::seconds(ROOM_LIMIT)
-            );
+        while place.stored_bytes() > ROOM_BYTES / 4 * 3 && !self.is_over() {
+            ensure!(begin.elapsed() < ROOM_LIMIT, "nothing is deleted in {}", step::seconds(ROOM_LIMIT));
             server.stays_up(LOOK)?;
         }
         Ok(())

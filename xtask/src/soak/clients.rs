@@ -10,7 +10,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -49,12 +49,14 @@ impl Promised {
         Promised { socket: socket.to_owned(), history, seed, verified_bytes: 0, checks: 0 }
     }
 
-    /// Runs until `over`, which it sets itself when something is wrong.
-    pub fn run(&mut self, over: &AtomicBool) -> Result<()> {
+    /// Runs until `over`, which it sets itself when something is wrong. After a kill it has seen everything once `unseen`, the
+    /// number of kills since then, is zero.
+    pub fn run(&mut self, over: &AtomicBool, unseen: &AtomicU32) -> Result<()> {
         let begin = Instant::now();
         let mut was_killed = false;
         while !over.load(Relaxed) {
-            let step = if was_killed { self.verify_all() } else { self.write() };
+            let step =
+                if was_killed { self.verify_all().map(|()| unseen.store(0, Relaxed)) } else { self.write() };
             match step {
                 Ok(()) => was_killed = false,
                 Err(error) if error.chain().any(|cause| cause.is::<std::io::Error>()) => {
