@@ -7,6 +7,7 @@ mod beside_cleaner;
 mod beside_store;
 mod cached_reads;
 mod calibration;
+mod cleaner_model;
 mod clients;
 mod cold_sequential;
 mod defragment;

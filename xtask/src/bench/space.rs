@@ -13,7 +13,9 @@ use cistern_harness::{
 use serde_json::Value;
 
 use super::{
-    Plan, loads,
+    Plan,
+    cleaner_model::Overwrites,
+    loads,
     peers::{Peer, Target},
     report::{Bound, Report, median},
     sampler,
@@ -31,12 +33,12 @@ const PACE_MIB: u64 = 40;
 /// The bound of the volume, and what it is to cost.
 const RATIO: f64 = 1.3;
 const PUT_PER_BYTE_MAX: f64 = 2.5;
-/// How far above the limit of any cleaner at the same ratio this one may lie.
+/// How far above the limit of any cleaner at the same ratio, or above a plain one, this one may lie.
 const MODEL_MAX: f64 = 1.05;
 
 pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
-    overwritten(plan, report, "uniform", &[], PUT_PER_BYTE_MAX)?;
-    overwritten(plan, report, "zipf 0.99", &["--random_distribution=zipf:0.99"], 1.2)?;
+    overwritten(plan, report, "uniform", 0.0, PUT_PER_BYTE_MAX)?;
+    overwritten(plan, report, "zipf 0.99", 0.99, 1.2)?;
     foreground(plan, report)?;
     trimmed(plan, report)
 }
@@ -56,8 +58,8 @@ fn filled(plan: &Plan, more: &[&str]) -> Result<Target> {
     Ok(target)
 }
 
-/// Random overwrites of several times what is in use.
-fn overwritten(plan: &Plan, report: &mut Report, name: &str, more: &[&str], put_max: f64) -> Result<()> {
+/// Random overwrites of several times what is in use, the n-th most frequent block n^-`skew` times as often as the first.
+fn overwritten(plan: &Plan, report: &mut Report, name: &str, skew: f64, put_max: f64) -> Result<()> {
     let target = filled(plan, &["--space-bound", &RATIO.to_string()])?;
     let server = target.cistern().context("it is cistern")?;
     let url = fixture::directory_url(&target.scratch)?;
@@ -74,14 +76,16 @@ fn overwritten(plan: &Plan, report: &mut Report, name: &str, more: &[&str], put_
         &rate,
         &io_size,
     ];
-    let args = [&own, more].concat();
+    let zipf = (skew > 0.0).then(|| format!("--random_distribution=zipf:{skew}"));
+    let args: Vec<&str> = own.into_iter().chain(zipf.as_deref()).collect();
     let planned = Duration::from_secs(in_use_mib() * times / PACE_MIB);
-    let (before, cpu) = (put_bytes(server)?, server.usage()?.cpu);
+    let (before, reached, cpu) = (put_bytes(server)?, written_bytes(server)?, server.usage()?.cpu);
     let look = || ratio(&plan.cistern.run(&["check", &url, "--space", "--json"])?.stdout);
     let (figures, ratios) = sampler::looking(LOOK_EVERY, look, || loads::write(&target, &args, planned * 3))?;
     server.wait_clean()?;
     let written = (in_use_mib() * times) as f64 * MIB;
     let put = (put_bytes(server)? - before) / written;
+    let reach = (written_bytes(server)? - reached) / written;
     let warm = ratios[ratios.len() / 4..].to_vec();
     let (middle, most) = (median(warm.clone()), warm.iter().copied().fold(0.0, f64::max));
     let cpu = (server.usage()?.cpu - cpu).as_secs_f64();
@@ -98,20 +102,28 @@ fn overwritten(plan: &Plan, report: &mut Report, name: &str, more: &[&str], put_
     report.row(
         &format!("the same, {name}: bytes put per byte written"),
         format!("{put:.2}"),
-        format!("{:.2} is the uniform limit at that median", limit(middle)),
+        format!(
+            "{reach:.2} of them without the cleaner; {:.2} is the uniform limit at that median",
+            limit(middle)
+        ),
         put,
         Bound::AtMost(put_max),
     );
-    if more.is_empty() {
-        let of_limit = put / limit(middle);
-        report.row(
-            "the same: of the limit at the same ratio",
-            format!("{of_limit:.2}"),
-            "map, checkpoints and grace included".into(),
-            of_limit,
-            Bound::AtMost(MODEL_MAX),
-        );
-    }
+    let (of, model) = match skew > 0.0 {
+        true => {
+            let blocks = (in_use_mib() << 8) as usize;
+            let overwrites = Overwrites::zipf(blocks, blocks * times as usize, skew);
+            ("a plain cleaner in memory", overwrites.put_per_write(reach.min(1.0), middle))
+        }
+        false => ("the limit", limit(middle)),
+    };
+    report.row(
+        &format!("the same, {name}: of {of} at the same ratio"),
+        format!("{:.2}", put / model),
+        format!("{model:.2} of it; map, checkpoints and grace included here"),
+        put / model,
+        Bound::AtMost(MODEL_MAX),
+    );
     Ok(())
 }
 
@@ -192,6 +204,13 @@ fn put_bytes(server: &Server) -> Result<f64> {
     bytes_of(server, |kind| kind.starts_with("put"))
 }
 
+/// Of segments with what clients wrote.
+fn written_bytes(server: &Server) -> Result<f64> {
+    let status = server.status()?;
+    let written = status.pointer("/daemons/0/volumes/0/space/counters/written_bytes").and_then(Value::as_f64);
+    written.context("no written_bytes in the status")
+}
+
 fn fetched_bytes(server: &Server) -> Result<f64> {
     bytes_of(server, |kind| kind.starts_with("get"))
 }
@@ -203,7 +222,7 @@ fn stored_bytes(target: &Target) -> f64 {
 
 /// Bytes put per byte written that any cleaner needs at this ratio if all blocks are overwritten equally often: with y
 /// overwrites per block while a segment waits, ratio = y / (1 - e^-y) and puts = 1 / (1 - e^-y) (docs/design/prices.md).
-fn limit(ratio: f64) -> f64 {
+pub fn limit(ratio: f64) -> f64 {
     let (mut low, mut high) = (1e-6, 50.0);
     for _ in 0..100 {
         let y: f64 = f64::midpoint(low, high);
