@@ -37,7 +37,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let url = format!("s3://{BUCKET}/vol");
     cistern.run(&["create", &url, "--size", "1G"])?;
     minio.open_to_all()?;
-    let keys: Vec<String> = (0..objects).map(|n| format!("vol/map/{n:032x}")).collect();
+    let keys: Vec<String> = (0..objects).map(|n| format!("vol/{:032x}/map/{n:032x}", 7)).collect();
     let begin = Instant::now();
     plain::puts(minio.port(), &keys, b"x", CONNECTIONS)?;
     report.note(format!("{objects} objects were put in {:.0} s", begin.elapsed().as_secs_f64()));

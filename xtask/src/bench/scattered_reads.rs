@@ -300,7 +300,7 @@ fn uneven(plan: &Plan, report: &mut Report, wan: &Wan, random: &[&str]) -> Resul
 /// A run on a new host, and then what a client that does nothing but such reads gets per second.
 fn beside_a_plain_client(plan: &Plan, wan: &Wan, random: &[&str]) -> Result<(Run, f64)> {
     let one = on_a_new_host(wan, random)?;
-    let keys = wan.minio.keys("vol/log/")?;
+    let keys = wan.objects("log")?;
     let seconds = Duration::from_secs(plan.seconds(20));
     let client = plain::ranged_gets(wan.link.port(), &keys, PLAIN_BYTES, PLAIN_CONNECTIONS, seconds)?;
     Ok((one, client))

@@ -80,13 +80,13 @@ fn overwritten(plan: &Plan, report: &mut Report, name: &str, skew: f64, put_max:
     let args: Vec<&str> = own.into_iter().chain(zipf.as_deref()).collect();
     let planned = Duration::from_secs(in_use_mib() * times / PACE_MIB);
     let (before, reached, cpu) = (put_bytes(server)?, written_bytes(server)?, server.usage()?.cpu);
-    let look = || ratio(&plan.cistern.run(&["check", &url, "--space", "--json"])?.stdout);
-    let (figures, ratios) = sampler::looking(LOOK_EVERY, look, || loads::write(&target, &args, planned * 3))?;
+    let look = || ratios(&plan.cistern.run(&["check", &url, "--space", "--json"])?.stdout);
+    let (figures, looks) = sampler::looking(LOOK_EVERY, look, || loads::write(&target, &args, planned * 3))?;
     server.wait_clean()?;
     let written = (in_use_mib() * times) as f64 * MIB;
     let put = (put_bytes(server)? - before) / written;
     let reach = (written_bytes(server)? - reached) / written;
-    let warm = ratios[ratios.len() / 4..].to_vec();
+    let (warm, with_dead): (Vec<f64>, Vec<f64>) = looks[looks.len() / 4..].iter().copied().unzip();
     let (middle, most) = (median(warm.clone()), warm.iter().copied().fold(0.0, f64::max));
     let cpu = (server.usage()?.cpu - cpu).as_secs_f64();
     report.row(
@@ -95,7 +95,13 @@ fn overwritten(plan: &Plan, report: &mut Report, name: &str, skew: f64, put_max:
             IN_USE * 100.0
         ),
         format!("{most:.3}, median {middle:.3}"),
-        format!("{} looks, grace apart; {:.0} IOPS, {cpu:.0} s of CPU", warm.len(), figures.iops),
+        format!(
+            "{} looks, without what waits to be deleted or retired ({:.3} with segments of which nothing is live); \
+             {:.0} IOPS, {cpu:.0} s of CPU",
+            warm.len(),
+            with_dead.iter().copied().fold(0.0, f64::max),
+            figures.iops
+        ),
         most,
         Bound::AtMost(RATIO),
     );
@@ -184,11 +190,13 @@ fn trimmed(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Stored bytes of segments per live byte, as `check --space` finds them.
-fn ratio(report: &str) -> Result<f64> {
+/// Stored bytes of segments per live byte, as `check --space` finds them; and the same with those of which nothing is live,
+/// which only wait for a checkpoint.
+fn ratios(report: &str) -> Result<(f64, f64)> {
     let report: Value = serde_json::from_str(report)?;
-    let stored = report["space"]["segments"]["bytes"].as_f64().context("no segments")?;
-    Ok(stored / report["space"]["live_bytes"].as_f64().context("no live_bytes")?)
+    let bytes = |what: &str| report["space"][what]["bytes"].as_f64().context("no sum of bytes");
+    let live = report["space"]["live_bytes"].as_f64().context("no live_bytes")?;
+    Ok((bytes("segments")? / live, (bytes("segments")? + bytes("dead")?) / live))
 }
 
 /// Of the requests that the daemon's meter counts.

@@ -244,7 +244,7 @@ fn cold_walk(wan: &Wan, host: &str, start: Start, expected: usize, report: &mut 
 
 /// Removes what says what is hot from the store: the next host has to find out by itself.
 fn delete_hot_sets(wan: &Wan) -> Result<()> {
-    for key in wan.minio.keys("vol/hot")? {
+    for key in wan.objects("hot")? {
         wan.minio.delete(&key)?;
     }
     Ok(())

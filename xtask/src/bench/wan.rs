@@ -70,6 +70,14 @@ impl Wan {
         cistern.serve(&self.scratch, &self.url).state_dir(dir("state")).cache_dir(dir("cache"))
     }
 
+    /// The volume's objects of a kind, by their names in the bucket.
+    pub fn objects(&self, kind: &str) -> Result<Vec<String>> {
+        let of_kind = format!("/{kind}/");
+        let mut keys = self.minio.keys("vol/")?;
+        keys.retain(|key| key.contains(&of_kind));
+        Ok(keys)
+    }
+
     /// Removes the local directories of a host that is not needed any more.
     pub fn forget(&self, host: &str) {
         for what in ["state", "cache"] {
