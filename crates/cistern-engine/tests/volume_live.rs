@@ -13,8 +13,9 @@ use cistern_engine::{
     store::{Listed, MemoryStore, Put, Store, StoreResult},
     volume::{ClientId, LiveSettings, Mode, OpenOptions, Volume},
 };
+use futures_util::future::poll_immediate;
 use tokio::sync::watch;
-use volume_support::{Host, MIB, close, noise};
+use volume_support::{Host, MIB, close, noise, read};
 
 /// A store in memory behind a gate: while it is closed, requests hang for ever.
 struct Gated {
@@ -230,4 +231,60 @@ async fn writearound_keeps_writes_out_of_the_cache() {
         cache.close().await;
         assert_eq!(cache.stats().fill_written_bytes >= MIB, enters, "{mode:?}");
     }
+}
+
+/// A host whose gated store holds a volume of 16 MiB and one sector, of which the first block is written.
+async fn host_with_an_odd_end() -> (Host, Arc<Gated>) {
+    let (host, store) = gated_host().await;
+    let volume = host.open().await;
+    volume.resize(ODD_END, true).await.expect("shrunk");
+    volume.write(0, noise(1, 4096), false).await.expect("written");
+    close(volume).await;
+    (host, store)
+}
+
+const ODD_END: u64 = 16 * MIB + 512;
+
+/// Zeroes up to the end of a volume wait for another write. Meanwhile the volume grows inside its last block, and
+/// somebody writes there: that stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn zeroes_to_the_end_spare_what_grows_behind_it() {
+    let (host, store) = host_with_an_odd_end().await;
+    let volume = host.open().await;
+    store.set_open(false);
+    // Bytes that are no sectors: waits for the store, and everybody else for the block.
+    let mut odd = Box::pin(volume.write(1, noise(2, 3), false));
+    assert!(poll_immediate(&mut odd).await.is_none());
+    let mut zeroes = Box::pin(volume.zero(0, ODD_END, false, false));
+    assert!(poll_immediate(&mut zeroes).await.is_none());
+    volume.resize(ODD_END + 512, false).await.expect("grown");
+    volume.write(ODD_END, noise(3, 512), true).await.expect("written");
+    store.set_open(true);
+    odd.await.expect("written");
+    zeroes.await.expect("zeroed");
+    assert!(read(&volume, ODD_END, 512).await == noise(3, 512));
+    assert!(read(&volume, ODD_END - 512, 512).await == [0; 512]);
+    close(volume).await;
+}
+
+/// Whoever shrinks a volume looks whether there is data behind the new end, and that takes long. What is
+/// acknowledged meanwhile is not dropped: it is there, or the shrink is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shrink_drops_nothing_that_comes_while_it_looks() {
+    let (host, store) = host_with_an_odd_end().await;
+    let volume = host.open().await;
+    store.set_open(false);
+    let mut shrink = Box::pin(volume.resize(8 * MIB, false));
+    assert!(poll_immediate(&mut shrink).await.is_none());
+    let mut write = Box::pin(volume.write(12 * MIB, noise(2, 4096), false));
+    let acknowledged = poll_immediate(&mut write).await;
+    store.set_open(true);
+    let shrunk = shrink.await;
+    let written = match acknowledged {
+        Some(written) => written,
+        None => (&mut write).await,
+    };
+    drop(write);
+    assert!(shrunk.is_err() || written.is_err(), "shrunk {shrunk:?}, written {written:?}");
+    close(volume).await;
 }

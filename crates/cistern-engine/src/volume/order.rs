@@ -1,7 +1,7 @@
 //! The order point: the lock under which writes get their place, and reads their view.
 //!
-//! Under one lock lie the dirty index, the size, the held extents and whether the volume still
-//! accepts writes. A commit moves blocks from the dirty index to the map under the same lock, so a
+//! Under one lock lie the dirty index, the held extents and whether the volume still accepts writes; the size changes
+//! under it. A commit moves blocks from the dirty index to the map under the same lock, so a
 //! reader finds the newest acknowledged version of a block in exactly one of the two.
 
 use std::sync::{
@@ -37,7 +37,10 @@ pub struct Core {
     pub map: Arc<Map>,
     pub pacer: Pacer,
     written: Written,
-    /// Changed under the lock of `order`.
+    /// Changed under the lock of `order`, where the resize gets its place; asked without. A read is held against it once, before
+    /// it looks for anything. If the volume shrinks after that, the read began before the shrink was answered, and may show
+    /// what was there, zeroes, or what came after a later growth, block by block. A write asks again under the lock, so
+    /// that nothing is acknowledged which lies behind the end then. Who relies on the size for longer holds an extent.
     size_bytes: AtomicU64,
     order: Mutex<Order>,
 }

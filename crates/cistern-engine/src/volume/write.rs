@@ -237,19 +237,30 @@ impl Volume {
         if len == 0 {
             return Ok(());
         }
-        let size = writer.size_bytes();
-        // The part of the last block behind the end of the volume is zero already.
-        let end = if offset + len == size { size.next_multiple_of(BLOCK) } else { offset + len };
-        let (touched, whole) = blocks_of(offset, end - offset);
+        let (touched, _) = blocks_of(offset, len);
+        let is_to_the_end = |end: u64| end == writer.size_bytes() && !end.is_multiple_of(BLOCK);
+        // Held, because the volume may grow meanwhile: who writes behind its old end comes later, or came before this
+        // looks at the size again.
+        let holding = match is_to_the_end(offset + len) {
+            true => Some(writer.hold(touched).await),
+            false => None,
+        };
+        // The part of the last block behind the end of the volume is zero already, so the block may go as a whole.
+        let goes_whole = holding.is_some() && is_to_the_end(offset + len);
+        let end = if goes_whole { (offset + len).next_multiple_of(BLOCK) } else { offset + len };
+        let (_, whole) = blocks_of(offset, end - offset);
         let mut to = JournalPos(0);
         let mut edges = Vec::new();
         if whole.is_empty() {
-            edges.push((offset, end));
+            edges.push((offset, offset + len));
         } else {
             edges.push((offset, whole.start * BLOCK));
             edges.push((whole.end() * BLOCK, end));
-            to = writer.submit(client, &Record::Zero { extent: whole, allocated }, &[], None).await?;
+            let (zero, own) =
+                (Record::Zero { extent: whole, allocated }, holding.as_ref().map(Holding::held));
+            to = writer.submit(client, &zero, &[], own).await?;
         }
+        drop(holding);
         for (from, until) in edges.into_iter().filter(|(from, until)| from < until) {
             let zeroes = vec![0; (until - from) as usize];
             let (edge, _) = blocks_of(from, until - from);
@@ -271,6 +282,9 @@ impl Volume {
             self.zero_bytes(client, old, size_bytes.next_multiple_of(BLOCK) - old, false, false).await?;
             writer.submit(client, &resize, &[], None).await?
         } else {
+            // Held, so that what is acknowledged meanwhile is looked at too.
+            let cut = Extent::between(size_bytes / BLOCK, old.div_ceil(BLOCK));
+            let holding = writer.hold(cut).await;
             if !force && self.has_data(size_bytes, old).await? {
                 return Err(Error::Invalid(format!(
                     "there is data behind byte {size_bytes}: shrinking would drop it. Shrink the filesystem first, \
@@ -278,11 +292,11 @@ impl Volume {
                 )));
             }
             let to = writer.submit(client, &resize, &[], None).await?;
-            let extent = Extent::between(size_bytes.div_ceil(BLOCK), old.div_ceil(BLOCK));
-            if extent.is_empty() {
-                to
-            } else {
-                writer.submit(client, &Record::Zero { extent, allocated: false }, &[], None).await?
+            let extent = Extent::between(size_bytes.div_ceil(BLOCK), cut.end());
+            let zero = Record::Zero { extent, allocated: false };
+            match extent.is_empty() {
+                true => to,
+                false => writer.submit(client, &zero, &[], Some(holding.held())).await?,
             }
         };
         writer.make_durable(to).await
