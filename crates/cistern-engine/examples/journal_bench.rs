@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use cistern_engine::{
     disk::{AlignedBuf, Disk, DiskFile, RealDisk},
     env::{Env, real::RealEnv},
@@ -88,6 +89,7 @@ impl Bench {
             Err(_) => prepare_raw(&self.disk).await,
         };
         let block = AlignedBuf::zeroed(BLOCK_BYTES);
+        let bytes = Bytes::copy_from_slice(&block);
         let (mut raw_times, mut journal_times) = (Vec::new(), Vec::new());
         let start = now();
         let mut n = 0;
@@ -99,7 +101,7 @@ impl Bench {
             file.sync().await.expect("sync");
             raw_times.push(at.elapsed());
             let at = now();
-            let end = append(journal, n, &block).await;
+            let end = append(journal, n, &bytes).await;
             journal.sync(end).await.expect("sync");
             journal_times.push(at.elapsed());
             n += 1;
@@ -119,7 +121,7 @@ impl Bench {
             .map(|_| {
                 let (journal, count) = (journal.clone(), count.clone());
                 self.env.spawn("client", async move {
-                    let block = vec![7; BLOCK_BYTES];
+                    let block = Bytes::from(vec![7; BLOCK_BYTES]);
                     while start.elapsed() < time {
                         let n = count.fetch_add(1, Ordering::Relaxed);
                         let end = append(&journal, n, &block).await;
@@ -141,7 +143,7 @@ impl Bench {
 
     /// One task that appends as fast as it can; a stand-in for write-back frees what is durable.
     async fn without_sync(&self, journal: &Arc<Journal>, blocks: u64) {
-        let data = vec![9; blocks as usize * BLOCK_BYTES];
+        let data = Bytes::from(vec![9; blocks as usize * BLOCK_BYTES]);
         let start = now();
         let mut n = 0u64;
         while start.elapsed() < self.time {
@@ -164,11 +166,12 @@ impl Bench {
             let mut count = |_: &Record, _, _| records += 1;
             let journal =
                 Journal::open(&self.env, &self.disk, VOLUME, self.options(), &mut count).await.expect("open");
-            let data = vec![3; 32 * BLOCK_BYTES];
+            let data = Bytes::from(vec![3; 32 * BLOCK_BYTES]);
             let mut n = 0;
             while journal.used_blocks() + 2048 < journal.capacity_blocks() {
                 let record = Record::Write(Extent::new(n * 32, 32));
-                match journal.append(&record, &data, &mut |_, _| {}) {
+                let prepared = journal.prepare(record, data.clone()).expect("it fits");
+                match journal.append(&prepared, &mut |_, _| {}) {
                     Ok(_) => n += 1,
                     Err(_) => journal.room(32).await.expect("room"),
                 }
@@ -185,11 +188,12 @@ impl Bench {
     }
 }
 
-async fn append(journal: &Journal, n: u64, data: &[u8]) -> JournalPos {
+async fn append(journal: &Journal, n: u64, data: &Bytes) -> JournalPos {
     let blocks = (data.len() / BLOCK_BYTES) as u64;
     let record = Record::Write(Extent::new(n % (1 << 30), blocks));
+    let prepared = journal.prepare(record, data.clone()).expect("it fits");
     loop {
-        match journal.append(&record, data, &mut |_, _| {}) {
+        match journal.append(&prepared, &mut |_, _| {}) {
             Ok(end) => return end,
             Err(AppendError::Failed(e)) => panic!("{e}"),
             Err(AppendError::Full) => {

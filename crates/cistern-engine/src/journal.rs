@@ -28,6 +28,7 @@ use crate::{
 
 pub mod format;
 mod group;
+mod prepared;
 mod recover;
 mod ring;
 mod scan;
@@ -35,9 +36,11 @@ mod state;
 mod writer;
 
 pub use group::{Group, PlacedRecord};
+pub use prepared::Prepared;
 pub use scan::{Scan, read_only_scan};
 
 use format::{GROUP_PAYLOAD_BLOCKS_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
+use prepared::check_fits_ring;
 use recover::Walked;
 use ring::Ring;
 use state::State;
@@ -292,25 +295,24 @@ impl Journal {
         out
     }
 
-    /// Appends a record with its payload ([`Record::payload_blocks`]).
-    /// The order of the calls is the order of history. A long write is cut into parts:
+    /// Makes a record with its payload ([`Record::payload_blocks`]) ready for [`append`](Self::append): for a long one this
+    /// takes milliseconds, so it is done where nobody waits. `Error::Invalid` for what can never be appended.
+    pub fn prepare(&self, record: Record, payload: Bytes) -> Result<Prepared> {
+        Prepared::new(record, payload, self.capacity_blocks())
+    }
+
+    /// Appends what this journal prepared.
+    /// The order of the calls is the order of history. A long write is in parts:
     /// `placed` gets each part with the position of its first payload block, ascending; it gets a
     /// zeroed extent once. Gives the position to pass to [`Journal::sync`]. All or nothing.
     pub fn append(
         &self,
-        record: &Record,
-        payload: &[u8],
+        prepared: &Prepared,
         placed: &mut dyn FnMut(Extent, JournalPos),
     ) -> Result<JournalPos, AppendError> {
-        let blocks = record.payload_blocks();
-        if !record.is_valid() || Some(payload.len() as u64) != blocks.checked_mul(BLOCK_BYTES as u64) {
-            return Err(Error::Invalid(format!("{record:?} with {} bytes", payload.len())).into());
-        }
-        self.check_fits_ring(blocks)?;
-        let crcs = group::block_crcs(payload);
-        let mut parts = Vec::with_capacity(blocks.div_ceil(GROUP_PAYLOAD_BLOCKS_MAX).max(1) as usize);
+        let mut parts = Vec::with_capacity(prepared.parts().len());
         let end = self.with_state(|state| {
-            let end = state.append(record, payload, &crcs, &mut parts)?;
+            let end = state.append(prepared, &mut parts)?;
             self.shared.appended.store(end.0, Ordering::Release);
             Ok::<_, AppendError>(end)
         })?;
@@ -320,19 +322,9 @@ impl Journal {
         Ok(end)
     }
 
-    fn check_fits_ring(&self, payload_blocks: u64) -> Result<()> {
-        let ring = self.shared.ring.blocks;
-        if payload_blocks <= ring && group::blocks_needed(payload_blocks) <= ring {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!(
-            "a write of {payload_blocks} blocks does not fit a journal of {ring} blocks"
-        )))
-    }
-
     /// Waits until a record with so much payload can be appended. Who comes first goes first.
     pub async fn room(&self, payload_blocks: u64) -> Result<()> {
-        self.check_fits_ring(payload_blocks)?;
+        check_fits_ring(payload_blocks, self.capacity_blocks())?;
         match self.with_state(|state| state.wait_room(payload_blocks))? {
             Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
             None => Ok(()),

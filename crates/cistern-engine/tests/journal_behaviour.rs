@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use cistern_engine::{
     Error,
     disk::Disk,
@@ -39,7 +40,8 @@ async fn open(env: &Env, disk: &Arc<dyn Disk>) -> Result<(Arc<Journal>, Vec<Reco
 fn write(journal: &Journal, id: u64, blocks: u64) -> Result<(JournalPos, JournalPos), AppendError> {
     let mut first = None;
     let record = Record::Write(Extent::new(id * 1024, blocks));
-    let end = journal.append(&record, &payload(id, blocks), &mut |_, pos| {
+    let prepared = journal.prepare(record, payload(id, blocks).into())?;
+    let end = journal.append(&prepared, &mut |_, pos| {
         first.get_or_insert(pos);
     })?;
     Ok((first.expect("a write has a place"), end))
@@ -70,7 +72,9 @@ fn a_closed_journal_comes_back_whole() {
             Record::Sectors { block: 9, mask: SectorMask::from_bits(0b101) },
         ];
         for record in &records {
-            journal.append(record, &payload(0, record.payload_blocks()), &mut |_, _| {}).expect("append");
+            let data = payload(0, record.payload_blocks());
+            let prepared = journal.prepare(record.clone(), data.into()).expect("it makes sense");
+            journal.append(&prepared, &mut |_, _| {}).expect("append");
         }
         write(&journal, 1, 600).expect("append");
         journal.close().await.expect("close");
@@ -91,7 +95,6 @@ fn a_closed_journal_comes_back_whole() {
 fn impossible_records_are_refused() {
     story(2, async |env, disk| {
         let journal = create(&env, &disk.shared(), 1 << 20).await;
-        let mut nowhere = |_, _| panic!("nothing is placed");
         let block = vec![0; 4096];
         for (record, data) in [
             (Record::Write(Extent::new(0, 0)), &[][..]),
@@ -105,8 +108,8 @@ fn impossible_records_are_refused() {
             (Record::Sectors { block: 0, mask: SectorMask::from_bits(1) }, &[][..]),
             (Record::Sectors { block: u64::MAX, mask: SectorMask::from_bits(1) }, &block[..]),
         ] {
-            let refused = journal.append(&record, data, &mut nowhere);
-            assert!(matches!(refused, Err(AppendError::Failed(Error::Invalid(_)))), "{record:?}");
+            let refused = journal.prepare(record.clone(), data.to_vec().into());
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{record:?}");
         }
         assert!(matches!(write(&journal, 1, 5000), Err(AppendError::Failed(Error::Invalid(_)))));
         assert!(matches!(journal.room(u64::MAX).await, Err(Error::Invalid(_))));
@@ -348,9 +351,11 @@ fn unsynced_data_is_bounded() {
         let options = JournalOptions { bytes: 80 << 20, memory_bytes: 2 << 20 };
         let journal =
             Journal::create(&env, &disk.shared(), VOLUME, JournalPos(0), options).await.expect("create");
-        let data = payload(1, 256);
+        let data = Bytes::from(payload(1, 256));
         for n in 0..72 {
-            while journal.append(&Record::Write(Extent::new(n, 256)), &data, &mut |_, _| {}).is_err() {
+            let prepared =
+                journal.prepare(Record::Write(Extent::new(n, 256)), data.clone()).expect("it fits");
+            while journal.append(&prepared, &mut |_, _| {}).is_err() {
                 journal.room(256).await.expect("room");
             }
             let at_stake = journal.appended().0 - journal.durable().0;

@@ -110,12 +110,13 @@ async fn client(
         };
         let record = random_record(plot, &mut dice, id);
         let data = payload(id, record.payload_blocks());
+        let prepared = journal.prepare(record.clone(), data.into()).expect("it fits");
         let end = loop {
             // One poll: the model sees the order that the journal sees.
             let mut parts = Vec::new();
             let appended = {
                 let mut history = history.lock().unwrap();
-                let appended = journal.append(&record, &data, &mut |part, pos| parts.push((part, pos)));
+                let appended = journal.append(&prepared, &mut |part, pos| parts.push((part, pos)));
                 if let Ok(end) = appended {
                     remember(&mut history, &record, &parts, end);
                 }

@@ -52,8 +52,9 @@ async fn open(env: &Env, disk: &Arc<dyn Disk>) -> (Arc<Journal>, Vec<(Record, Jo
 
 async fn write(journal: &Journal, id: u64, blocks: u64) -> JournalPos {
     let record = Record::Write(Extent::new(id * 1024, blocks));
+    let prepared = journal.prepare(record, payload(id, blocks).into()).expect("it fits");
     loop {
-        match journal.append(&record, &payload(id, blocks), &mut |_, _| {}) {
+        match journal.append(&prepared, &mut |_, _| {}) {
             Ok(end) => return end,
             Err(AppendError::Full) => journal.room(blocks).await.expect("room"),
             Err(AppendError::Failed(e)) => panic!("{e}"),
@@ -125,7 +126,8 @@ async fn a_deleted_journal_stops() {
     journal.sync(end).await.expect("sync");
     fs::remove_file(dir.path().join("journal")).expect("remove");
     let record = Record::Write(Extent::new(0, 1));
-    let refused = match journal.append(&record, &payload(2, 1), &mut |_, _| {}) {
+    let prepared = journal.prepare(record, payload(2, 1).into()).expect("it fits");
+    let refused = match journal.append(&prepared, &mut |_, _| {}) {
         Ok(end) => journal.sync(end).await.expect_err("the file is gone"),
         Err(AppendError::Failed(e)) => e, // the writer noticed first
         Err(AppendError::Full) => panic!("there is room"),

@@ -36,8 +36,9 @@ async fn open(directory: &tempfile::TempDir) -> Arc<Journal> {
 
 /// Writes one block, which makes a group of its own.
 async fn write(journal: &Journal, byte: u8) {
-    let payload = [byte; BLOCK_BYTES];
-    let end = journal.append(&Record::Write(Extent::new(0, 1)), &payload, &mut |_, _| {}).expect("room");
+    let payload = vec![byte; BLOCK_BYTES];
+    let prepared = journal.prepare(Record::Write(Extent::new(0, 1)), payload.into()).expect("it fits");
+    let end = journal.append(&prepared, &mut |_, _| {}).expect("room");
     journal.sync(end).await.expect("synced");
 }
 

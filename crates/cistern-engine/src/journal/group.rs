@@ -1,7 +1,8 @@
 //! Groups in memory: the open one that grows, and sealed ones that never change.
 //!
 //! Owns the payload memory. Small payloads share slabs, so that a group is a few contiguous
-//! pieces; every record lies in one piece. All memory is aligned for O_DIRECT.
+//! pieces; every record lies in one piece. All memory is aligned for O_DIRECT. Nothing here computes a checksum or copies
+//! more than a small payload once a group is open: that is done before ([`Payload`]).
 
 use bytes::{Bytes, BytesMut};
 
@@ -28,6 +29,50 @@ pub struct PlacedRecord {
     pub record: Record,
     /// Its first payload block; without payload, the header of its group.
     pub pos: JournalPos,
+}
+
+/// The payload of one record, before it has a place.
+#[derive(Debug)]
+pub(super) struct Payload {
+    /// From [`OWN_MEMORY_BYTES_MIN`] on in aligned memory of its own, otherwise wherever it came.
+    bytes: Bytes,
+    crcs: Vec<u32>,
+}
+
+impl Payload {
+    /// At most what one group takes.
+    pub fn new(bytes: Bytes) -> Payload {
+        assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "a payload is whole blocks");
+        let mut crcs = Vec::with_capacity(bytes.len() / BLOCK_BYTES);
+        let blocks = bytes.chunks_exact(BLOCK_BYTES);
+        if !has_own_memory(bytes.len()) {
+            crcs.extend(blocks.map(crc32c));
+            return Payload { bytes, crcs };
+        }
+        let mut own = aligned_memory(bytes.len());
+        for block in blocks {
+            crcs.push(crc32c(block));
+            own.extend_from_slice(block);
+        }
+        Payload { bytes: own.freeze(), crcs }
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn crcs(&self) -> &[u32] {
+        &self.crcs
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.crcs.len() as u64
+    }
+}
+
+/// Whether a payload of so many bytes does not go into a slab.
+fn has_own_memory(bytes: usize) -> bool {
+    bytes >= OWN_MEMORY_BYTES_MIN
 }
 
 /// A contiguous part of a group's payload.
@@ -155,27 +200,23 @@ impl OpenGroup {
         self.group.memory_bytes()
     }
 
-    /// Adds a record, copying its payload; gives its position.
-    pub fn push(&mut self, record: Record, payload: &[u8], crcs: &[u32], slab: &mut Slab) -> JournalPos {
-        debug_assert!(self.takes(record.payload_blocks()));
-        debug_assert_eq!(payload.len() as u64, record.payload_blocks() * BLOCK_BYTES as u64);
-        debug_assert_eq!(payload.len(), crcs.len() * BLOCK_BYTES);
-        let pos = JournalPos(if payload.is_empty() { self.group.start } else { self.next() });
-        if !payload.is_empty() && !slab.has_room(payload.len()) {
+    /// Adds a record, copying its payload if that is small; gives its position.
+    pub fn push(&mut self, record: Record, payload: &Payload, slab: &mut Slab) -> JournalPos {
+        assert!(self.takes(payload.blocks()), "a group describes no more than its header holds");
+        assert_eq!(payload.blocks(), record.payload_blocks(), "a record has the payload that it tells of");
+        let bytes = payload.bytes();
+        let pos = JournalPos(if bytes.is_empty() { self.group.start } else { self.next() });
+        if has_own_memory(bytes.len()) {
             self.gather(slab);
-            if payload.len() >= OWN_MEMORY_BYTES_MIN {
-                let mut own = aligned_memory(payload.len());
-                own.extend_from_slice(payload);
-                let first = self.group.crcs.len() as u64;
-                self.group.pieces.push(Piece { first, bytes: own.freeze() });
-            } else {
+            self.group.pieces.push(Piece { first: self.group.crcs.len() as u64, bytes: bytes.clone() });
+        } else {
+            if !slab.has_room(bytes.len()) {
+                self.gather(slab);
                 slab.renew();
             }
+            slab.push(bytes);
         }
-        if payload.len() < OWN_MEMORY_BYTES_MIN {
-            slab.push(payload);
-        }
-        self.group.crcs.extend_from_slice(crcs);
+        self.group.crcs.extend_from_slice(payload.crcs());
         self.group.records.push(PlacedRecord { record, pos });
         pos
     }
@@ -216,9 +257,9 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Whether a small payload fits; always false for large ones.
+    /// Whether a small payload fits.
     fn has_room(&self, bytes: usize) -> bool {
-        bytes < OWN_MEMORY_BYTES_MIN && bytes <= self.left
+        bytes <= self.left
     }
 
     fn push(&mut self, payload: &[u8]) {
@@ -243,12 +284,6 @@ fn aligned_memory(bytes: usize) -> BytesMut {
     drop(memory.split());
     debug_assert!(memory.capacity() >= bytes);
     memory
-}
-
-/// CRC32C of each block.
-pub(super) fn block_crcs(payload: &[u8]) -> Vec<u32> {
-    debug_assert!(payload.len().is_multiple_of(BLOCK_BYTES));
-    payload.chunks_exact(BLOCK_BYTES).map(crc32c).collect()
 }
 
 /// Blocks of ring space that a record with so much payload takes at most.

@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 use super::{
     AppendError, Record,
     format::GROUP_PAYLOAD_BLOCKS_MAX,
-    group::{Group, OpenGroup, Slab, blocks_needed, memory_bytes},
+    group::{Group, OpenGroup, Payload, Slab, blocks_needed, memory_bytes},
+    prepared::Prepared,
 };
 use crate::{
     error::{Error, Result},
-    units::{BLOCK_BYTES, Chain, Extent, JournalPos, Mark, Salt},
+    units::{Chain, Extent, JournalPos, Mark, Salt},
 };
 
 /// Blocks of one batch (4 MiB): long enough for full speed, short enough that a flush that comes
@@ -274,30 +275,18 @@ impl State {
     /// Appends one record, in several groups where it is long. `placed` gets each part.
     pub fn append(
         &mut self,
-        record: &Record,
-        payload: &[u8],
-        crcs: &[u32],
+        prepared: &Prepared,
         placed: &mut Vec<(Extent, JournalPos)>,
     ) -> Result<JournalPos, AppendError> {
         if let Some(why) = self.refusal() {
             return Err(AppendError::Failed(why));
         }
-        if !self.admit(Need::of(record.payload_blocks())) {
+        if !self.admit(Need::of(prepared.payload_blocks())) {
             return Err(AppendError::Full);
         }
-        match *record {
-            Record::Write(extent) => self.append_write(extent, payload, crcs, placed),
-            Record::Sectors { block, .. } => {
-                let pos = self.push(record.clone(), payload, crcs);
-                placed.push((Extent::new(block, 1), pos));
-            }
-            Record::Zero { extent, .. } => {
-                let pos = self.push(record.clone(), &[], &[]);
-                placed.push((extent, pos));
-            }
-            Record::Resize { .. } => {
-                self.push(record.clone(), &[], &[]);
-            }
+        for (record, payload) in prepared.parts() {
+            let pos = self.push(record.clone(), payload);
+            placed.extend(record.extent().map(|extent| (extent, pos)));
         }
         Ok(JournalPos(self.at.appended))
     }
@@ -314,26 +303,8 @@ impl State {
         self.room_waiters.is_empty() && self.fits(need)
     }
 
-    fn append_write(
-        &mut self,
-        extent: Extent,
-        payload: &[u8],
-        crcs: &[u32],
-        placed: &mut Vec<(Extent, JournalPos)>,
-    ) {
-        let mut done = 0;
-        while done < extent.len {
-            let part = Extent::new(extent.start + done, (extent.len - done).min(GROUP_PAYLOAD_BLOCKS_MAX));
-            let blocks = done as usize..(done + part.len) as usize;
-            let bytes = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
-            let pos = self.push(Record::Write(part), &payload[bytes], &crcs[blocks]);
-            placed.push((part, pos));
-            done += part.len;
-        }
-    }
-
-    fn push(&mut self, record: Record, payload: &[u8], crcs: &[u32]) -> JournalPos {
-        if self.open.as_ref().is_some_and(|open| !open.takes(crcs.len() as u64)) {
+    fn push(&mut self, record: Record, payload: &Payload) -> JournalPos {
+        if self.open.as_ref().is_some_and(|open| !open.takes(payload.blocks())) {
             self.seal();
         }
         let start = self.at.appended;
@@ -347,7 +318,7 @@ impl State {
                 (self.open.insert(OpenGroup::new(start)), 0)
             }
         };
-        let pos = open.push(record, payload, crcs, &mut self.slab);
+        let pos = open.push(record, payload, &mut self.slab);
         let grown = open.memory_bytes() - before;
         self.at.appended = open.next();
         self.memory_bytes += grown;

@@ -2,7 +2,8 @@
 //!
 //! Under one lock lie the dirty index, the held extents and whether the volume still accepts writes; the size changes
 //! under it. A commit moves blocks from the dirty index to the map under the same lock, so a
-//! reader finds the newest acknowledged version of a block in exactly one of the two.
+//! reader finds the newest acknowledged version of a block in exactly one of the two. Whoever comes here has done before
+//! what takes time by the byte.
 
 use std::sync::{
     Arc,
@@ -15,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::{
     Error, Result,
     cache::{CacheKey, ChunkCache},
-    journal::{AppendError, Journal, Record},
+    journal::{AppendError, Journal, Prepared, Record},
     log::{NewMoved, NewSegment},
     map::{Lookup, Map},
     sectors::SectorMask,
@@ -148,7 +149,8 @@ impl Core {
     }
 
     /// Gives a record its place in the history. `own` is the caller's held extent.
-    pub fn submit(&self, record: &Record, payload: &[u8], own: Option<&Arc<Held>>) -> Result<Submitted> {
+    pub fn submit(&self, prepared: &Prepared, own: Option<&Arc<Held>>) -> Result<Submitted> {
+        let record = prepared.record();
         let mut order = self.order();
         let order = &mut *order;
         if let Some(e) = &order.refusal {
@@ -179,7 +181,7 @@ impl Core {
             };
             dirty.insert(part, value);
         };
-        match self.journal.append(record, payload, placed) {
+        match self.journal.append(prepared, placed) {
             Ok(to) => {
                 if let Record::Resize { size_bytes } = record {
                     self.size_bytes.store(*size_bytes, Ordering::Release);

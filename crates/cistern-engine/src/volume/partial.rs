@@ -82,8 +82,8 @@ impl Volume {
         let (offset, data) = self.whole_sectors(offset, data).await?;
         let (records, bases) = self.records(offset, &data, touched, zeroed).await?;
         let mut to = JournalPos(0);
-        for (record, payload) in &records.0 {
-            to = writer.submit(client, record, payload, Some(holding.held())).await?;
+        for (record, payload) in records.0 {
+            to = writer.submit(client, record, payload.freeze(), Some(holding.held())).await?;
         }
         bases.into_iter().for_each(|block| self.fetch_base(block));
         Ok(to)

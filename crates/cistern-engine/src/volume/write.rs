@@ -53,15 +53,16 @@ impl Writer {
     pub(super) async fn submit(
         &self,
         client: ClientId,
-        record: &Record,
-        payload: &[u8],
+        record: Record,
+        payload: Bytes,
         own: Option<&Arc<Held>>,
     ) -> Result<JournalPos> {
-        let blocks = (payload.len() / BLOCK_BYTES) as u64 + 1;
+        let prepared = self.core.journal.prepare(record, payload)?;
+        let blocks = prepared.payload_blocks() + 1;
         self.core.pacer.pass(client, blocks * BLOCK).await;
         loop {
             self.wait_below_dirty_max(blocks).await?;
-            match self.core.submit(record, payload, own)? {
+            match self.core.submit(&prepared, own)? {
                 Submitted::Done { from, to } => {
                     self.control.note_append(from, to, self.env.now());
                     self.core.pacer.note_write(blocks * BLOCK, (to.0 - from.0) * BLOCK);
@@ -216,7 +217,7 @@ impl Volume {
             let part = rest.split_to((end - at) as usize);
             let (touched, whole) = blocks_of(at, part.len() as u64);
             to = if touched == whole {
-                writer.submit(client, &Record::Write(touched), &part, None).await?
+                writer.submit(client, Record::Write(touched), part, None).await?
             } else {
                 self.write_partial(client, writer, at, &part, touched, None).await?
             };
@@ -258,7 +259,7 @@ impl Volume {
             edges.push((whole.end() * BLOCK, end));
             let (zero, own) =
                 (Record::Zero { extent: whole, allocated }, holding.as_ref().map(Holding::held));
-            to = writer.submit(client, &zero, &[], own).await?;
+            to = writer.submit(client, zero, Bytes::new(), own).await?;
         }
         drop(holding);
         for (from, until) in edges.into_iter().filter(|(from, until)| from < until) {
@@ -280,7 +281,7 @@ impl Volume {
         let resize = Record::Resize { size_bytes };
         let to = if size_bytes >= old {
             self.zero_bytes(client, old, size_bytes.next_multiple_of(BLOCK) - old, false, false).await?;
-            writer.submit(client, &resize, &[], None).await?
+            writer.submit(client, resize, Bytes::new(), None).await?
         } else {
             // Held, so that what is acknowledged meanwhile is looked at too.
             let cut = Extent::between(size_bytes / BLOCK, old.div_ceil(BLOCK));
@@ -291,12 +292,12 @@ impl Volume {
                      or use --force to drop that data"
                 )));
             }
-            let to = writer.submit(client, &resize, &[], None).await?;
+            let to = writer.submit(client, resize, Bytes::new(), None).await?;
             let extent = Extent::between(size_bytes.div_ceil(BLOCK), cut.end());
             let zero = Record::Zero { extent, allocated: false };
             match extent.is_empty() {
                 true => to,
-                false => writer.submit(client, &zero, &[], Some(holding.held())).await?,
+                false => writer.submit(client, zero, Bytes::new(), Some(holding.held())).await?,
             }
         };
         writer.make_durable(to).await
