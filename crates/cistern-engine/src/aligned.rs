@@ -11,8 +11,9 @@ use std::{
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
-    sync::Mutex,
 };
+
+use crate::rank::{Rank, Ranked};
 
 /// Alignment of the address in bytes: enough for every block device and filesystem we know.
 pub const ALIGN_BYTES: usize = 4096;
@@ -27,7 +28,7 @@ const LARGE_BYTES: usize = (1 << 20) + ALIGN_BYTES;
 /// How many of them: what is loaded while a segment or two are packed.
 const LARGE_MAX: usize = 24;
 
-static LARGE: Mutex<Vec<AlignedBuf>> = Mutex::new(Vec::new());
+static LARGE: Ranked<Vec<AlignedBuf>> = Ranked::new(Rank::Tool, Vec::new());
 
 thread_local! {
     static KEPT: RefCell<Vec<AlignedBuf>> = const { RefCell::new(Vec::new()) };
@@ -72,7 +73,7 @@ impl AlignedBuf {
         if !(LARGE_BYTES / 2..=LARGE_BYTES).contains(&len) {
             return AlignedBuf::zeroed(len);
         }
-        let kept = LARGE.lock().map_or(None, |mut kept| kept.pop());
+        let kept = LARGE.lock_after_panic().pop();
         kept.unwrap_or_else(|| AlignedBuf::zeroed(LARGE_BYTES))
     }
 
@@ -89,7 +90,7 @@ impl AlignedBuf {
         match self.len {
             // A thread at its end keeps nothing.
             KEPT_BYTES => KEPT.try_with(|kept| push(&mut kept.borrow_mut(), KEPT_MAX)).unwrap_or(false),
-            LARGE_BYTES => LARGE.lock().is_ok_and(|mut kept| push(&mut kept, LARGE_MAX)),
+            LARGE_BYTES => push(&mut LARGE.lock_after_panic(), LARGE_MAX),
             _ => false,
         }
     }
@@ -178,7 +179,7 @@ mod tests {
         }
         let many: Vec<_> = (0..2 * LARGE_MAX).map(|_| AlignedBuf::for_reading_large(LARGE_BYTES)).collect();
         drop(many);
-        assert!((1..=LARGE_MAX).contains(&LARGE.lock().unwrap().len()));
+        assert!((1..=LARGE_MAX).contains(&LARGE.lock().len()));
         assert!(AlignedBuf::zeroed(LARGE_BYTES).iter().all(|&b| b == 0));
     }
 }

@@ -11,7 +11,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use crate::{
     Error, Result,
     disk::Disk,
     env::{Env, Task},
+    rank::{Rank, Ranked},
 };
 
 mod changed;
@@ -112,8 +113,8 @@ pub struct HotChunk {
 pub struct ChunkCache {
     shared: Arc<Shared>,
     /// Wakes the writer; without it the writer ends.
-    wake: Mutex<Option<mpsc::Sender<()>>>,
-    writer: Mutex<Option<Task<()>>>,
+    wake: Ranked<Option<mpsc::Sender<()>>>,
+    writer: Ranked<Option<Task<()>>>,
 }
 
 impl ChunkCache {
@@ -137,14 +138,14 @@ impl ChunkCache {
             slab: files.slab,
             index_file: files.index_file,
             index_id: files.id,
-            state: Mutex::new(State { index: files.index, queue: Queue::default() }),
+            state: Ranked::new(Rank::Structure, State { index: files.index, queue: Queue::default() }),
             counts: Counts::default(),
             health: Health::new(disk.describe()),
             _lock: lock,
         });
         let (wake, woken) = mpsc::channel(1);
         let task = env.dedicated("cache writer", writer::run(shared.clone(), woken));
-        let (wake, writer) = (Mutex::new(Some(wake)), Mutex::new(Some(task)));
+        let (wake, writer) = (Ranked::new(Rank::Wake, Some(wake)), Ranked::new(Rank::Structure, Some(task)));
         Ok(Arc::new(ChunkCache { shared, wake, writer }))
     }
 
@@ -171,7 +172,7 @@ impl ChunkCache {
         if bytes.is_empty() || !fits || self.shared.health.is_off() {
             return;
         }
-        let wake = self.wake.lock().expect("nothing panics while it holds the sender");
+        let wake = self.wake.lock();
         let Some(wake) = wake.as_ref() else { return };
         match self.shared.state().queue.push(object, offset, bytes, admission) {
             true => _ = wake.try_send(()), // full: it is awake already
@@ -226,8 +227,8 @@ impl ChunkCache {
     /// Waits until the writer has written what is queued, and the index, and ends it. Later fills are
     /// dropped.
     pub async fn close(&self) {
-        drop(self.wake.lock().expect("nothing panics while it holds the sender").take());
-        let task = self.writer.lock().expect("nothing panics while it holds the task").take();
+        drop(self.wake.lock().take());
+        let task = self.writer.lock().take();
         if let Some(task) = task {
             task.await;
         }

@@ -11,13 +11,16 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use crate::env::{Env, real::hold_thread};
+use crate::{
+    env::{Env, real::hold_thread},
+    rank::{Locked, Rank, Ranked},
+};
 
 /// A bulk write beside somebody who syncs goes in pieces of this size: the disk takes one in 0.1 ms.
 pub const SMALL_PIECE_BYTES: usize = 64 << 10;
@@ -41,14 +44,13 @@ const REST_MAX: Duration = Duration::from_millis(20);
 const UTMOST: f64 = 1000.0;
 
 /// What those who use one file system know of each other.
-#[derive(Default)]
 pub struct Courtesy {
-    syncs: Mutex<Syncs>,
+    syncs: Ranked<Syncs>,
     /// Held by who writes a piece and rests after it.
-    turn: Mutex<()>,
+    turn: Ranked<()>,
     /// The greatest of `hurries`.
     hurry: AtomicU32,
-    hurries: Mutex<Vec<u32>>,
+    hurries: Ranked<Vec<u32>>,
 }
 
 #[derive(Default)]
@@ -82,14 +84,25 @@ impl Syncs {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Default for Courtesy {
+    fn default() -> Courtesy {
+        Courtesy {
+            syncs: Ranked::new(Rank::File, Syncs::default()),
+            turn: Ranked::new(Rank::Turn, ()),
+            hurry: AtomicU32::new(0),
+            hurries: Ranked::new(Rank::File, Vec::new()),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
+    mutex.lock_after_panic()
 }
 
 impl Courtesy {
     /// That of the file system with this device number: one for all who use it.
     pub fn on(device: u64) -> Arc<Courtesy> {
-        static KNOWN: Mutex<Option<HashMap<u64, Weak<Courtesy>>>> = Mutex::new(None);
+        static KNOWN: Ranked<Option<HashMap<u64, Weak<Courtesy>>>> = Ranked::new(Rank::File, None);
         let mut known = lock(&KNOWN);
         let known = known.get_or_insert_default();
         if let Some(there) = known.get(&device).and_then(Weak::upgrade) {

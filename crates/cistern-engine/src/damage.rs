@@ -10,16 +10,16 @@
 use std::{
     collections::BTreeMap,
     ops::Range,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    rank::{Locked, Rank, Ranked},
+};
 
 /// Objects that are named. Further ones are only counted.
 const OBJECTS_MAX: usize = 64;
@@ -27,11 +27,17 @@ const OBJECTS_MAX: usize = 64;
 const PLACES_MAX: usize = 32;
 
 /// Damaged objects of one volume.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Damage {
-    state: Mutex<State>,
+    state: Ranked<State>,
     /// Objects in the state, to be read without its lock.
     count: AtomicUsize,
+}
+
+impl Default for Damage {
+    fn default() -> Damage {
+        Damage { state: Ranked::new(Rank::Tool, State::default()), count: AtomicUsize::new(0) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -118,8 +124,8 @@ impl Damage {
         DamageReport { objects: state.objects.iter().map(describe).collect(), further: state.further }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     fn note(&self, object: &str, range: &Range<u64>, e: &Error, now: Duration) {

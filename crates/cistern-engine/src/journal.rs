@@ -10,7 +10,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -22,6 +22,7 @@ use crate::{
     disk::Disk,
     env::{Env, Task},
     error::{Error, Result},
+    rank::{Locked, Rank, Ranked},
     sectors::SectorMask,
     units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos, Mark, Salt, VolumeId},
 };
@@ -101,7 +102,7 @@ struct Shared {
     ring: Ring,
     /// Where it is, for messages.
     name: String,
-    state: Mutex<State>,
+    state: Ranked<State>,
     /// As the state knows it, for those who only want to know that: it only grows.
     appended: AtomicU64,
     /// Wakes the writer; called only when [`State::must_wake`] says so.
@@ -109,8 +110,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics under the journal's lock")
+    fn lock(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 }
 
@@ -254,7 +255,7 @@ impl Journal {
             env: env.clone(),
             ring,
             name,
-            state: Mutex::new(state),
+            state: Ranked::new(Rank::Structure, state),
             appended: AtomicU64::new(head),
             wake: Notify::new(),
         });

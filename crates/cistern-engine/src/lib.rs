@@ -4,7 +4,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 words | `units`, `error`, `stats` |
+//! | 0 words | `units`, `error`, `stats`, `rank` |
 //! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `price`, `env` |
 //! | 2 sealing, files | `codec`, `uring`, `courtesy` |
 //! | 3 outside world | `disk`, `store` |
@@ -33,6 +33,7 @@ pub mod journal;
 pub mod log;
 pub mod map;
 pub mod price;
+pub mod rank;
 pub mod sectors;
 pub mod segment;
 pub mod space;

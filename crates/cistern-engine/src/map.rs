@@ -34,7 +34,7 @@ mod arbitrary;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
@@ -52,6 +52,7 @@ use crate::{
     codec::MasterKey,
     damage::Damage,
     env::Env,
+    rank::{Locked, Rank, Ranked},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq, VOLUME_BYTES_MAX, VolumeId},
 };
 
@@ -181,7 +182,7 @@ pub struct Map {
     /// One merge at a time. Locked before `inner`. Holds the runs that merges found damaged, and when.
     merging: tokio::sync::Mutex<BTreeMap<RunId, Duration>>,
     /// Held for memory operations only, never while waiting.
-    inner: Mutex<Inner>,
+    inner: Ranked<Inner>,
 }
 
 struct Inner {
@@ -234,12 +235,12 @@ impl Map {
             runs: Arc::new(runs),
             flushing: tokio::sync::Mutex::new(()),
             merging: tokio::sync::Mutex::default(),
-            inner: Mutex::new(inner),
+            inner: Ranked::new(Rank::Structure, inner),
         })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("nobody panics while holding the map")
+    fn inner(&self) -> Locked<'_, Inner> {
+        self.inner.lock()
     }
 
     /// Puts mappings on top of all before them, in order. Frames hold at most

@@ -23,7 +23,6 @@ mod victims;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -42,6 +41,7 @@ use crate::{
         usage::{Counts, SegmentUsage, UsageChange},
     },
     price::Tariff,
+    rank::{Locked, Rank, Ranked},
     units::{SEGMENT_DATA_BYTES_MAX, Seq},
 };
 
@@ -61,7 +61,7 @@ pub const ROUND_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
 
 /// The accounts of one volume that is open for writing.
 pub struct Space {
-    state: Mutex<State>,
+    state: Ranked<State>,
     /// Counts changes that somebody may wait for.
     changes: watch::Sender<u64>,
 }
@@ -179,11 +179,11 @@ impl Space {
             young: Young::default(),
             look_at: now,
         };
-        Space { state: Mutex::new(state), changes: watch::Sender::new(0) }
+        Space { state: Ranked::new(Rank::Space, state), changes: watch::Sender::new(0) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     fn changed(&self) {

@@ -17,14 +17,17 @@ use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use io_uring::{IoUring, opcode, types};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::aligned::AlignedBuf;
+use crate::{
+    aligned::AlignedBuf,
+    rank::{Locked, Rank, Ranked},
+};
 
 /// Reads under way in one ring. Whoever wants more reads with threads.
 const READS_MAX: usize = 256;
@@ -76,7 +79,7 @@ pub(crate) fn start(file: &Arc<File>, offset: u64, len: usize) -> Option<Reading
 struct Ring {
     /// Readable when reads are done.
     ready: AsyncFd<OwnedFd>,
-    state: Mutex<State>,
+    state: Ranked<State>,
 }
 
 struct State {
@@ -133,11 +136,11 @@ impl Ring {
             in_flight: 0,
             driver: None,
         };
-        Ok(Ring { ready, state: Mutex::new(state) })
+        Ok(Ring { ready, state: Ranked::new(Rank::File, state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds the ring")
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     /// Takes what is done, and sees to it that the caller, if it is the driver, hears of the rest.

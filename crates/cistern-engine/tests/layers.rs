@@ -298,6 +298,48 @@ fn what_must_be_absent_is_absent() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// The order of locks is that of the layers: each rank is used by the layer that its table names, the ranks of a layer are
+/// behind those of the layers above, and no lock is without a rank. A turn is taken before everything else.
+#[test]
+fn locks_are_ranked_by_layer() {
+    let sources = sources();
+    let layers = layers(&sources);
+    let table = &sources.iter().find(|s| s.name == "rank.rs").expect("there is a table").text;
+    let ranks: Vec<(&str, u32)> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `")?.split_once("` | "))
+        .map(|(name, rest)| (name, rest.split(' ').next().unwrap_or("").parse().expect("a layer")))
+        .collect();
+    let order: Vec<&str> = table
+        .split("pub enum Rank {")
+        .nth(1)
+        .and_then(|text| text.split('}').next())
+        .expect("ranks")
+        .split(',')
+        .collect();
+    let order: Vec<&str> = order.into_iter().map(str::trim).filter(|name| !name.is_empty()).collect();
+    assert!(ranks.iter().map(|(name, _)| *name).eq(order), "the table has the ranks in their order");
+    assert!(
+        ranks[1..].is_sorted_by_key(|(_, layer)| std::cmp::Reverse(*layer)),
+        "ranks go down with the layers"
+    );
+    for source in sources.iter().filter(|s| !["rank", "env", "lib"].contains(&s.module.as_str())) {
+        for (at, mark) in source.product.match_indices("Rank::") {
+            if continues_word(&source.product, at) {
+                continue;
+            }
+            let name = heads(&source.product[at + mark.len()..]).remove(0);
+            let rank = ranks.iter().find(|(rank, _)| *rank == name).map(|(_, layer)| layer);
+            assert_eq!(rank, layers.get(&source.module), "{}: Rank::{name}", source.name);
+        }
+        let unranked = source
+            .product
+            .match_indices("Mutex")
+            .find(|(at, _)| !source.product[..*at].ends_with("tokio::sync::"));
+        assert!(unranked.is_none(), "{}: a lock without a rank", source.name);
+    }
+}
+
 /// Without `biased`, tokio draws which branch goes first, and a seed would not replay.
 #[test]
 fn every_select_is_biased() {

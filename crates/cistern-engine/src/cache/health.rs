@@ -4,12 +4,11 @@
 //! more, which is said once, with what to do. Off stays off until the cache is opened again.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
+
+use crate::rank::{Rank, Ranked};
 
 /// Faults of the disk within `FAULT_TIME` after which the cache is switched off.
 const FAULTS_MAX: u64 = 16;
@@ -21,7 +20,7 @@ pub(super) struct Health {
     place: String,
     faults: AtomicU64,
     off: AtomicBool,
-    recent: Mutex<Recent>,
+    recent: Ranked<Recent>,
 }
 
 #[derive(Default)]
@@ -38,7 +37,7 @@ impl Health {
             place,
             faults: AtomicU64::new(0),
             off: AtomicBool::new(false),
-            recent: Mutex::new(Recent::default()),
+            recent: Ranked::new(Rank::Structure, Recent::default()),
         }
     }
 
@@ -51,13 +50,13 @@ impl Health {
     }
 
     pub fn off_reason(&self) -> Option<String> {
-        self.recent.lock().expect("nothing panics while it holds the faults").reason.clone()
+        self.recent.lock().reason.clone()
     }
 
     /// Counts a fault.
     pub fn fault(&self, now: Duration, what: &str) {
         self.faults.fetch_add(1, Relaxed);
-        let mut recent = self.recent.lock().expect("nothing panics while it holds the faults");
+        let mut recent = self.recent.lock();
         if recent.faults == 0 || now.saturating_sub(recent.since) > FAULT_TIME {
             (recent.since, recent.faults) = (now, 0);
         }

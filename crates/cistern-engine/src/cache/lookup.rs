@@ -6,7 +6,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::{
     Error,
     disk::{AlignedBuf, DiskFile},
     env::Env,
+    rank::{Locked, Ranked},
 };
 
 /// The largest read that is looked up; no caller asks for more than a window of objects' bytes.
@@ -33,7 +34,7 @@ pub(super) struct Shared {
     pub slab: Arc<dyn DiskFile>,
     pub index_file: Arc<dyn DiskFile>,
     pub index_id: IndexId,
-    pub state: Mutex<State>,
+    pub state: Ranked<State>,
     pub counts: Counts,
     pub health: Health,
     /// Held until the writer has ended too.
@@ -89,8 +90,8 @@ impl Parts {
 }
 
 impl Shared {
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds the index")
+    pub fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     /// The bytes of a range, without counting a hit or a miss.

@@ -7,11 +7,7 @@
 //! the store is passed on as it is; whoever knows the format verifies it, calls `forget` when it was
 //! bad, so that the next read fetches it again, and `read_fresh` to see whether the object itself is.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, future::try_join_all};
@@ -27,6 +23,7 @@ use super::{
 use crate::{
     Error, Result,
     env::{BoxFuture, Env},
+    rank::{Locked, Rank, Ranked},
     store::{SharedStore, Stores},
 };
 
@@ -62,7 +59,7 @@ pub struct ObjectReader {
     stores: Stores,
     cache: Option<Arc<ChunkCache>>,
     offers: Offers,
-    state: Mutex<State>,
+    state: Ranked<State>,
 }
 
 struct State {
@@ -133,7 +130,8 @@ impl ObjectReader {
     ) -> (Arc<ObjectReader>, PrefetchTask) {
         let (task, offers) = pool::start(&env);
         let (link, window) = Default::default();
-        let state = Mutex::new(State { flights: Flights::new(ahead_bytes_max), link, window });
+        let state =
+            Ranked::new(Rank::Structure, State { flights: Flights::new(ahead_bytes_max), link, window });
         (Arc::new(ObjectReader { env, stores, cache, offers, state }), task)
     }
 
@@ -258,8 +256,8 @@ impl ObjectReader {
         if self.has_cache() { widen(range, 0, object.bytes) } else { range.clone() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds the state")
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     fn cover(&self, object: &ObjectRef, range: &Range<u64>) -> Vec<Part> {

@@ -5,7 +5,7 @@
 //! moment for more. Fills the ring ahead of itself in the first lap. The first failure stops the journal for good.
 
 use std::{
-    sync::{Arc, LazyLock, PoisonError},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -61,7 +61,7 @@ pub(super) struct Writer {
 impl Drop for Writer {
     /// However the writer ends, nobody waits for it for ever.
     fn drop(&mut self) {
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state.lock_after_panic();
         let why = state.stopped().unwrap_or(Error::Closed);
         let waiting = state.stop(why.clone());
         drop(state);

@@ -7,7 +7,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,6 +25,7 @@ use crate::{
         keys,
         presence::{Before, Presence},
     },
+    rank::{Rank, Ranked},
     segment::{EntryHead, Release, Slot, encode_release, read_head},
     store::{Put, SharedStore, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
@@ -71,7 +72,7 @@ struct Inner {
     /// The last slot that was given out.
     given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
-    trouble: Mutex<Option<(String, Duration)>>,
+    trouble: Ranked<Option<(String, Duration)>>,
 }
 
 /// The slots of an epoch that are left. There is one of it, so no seq is given out twice.
@@ -120,7 +121,7 @@ impl LogWriter {
     pub(super) fn claimed(env: Env, stores: &Stores, tenure: Tenure) -> (LogWriter, Slots) {
         let presence = Presence::new(env.clone(), stores, &tenure);
         let Tenure { keys, epoch, salt, next, .. } = tenure;
-        let (store, trouble) = (stores.write_back.clone(), Mutex::new(None));
+        let (store, trouble) = (stores.write_back.clone(), Ranked::new(Rank::Log, None));
         let given = AtomicU64::new(next.0 - 1);
         let inner = Inner { env, store, keys, epoch, salt, presence, given, trouble };
         let log = LogWriter { inner: Arc::new(inner) };
@@ -147,7 +148,7 @@ impl LogWriter {
 
     /// The last trouble with the store and the time it was seen.
     pub fn trouble(&self) -> Option<(String, Duration)> {
-        self.inner.trouble.lock().expect("no panic under this lock").clone()
+        self.inner.trouble.lock().clone()
     }
 
     /// Puts `body` into its slot and returns when it is known what the slot holds. Tries for as long
@@ -261,7 +262,7 @@ impl LogWriter {
         self.inner.presence.doubt();
         let text = e.to_string();
         let now = self.inner.env.now();
-        let mut trouble = self.inner.trouble.lock().expect("no panic under this lock");
+        let mut trouble = self.inner.trouble.lock();
         let is_new =
             trouble.as_ref().is_none_or(|(last, at)| *last != text || now.saturating_sub(*at) > LOG_PERIOD);
         // Whoever serves the volume says, once, that its store is away.

@@ -3,12 +3,9 @@
 //! What is sealed beyond that waits for its turn, so that the link never waits for a seal. Two turnstiles, both first come,
 //! first served. Invariants: there are as many turns as the limit says, and [`SEALED_AHEAD`] vacancies more.
 
-use std::{
-    cmp::Ordering,
-    ops::RangeInclusive,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{cmp::Ordering, ops::RangeInclusive, sync::Arc, time::Duration};
+
+use crate::rank::{Locked, Rank, Ranked};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -40,7 +37,7 @@ pub fn uploads_after(now: usize, took: Duration) -> usize {
 pub(super) struct Uploads {
     vacancies: Arc<Semaphore>,
     turns: Arc<Semaphore>,
-    limit: Mutex<Limit>,
+    limit: Ranked<Limit>,
 }
 
 struct Limit {
@@ -67,12 +64,12 @@ impl Uploads {
         Arc::new(Uploads {
             vacancies: Arc::new(Semaphore::new(uploads + SEALED_AHEAD)),
             turns: Arc::new(Semaphore::new(uploads)),
-            limit: Mutex::new(Limit { uploads, surplus: 0 }),
+            limit: Ranked::new(Rank::Log, Limit { uploads, surplus: 0 }),
         })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Limit> {
-        self.limit.lock().expect("no panic under this lock")
+    fn locked(&self) -> Locked<'_, Limit> {
+        self.limit.lock()
     }
 
     /// How many may be under way now.

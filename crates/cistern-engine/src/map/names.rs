@@ -3,17 +3,24 @@
 //! A run is named from before it is put: so whoever finds an object that is not among the names knows that this map will
 //! never list it, however long its put or the rest of its level takes.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::Map;
-use crate::{env::Env, units::RunId};
+use crate::{
+    env::Env,
+    rank::{Locked, Rank, Ranked},
+    units::RunId,
+};
 
 /// The ids of all runs that are being written.
-#[derive(Clone, Default)]
-pub(super) struct Written(Arc<Mutex<BTreeSet<RunId>>>);
+#[derive(Clone)]
+pub(super) struct Written(Arc<Ranked<BTreeSet<RunId>>>);
+
+impl Default for Written {
+    fn default() -> Written {
+        Written(Arc::new(Ranked::new(Rank::Structure, BTreeSet::new())))
+    }
+}
 
 /// Runs of one flush or merge. Dropped when the levels list them, or nobody ever will.
 pub(super) struct Writing {
@@ -22,8 +29,8 @@ pub(super) struct Writing {
 }
 
 impl Written {
-    fn ids(&self) -> MutexGuard<'_, BTreeSet<RunId>> {
-        self.0.lock().expect("no panic under this lock")
+    fn ids(&self) -> Locked<'_, BTreeSet<RunId>> {
+        self.0.lock()
     }
 
     pub fn begin(&self) -> Writing {
@@ -64,7 +71,7 @@ impl Map {
 mod tests {
     use std::{
         ops::Range,
-        sync::{OnceLock, Weak},
+        sync::{Mutex, OnceLock, Weak},
     };
 
     use async_trait::async_trait;

@@ -3,15 +3,13 @@
 //! An object that cannot be deleted holds up no other. But once the store does not answer, no request is begun
 //! any more: whoever deletes comes again.
 
-use std::sync::Mutex;
-
 use futures_util::{StreamExt, stream};
 
 use super::{Store, StoreError};
+use crate::rank::{Rank, Ranked};
 
 /// Requests of one call under way.
 const PARALLEL: usize = 16;
-const NO_PANIC: &str = "nothing panics under this lock";
 
 /// An object that could not be deleted: it may be there still.
 #[derive(Clone, Debug)]
@@ -22,7 +20,7 @@ pub struct Undeleted {
 
 /// Deletes objects; gives those that could not be deleted. One that is not there counts as deleted.
 pub async fn delete_all(store: &dyn Store, keys: &[String]) -> Vec<Undeleted> {
-    let away = Mutex::new(None);
+    let away = Ranked::new(Rank::World, None);
     let chunks = keys.chunks(store.deletes_at_once().max(1));
     let requests: Vec<_> = chunks.map(|keys| delete_unless_away(store, keys, &away)).collect();
     stream::iter(requests).buffer_unordered(PARALLEL).map(stream::iter).flatten().collect().await
@@ -32,15 +30,15 @@ pub async fn delete_all(store: &dyn Store, keys: &[String]) -> Vec<Undeleted> {
 async fn delete_unless_away(
     store: &dyn Store,
     keys: &[String],
-    away: &Mutex<Option<StoreError>>,
+    away: &Ranked<Option<StoreError>>,
 ) -> Vec<Undeleted> {
-    let why = away.lock().expect(NO_PANIC).clone();
+    let why = away.lock().clone();
     if let Some(why) = why {
         return all(keys, &why);
     }
     let undeleted = delete_chunk(store, keys).await;
     if let Some(last) = undeleted.iter().find(|u| matches!(u.why, StoreError::Unreachable(_))) {
-        *away.lock().expect(NO_PANIC) = Some(last.why.clone());
+        *away.lock() = Some(last.why.clone());
     }
     undeleted
 }

@@ -17,7 +17,7 @@ use std::{
     ops::Range,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::SystemTime,
 };
 
@@ -30,7 +30,11 @@ use super::{
     key::{check_dir, check_key, check_prefix},
     memory::{clip, too_long},
 };
-use crate::{courtesy::Courtesy, env::Env};
+use crate::{
+    courtesy::Courtesy,
+    env::Env,
+    rank::{Rank, Ranked},
+};
 
 mod fault;
 mod list;
@@ -62,7 +66,7 @@ struct Root {
     /// Whether this root bears the mark. One without (the place where volumes lie) is read only.
     marked: bool,
     /// When `.tmp` was last swept, by the clock of the file system.
-    swept: Mutex<Option<SystemTime>>,
+    swept: Ranked<Option<SystemTime>>,
     /// A directory could not be synced, and why. What was named in it may vanish, and another sync would not say
     /// so: nothing is put any more.
     unsynced: OnceLock<String>,
@@ -130,7 +134,7 @@ impl DirectoryStore {
 impl Root {
     fn new(env: &Env, path: PathBuf, marked: bool) -> Root {
         let courtesy = fs::metadata(&path).map(|meta| Courtesy::on(meta.dev())).unwrap_or_default();
-        let (env, swept, unsynced) = (env.clone(), Mutex::new(None), OnceLock::new());
+        let (env, swept, unsynced) = (env.clone(), Ranked::new(Rank::World, None), OnceLock::new());
         Root { env, path, courtesy, marked, swept, unsynced }
     }
 

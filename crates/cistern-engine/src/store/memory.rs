@@ -1,6 +1,8 @@
 //! A store in memory, for tests and tools. It keeps every rule of [`Store`] but durability.
 
-use std::{collections::BTreeMap, ops::Range, sync::Mutex};
+use std::{collections::BTreeMap, ops::Range};
+
+use crate::rank::{Rank, Ranked};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,9 +13,15 @@ use super::{
 };
 
 /// Objects in an ordered map.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryStore {
-    objects: Mutex<BTreeMap<String, Bytes>>,
+    objects: Ranked<BTreeMap<String, Bytes>>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        MemoryStore { objects: Ranked::new(Rank::World, BTreeMap::new()) }
+    }
 }
 
 impl MemoryStore {
@@ -22,7 +30,7 @@ impl MemoryStore {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<String, Bytes>) -> T) -> T {
-        act(&mut self.objects.lock().expect("nothing panics while it holds the map"))
+        act(&mut self.objects.lock())
     }
 
     fn find(&self, key: &str) -> StoreResult<Bytes> {

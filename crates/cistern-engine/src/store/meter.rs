@@ -7,10 +7,7 @@ use std::{
     fmt,
     future::Future,
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -21,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 use crate::{
     env::Env,
+    rank::{Rank, Ranked},
     stats::{Latencies, LatencyStats},
 };
 
@@ -136,9 +134,9 @@ pub struct Meter {
     inner: SharedStore,
     env: Env,
     kinds: [Counters; StoreKind::ALL.len()],
-    last_error: Mutex<Option<ErrorAt>>,
+    last_error: Ranked<Option<ErrorAt>>,
     /// When the first of the requests failed that nothing was answered after.
-    failing_since: Mutex<Option<Duration>>,
+    failing_since: Ranked<Option<Duration>>,
 }
 
 impl Meter {
@@ -147,8 +145,8 @@ impl Meter {
             inner,
             env,
             kinds: Default::default(),
-            last_error: Mutex::new(None),
-            failing_since: Mutex::new(None),
+            last_error: Ranked::new(Rank::World, None),
+            failing_since: Ranked::new(Rank::World, None),
         }
     }
 
@@ -156,7 +154,7 @@ impl Meter {
     pub fn snapshot(&self) -> StoreStats {
         let kinds = StoreKind::ALL.into_iter().zip(&self.kinds).map(|(kind, c)| c.snapshot(kind)).collect();
         let now = self.env.now();
-        let last_error = self.last_error.lock().expect("nothing panics while it holds the error");
+        let last_error = self.last_error.lock();
         let last_error = last_error.as_ref().map(|e| LastError {
             text: e.text.clone(),
             age_ms: now.saturating_sub(e.at).as_millis() as u64,
@@ -167,12 +165,12 @@ impl Meter {
 
     /// For how long the store has not been reached; `None` while it answers, or nobody asks.
     pub fn away_for(&self) -> Option<Duration> {
-        let since = *self.failing_since.lock().expect("nothing panics while it holds the time");
+        let since = *self.failing_since.lock();
         since.map(|since| self.env.now().saturating_sub(since))
     }
 
     fn note_reached(&self, reached: bool) {
-        let mut since = self.failing_since.lock().expect("nothing panics while it holds the time");
+        let mut since = self.failing_since.lock();
         match reached {
             true => *since = None,
             false => _ = since.get_or_insert(self.env.now()),
@@ -182,7 +180,7 @@ impl Meter {
     fn note_error(&self, kind: StoreKind, e: &StoreError) {
         self.kinds[kind as usize].errors.fetch_add(1, Relaxed);
         let error = ErrorAt { text: e.to_string(), at: self.env.now(), wall_ms: self.env.wall_ms() };
-        *self.last_error.lock().expect("nothing panics while it holds the error") = Some(error);
+        *self.last_error.lock() = Some(error);
     }
 
     async fn count<T>(

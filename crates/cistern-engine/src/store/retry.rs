@@ -10,7 +10,7 @@ use std::{
     future::Future,
     ops::Range,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -20,13 +20,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
-use crate::env::Env;
+use crate::{
+    env::Env,
+    rank::{Rank, Ranked},
+};
 
 /// The wait before the first new try: about one round trip to a distant store.
 const WAIT_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait: a store that comes back is noticed within this time.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-const NO_PANIC: &str = "nothing panics under this lock";
 
 /// Counts the requests that were not answered well at first, whatever came of them. Clones count together.
 #[derive(Clone, Debug, Default)]
@@ -162,20 +164,20 @@ impl Store for Retry {
     }
     async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
         // A try that deletes a part leaves the rest to the next one.
-        let state = Mutex::new((keys.to_vec(), Vec::new()));
+        let state = Ranked::new(Rank::World, (keys.to_vec(), Vec::new()));
         let state = &state;
         self.persist(|| async move {
-            let left = state.lock().expect(NO_PANIC).0.clone();
+            let left = state.lock().0.clone();
             let undeleted = self.inner.delete_many(&left).await?;
             let is_later = |u: &Undeleted| matches!(u.why, StoreError::Unreachable(_));
             let (later, never): (Vec<_>, Vec<_>) = undeleted.into_iter().partition(is_later);
-            let mut state = state.lock().expect(NO_PANIC);
+            let mut state = state.lock();
             state.0 = later.iter().map(|u| u.key.clone()).collect();
             state.1.extend(never);
             later.into_iter().next().map_or(Ok(()), |first| Err(first.why))
         })
         .await?;
-        Ok(std::mem::take(&mut state.lock().expect(NO_PANIC).1))
+        Ok(std::mem::take(&mut state.lock().1))
     }
     fn url(&self) -> String {
         self.inner.url()

@@ -23,11 +23,7 @@ mod window_model_tests;
 #[cfg(test)]
 mod window_tests;
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use place::{Buckets, Change, Next, Outcome, Place, Slot, Wish};
 use policy::Direction;
@@ -37,7 +33,10 @@ pub use stats::{DirectionStats, PlaceStats, SchedulerStats};
 use tokio::sync::oneshot;
 
 use super::{Failures, Retry, SharedStore, StoreError, StoreResult, StoreUrl, Within};
-use crate::env::Env;
+use crate::{
+    env::Env,
+    rank::{Locked, Rank, Ranked},
+};
 
 /// How long a request waits for a store that is away before it is told so. Whoever tries again
 /// comes back; whoever gives up knows why.
@@ -103,7 +102,7 @@ pub struct Rates {
 pub struct Scheduler {
     env: Env,
     /// Held for memory operations only.
-    state: Mutex<State>,
+    state: Ranked<State>,
 }
 
 struct State {
@@ -160,7 +159,7 @@ impl Scheduler {
     pub fn new(env: Env) -> Arc<Scheduler> {
         let buckets = Default::default();
         let state = State { places: Vec::new(), buckets, waiters: 0, timer_at: None };
-        Arc::new(Scheduler { env, state: Mutex::new(state) })
+        Arc::new(Scheduler { env, state: Ranked::new(Rank::World, state) })
     }
 
     /// `inner` as somebody of this priority reaches it.
@@ -211,8 +210,8 @@ impl Scheduler {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
+    fn lock(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     /// The place that a store lies in, by number.
@@ -282,7 +281,7 @@ impl Scheduler {
     }
 
     /// Starts whatever may start, and sees to it that somebody looks again in time.
-    fn start_all(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn start_all(self: &Arc<Self>, mut state: Locked<'_, State>) {
         let now = self.env.now();
         let mut started = Vec::new();
         let mut wait: Option<Duration> = None;

@@ -4,16 +4,14 @@
 //! Commits never wait for a checkpoint: while one point waits no table is frozen, and the memory table goes on
 //! growing, where overwritten mappings cost nothing. They wait only when memory is at its bound.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
     log::NewEntry,
     map::Map,
+    rank::{Locked, Rank, Ranked},
     segment::SealedSegment,
     space::Space,
     units::{BLOCK_BYTES, Chain, JournalPos, Mark, Seq},
@@ -69,7 +67,7 @@ impl SegmentCounts {
 
 /// What was committed and is in no checkpoint yet.
 pub struct Progress {
-    state: Mutex<State>,
+    state: Ranked<State>,
     /// Memory may have become free.
     advanced: Notify,
 }
@@ -92,20 +90,23 @@ impl Progress {
     pub fn new(newest: Point, segments: BTreeMap<Seq, SegmentCounts>) -> Arc<Progress> {
         let mappings = segments.values().map(|counts| counts.mappings).sum();
         Arc::new(Progress {
-            state: Mutex::new(State {
-                newest,
-                since_frozen: segments.len() as u64,
-                segments,
-                mappings,
-                requested: false,
-                outstanding: None,
-            }),
+            state: Ranked::new(
+                Rank::Flow,
+                State {
+                    newest,
+                    since_frozen: segments.len() as u64,
+                    segments,
+                    mappings,
+                    requested: false,
+                    outstanding: None,
+                },
+            ),
             advanced: Notify::new(),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     pub fn newest(&self) -> Point {

@@ -4,10 +4,7 @@
 //! priority and bounded; nothing here is waited for by a read or a write, and no failure of it is
 //! anybody's failure. The decisions are in [`super::readahead`].
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex},
-};
+use std::{ops::Range, sync::Arc};
 
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 
@@ -15,6 +12,7 @@ use crate::{
     Result,
     cache::{AheadCounts, ObjectReader, PrefetchTask},
     map::Lookup,
+    rank::{Rank, Ranked},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
     volume::{
         Volume,
@@ -49,8 +47,8 @@ const DEPTH_BYTES_SCATTERED: u64 = STEP_MAPPINGS as u64 * BLOCK;
 pub struct Ahead {
     reader: Arc<ObjectReader>,
     /// Streams, and the counts as they were at the read before.
-    state: Mutex<(ReadAhead, AheadCounts)>,
-    scatter: Arc<Mutex<Scatter>>,
+    state: Ranked<(ReadAhead, AheadCounts)>,
+    scatter: Arc<Ranked<Scatter>>,
     /// Bytes that prefetches may keep.
     memory_bytes: u64,
     /// Ends what is being fetched when the volume goes.
@@ -94,7 +92,13 @@ impl Scatter {
 impl Ahead {
     /// `memory_bytes` is what prefetches may keep.
     pub fn new(reader: Arc<ObjectReader>, task: PrefetchTask, memory_bytes: u64) -> Ahead {
-        Ahead { reader, state: Mutex::default(), scatter: Arc::default(), memory_bytes, _task: task }
+        Ahead {
+            reader,
+            state: Ranked::new(Rank::Facade, Default::default()),
+            scatter: Arc::new(Ranked::new(Rank::Facade, Scatter::default())),
+            memory_bytes,
+            _task: task,
+        }
     }
 
     pub fn counts(&self) -> AheadCounts {
@@ -104,8 +108,8 @@ impl Ahead {
     fn note(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
         let now = self.reader.ahead_counts();
         let products = self.reader.link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
-        let scatter = *self.scatter.lock().expect("no panic under this lock");
-        let mut state = self.state.lock().expect("no panic under this lock");
+        let scatter = *self.scatter.lock();
+        let mut state = self.state.lock();
         let (streams, before) = &mut *state;
         let wasted = now.wasted_bytes - before.wasted_bytes;
         let feedback = Feedback {
@@ -163,7 +167,7 @@ impl Volume {
                 }
                 let fetches = frames.fetches(&mappings, get_bytes);
                 if !fetches.is_empty() {
-                    *scatter.lock().expect("no panic under this lock") = Scatter::of(&fetches);
+                    *scatter.lock() = Scatter::of(&fetches);
                 }
                 frames.prefetch(fetches).await
             };

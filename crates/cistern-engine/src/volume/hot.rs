@@ -4,12 +4,7 @@
 //! Advice in both directions: no failure here fails anything, opening never waits for it, and while
 //! nothing changes nothing is written. Everything goes through the store of low priority.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::oneshot;
@@ -26,6 +21,7 @@ use crate::{
         keys, salt_of,
     },
     map::Map,
+    rank::{Rank, Ranked},
     store::{Put, SharedStore},
     units::{Epoch, RunId},
     volume::{
@@ -72,7 +68,7 @@ pub struct HotKeeper {
 struct Hot {
     parts: Parts,
     /// What the store has, as far as is known.
-    known: Mutex<Option<Arc<HotSet>>>,
+    known: Ranked<Option<Arc<HotSet>>>,
     /// The number of the newest that this writer wrote. Held while writing.
     number: tokio::sync::Mutex<u64>,
 }
@@ -80,7 +76,11 @@ struct Hot {
 impl HotKeeper {
     pub fn start(parts: Parts) -> HotKeeper {
         let env = parts.env.clone();
-        let hot = Arc::new(Hot { parts, known: Mutex::default(), number: tokio::sync::Mutex::new(0) });
+        let hot = Arc::new(Hot {
+            parts,
+            known: Ranked::new(Rank::Facade, Default::default()),
+            number: tokio::sync::Mutex::new(0),
+        });
         let (stop, mut stopped) = oneshot::channel();
         let work = hot.clone();
         env.spawn("hot set", async move {
@@ -110,11 +110,11 @@ impl HotKeeper {
 
 impl Hot {
     fn known(&self) -> Option<Arc<HotSet>> {
-        self.known.lock().expect("no panic under this lock").clone()
+        self.known.lock().clone()
     }
 
     fn learn(&self, set: Arc<HotSet>) {
-        *self.known.lock().expect("no panic under this lock") = Some(set);
+        *self.known.lock() = Some(set);
     }
 
     async fn run(&self) {

@@ -11,7 +11,6 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     Error, Result,
@@ -19,6 +18,7 @@ use crate::{
     journal::{AppendError, Journal, Prepared, Record},
     log::{NewMoved, NewSegment},
     map::{Lookup, Map},
+    rank::{FairlyLocked, FairlyRanked, Rank},
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
     volume::{
@@ -43,7 +43,7 @@ pub struct Core {
     /// what was there, zeroes, or what came after a later growth, block by block. A write asks again under the lock, so
     /// that nothing is acknowledged which lies behind the end then. Who relies on the size for longer holds an extent.
     size_bytes: AtomicU64,
-    order: Mutex<Order>,
+    order: FairlyRanked<Order>,
 }
 
 /// Where committed segments are offered to whoever reads them soon.
@@ -113,7 +113,8 @@ impl Core {
         dirty: DirtyIndex,
         size_bytes: u64,
     ) -> Core {
-        let order = Mutex::new(Order { dirty, held: HeldExtents::default(), refusal: None });
+        let order =
+            FairlyRanked::new(Rank::Facade, Order { dirty, held: HeldExtents::default(), refusal: None });
         Core { journal, map, pacer, written, size_bytes: AtomicU64::new(size_bytes), order }
     }
 
@@ -122,7 +123,7 @@ impl Core {
         self.written.admit.store(admit, Ordering::Relaxed);
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
+    fn order(&self) -> FairlyLocked<'_, Order> {
         self.order.lock()
     }
 
@@ -238,7 +239,7 @@ impl Core {
                 break;
             }
         }
-        MutexGuard::unlock_fair(order);
+        order.unlock_fairly();
         Ok(view)
     }
 
@@ -251,7 +252,7 @@ impl Core {
             for mapping in batch {
                 order.dirty.forget(mapping.extent, range.to.pos);
             }
-            MutexGuard::unlock_fair(order);
+            order.unlock_fairly();
         }
         for &block in left_out {
             self.order().dirty.forget(Extent::new(block, 1), range.to.pos);

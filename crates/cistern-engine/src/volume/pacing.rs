@@ -5,17 +5,17 @@
 //! one of those who wait lets the others through. A flush never comes here.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::env::Env;
+use crate::{
+    env::Env,
+    rank::{Locked, Rank, Ranked},
+};
 
 pub mod fair;
 mod recent;
@@ -45,7 +45,7 @@ pub struct ThrottleStatus {
 /// The gate that all writes of a volume pass.
 pub struct Pacer {
     env: Env,
-    state: Mutex<State>,
+    state: Ranked<State>,
     made: Made,
     /// Held by the waiting write that lets others through.
     turnstile: tokio::sync::Mutex<()>,
@@ -69,13 +69,13 @@ struct State {
 impl Pacer {
     pub fn new(env: Env, room_bytes: u64, dirty_bytes: u64) -> Pacer {
         let throttle = Throttle::new(env.now(), room_bytes, dirty_bytes);
-        let state = Mutex::new(State { throttle, queue: FairQueue::default() });
+        let state = Ranked::new(Rank::Facade, State { throttle, queue: FairQueue::default() });
         Pacer { env, state, made: Made::default(), turnstile: tokio::sync::Mutex::new(()) }
     }
 
     /// The state, with everything that was noted before.
-    fn state(&self, now: Duration) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().expect("no panic under this lock");
+    fn state(&self, now: Duration) -> Locked<'_, State> {
+        let mut state = self.state.lock();
         let (took, asked) = (self.made.took.swap(0, Relaxed), self.made.asked.swap(0, Relaxed));
         if took > 0 {
             state.throttle.note_write(now, took);

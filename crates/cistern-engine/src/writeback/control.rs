@@ -2,10 +2,7 @@
 
 use std::{
     future::Future,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -14,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     Error, Result,
     env::Stop,
+    rank::{Rank, Ranked},
     units::{JournalPos, Seq},
     writeback::{
         age::Stamps,
@@ -53,7 +51,7 @@ pub struct Shown {
 
 /// The shared face of a write-back.
 pub struct Control {
-    state: Mutex<State>,
+    state: Ranked<State>,
     /// Wakes the flow: new work, or a new wish.
     wake: Notify,
     committed: watch::Sender<JournalPos>,
@@ -87,7 +85,7 @@ impl Control {
             shown: Shown::default(),
         };
         Control {
-            state: Mutex::new(state),
+            state: Ranked::new(Rank::Flow, state),
             wake: Notify::new(),
             committed: watch::Sender::new(committed),
             tuning: watch::Sender::new(tuning),
@@ -100,7 +98,7 @@ impl Control {
 
     /// A write was appended between two positions at `now`. Cheap: called for every write.
     pub fn note_append(&self, from: JournalPos, to: JournalPos, now: Duration) {
-        let mut state = self.state.lock().expect("no panic under this lock");
+        let mut state = self.state.lock();
         state.stamps.note(from, now);
         let unpacked_before = from.0.saturating_sub(state.packed.0);
         let unpacked = to.0.saturating_sub(state.packed.0);
@@ -148,11 +146,11 @@ impl Control {
 
     /// The state of the controller.
     pub fn shown(&self) -> Shown {
-        self.state.lock().expect("no panic under this lock").shown
+        self.state.lock().shown
     }
 
     pub(super) fn show(&self, shown: Shown) {
-        self.state.lock().expect("no panic under this lock").shown = shown;
+        self.state.lock().shown = shown;
     }
 
     pub fn in_flight(&self) -> u64 {
@@ -167,7 +165,7 @@ impl Control {
     /// When the oldest write that is not committed was made.
     pub fn oldest_dirty(&self) -> Option<Duration> {
         let committed = self.committed();
-        self.state.lock().expect("no panic under this lock").stamps.oldest_from(committed)
+        self.state.lock().stamps.oldest_from(committed)
     }
 
     /// Returns when everything before `to` is committed.
@@ -176,7 +174,7 @@ impl Control {
     /// What latched the write-back, or `Closed` when it was stopped.
     pub async fn drain(&self, to: JournalPos) -> Result<()> {
         {
-            let mut state = self.state.lock().expect("no panic under this lock");
+            let mut state = self.state.lock();
             state.wanted = state.wanted.max(to);
         }
         self.wake.notify_one();
@@ -215,12 +213,12 @@ impl Control {
     }
 
     pub(super) fn latch(&self, e: &Error) {
-        self.state.lock().expect("no panic under this lock").latched.get_or_insert(e.clone());
+        self.state.lock().latched.get_or_insert(e.clone());
         self.committed.send_modify(|_| {}); // wakes those who wait; they see the latch
     }
 
     fn latched(&self) -> Option<Error> {
-        self.state.lock().expect("no panic under this lock").latched.clone()
+        self.state.lock().latched.clone()
     }
 
     pub(super) async fn woken(&self) {
@@ -228,12 +226,12 @@ impl Control {
     }
 
     pub(super) fn set_packed(&self, packed: JournalPos) {
-        self.state.lock().expect("no panic under this lock").packed = packed;
+        self.state.lock().packed = packed;
     }
 
     pub(super) fn set_committed(&self, seq: Seq, to: JournalPos, appended: JournalPos) {
         self.committed_seq.store(seq.0, Ordering::Relaxed);
-        self.state.lock().expect("no panic under this lock").stamps.committed(to, appended);
+        self.state.lock().stamps.committed(to, appended);
         self.committed.send_replace(to);
     }
 
@@ -243,7 +241,7 @@ impl Control {
 
     /// Whether somebody waits for something behind `packed`, and since when the oldest write there is.
     pub(super) fn wishes(&self, packed: JournalPos) -> (bool, Option<Duration>) {
-        let state = self.state.lock().expect("no panic under this lock");
+        let state = self.state.lock();
         (state.wanted > packed, state.stamps.oldest_from(packed))
     }
 }

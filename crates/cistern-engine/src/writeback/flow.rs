@@ -3,19 +3,14 @@
 //! Invariants: `packed` is where the next range begins; ranges on their way are consecutive and end there; they are
 //! committed in order (the log's promise), so the journal is freed from its beginning on.
 
-use std::{
-    collections::VecDeque,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     Result,
     courtesy::Hurry,
     journal::Record,
     log::{Published, Vacancy},
+    rank::{Rank, Ranked},
     segment::{self, JournalRange},
     units::{BLOCK_BYTES, JournalPos, Mark, Seq},
     writeback::{
@@ -222,7 +217,7 @@ impl Flow {
             compression: self.parts.compression,
             range: JournalRange { journal: journal.id(), from, to },
             size_bytes,
-            loaded: Mutex::new(Some(groups)),
+            loaded: Ranked::new(Rank::Flow, Some(groups)),
         })
     }
 

@@ -3,7 +3,7 @@
 //! Invariant: the range stays what it is, also when its slot is lost and it is sealed again. What lies in it stays
 //! in the journal until it is committed, so its groups need not be kept in memory beside its body.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
@@ -13,6 +13,7 @@ use crate::{
     env::Env,
     journal::{Group, Journal},
     log::{LogWriter, NewEntry, NewSegment, Offer},
+    rank::Ranked,
     segment::{JournalRange, Slot},
     units::BLOCK_BYTES,
     writeback::{
@@ -33,7 +34,7 @@ pub struct Range {
     /// Size of the volume as of its end.
     pub size_bytes: u64,
     /// Its groups, read when it was decided how far it goes. Taken by the first sealing.
-    pub loaded: Mutex<Option<Vec<Arc<Group>>>>,
+    pub loaded: Ranked<Option<Vec<Arc<Group>>>>,
 }
 
 impl Range {
@@ -43,7 +44,7 @@ impl Range {
     }
 
     async fn groups(&self) -> Result<Vec<Arc<Group>>> {
-        let loaded = self.loaded.lock().expect("no panic under this lock").take();
+        let loaded = self.loaded.lock().take();
         match loaded {
             Some(groups) => Ok(groups),
             None => self.load_again().await,

@@ -7,7 +7,9 @@
 //!
 //! Trusts no date: a wrong one costs a request more, and what it hides is not noticed, as without it.
 
-use std::{sync::Mutex, time::Duration};
+use std::time::Duration;
+
+use crate::rank::{Locked, Rank, Ranked};
 
 /// What is not noticed. Far below a third of the grace of deletions, and above what servers of one store differ by.
 const UNNOTICED: Duration = Duration::from_secs(60);
@@ -17,9 +19,15 @@ const DRIFT: u32 = 1000;
 const DRIFT_MAX: Duration = Duration::from_secs(30);
 
 /// What is known of a store's clock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Standstill {
-    ahead: Mutex<Option<Ahead>>,
+    ahead: Ranked<Option<Ahead>>,
+}
+
+impl Default for Standstill {
+    fn default() -> Standstill {
+        Standstill { ahead: Ranked::new(Rank::World, None) }
+    }
 }
 
 /// By how much the store's clock is ahead of ours, or behind.
@@ -61,8 +69,8 @@ impl Standstill {
         (still > UNNOTICED).then_some(still)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Ahead>> {
-        self.ahead.lock().expect("no panic under this lock")
+    fn lock(&self) -> Locked<'_, Option<Ahead>> {
+        self.ahead.lock()
     }
 }
 

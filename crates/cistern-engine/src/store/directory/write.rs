@@ -299,7 +299,7 @@ pub(super) fn remove_root(root: &Root) -> StoreResult<()> {
 /// the file system, whose clock need not be ours. Best effort: the next sweep comes.
 fn sweep(root: &Root, temp: &Temp) {
     {
-        let mut swept = root.swept.lock().expect("nothing panics while it holds the time");
+        let mut swept = root.swept.lock();
         let age = |then: SystemTime| temp.modified.duration_since(then).unwrap_or_default();
         if swept.is_some_and(|then| age(then) < TEMP_AGE_MAX) {
             return;

@@ -1,0 +1,248 @@
+//! Locks that know their rank: the order in which a thread takes the engine's locks, asserted in debug builds.
+//!
+//! **Whoever holds a lock takes locks of later ranks only, and never two of one rank.** So no two threads wait for each other. The
+//! order is that of the layers (`lib.rs`), from above: code calls downward, also under a lock. `tests/layers.rs` compares.
+//!
+//! | rank | layer | locks, and what is taken under them |
+//! |---|---|---|
+//! | `Turn` | 2 | turn at writing in bulk (`courtesy`), held while a piece is written and rested for: anything below |
+//! | `Facade` | 8 | order point (`volume::order`), under which lie journal and map; writes that wait (`volume::pacing`); read-ahead; hot set |
+//! | `Flow` | 7 | what write-back shows (`writeback::control`), loaded groups; points (`upkeep`), under which the map's table is frozen |
+//! | `Space` | 6 | accounts |
+//! | `Log` | 5 | trouble with the store; the limit of uploads |
+//! | `Wake` | 4 | who may wake the cache's writer, under which lies its queue |
+//! | `Structure` | 4 | state of the journal; tables and levels of the map, its names; index of the cache; flights |
+//! | `World` | 3 | scheduler; meters; what the kinds of store remember |
+//! | `File` | 2 | rings of reads (`uring`); syncs and hurries (`courtesy`) |
+//! | `Tool` | 1 | damage; kept buffers |
+//!
+//! None of these is held while a task waits: their guards cannot leave the thread. What tasks hold over awaits comes before all of
+//! them, in this order: the end of a volume (`Writer::flows`) or its resize, held extents (`volume::locks`), the turnstile of writes;
+//! beside them the flush, the merge, the hot set, the checkpoint (`upkeep`); behind any of those the look at the store
+//! (`log::presence`) and the end of the journal. That order is not asserted.
+//!
+//! A panic under a lock leaves half a change behind, and nobody goes on with that: taking the lock panics from then on.
+
+use std::{
+    cell::Cell,
+    ops::{Deref, DerefMut},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// When a lock is taken, among those that one thread holds: the first first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    Turn,
+    Facade,
+    Flow,
+    Space,
+    Log,
+    Wake,
+    Structure,
+    World,
+    File,
+    Tool,
+}
+
+impl Rank {
+    fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+thread_local! {
+    /// The ranks of the locks that this thread holds, one bit each.
+    static HELD: Cell<u16> = const { Cell::new(0) };
+}
+
+/// Notes that a lock of a rank is held, in debug builds.
+struct Note(Rank);
+
+impl Note {
+    fn take(rank: Rank) -> Note {
+        if cfg!(debug_assertions) {
+            let held = HELD.get();
+            assert!(held < rank.bit(), "order of locks: {rank:?} is taken under {}", names(held));
+            HELD.set(held | rank.bit());
+        }
+        Note(rank)
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            HELD.set(HELD.get() & !self.0.bit());
+        }
+    }
+}
+
+/// The ranks that are held, for a message.
+fn names(held: u16) -> String {
+    use Rank::{Facade, File, Flow, Log, Space, Structure, Tool, Turn, Wake, World};
+    let all = [Turn, Facade, Flow, Space, Log, Wake, Structure, World, File, Tool];
+    let names: Vec<String> =
+        all.into_iter().filter(|rank| held & rank.bit() != 0).map(|rank| format!("{rank:?}")).collect();
+    names.join(" and ")
+}
+
+/// A value behind a lock of a rank.
+#[derive(Debug)]
+pub struct Ranked<T> {
+    rank: Rank,
+    value: Mutex<T>,
+}
+
+/// What is locked, and is let go when this is dropped.
+pub struct Locked<'a, T> {
+    // In this order: let go, then forgotten.
+    value: MutexGuard<'a, T>,
+    _note: Note,
+}
+
+impl<T> Ranked<T> {
+    pub const fn new(rank: Rank, value: T) -> Ranked<T> {
+        Ranked { rank, value: Mutex::new(value) }
+    }
+
+    pub fn lock(&self) -> Locked<'_, T> {
+        let note = Note::take(self.rank);
+        Locked { value: self.value.lock().expect("nobody panics under a lock"), _note: note }
+    }
+
+    /// For who must not panic: also what a panic left behind.
+    pub fn lock_after_panic(&self) -> Locked<'_, T> {
+        let note = Note::take(self.rank);
+        Locked { value: self.value.lock().unwrap_or_else(PoisonError::into_inner), _note: note }
+    }
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+/// The same behind a lock that can be handed to who waits: a lock that goes to the fastest would stay with who takes it again
+/// and again.
+pub struct FairlyRanked<T> {
+    rank: Rank,
+    value: parking_lot::Mutex<T>,
+    /// Somebody panicked under the lock.
+    poisoned: AtomicBool,
+}
+
+/// What is locked.
+pub struct FairlyLocked<'a, T> {
+    // In this order: marked, let go, then forgotten.
+    poison: Poison<'a>,
+    value: parking_lot::MutexGuard<'a, T>,
+    note: Note,
+}
+
+/// Marks a lock under which somebody panics.
+struct Poison<'a>(&'a AtomicBool);
+
+impl Drop for Poison<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Relaxed);
+        }
+    }
+}
+
+impl<T> FairlyRanked<T> {
+    pub const fn new(rank: Rank, value: T) -> FairlyRanked<T> {
+        FairlyRanked { rank, value: parking_lot::Mutex::new(value), poisoned: AtomicBool::new(false) }
+    }
+
+    pub fn lock(&self) -> FairlyLocked<'_, T> {
+        let note = Note::take(self.rank);
+        let value = self.value.lock();
+        assert!(!self.poisoned.load(Relaxed), "nobody panics under a lock");
+        FairlyLocked { value, poison: Poison(&self.poisoned), note }
+    }
+}
+
+impl<T> FairlyLocked<'_, T> {
+    /// Lets go: who waits longest has it next.
+    pub fn unlock_fairly(self) {
+        let FairlyLocked { value, poison, note } = self;
+        drop(poison);
+        parking_lot::MutexGuard::unlock_fair(value);
+        drop(note);
+    }
+}
+
+impl<T> Deref for FairlyLocked<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for FairlyLocked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn panics(f: impl FnOnce()) -> bool {
+        catch_unwind(AssertUnwindSafe(f)).is_err()
+    }
+
+    /// Locks are taken from above, and let go in any order; two of one rank, or one above, is a panic in debug builds.
+    #[test]
+    fn a_wrong_order_panics() {
+        let order = FairlyRanked::new(Rank::Facade, 1);
+        let (journal, map) = (Ranked::new(Rank::Structure, 2), Ranked::new(Rank::Structure, 3));
+        for _ in 0..2 {
+            let above = order.lock();
+            let below = journal.lock();
+            drop(above);
+            assert_eq!(panics(|| drop(order.lock())), cfg!(debug_assertions));
+            assert_eq!(panics(|| drop(map.lock())), cfg!(debug_assertions));
+            drop(below);
+        }
+        let above = order.lock();
+        above.unlock_fairly();
+        assert_eq!(*map.lock(), 3);
+        assert_eq!(*order.lock(), 1, "one after the other");
+    }
+
+    /// What other threads hold is no matter of order.
+    #[test]
+    fn threads_have_ranks_of_their_own() {
+        let (journal, order) = (Ranked::new(Rank::Structure, 2), FairlyRanked::new(Rank::Facade, 1));
+        let _held = journal.lock();
+        std::thread::scope(|scope| _ = scope.spawn(|| assert_eq!(*order.lock(), 1)));
+    }
+
+    /// Half a change is not gone on with, but who must not panic may clear up.
+    #[test]
+    fn a_panic_under_a_lock_is_the_end() {
+        let (lock, fair) = (Ranked::new(Rank::Structure, 2), FairlyRanked::new(Rank::Facade, 1));
+        assert!(panics(|| {
+            let (_first, _second) = (fair.lock(), lock.lock());
+            panic!("under both");
+        }));
+        assert!(panics(|| drop(lock.lock())) && panics(|| drop(fair.lock())));
+        assert_eq!(*lock.lock_after_panic(), 2);
+    }
+}
