@@ -400,7 +400,11 @@ impl Map {
             flush::write_table(&self.env, &self.runs, self.shape, &oldest.table, &mut writing).await?;
         let mut inner = self.inner();
         let flushed = inner.frozen.pop_back().expect("only a flush takes frozen tables away");
-        debug_assert!(Arc::ptr_eq(&flushed.table, &oldest.table));
+        assert!(
+            Arc::ptr_eq(&flushed.table, &oldest.table),
+            "the table that was written is the one that goes"
+        );
+        assert!(flushed.covered >= inner.covered, "runs cover the log in its order");
         inner.covered = flushed.covered;
         inner.dead.add(flushed.table.dead());
         if !level.is_empty() {
@@ -441,7 +445,7 @@ impl Map {
         // Meanwhile flushes may have put levels in front; the planned ones are where they were,
         // counted from the oldest.
         let newer = inner.levels.len() - levels.len();
-        debug_assert_eq!(inner.levels[newer..], levels[..]);
+        debug_assert_eq!(inner.levels[newer..], levels[..], "what was merged is what is replaced");
         let inputs = newer + plan.levels.start..newer + plan.levels.end;
         let before = inner.levels.clone();
         inner.levels = Arc::new(policy::apply(&before, inputs.clone(), merged.extent, merged.output));

@@ -181,7 +181,9 @@ impl Index {
     }
 
     fn admit(&mut self, id: &ChunkId, hash: u64, admission: Admission) -> Option<u32> {
+        debug_assert!(self.slot_of(id, hash).is_none(), "a chunk has one slot");
         let no = self.free.pop()?;
+        debug_assert_eq!(self.slots[no as usize].valid, 0, "a free slot holds nothing");
         self.slots[no as usize].owner = *id;
         self.link(no, hash);
         self.policy.admit(no, self.ghost.last(hash), admission);
@@ -210,6 +212,7 @@ impl Index {
             return;
         }
         for &(piece, crc) in crcs {
+            debug_assert!(claim.missing & (1 << piece) != 0, "only what was claimed is written");
             debug_assert!(slot.valid & (1 << piece) == 0, "a valid piece is never written again");
             slot.valid |= 1 << piece;
             slot.crcs[piece] = crc;
@@ -296,7 +299,9 @@ impl Index {
 
     fn release(&mut self, no: u32) {
         let hash = self.slots[no as usize].owner.hash();
-        if let Ok(entry) = self.map.find_entry(hash, |&other| other == no) {
+        let entry = self.map.find_entry(hash, |&other| other == no);
+        debug_assert!(entry.is_ok(), "a slot in use is found by its owner");
+        if let Ok(entry) = entry {
             entry.remove();
         }
         self.policy.remove(no);
@@ -305,6 +310,7 @@ impl Index {
         self.prefetched.wasted += u64::from(slot.unread.count_ones());
         (slot.valid, slot.unread, slot.inherited) = (0, 0, false);
         slot.end = CHUNK_BYTES as u32;
+        debug_assert!(self.free.len() < self.slots.len(), "a slot is freed once");
         self.free.push(no);
         self.changed.mark(no);
     }
@@ -312,7 +318,7 @@ impl Index {
 
 /// One bit for each piece.
 fn mask(pieces: &Range<usize>) -> u16 {
-    debug_assert!(pieces.end <= PIECES);
+    debug_assert!(pieces.start < pieces.end && pieces.end <= PIECES, "some pieces of one chunk");
     let below = |n: usize| (1u32 << n) - 1;
     (below(pieces.end) & !below(pieces.start)) as u16
 }

@@ -42,6 +42,7 @@ impl Queue {
         }
         self.bytes += bytes.len();
         self.tickets += 1;
+        debug_assert!(!bytes.is_empty(), "a fill brings something");
         self.fills.push_back(Fill { ticket: self.tickets, object, offset, bytes, admission });
         true
     }
@@ -84,6 +85,7 @@ impl Queue {
         if self.wants(ticket) {
             let fill = self.fills.pop_front().expect("the front was just seen");
             self.bytes -= fill.bytes.len();
+            debug_assert_eq!(self.fills.is_empty(), self.bytes == 0, "the bytes are those of the fills");
         }
     }
 

@@ -95,7 +95,7 @@ pub struct Group {
 impl Group {
     /// A group as read from the disk; `payload` was verified against `crcs`.
     pub(super) fn from_disk(start: u64, records: &[Record], crcs: Vec<u32>, payload: Bytes) -> Group {
-        debug_assert_eq!(payload.len(), crcs.len() * BLOCK_BYTES);
+        debug_assert_eq!(payload.len(), crcs.len() * BLOCK_BYTES, "every block has a checksum");
         Group {
             start,
             records: place_records(start, records),
@@ -238,10 +238,11 @@ impl OpenGroup {
 
     pub fn seal(mut self, slab: &mut Slab) -> Group {
         self.gather(slab);
-        debug_assert!(!self.group.records.is_empty());
+        assert!(!self.group.records.is_empty(), "a group tells something");
         debug_assert_eq!(
             self.group.pieces().map(<[u8]>::len).sum::<usize>(),
-            self.group.crcs.len() * BLOCK_BYTES
+            self.group.crcs.len() * BLOCK_BYTES,
+            "the pieces are the payload"
         );
         self.group
     }
@@ -263,13 +264,13 @@ impl Slab {
     }
 
     fn push(&mut self, payload: &[u8]) {
-        debug_assert!(self.memory.capacity() - self.memory.len() >= payload.len());
+        debug_assert!(self.memory.capacity() - self.memory.len() >= payload.len(), "a slab never moves");
         self.left -= payload.len();
         self.memory.extend_from_slice(payload);
     }
 
     fn renew(&mut self) {
-        debug_assert!(self.memory.is_empty());
+        assert!(self.memory.is_empty(), "what was pushed belongs to a group");
         self.memory = aligned_memory(SLAB_BYTES);
         self.left = SLAB_BYTES;
     }
@@ -279,10 +280,10 @@ impl Slab {
 fn aligned_memory(bytes: usize) -> BytesMut {
     let mut memory = BytesMut::with_capacity(bytes + BLOCK_BYTES);
     let skip = memory.as_ptr().align_offset(BLOCK_BYTES);
-    debug_assert!(skip < BLOCK_BYTES);
+    debug_assert!(skip < BLOCK_BYTES, "aligned memory is at hand");
     memory.resize(skip, 0);
     drop(memory.split());
-    debug_assert!(memory.capacity() >= bytes);
+    debug_assert!(memory.capacity() >= bytes, "there is room behind the alignment");
     memory
 }
 

@@ -37,6 +37,11 @@ impl Prepared {
             Record::Write(extent) if blocks > GROUP_PAYLOAD_BLOCKS_MAX => cut(extent, &payload),
             _ => vec![(record.clone(), Payload::new(payload))],
         };
+        debug_assert_eq!(
+            parts.iter().map(|(_, part)| part.blocks()).sum::<u64>(),
+            blocks,
+            "the parts are the whole payload"
+        );
         Ok(Prepared { record, parts })
     }
 

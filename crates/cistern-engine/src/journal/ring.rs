@@ -34,7 +34,7 @@ impl Ring {
 
     /// Fills `out` from `pos` on. At most one lap.
     pub async fn read(&self, pos: u64, out: &mut [u8]) -> Result<()> {
-        debug_assert!((out.len() / BLOCK_BYTES) as u64 <= self.blocks);
+        debug_assert!((out.len() / BLOCK_BYTES) as u64 <= self.blocks, "no position is read twice");
         let first = out.len().min(self.bytes_to_end(pos));
         let (head, rest) = out.split_at_mut(first);
         self.file.read_at(self.offset(pos), head).await?;
@@ -70,7 +70,8 @@ impl Ring {
     /// the ring, two.
     pub async fn write(&self, pos: u64, parts: &[&[u8]]) -> Result<()> {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
-        debug_assert!((bytes / BLOCK_BYTES) as u64 <= self.blocks);
+        assert!((bytes / BLOCK_BYTES) as u64 <= self.blocks, "a transfer does not write over itself");
+        debug_assert!(bytes.is_multiple_of(BLOCK_BYTES), "positions are whole blocks");
         let mut left = self.bytes_to_end(pos);
         if bytes <= left {
             return self.file.write_vectored_at(self.offset(pos), parts).await;

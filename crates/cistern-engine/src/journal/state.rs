@@ -148,8 +148,12 @@ impl State {
         starts: VecDeque<u64>,
         chains: VecDeque<Chain>,
     ) -> State {
-        debug_assert_eq!(chains.len(), starts.len() + 1);
-        debug_assert!(tail <= head && head - tail <= ring_blocks);
+        debug_assert_eq!(
+            chains.len(),
+            starts.len() + 1,
+            "a chain before each group, and one behind the last"
+        );
+        debug_assert!(tail <= head && head - tail <= ring_blocks, "what is live is no more than a lap");
         State {
             ring_blocks,
             memory_bytes_max: usize::try_from(memory_bytes_max).unwrap_or(usize::MAX),
@@ -173,9 +177,13 @@ impl State {
 
     pub fn frontiers(&self) -> Frontiers {
         let at = self.at;
-        debug_assert!(at.tail <= at.freed && at.freed <= at.durable && at.durable <= at.written);
-        debug_assert!(at.written <= at.taken && at.taken <= at.appended);
-        debug_assert!(at.appended - at.tail <= self.ring_blocks);
+        debug_assert!(at.tail <= at.freed && at.freed <= at.durable, "only what is durable is freed: {at:?}");
+        debug_assert!(
+            at.durable <= at.written && at.written <= at.taken,
+            "only what is written is durable: {at:?}"
+        );
+        debug_assert!(at.taken <= at.appended, "only what was appended is written: {at:?}");
+        debug_assert!(at.appended - at.tail <= self.ring_blocks, "the ring holds a lap at most: {at:?}");
         at
     }
 
@@ -323,7 +331,10 @@ impl State {
         self.at.appended = open.next();
         self.memory_bytes += grown;
         self.queued_bytes += grown;
-        debug_assert!(self.at.appended - self.at.tail <= self.ring_blocks);
+        assert!(
+            self.at.appended - self.at.tail <= self.ring_blocks,
+            "what is not freed is never written over"
+        );
         self.evict();
         pos
     }
@@ -344,6 +355,7 @@ impl State {
             let oldest = self.memory.pop_front().expect("it was just looked at");
             self.memory_bytes -= oldest.memory_bytes();
         }
+        debug_assert!(self.queued_bytes <= self.memory_bytes, "what is not written is in memory");
     }
 
     /// The next groups to write, if there are any.
@@ -364,7 +376,7 @@ impl State {
         }
         let end = groups.last()?.next().0;
         let start = std::mem::replace(&mut self.at.taken, end);
-        debug_assert_eq!(groups[0].start().0, start);
+        assert_eq!(groups[0].start().0, start, "batches are consecutive: recovery ends at a gap");
         Some(Batch { groups, start, end, durable: self.at.durable })
     }
 
@@ -396,8 +408,8 @@ impl State {
 
     /// The batch was written; `chains` are those behind each of its groups.
     pub fn finish_batch(&mut self, batch: &Batch, chains: &[Chain]) {
-        debug_assert_eq!(self.at.written, batch.start);
-        debug_assert_eq!(batch.groups.len(), chains.len());
+        assert_eq!(self.at.written, batch.start, "batches are written in order");
+        assert_eq!(batch.groups.len(), chains.len(), "every group continues the chain");
         self.chains.extend(chains);
         self.at.written = batch.end;
         self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
@@ -408,10 +420,10 @@ impl State {
     /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
     /// those who waited for it.
     pub fn finish_sync(&mut self, to: u64, tail: Option<u64>) -> Vec<Answer> {
-        debug_assert!(self.at.durable <= to && to <= self.at.written);
+        assert!(self.at.durable <= to && to <= self.at.written, "what is not written is not durable");
         self.at.durable = to;
         if let Some(tail) = tail {
-            debug_assert!(self.at.tail <= tail && tail <= self.at.freed);
+            assert!(self.at.tail <= tail && tail <= self.at.freed, "only what was freed is written over");
             self.at.tail = tail;
             self.grant();
         }
@@ -529,6 +541,11 @@ impl State {
             self.chains.pop_front();
             self.at.freed = end;
         }
+        debug_assert!(!self.chains.is_empty(), "the chain at the tail is known");
+        debug_assert!(
+            self.starts.front().is_none_or(|&start| start == self.at.freed),
+            "groups lie one behind the other"
+        );
         let freed = self.memory.partition_point(|group| group.start().0 < self.at.freed);
         let freed: Vec<_> = self.memory.drain(..freed).collect();
         self.memory_bytes -= freed.iter().map(|group| group.memory_bytes()).sum::<usize>();
@@ -572,6 +589,7 @@ impl State {
     /// case. `None` if no durable group begins there.
     pub fn find_groups(&self, start: u64, blocks_max: u64) -> Option<Result<Arc<Group>, Vec<Extent>>> {
         let is_durable = |group: &Extent| group.end() <= self.at.durable;
+        debug_assert!(blocks_max > 0, "one group is given in any case");
         let first = self.group_around(start).filter(|g| g.start == start && is_durable(g))?;
         if let Some(group) = self.in_memory(start) {
             return Some(Ok(group.clone()));

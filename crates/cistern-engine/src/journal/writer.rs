@@ -147,14 +147,17 @@ impl Writer {
             self.sync(false).await?;
             batch.durable = self.shared.lock().frontiers().durable;
         }
-        debug_assert!(batch.end - batch.durable <= UNSYNCED_BLOCKS_MAX);
+        assert!(
+            batch.end - batch.durable <= UNSYNCED_BLOCKS_MAX,
+            "recovery looks no further for what tells a torn end from damage"
+        );
         let small = batch.end - batch.start < FILL_FOR_BLOCKS_MAX && !self.shared.lock().streams();
         if small && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
             self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
         }
         self.make_room(batch.groups.len());
         let mut chain = self.shared.lock().written_chain();
-        let mut chains = Vec::with_capacity(batch.groups.len());
+        let (mut chains, mut at) = (Vec::with_capacity(batch.groups.len()), batch.start);
         for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
             let stamp = Stamp {
                 journal: self.superblock.journal,
@@ -172,7 +175,10 @@ impl Writer {
             );
             chain = chain_behind(header);
             chains.push(chain);
+            assert_eq!(group.start().0, at, "groups lie one behind the other");
+            at = group.next().0;
         }
+        assert_eq!(at, batch.end, "a batch is its groups");
         let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
         for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
             parts.push(header);
@@ -197,6 +203,10 @@ impl Writer {
             let state = self.shared.lock();
             (state.frontiers(), state.freed_chain(), with_superblock || state.tail_is_due())
         };
+        assert!(
+            self.superblock.tail <= at.freed,
+            "the tail never goes back: what lies before it is written over"
+        );
         let next = with_superblock.then(|| Superblock {
             generation: self.superblock.generation + 1,
             tail: at.freed,

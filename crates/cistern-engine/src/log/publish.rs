@@ -143,7 +143,7 @@ impl Offerer {
     pub fn offer(&self, vacancy: Vacancy, offer: Arc<dyn Offer>) -> Published {
         let (send, answer) = oneshot::channel();
         let sent = self.offers.try_send(Offered { offer, vacancy, answer: send });
-        debug_assert!(
+        assert!(
             !matches!(sent, Err(mpsc::error::TrySendError::Full(_))),
             "no more offers wait than there are vacancies"
         );
@@ -234,7 +234,7 @@ impl Publication {
     fn take(&mut self, offered: Offered) {
         let slot = self.slots.give_out();
         let seq = slot.seq;
-        debug_assert_eq!(
+        assert_eq!(
             seq.0,
             self.settled.0 + self.window.len() as u64 + 1,
             "slots chain: those in the window are all that are not settled"
@@ -252,7 +252,7 @@ impl Publication {
     /// The front is in the store.
     async fn commit(&mut self, entry: NewEntry) {
         let InFlight { seq, offered, .. } = self.window.pop_front().expect("its upload just ended");
-        debug_assert_eq!(seq, self.settled.next(), "only the front is committed, and in order");
+        assert_eq!(seq, self.settled.next(), "only the front is committed, and in order");
         self.shared.commit.commit(seq, &entry).await;
         self.settled = seq;
         tracing::debug!(seq = seq.0, bytes = entry.sealed().body.len(), "committed");
@@ -271,7 +271,9 @@ impl Publication {
         for later in self.window.iter_mut().skip(1) {
             (&mut later.upload).await.ok_or(Error::Closed)??;
         }
-        self.settled = Seq(self.slots.next().0 - 1);
+        let settled = Seq(self.slots.next().0 - 1);
+        assert_eq!(settled.0, self.settled.0 + self.window.len() as u64, "all that was given a slot lost it");
+        self.settled = settled;
         for lost in mem::take(&mut self.window) {
             self.take(lost.offered);
         }

@@ -64,7 +64,9 @@ impl Writer {
     }
 
     fn report(&self, failure: Option<Error>) -> CloseReport {
-        let left = self.core.journal.appended().0 - self.control.committed().0;
+        let (appended, committed) = (self.core.journal.appended(), self.control.committed());
+        assert!(committed <= appended, "only what was acknowledged is committed");
+        let left = appended.0 - committed.0;
         let reason = failure.map(|e| e.to_string());
         CloseReport {
             clean: reason.is_none() && left == 0,

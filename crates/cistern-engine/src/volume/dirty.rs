@@ -49,7 +49,16 @@ pub struct DirtyIndex {
 
 impl DirtyIndex {
     pub fn insert(&mut self, extent: Extent, dirty: Dirty) {
+        debug_assert!(
+            !matches!(dirty, Dirty::Sectors { .. }) || extent.len == 1,
+            "sectors are those of one block"
+        );
         self.map.insert(extent, dirty, |_, _| {});
+    }
+
+    /// Whether all of `extent` is dirty.
+    pub fn covers(&self, extent: Extent) -> bool {
+        self.map.overlapping(extent).map(|(part, _)| part.len).sum::<u64>() == extent.len
     }
 
     /// The first pieces of `extent`, at most `pieces_max`; `None` where the map has the newest version.
@@ -72,7 +81,7 @@ impl DirtyIndex {
         let committed: Vec<Extent> =
             self.map.overlapping(extent).filter(|(_, dirty)| dirty.at() < to).map(|(part, _)| part).collect();
         for part in committed {
-            self.map.remove(part, |_, _| {});
+            self.map.remove(part, |_, dirty| debug_assert!(dirty.at() < to, "what is newer stays dirty"));
         }
     }
 

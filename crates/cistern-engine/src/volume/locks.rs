@@ -39,14 +39,16 @@ impl HeldExtents {
 
     /// Holds `extent`, which has no blocker.
     pub fn hold(&mut self, extent: Extent) -> Arc<Held> {
-        debug_assert!(self.blocker(extent, None).is_none());
+        assert!(self.blocker(extent, None).is_none(), "held extents never overlap");
         let held = Arc::new(Held { extent, released: Semaphore::new(0) });
         self.held.push(held.clone());
         held
     }
 
     pub fn release(&mut self, held: &Arc<Held>) {
+        let before = self.held.len();
         self.held.retain(|h| !Arc::ptr_eq(h, held));
+        debug_assert_eq!(self.held.len() + 1, before, "what is held is released once");
         held.released.close();
     }
 }

@@ -184,6 +184,11 @@ impl Core {
         };
         match self.journal.append(prepared, placed) {
             Ok(to) => {
+                debug_assert!(from <= to, "history only grows");
+                debug_assert!(
+                    record.extent().is_none_or(|extent| order.dirty.covers(extent)),
+                    "what was appended is found in the journal"
+                );
                 if let Record::Resize { size_bytes } = record {
                     self.size_bytes.store(*size_bytes, Ordering::Release);
                 }
@@ -232,6 +237,7 @@ impl Core {
                     (lookup.extent(), lookup.captured().max(1), Source::Map(lookup))
                 }
             };
+            debug_assert_eq!(seen.start, view.end, "a view has no gaps");
             view.end = seen.end();
             view.parts.push((seen, source));
             left = left.saturating_sub(pieces);
@@ -246,6 +252,7 @@ impl Core {
     /// Moves the blocks of a segment from the dirty index to the map, where they were not written again since.
     pub fn commit_segment(&self, seq: Seq, segment: &NewSegment) {
         let NewSegment { sealed, left_out, range, .. } = segment;
+        assert!(range.from.pos <= range.to.pos, "a segment covers a range of the journal");
         for batch in sealed.mappings.chunks(COMMIT_BATCH) {
             let mut order = self.order();
             self.map.insert(batch);

@@ -102,7 +102,7 @@ impl Volume {
         let mut rest = data;
         while at < end {
             let block = at / BLOCK;
-            debug_assert!(block >= touched.start && block < touched.end());
+            assert!(block >= touched.start && block < touched.end(), "only held blocks are written in parts");
             let inside = (at % BLOCK) as usize;
             if inside == 0 && rest.len() >= BLOCK_BYTES {
                 let (whole, behind) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);

@@ -66,6 +66,7 @@ impl Volume {
         while view.end < extent.end() {
             let rest = Extent::between(view.end, extent.end());
             let next = self.view_first(rest, VIEW_PIECES, usize::MAX)?;
+            assert!(next.end > view.end, "every look sees something");
             view.parts.extend(next.parts);
             view.end = next.end;
         }
@@ -104,7 +105,13 @@ impl Volume {
     /// What the journal has of some blocks; `None` if it was committed and freed meanwhile.
     pub(super) async fn read_journal(&self, part: Extent, at: JournalPos) -> Result<Option<Bytes>> {
         let writer = self.writer.as_ref().expect("only a writer has dirty blocks");
-        writer.core.journal.read(at, part.len).await
+        let found = writer.core.journal.read(at, part.len).await?;
+        let bytes = part.len * BLOCK;
+        assert!(
+            found.as_ref().is_none_or(|data| data.len() as u64 == bytes),
+            "the journal gives what it was asked for"
+        );
+        Ok(found)
     }
 
     fn read_again<'a>(&'a self, part: Extent, wanted: &'a Range<u64>) -> BoxFuture<'a, Result<Vec<Piece>>> {
@@ -121,7 +128,7 @@ impl Volume {
         base: Lookup,
         wanted: &Range<u64>,
     ) -> Result<Vec<Piece>> {
-        debug_assert_eq!(part.len, 1);
+        debug_assert_eq!(part.len, 1, "sectors are those of one block");
         let start = part.start * BLOCK;
         let from = wanted.start.clamp(start, start + BLOCK) - start;
         let until = wanted.end.clamp(start, start + BLOCK) - start;
@@ -146,7 +153,13 @@ impl Volume {
         for mapping in &mappings {
             match (mapping.place, pieces.last_mut()) {
                 (Place::Frame(_), _) => {
-                    pieces.push(Piece::Data(frames.next().expect("one for each mapping")))
+                    let data = frames.next().expect("one for each mapping");
+                    assert_eq!(
+                        data.len() as u64,
+                        mapping.extent.len * BLOCK,
+                        "a frame gives the blocks of its mapping"
+                    );
+                    pieces.push(Piece::Data(data));
                 }
                 (_, Some(Piece::Zeroes(n))) => *n += mapping.extent.len * BLOCK,
                 _ => pieces.push(Piece::Zeroes(mapping.extent.len * BLOCK)),
@@ -252,7 +265,7 @@ fn trim(pieces: Vec<Piece>, mut skip: u64, mut len: u64) -> Vec<Piece> {
         skip = skip.saturating_sub(size);
         len -= take;
     }
-    debug_assert_eq!(len, 0, "the pieces cover the request");
+    assert_eq!(len, 0, "the pieces cover the request");
     out
 }
 

@@ -265,7 +265,10 @@ impl Volume {
         for (from, until) in edges.into_iter().filter(|(from, until)| from < until) {
             let zeroes = vec![0; (until - from) as usize];
             let (edge, _) = blocks_of(from, until - from);
-            debug_assert!(edge.len <= 2 && edge.intersect(touched) == Some(edge));
+            debug_assert!(
+                edge.len <= 2 && edge.intersect(touched) == Some(edge),
+                "edges are of blocks that were asked for"
+            );
             to = to.max(self.write_partial(client, writer, from, &zeroes, edge, Some(allocated)).await?);
         }
         if fua { writer.make_durable(to).await } else { Ok(()) }

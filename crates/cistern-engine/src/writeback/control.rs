@@ -98,6 +98,7 @@ impl Control {
 
     /// A write was appended between two positions at `now`. Cheap: called for every write.
     pub fn note_append(&self, from: JournalPos, to: JournalPos, now: Duration) {
+        debug_assert!(from <= to, "history only grows");
         let mut state = self.state.lock();
         state.stamps.note(from, now);
         let unpacked_before = from.0.saturating_sub(state.packed.0);
@@ -226,12 +227,22 @@ impl Control {
     }
 
     pub(super) fn set_packed(&self, packed: JournalPos) {
-        self.state.lock().packed = packed;
+        let mut state = self.state.lock();
+        assert!(state.packed <= packed, "ranges are packed in order");
+        state.packed = packed;
     }
 
     pub(super) fn set_committed(&self, seq: Seq, to: JournalPos, appended: JournalPos) {
-        self.committed_seq.store(seq.0, Ordering::Relaxed);
-        self.state.lock().stamps.committed(to, appended);
+        let before = self.committed_seq.swap(seq.0, Ordering::Relaxed);
+        assert!(before < seq.0, "segments are committed in the order of the log");
+        assert!(
+            self.committed() <= to && to <= appended,
+            "commits go forward, and not beyond what was acknowledged"
+        );
+        let mut state = self.state.lock();
+        assert!(to <= state.packed, "only what was packed is committed");
+        state.stamps.committed(to, appended);
+        drop(state);
         self.committed.send_replace(to);
     }
 

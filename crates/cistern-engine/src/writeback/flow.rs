@@ -167,7 +167,8 @@ impl Flow {
         self.parts.journal.sync(appended).await?;
         let range = self.load(tuning.segment_bytes()).await?;
         let JournalRange { from, to, .. } = range.range;
-        debug_assert_eq!(from, self.packed, "ranges are consecutive");
+        assert_eq!(from, self.packed, "ranges are consecutive: what lies between two would be lost");
+        assert!(to.pos <= self.parts.journal.durable(), "only what a crash leaves here is uploaded");
         self.size_bytes = range.size_bytes;
         self.packed = to;
         self.budget.spend(range.bytes());
@@ -224,7 +225,7 @@ impl Flow {
     /// The front is committed: its part of the journal may be reused.
     fn committed(&mut self, seq: Seq) {
         let OnItsWay { from, to, .. } = self.on_their_way.pop_front().expect("it was just heard of");
-        debug_assert_eq!(from, self.control.committed(), "ranges are committed in order");
+        assert_eq!(from, self.control.committed(), "ranges are committed in order");
         self.control.set_in_flight(self.on_their_way.len());
         self.parts.journal.free(to);
         self.control.set_committed(seq, to, self.parts.journal.appended());
