@@ -69,6 +69,30 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: seeds(20),
     },
     Mutant {
+        name: "shrinks-do-not-hold",
+        promise: "P1",
+        story: "a shrink drops what is acknowledged while it looks whether there is data",
+        changes: &[Change {
+            file: WRITE,
+            old: "writer.hold(cut).await;",
+            new: "writer.hold(Extent::new(u64::MAX / 2, 1)).await;",
+        }],
+        test: test("-p cistern-engine --test volume_live", "a_shrink_drops_nothing"),
+        simulation: None,
+    },
+    Mutant {
+        name: "zeroes-reach-behind-the-end",
+        promise: "P4",
+        story: "zeroes up to an end inside a block take what was written behind it, where the volume has grown",
+        changes: &[Change {
+            file: WRITE,
+            old: "let goes_whole = holding.is_some() && is_to_the_end(offset + len);",
+            new: "let goes_whole = holding.is_some();",
+        }],
+        test: test("-p cistern-engine --test volume_live", "zeroes_to_the_end_spare"),
+        simulation: None,
+    },
+    Mutant {
         name: "status-calls-data-a-hole",
         promise: "P4",
         story: "block status calls stored data a hole, and whoever copies the volume loses it",
