@@ -146,6 +146,7 @@ impl Courtesy {
 
     fn replace(&self, old: u32, new: Option<u32>) {
         let mut hurries = lock(&self.hurries);
+        debug_assert!(hurries.contains(&old), "everybody who hurries is in the list");
         if let Some(at) = hurries.iter().position(|hurry| *hurry == old) {
             match new {
                 Some(new) => hurries[at] = new,

@@ -52,6 +52,15 @@ impl<V: Piece> ExtentMap<V> {
             self.remove(extent, dropped);
         }
         self.map.insert(extent.start, (extent.len, value));
+        debug_assert!(self.is_apart(extent), "stored extents never overlap");
+    }
+
+    /// Whether no other stored extent reaches into this one.
+    fn is_apart(&self, extent: Extent) -> bool {
+        let before = self.map.range(..extent.start).next_back();
+        let behind = self.map.range(extent.start + 1..).next();
+        before.is_none_or(|(start, (len, _))| start + len <= extent.start)
+            && behind.is_none_or(|(start, _)| *start >= extent.end())
     }
 
     /// Unsets `extent`; every part that was set is handed to `dropped`.
@@ -135,6 +144,7 @@ impl<V: Piece> ExtentMap<V> {
         }
         // Where the walk was cut short, everything behind it is beyond the bound.
         out.truncate(pieces_max);
+        debug_assert!(out.windows(2).all(|w| w[0].0.end() == w[1].0.start), "pieces have no gaps");
         out
     }
 }

@@ -29,7 +29,8 @@ impl Changed {
     /// Takes the page that waits longest.
     pub fn pop(&mut self) -> Option<u32> {
         let page = self.queue.pop_front()?;
-        self.waits[page as usize] = false;
+        let waited = std::mem::replace(&mut self.waits[page as usize], false);
+        debug_assert!(waited, "a page waits once");
         Some(page)
     }
 }

@@ -149,6 +149,7 @@ impl Flights {
                     (next.map_or(range.end, |next| next.min(range.end)), None)
                 }
             };
+            debug_assert!(end > at, "every part brings a reader on");
             parts.push(Part { range: at..end, flight });
             at = end;
         }
@@ -182,6 +183,7 @@ impl Flights {
             }
             let next = ranges.map(|r| r.start).filter(|start| *start > at).min();
             let end = next.map_or(range.end, |next| next.min(range.end));
+            debug_assert!(end > at, "every gap is one");
             gaps.push(at..end);
             at = end;
         }
@@ -213,6 +215,7 @@ impl Flights {
 
     /// Makes room for a prefetch of so many bytes, or says that there is none.
     pub fn make_room(&mut self, bytes: u64, now: Duration) -> bool {
+        debug_assert!(self.landed_bytes <= self.held_bytes, "what landed and stays is held");
         if self.held_bytes - self.landed_bytes + bytes > self.held_bytes_max {
             return false; // what is under way alone is too much
         }
@@ -239,6 +242,11 @@ impl Flights {
         purpose: Purpose,
         wanted: Vec<Range<u64>>,
     ) -> (Ticket, oneshot::Sender<Result<Bytes>>) {
+        debug_assert!(range.start < range.end, "a GET brings something");
+        debug_assert!(
+            wanted.iter().all(|w| range.start <= w.start && w.end <= range.end),
+            "it brings what is wanted"
+        );
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let (tell, outcome) = oneshot::channel();
@@ -256,6 +264,7 @@ impl Flights {
         let entry = list.and_then(|list| list.iter_mut().find(|e| e.ticket == ticket));
         match (entry, bytes) {
             (Some(entry), Some(bytes)) if entry.is_kept() => {
+                debug_assert!(!entry.landed, "a GET ends once");
                 entry.landed = true;
                 self.under_way_bytes -= entry.bytes();
                 self.landed_bytes += entry.bytes();
@@ -301,6 +310,10 @@ impl Flights {
         if list.is_empty() {
             self.objects.remove(&object);
         }
+        debug_assert!(
+            entry.landed || entry.bytes() <= self.under_way_bytes,
+            "what did not land is under way"
+        );
         self.under_way_bytes -= if entry.landed { 0 } else { entry.bytes() };
         if entry.is_kept() {
             self.held_bytes -= entry.bytes();

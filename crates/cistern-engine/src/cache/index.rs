@@ -101,7 +101,7 @@ pub(super) struct Index {
 impl Index {
     /// An empty index of so many slots, at least two. One of them is always free.
     pub fn new(slots: u32) -> Index {
-        assert!(slots >= 2);
+        assert!(slots >= 2, "one slot is always free");
         let kept = slots - 1;
         let owner = ChunkId { object: CacheKey::new([0; 16], 0), chunk: 0 };
         let slot = Slot {

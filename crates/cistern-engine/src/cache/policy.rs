@@ -107,7 +107,7 @@ pub(super) struct Policy {
 impl Policy {
     /// For `slots` slots of which at most `capacity` are to be used.
     pub fn new(slots: u32, capacity: u32, shares: Shares) -> Policy {
-        assert!(capacity >= 1 && slots >= capacity);
+        assert!(capacity >= 1 && slots >= capacity, "there are slots for what is kept");
         let node = Node { tick: 0, gap: 0, reads: 0, place: None };
         Policy {
             capacity,
@@ -129,7 +129,7 @@ impl Policy {
     /// Takes a slot in, for a chunk that was here last at this tick, if it was. Follow up with `victim`
     /// until there is none.
     pub fn admit(&mut self, slot: u32, last: Option<u16>, admission: Admission) {
-        debug_assert!(self.nodes[slot as usize].place.is_none());
+        debug_assert!(self.nodes[slot as usize].place.is_none(), "only a free slot is taken in");
         self.nodes[slot as usize] = Node { tick: self.tick(), gap: self.horizon(), reads: 0, place: None };
         match admission {
             Admission::Written | Admission::Prefetch => self.enter(slot, Place::Trial),
@@ -205,13 +205,13 @@ impl Policy {
 
     /// Sets the clock of an empty policy: stamps up to this one are in the past.
     pub fn resume(&mut self, stamp: u32) {
-        debug_assert_eq!(self.used(), 0);
+        debug_assert_eq!(self.used(), 0, "the clock is set before anything is counted by it");
         self.clock = u64::from(stamp) * u64::from(self.tick_reads);
     }
 
     /// Puts a slot where it was in an earlier life. To be called from the oldest to the youngest.
     pub fn restore(&mut self, slot: u32, place: Place, reads: u8, stamp: u32) {
-        debug_assert!(self.nodes[slot as usize].place.is_none());
+        debug_assert!(self.nodes[slot as usize].place.is_none(), "a slot is restored once");
         let age = self.now().saturating_sub(stamp).min(u32::from(u16::MAX)) as u16;
         let tick = self.tick().wrapping_sub(age);
         self.nodes[slot as usize] = Node { tick, gap: self.horizon(), reads, place: None };
@@ -258,7 +258,8 @@ impl Policy {
     }
 
     fn enter(&mut self, slot: u32, place: Place) {
-        self.nodes[slot as usize].place = Some(place);
+        let before = self.nodes[slot as usize].place.replace(place);
+        debug_assert_eq!(before, None, "a slot stands in one queue");
         self.links.push(&mut self.lists[place as usize], slot);
     }
 

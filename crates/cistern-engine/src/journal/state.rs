@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{
     AppendError, Record,
-    format::GROUP_PAYLOAD_BLOCKS_MAX,
+    format::{CLAIMS_MAX, GROUP_PAYLOAD_BLOCKS_MAX},
     group::{Group, OpenGroup, Payload, Slab, blocks_needed, memory_bytes},
     prepared::Prepared,
 };
@@ -482,6 +482,7 @@ impl State {
         if let Some(why) = self.refusal() {
             return Err(why);
         }
+        assert!(claims.len() <= CLAIMS_MAX, "a superblock has room for what it is to name");
         let (answer, receiver) = oneshot::channel();
         self.claims = Some((claims, answer));
         Ok(receiver)

@@ -95,6 +95,10 @@ impl Upload<'_> {
     pub fn ended(self, took: Duration) {
         let Uploads { vacancies, turns, .. } = self.uploads;
         let mut limit = self.uploads.locked();
+        debug_assert!(
+            limit.uploads + limit.surplus <= *UPLOADS.end(),
+            "surplus is what was taken back: no more"
+        );
         let next = uploads_after(limit.uploads, took);
         match next.cmp(&limit.uploads) {
             Ordering::Less => {

@@ -204,6 +204,7 @@ impl Core {
 
     /// Holds an extent for a write of parts of blocks, or gives whom to wait for.
     pub fn hold(&self, extent: Extent) -> std::result::Result<Arc<Held>, Arc<Held>> {
+        debug_assert!(!extent.is_empty(), "who holds nothing keeps nobody away");
         let mut order = self.order();
         match order.held.blocker(extent, None) {
             Some(blocker) => Err(blocker),

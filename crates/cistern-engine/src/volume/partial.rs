@@ -123,6 +123,10 @@ impl Volume {
 
     /// A block as it is once `part` was written into it.
     async fn edge(&self, block: u64, inside: usize, part: &[u8]) -> Result<Edge> {
+        assert!(
+            inside.is_multiple_of(SECTOR_BYTES) && part.len().is_multiple_of(SECTOR_BYTES),
+            "a sector that counts as known is known to the byte"
+        );
         let mut edge = self.at_hand(block).await?;
         let written = inside..inside + part.len();
         edge.bytes[written.clone()].copy_from_slice(part);
@@ -201,6 +205,7 @@ impl Volume {
             let sector = self.read_sector(until - SECTOR).await?;
             all.extend_from_slice(&sector[(end - (until - SECTOR)) as usize..]);
         }
+        debug_assert_eq!(all.len() as u64, until - from, "the sectors around a write are whole");
         Ok((from, Cow::Owned(all)))
     }
 

@@ -21,6 +21,7 @@ impl Budget {
 
     /// Fills up to `now`.
     pub fn fill(&mut self, now: Duration, rate_bytes_per_s: f64, segment_bytes: u64) {
+        debug_assert!(rate_bytes_per_s >= 0.0, "a rate is a number: {rate_bytes_per_s}");
         let time_s = now.saturating_sub(self.filled).as_secs_f64();
         self.filled = now;
         let most = Self::most_bytes(rate_bytes_per_s, segment_bytes);

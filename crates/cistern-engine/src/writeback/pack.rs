@@ -82,6 +82,7 @@ pub fn pack(
     keys: &VolumeKeys,
     compression: Compression,
 ) -> SealedSegment {
+    assert!(are_the_range(&load.groups, &load.range), "what is not packed of a range would be lost");
     let index = newest(&load.groups);
     let mut builder =
         SegmentBuilder::written(keys.key.as_deref(), *slot, load.range, load.size_bytes, compression);
@@ -101,6 +102,12 @@ pub fn pack(
         }
     }
     builder.finish()
+}
+
+/// Whether groups lie one behind the other from the beginning of a range to its end.
+fn are_the_range(groups: &[Arc<Group>], range: &JournalRange) -> bool {
+    let end = groups.iter().try_fold(range.from.pos, |at, group| (group.start() == at).then(|| group.next()));
+    end == Some(range.to.pos)
 }
 
 fn payload(group: &Group, pos: JournalPos, blocks: u64) -> Bytes {

@@ -48,6 +48,7 @@ impl<T> FairQueue<T> {
     /// Takes the write that goes next, and its bytes.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         let ((start, _), write) = self.waiting.pop_first()?;
+        debug_assert!(self.virtual_now <= start, "virtual time does not go back");
         self.virtual_now = start;
         match self.waiting.is_empty() {
             true => self.ends.clear(),

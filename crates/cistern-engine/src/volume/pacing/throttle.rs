@@ -170,6 +170,10 @@ impl Throttle {
         let most = self.room_bytes as f64 * AHEAD_SHARE_MAX;
         let ahead = self.ahead_bytes + self.drain_bytes_per_s * step_s;
         self.ahead_bytes = (ahead - ahead * share).clamp(-most, most);
+        debug_assert!(
+            self.drain_bytes_per_s >= 0.0 && self.ahead_bytes.is_finite(),
+            "rates are numbers: {self:?}"
+        );
         self.credit_bytes = match self.rate() {
             None => self.drain_bytes_per_s * BURST_S,
             Some(rate) => (self.credit_bytes + rate * step_s).min(rate * BURST_S),
