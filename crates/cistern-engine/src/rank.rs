@@ -150,13 +150,16 @@ pub struct FairlyLocked<'a, T> {
     note: Note,
 }
 
-/// Marks a lock under which somebody panics.
-struct Poison<'a>(&'a AtomicBool);
+/// Marks a lock under which somebody panics; not one that is taken to clear up after a panic elsewhere.
+struct Poison<'a> {
+    poisoned: &'a AtomicBool,
+    panicked_before: bool,
+}
 
 impl Drop for Poison<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Relaxed);
+        if std::thread::panicking() && !self.panicked_before {
+            self.poisoned.store(true, Relaxed);
         }
     }
 }
@@ -167,10 +170,17 @@ impl<T> FairlyRanked<T> {
     }
 
     pub fn lock(&self) -> FairlyLocked<'_, T> {
+        let locked = self.lock_after_panic();
+        assert!(!self.poisoned.load(Relaxed), "nobody panics under a lock");
+        locked
+    }
+
+    /// For who must not panic: also what a panic left behind.
+    pub fn lock_after_panic(&self) -> FairlyLocked<'_, T> {
         let note = Note::take(self.rank);
         let value = self.value.lock();
-        assert!(!self.poisoned.load(Relaxed), "nobody panics under a lock");
-        FairlyLocked { value, poison: Poison(&self.poisoned), note }
+        let poison = Poison { poisoned: &self.poisoned, panicked_before: std::thread::panicking() };
+        FairlyLocked { poison, value, note }
     }
 }
 
@@ -234,6 +244,23 @@ mod tests {
         std::thread::scope(|scope| _ = scope.spawn(|| assert_eq!(*order.lock(), 1)));
     }
 
+    /// Whoever clears up after a panic elsewhere leaves no half a change behind.
+    #[test]
+    fn clearing_up_is_no_panic() {
+        struct ClearsUp<'a>(&'a FairlyRanked<u32>);
+        impl Drop for ClearsUp<'_> {
+            fn drop(&mut self) {
+                *self.0.lock_after_panic() += 1;
+            }
+        }
+        let fair = FairlyRanked::new(Rank::Facade, 1);
+        assert!(panics(|| {
+            let _clears_up = ClearsUp(&fair);
+            panic!("elsewhere");
+        }));
+        assert_eq!(*fair.lock(), 2);
+    }
+
     /// Half a change is not gone on with, but who must not panic may clear up.
     #[test]
     fn a_panic_under_a_lock_is_the_end() {
@@ -243,6 +270,6 @@ mod tests {
             panic!("under both");
         }));
         assert!(panics(|| drop(lock.lock())) && panics(|| drop(fair.lock())));
-        assert_eq!(*lock.lock_after_panic(), 2);
+        assert_eq!(*fair.lock_after_panic() + *lock.lock_after_panic(), 3);
     }
 }

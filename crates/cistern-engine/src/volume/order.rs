@@ -212,8 +212,9 @@ impl Core {
         }
     }
 
+    /// Also while the holder panics: whoever waits for the extent has to hear of it.
     pub fn release(&self, held: &Arc<Held>) {
-        self.order().held.release(held);
+        self.order.lock_after_panic().held.release(held);
     }
 
     /// Where the newest acknowledged version of the first blocks of `extent` is, at this instant: as far as
