@@ -8,7 +8,7 @@ use std::{
     os::fd::AsRawFd,
     path::Path,
     process::Command,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Result, ensure};
@@ -26,19 +26,24 @@ const WITHOUT_LOG: u32 = 2;
 /// So that nothing is written for the sake of its age meanwhile.
 const OPTIONS: &str = "loop,commit=1000";
 
+/// While a command of one test begins, its process still has what the others have open: their filesystems are busy.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// A filesystem in a file.
 struct Disk {
     scratch: Scratch,
     mounted: bool,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Disk {
     fn make() -> Result<Disk> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner); // whatever became of another test
         let scratch = Scratch::new("power-cut")?;
         scratch.dir("mnt")?;
         File::create(scratch.file("disk"))?.set_len(64 << 20)?;
         tool::run("mkfs.ext4", [Path::new("-q"), Path::new("-F"), &scratch.file("disk")])?;
-        let mut disk = Disk { scratch, mounted: false };
+        let mut disk = Disk { scratch, mounted: false, _alone: alone };
         disk.mount()?;
         Ok(disk)
     }

@@ -35,6 +35,9 @@ const FETCH_BYTES_MAX: u64 = 4 << 20;
 const FETCHES_MAX: usize = 16;
 /// Of what is moved: bytes between two parts that are fetched along, since a request costs more than they do.
 pub(super) const MOVE_GAP_BYTES: u64 = 256 << 10;
+/// Of that, bytes fetched with one request at most: as many as the scheduler lets go in one piece over a thin link while
+/// nobody reads, so that `gc --dry-run` knows how many requests there will be.
+const MOVE_FETCH_BYTES_MAX: u64 = 2 << 20;
 /// And its fetches at once.
 const MOVE_FETCHES_MAX: usize = 4;
 
@@ -138,7 +141,7 @@ impl FrameReader {
         self.hits.fetch_add((mappings.len() - missing.len()) as u64, Relaxed);
         self.misses.fetch_add(missing.len() as u64, Relaxed);
         // What lies apart was written apart: the neighbours of many small parts are many times what is wanted.
-        let mut groups = group(missing, self.reader.gap_bytes());
+        let mut groups = group(missing, self.reader.gap_bytes(), FETCH_BYTES_MAX);
         if groups.len() == 1 {
             for (at, blocks) in self.read_group(groups.remove(0), self.reader.window_bytes()).await? {
                 out[at] = blocks;
@@ -214,7 +217,7 @@ impl FrameReader {
     pub(super) async fn read_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
         let parts = mappings.iter().enumerate().map(|(at, mapping)| self.part(at, mapping)).collect();
         let mut out = vec![Bytes::new(); mappings.len()];
-        let groups = group(parts, MOVE_GAP_BYTES);
+        let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);
         let mut read = stream::iter(groups.into_iter().map(|g| self.read_group_to_move(g)))
             .buffer_unordered(MOVE_FETCHES_MAX);
         while let Some(group) = read.try_next().await? {
@@ -228,7 +231,7 @@ impl FrameReader {
     /// The requests and the bytes that [`read_to_move`](Self::read_to_move) takes where nothing is in a cache.
     pub(super) fn cost_to_move(&self, mappings: &[Mapping]) -> (u64, u64) {
         let parts = mappings.iter().map(|mapping| self.part(0, mapping)).collect();
-        let groups = group(parts, MOVE_GAP_BYTES);
+        let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);
         (groups.len() as u64, groups.iter().map(|group| group.range.end - group.range.start).sum())
     }
 
@@ -337,12 +340,12 @@ pub(super) fn entry_object(seq: Seq, salt: Salt) -> ObjectRef {
 
 /// Parts by object and place, together where no more than `gap_bytes` lie between them: data that was written at
 /// random lies in the order of its blocks in each of many objects.
-fn group(mut parts: Vec<Part>, gap_bytes: u64) -> Vec<Group> {
+fn group(mut parts: Vec<Part>, gap_bytes: u64, bytes_max: u64) -> Vec<Group> {
     parts.sort_unstable_by_key(|part| (part.frame.seq, part.range.start));
     let mut groups: Vec<Group> = Vec::new();
     for part in parts {
         match groups.last_mut() {
-            Some(g) if g.takes(&part, gap_bytes) => {
+            Some(g) if g.takes(&part, gap_bytes, bytes_max) => {
                 g.range.end = g.range.end.max(part.range.end);
                 g.parts.push(part);
             }
@@ -354,9 +357,9 @@ fn group(mut parts: Vec<Part>, gap_bytes: u64) -> Vec<Group> {
 
 impl Group {
     /// Whether a part begins where this ends, or not far behind.
-    fn takes(&self, part: &Part, gap_bytes: u64) -> bool {
+    fn takes(&self, part: &Part, gap_bytes: u64, bytes_max: u64) -> bool {
         self.seq == part.frame.seq
             && part.range.start <= self.range.end + gap_bytes
-            && part.range.end - self.range.start <= FETCH_BYTES_MAX
+            && part.range.end - self.range.start <= bytes_max
     }
 }
