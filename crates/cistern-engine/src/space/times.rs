@@ -2,14 +2,15 @@
 //!
 //! Pure. Checkpoints keep it, so it is known over restarts how old a segment is, and how long none of its blocks has died.
 //! Only costs follow from it: a clock that was wrong has something cleaned early or late.
-//! Invariants: marks ascend in both; an entry has been there for as long as it says at least, if clocks were right.
+//! Invariants: marks ascend in both, and are never more than a checkpoint may have; an entry has been there for as long as it says at least, if clocks were right.
 
 use std::time::Duration;
 
-use crate::units::Seq;
+use crate::{log::checkpoint::TIMES_MAX, units::Seq};
 
 /// Marks that are kept. What is long ago is known less exactly than what was just now.
-pub const MARKS_MAX: usize = 128;
+const MARKS_MAX: usize = 128;
+const _: () = assert!(MARKS_MAX <= TIMES_MAX, "a checkpoint that has more is not read");
 /// Between marks.
 const APART: Duration = Duration::from_secs(60);
 
@@ -26,7 +27,7 @@ impl Times {
     pub fn new(stored: &[(Seq, u64)], newest: Seq, now: Duration) -> Times {
         let stored = stored.iter().map(|&(seq, s)| (seq, Duration::from_secs(s)));
         let mut times = Times { marks: stored.filter(|&(seq, at)| seq < newest && at <= now).collect() };
-        times.marks.push((newest, now));
+        times.push(newest, now);
         times
     }
 
@@ -43,8 +44,12 @@ impl Times {
             *last = (seq, now);
             return;
         }
+        self.push(seq, now);
+    }
+
+    fn push(&mut self, seq: Seq, now: Duration) {
         self.marks.push((seq, now));
-        if self.marks.len() > MARKS_MAX {
+        while self.marks.len() > MARKS_MAX {
             self.marks.remove(self.least_telling(now));
         }
     }
@@ -118,6 +123,17 @@ mod tests {
             assert!(said <= is && is - said < at(200) + is / 8, "{n}: {said:?} instead of {is:?}");
         }
         assert_eq!(times.since(Seq(999_999), now), at(1));
+    }
+
+    /// However often a volume is opened, marks stay as few as a checkpoint may have: one that had more would not be read.
+    #[test]
+    fn openings_add_no_marks() {
+        let mut times = Times::new(&[], Seq(0), at(0));
+        for n in 1..2000 {
+            times = Times::new(&times.stored(), Seq(2 * n), at(200 * n));
+            times.note(Seq(2 * n + 1), at(200 * n + 100));
+            assert!(times.stored().len() <= MARKS_MAX, "after {n} openings");
+        }
     }
 
     /// A clock that is set back does not bring marks out of order.
