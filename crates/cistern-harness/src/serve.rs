@@ -167,7 +167,8 @@ impl Serve {
             .map_or_else(|e| format!("(no log: {e})"), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn log_tail(&self) -> String {
+    /// The end of that, as a failure shows it.
+    pub fn log_tail(&self) -> String {
         let log = self.log();
         let from = (log.len().saturating_sub(LOG_TAIL_BYTES)..log.len()).find(|&i| log.is_char_boundary(i));
         format!("log of the server:\n{}", &log[from.unwrap_or(0)..])
@@ -301,7 +302,8 @@ impl Server {
         self.serve.log()
     }
 
-    fn log_tail(&self) -> String {
+    /// The end of that, as a failure shows it.
+    pub fn log_tail(&self) -> String {
         self.serve.log_tail()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use cistern_harness::{
     filesystem::Kind,
     fixture::{self, Fixture},
@@ -23,7 +23,11 @@ fn rounds() -> usize {
 
 /// Kills the daemon in the middle of load; after every restart the filesystem is consistent and
 /// every file that was ever fsynced has its content.
-fn kill_and_verify(kind: Kind, mut server: Server, serve: &Serve, scratch: &Scratch) -> Result<()> {
+fn kill_and_verify(kind: Kind, server: Server, serve: &Serve, scratch: &Scratch) -> Result<()> {
+    rounds_of_kills(kind, server, serve, scratch).with_context(|| serve.log_tail())
+}
+
+fn rounds_of_kills(kind: Kind, mut server: Server, serve: &Serve, scratch: &Scratch) -> Result<()> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/fsync_writer.py");
     let mut promises = Promises::default();
     let device = BlockDevice::attach(scratch, &server.uri(), 4096)?;

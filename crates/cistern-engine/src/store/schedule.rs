@@ -11,6 +11,7 @@
 //! is armed.
 
 mod away;
+mod pieces;
 mod place;
 mod policy;
 mod rate;

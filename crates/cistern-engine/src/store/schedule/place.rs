@@ -9,6 +9,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::{
     DirectionStats, PlaceStats, Priority,
     away::Presence,
+    pieces::{Pieces, bytes_in},
     policy::{self, CLASSES, Direction, Load, Ready, Turns},
     rate::Bucket,
     window::{DOWNLOADS, UPLOADS, Window},
@@ -16,14 +17,9 @@ use super::{
 
 /// Reads count as active for so long after the last one.
 const READS_LINGER: Duration = Duration::from_secs(1);
-/// What background downloads may hold up a read by while reads are active: the time that the
-/// bytes under way take on the link.
-const DELAY_BUSY: Duration = Duration::from_millis(5);
-/// The same while there are no reads: what the first one may find.
+/// The bytes under way in the background hold up the first read after a pause for so long.
 const DELAY_IDLE: Duration = Duration::from_millis(100);
-/// Bounds of these in bytes, whatever the link: less would be mostly round trips, and more is no
-/// faster.
-const BUSY_BYTES: (u64, u64) = (128 << 10, 1 << 20);
+/// Bounds of these.
 const IDLE_BYTES: (u64, u64) = (2 << 20, 64 << 20);
 /// With a download rate, a piece of what can be cut is at most this part of a second long, so
 /// that no read waits longer for what others owe.
@@ -111,6 +107,7 @@ pub(super) struct Place<T> {
     name: String,
     /// Reads count as active until then.
     reads_until: Duration,
+    pieces: Pieces,
     /// In the order of [`Direction`].
     lanes: [Lane<T>; 2],
 }
@@ -172,7 +169,7 @@ impl<T> Place<T> {
             Lane::new(Direction::Up, Window::new(&UPLOADS)),
             Lane::new(Direction::Down, Window::new(&DOWNLOADS)),
         ];
-        Place { name, reads_until: Duration::ZERO, lanes }
+        Place { name, reads_until: Duration::ZERO, pieces: Pieces::default(), lanes }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -237,10 +234,13 @@ impl<T> Place<T> {
         ready: Ready,
         bucket: &mut Bucket,
     ) -> Next<T> {
-        let piece_max = self.piece_bytes_max(now, class, bucket.rate());
+        let queue = &mut self.lanes[direction as usize].queues[class as usize];
+        let Waiter { wish, ticket, .. } = queue.pop_front().expect("it was ready, so it is queued");
+        let bytes = match wish.divisible {
+            true => wish.bytes.min(self.piece_bytes_max(now, class, wish.bytes, bucket.rate())),
+            false => wish.bytes,
+        };
         let lane = &mut self.lanes[direction as usize];
-        let waiter = lane.queues[class as usize].pop_front().expect("it was ready, so it is queued");
-        let bytes = if waiter.wish.divisible { waiter.wish.bytes.min(piece_max) } else { waiter.wish.bytes };
         lane.turns.started(class, ready);
         lane.in_use[class as usize] += 1;
         lane.bytes[class as usize] += bytes;
@@ -251,7 +251,7 @@ impl<T> Place<T> {
         lane.presence.started(now);
         bucket.pay(signed(bytes));
         self.note_read(now, class, direction);
-        Next::Start(waiter.ticket, Slot { class, direction, bytes, began: now, bytes_before })
+        Next::Start(ticket, Slot { class, direction, bytes, began: now, bytes_before })
     }
 
     /// A request ended; its slot is free. `jitter` in 0..=1000 is drawn at random.
@@ -294,6 +294,9 @@ impl<T> Place<T> {
             }
             None => {
                 lane.window.answered(slot.began, now, measured);
+                if let (Direction::Down, Some(bytes)) = (slot.direction, measured) {
+                    self.pieces.answered(now, now.saturating_sub(slot.began), bytes);
+                }
                 Change::None
             }
         }
@@ -321,21 +324,23 @@ impl<T> Place<T> {
         now < self.reads_until || lane.in_use[Priority::Read as usize] > 0 || lane.queued(Priority::Read)
     }
 
-    /// Bytes that background downloads may have under way together.
+    /// Bytes that background downloads may have under way when another begins. What other downloads have under way takes
+    /// the same link.
     fn background_bytes_max(&self, now: Duration) -> u64 {
-        let (delay, bounds) = match self.reads_are_active(now) {
-            true => (DELAY_BUSY, BUSY_BYTES),
-            false => (DELAY_IDLE, IDLE_BYTES),
-        };
-        let per_s = self.lanes[Direction::Down as usize].window.fastest().unwrap_or(0);
-        (per_s / 1000).saturating_mul(delay.as_millis() as u64).clamp(bounds.0, bounds.1)
+        if !self.reads_are_active(now) {
+            return bytes_in(self.pieces.fastest(), DELAY_IDLE).clamp(IDLE_BYTES.0, IDLE_BYTES.1);
+        }
+        let bytes = &self.lanes[Direction::Down as usize].bytes;
+        let others = bytes.iter().sum::<u64>() - bytes[Priority::Background as usize];
+        self.pieces.under_way_max().saturating_sub(others)
     }
 
-    /// The largest piece of a divisible request that may start now.
-    fn piece_bytes_max(&self, now: Duration, class: Priority, rate: Option<u64>) -> u64 {
+    /// The largest piece of a divisible request of so many bytes that may start now.
+    fn piece_bytes_max(&mut self, now: Duration, class: Priority, bytes: u64, rate: Option<u64>) -> u64 {
         let by_rate = rate.map_or(u64::MAX, |rate| (rate / RATE_PARTS).max(RATE_PIECE_MIN));
-        match class {
-            Priority::Background => by_rate.min(self.background_bytes_max(now)),
+        match (class, self.reads_are_active(now)) {
+            (Priority::Background, true) => by_rate.min(self.pieces.next(now, bytes.min(by_rate))),
+            (Priority::Background, false) => by_rate.min(self.background_bytes_max(now)),
             _ => by_rate,
         }
     }

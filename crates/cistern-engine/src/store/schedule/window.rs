@@ -43,33 +43,6 @@ const REST: Duration = Duration::from_secs(15);
 /// to half of what it was.
 const RESTART: u32 = 2;
 
-/// The greatest value of a peak is that of this and the previous period.
-const PEAK_PERIOD: Duration = Duration::from_secs(300);
-/// Smaller bodies say more about the round trip than about the link.
-const FASTEST_BYTES_MIN: u64 = 64 << 10;
-
-/// The greatest value of this and the previous period.
-#[derive(Debug, Default)]
-struct Peak {
-    now: Option<u64>,
-    before: Option<u64>,
-    period: u64,
-}
-
-impl Peak {
-    fn note(&mut self, now: Duration, value: u64) {
-        let period = now.as_secs() / PEAK_PERIOD.as_secs();
-        if period != self.period {
-            (self.before, self.now, self.period) = (self.now, None, period);
-        }
-        self.now = self.now.max(Some(value));
-    }
-
-    fn get(&self) -> Option<u64> {
-        self.now.max(self.before)
-    }
-}
-
 /// What the round under way is compared with.
 #[derive(Debug)]
 enum Attempt {
@@ -101,7 +74,6 @@ pub(super) struct Window {
     good_limit: u32,
     /// Requests that began before do not lower the limit again.
     lowered_at: Duration,
-    fastest: Peak,
 }
 
 impl Window {
@@ -117,7 +89,6 @@ impl Window {
             erred_at: None,
             good_limit: bounds.start,
             lowered_at: Duration::ZERO,
-            fastest: Peak::default(),
         }
     }
 
@@ -130,19 +101,11 @@ impl Window {
         self.round.used_up();
     }
 
-    /// The most bytes per second that one request has had lately.
-    pub(super) fn fastest(&self) -> Option<u64> {
-        self.fastest.get()
-    }
-
     /// A request that began then was answered now; `bytes` where its latency says something.
     pub(super) fn answered(&mut self, began: Duration, now: Duration, bytes: Option<u64>) {
         self.good_limit = self.limit;
         let Some(bytes) = bytes else { return };
         let latency = now.saturating_sub(began);
-        if bytes >= FASTEST_BYTES_MIN {
-            self.fastest.note(now, bytes * 1_000_000 / (latency.as_micros() as u64).max(1));
-        }
         if self.round.is_over(began) {
             self.give_up();
         }
