@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::{self, try_join_all};
+use futures_util::future;
 
 use crate::{
     Error, Result,
@@ -104,18 +104,18 @@ fn refuse(unclean: &mut Vec<Seq>, seq: Seq, e: Error) -> Result<()> {
     Ok(())
 }
 
-/// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed.
+/// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed. One after the
+/// other: clients' segments behind it wait for each, and their reads for the processors and the link that it takes.
 pub async fn offer(parts: &Parts, base: Seq, mut live: Vec<(Mapping, Bytes)>) -> Result<()> {
     live.sort_unstable_by_key(|(mapping, _)| mapping.extent.start);
     let blocks: u64 = live.iter().map(|(mapping, _)| mapping.extent.len).sum();
     let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);
     let each = blocks.div_ceil(segments);
-    let mut published = Vec::new();
     for part in cut(live, each) {
         let vacancy = parts.offerer.vacancy().await;
-        published.push(parts.offerer.offer(vacancy, Arc::new(Move::new(parts, base, part))));
+        parts.offerer.offer(vacancy, Arc::new(Move::new(parts, base, part))).await?;
     }
-    try_join_all(published).await.map(drop)
+    Ok(())
 }
 
 /// Consecutive parts of about `each` blocks, none with more mappings than a segment takes.
