@@ -21,6 +21,13 @@ impl Scratch {
         Ok(Scratch { data, sockets })
     }
 
+    /// The same in memory: for what is far away in earnest, and whose disk is not that of this machine.
+    pub fn in_memory(name: &str) -> Result<Scratch> {
+        let data = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in("/dev/shm")?;
+        let sockets = tempfile::Builder::new().prefix("cistern-").tempdir()?;
+        Ok(Scratch { data, sockets })
+    }
+
     pub fn path(&self) -> &Path {
         self.data.path()
     }

@@ -27,6 +27,8 @@ pub struct Wan {
     pub minio: Minio,
     pub url: String,
     pub scratch: Scratch,
+    /// Where the store is.
+    _objects: Scratch,
     plain: Cistern,
     /// What the link was checked under already.
     checked: RefCell<Vec<(u64, u64)>>,
@@ -35,21 +37,27 @@ pub struct Wan {
 impl Wan {
     /// Creates a volume of `size`; the link has no limits yet.
     pub fn start(plan: &Plan, size: &str) -> Result<Wan> {
-        Wan::start_on(plan, size, 1)
+        Wan::start_on(plan, size, 1, Scratch::new("bench-store")?)
     }
 
     /// The same with a store that writes past the page cache, so that the disk is its own for less long at a time:
     /// for what waits for the disk.
     pub fn start_gentle(plan: &Plan, size: &str) -> Result<Wan> {
-        Wan::start_on(plan, size, 2)
+        Wan::start_on(plan, size, 2, Scratch::new("bench-store")?)
     }
 
-    fn start_on(plan: &Plan, size: &str, directories: usize) -> Result<Wan> {
+    /// The same with a store that needs no disk: what it stores fits into memory, and the disk is the client's.
+    pub fn start_apart(plan: &Plan, size: &str) -> Result<Wan> {
+        Wan::start_on(plan, size, 1, Scratch::in_memory("bench-store")?)
+    }
+
+    fn start_on(plan: &Plan, size: &str, directories: usize, objects: Scratch) -> Result<Wan> {
         let scratch = Scratch::new("bench-wan")?;
-        let minio = Minio::start_on(&scratch, directories)?;
+        let minio = Minio::start_on(&objects, directories)?;
         let link = Link::start(minio.port())?;
         let url = format!("s3://{BUCKET}/vol");
-        let wan = Wan { link, minio, url, scratch, plain: plan.cistern.clone(), checked: RefCell::default() };
+        let (plain, checked) = (plan.cistern.clone(), RefCell::default());
+        let wan = Wan { link, minio, url, scratch, _objects: objects, plain, checked };
         wan.cistern().run(&["create", &wan.url, "--size", size])?;
         Ok(wan)
     }
