@@ -6,8 +6,8 @@
 //! restarts and crashes: the index says which bytes to expect, the checksum whether they are there.
 //!
 //! Objects never change, so nothing in it can be stale. It knows nothing of what the bytes mean:
-//! they lie here compressed and sealed as in the store. Reads never wait for writes: fills go
-//! through a bounded queue to one writer and are dropped when it is full.
+//! they lie here compressed and sealed as in the store. It never asks the store: what is not here, `fetch`
+//! brings. Reads never wait for writes: fills go through a bounded queue to one writer and are dropped when it is full.
 
 use std::{
     ops::Range,
@@ -26,30 +26,21 @@ use crate::{
 
 mod changed;
 mod files;
-mod flights;
 mod health;
 mod index;
-mod link;
 mod lookup;
 mod pages;
 mod policy;
-mod pool;
 mod queue;
-mod reader;
 mod replay;
 mod save;
 mod stats;
-mod window;
 mod writer;
 
 pub use files::SLAB_NAME;
-pub use flights::AheadCounts;
 use health::Health;
-pub use link::LinkEstimate;
 use lookup::{Shared, State, pieces, split};
-pub use pool::PrefetchTask;
 use queue::Queue;
-pub use reader::{ObjectReader, ObjectRef};
 pub use replay::Replay;
 pub use stats::CacheStats;
 use stats::Counts;
@@ -161,6 +152,11 @@ impl ChunkCache {
                 None
             }
         }
+    }
+
+    /// As `get`, for who missed the range a moment ago: that miss is counted already.
+    pub async fn get_again(&self, object: CacheKey, range: Range<u64>) -> Option<Bytes> {
+        self.shared.look(object, range).await.ok()
     }
 
     /// Offers bytes of an object. `offset` is a multiple of 4096, and so is the end, unless it is

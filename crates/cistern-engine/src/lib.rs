@@ -10,13 +10,13 @@
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache` |
 //! | 5 one door | `log` |
-//! | 6 space | `gc`, `space` |
+//! | 6 fetching, space | `fetch`, `gc`, `space` |
 //! | 7 flows | `writeback`, `cleaner`, `upkeep` |
 //! | 8 facade | `volume` |
 //!
 //! Absences that are invariants: no clock, randomness or task outside `env`; no type of a cloud's
 //! client above `store`; no word of NBD; nothing joins a volume outside `log`; nothing is deleted
-//! outside `gc`; no unbounded queue.
+//! outside `gc`; nothing but `log` reads parts of objects outside `fetch`; no unbounded queue.
 
 pub mod aligned;
 pub mod cache;
@@ -28,6 +28,7 @@ pub mod disk;
 pub mod env;
 pub mod error;
 pub mod extents;
+pub mod fetch;
 pub mod gc;
 pub mod journal;
 pub mod log;

@@ -6,12 +6,13 @@
 //! | rank | layer | locks, and what is taken under them |
 //! |---|---|---|
 //! | `Turn` | 2 | turn at writing in bulk (`courtesy`), held while a piece is written and rested for: anything below |
-//! | `Facade` | 8 | order point (`volume::order`), under which lie journal and map; writes that wait (`volume::pacing`); read-ahead; hot set |
+//! | `Facade` | 8 | order point (`volume::order`), under which lie journal and map; writes that wait (`volume::pacing`) |
 //! | `Flow` | 7 | what write-back shows (`writeback::control`), loaded groups; points (`upkeep`), under which the map's table is frozen |
 //! | `Space` | 6 | accounts |
+//! | `Fetch` | 6 | flights, the link; streams; what is hot |
 //! | `Log` | 5 | trouble with the store; the limit of uploads |
 //! | `Wake` | 4 | who may wake the cache's writer, under which lies its queue |
-//! | `Structure` | 4 | state of the journal; tables and levels of the map, its names; index of the cache; flights |
+//! | `Structure` | 4 | state of the journal; tables and levels of the map, its names; index of the cache |
 //! | `World` | 3 | scheduler; meters; what the kinds of store remember |
 //! | `File` | 2 | rings of reads (`uring`); syncs and hurries (`courtesy`) |
 //! | `Tool` | 1 | damage; kept buffers |
@@ -39,6 +40,7 @@ pub enum Rank {
     Facade,
     Flow,
     Space,
+    Fetch,
     Log,
     Wake,
     Structure,

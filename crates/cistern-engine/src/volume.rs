@@ -4,14 +4,12 @@
 //! dirty index ([`order`]). Never talks to the store but through `log`, `map` and the read path.
 
 mod accounting;
-mod ahead;
 mod base;
 mod check;
 mod close;
 mod collect;
 mod dirty;
 mod flows;
-mod frames;
 mod hot;
 mod live;
 mod locks;
@@ -20,11 +18,9 @@ mod order;
 pub mod pacing;
 mod partial;
 mod plan;
+mod prefetch;
 mod read;
-mod readahead;
-mod runs;
 mod space_status;
-mod warm;
 mod write;
 
 use std::{sync::Arc, time::Duration};
@@ -35,11 +31,12 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Error, Result,
-    cache::{AheadCounts, ChunkCache},
+    cache::ChunkCache,
     codec::{Compression, KeySource},
     damage::{Damage, DamageReport},
     disk::Disk,
     env::Env,
+    fetch::{Ahead, AheadCounts, DecodedCounts, FrameReader},
     map::Map,
     price::Tariff,
     space::Cleaning,
@@ -53,12 +50,11 @@ pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
 pub use collect::{Collect, CollectStep};
-pub use frames::DecodedCounts;
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use plan::{CollectPlan, plan_collection};
+pub use prefetch::Warm;
 pub use space_status::{SegmentsStatus, SpaceStatus};
-pub use warm::{Warm, WarmStep};
 
 /// What a new volume is to be.
 #[derive(Clone, Debug)]
@@ -200,8 +196,8 @@ pub struct Volume {
     /// What clients asked: counted here, in the methods that answer them.
     io: IoCounters,
     map: Arc<Map>,
-    frames: Arc<frames::FrameReader>,
-    ahead: ahead::Ahead,
+    frames: Arc<FrameReader>,
+    ahead: Ahead,
     damage: Arc<Damage>,
     /// Absent without a chunk cache.
     hot: Option<hot::HotKeeper>,

@@ -13,11 +13,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    cache::{
-        Admission, CHUNK_BYTES, CacheKey, ChunkCache, ObjectReader, ObjectRef, PIECE_BYTES, PrefetchTask,
-    },
+    cache::{Admission, CHUNK_BYTES, CacheKey, ChunkCache, PIECE_BYTES},
     disk::{Disk, DiskFile, RealDisk},
     env::Env,
+    fetch::{ObjectReader, ObjectRef, PrefetchTask},
     store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult, Stores},
 };
 use futures_util::future::{join, join_all};

@@ -33,8 +33,9 @@ pub use signals::{EndAtOnce, Signals};
 use cistern_engine::{
     cache::ChunkCache,
     env::Env,
+    fetch::WarmStep,
     store::Scheduler,
-    volume::{Collect, CollectStep, Volume, Warm, WarmStep},
+    volume::{Collect, CollectStep, Volume, Warm},
 };
 use cistern_nbd::{Server, Settings};
 use serde::Serialize;

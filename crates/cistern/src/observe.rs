@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use cistern_engine::{
-    cache::{AheadCounts, CacheStats},
+    cache::CacheStats,
+    fetch::{AheadCounts, DecodedCounts},
     stats::IoStats,
     store::{SchedulerStats, StoreStats},
-    volume::{DecodedCounts, VolumeStatus},
+    volume::VolumeStatus,
 };
 use serde::{Deserialize, Serialize};
 

@@ -94,12 +94,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// The bytes of a range, without counting a hit or a miss.
-    pub async fn get(self: &Arc<Self>, object: CacheKey, range: Range<u64>) -> Option<Bytes> {
-        self.look(object, range).await.ok()
-    }
-
-    /// The bytes of a range, or why they are not here.
+    /// The bytes of a range, or why they are not here. Counts neither a hit nor a miss.
     pub async fn look(self: &Arc<Self>, object: CacheKey, range: Range<u64>) -> Result<Bytes, Miss> {
         if range.is_empty() {
             return Ok(Bytes::new());

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use crate::{
     Result,
     cleaner::Blocks,
+    fetch::FrameReader,
     map::Map,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
-    volume::frames::FrameReader,
     writeback::Bases,
 };
 

@@ -1,34 +1,22 @@
-//! The hot set of one volume: what its chunk cache found worth keeping, written to the store now and
+//! The hot set of one volume: what its chunk cache found worth keeping ([`HotParts`]), written to the store now and
 //! then, and fetched into an empty cache on another host.
 //!
 //! Advice in both directions: no failure here fails anything, opening never waits for it, and while
 //! nothing changes nothing is written. Everything goes through the store of low priority.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt, stream};
 use tokio::sync::oneshot;
 
 use crate::{
     Error, Result,
-    cache::{CHUNK_BYTES, ChunkCache, HotChunk, ObjectReader, ObjectRef, PIECE_BYTES},
     env::Env,
+    fetch::{HotParts, ObjectRef},
     gc,
-    log::{
-        VolumeKeys,
-        checkpoint::EpochStart,
-        hot::{HOT_BYTES_MAX, HotName, HotSet, PIECES_MAX, RANGES_MAX},
-        keys, salt_of,
-    },
-    map::Map,
+    log::{hot::HotSet, keys},
     rank::{Rank, Ranked},
-    store::{Put, SharedStore},
-    units::{Epoch, RunId},
-    volume::{
-        frames::entry_object,
-        runs::run_object,
-        warm::{WARM_FETCHES, fetch_steps},
-    },
+    store::Put,
+    units::Epoch,
 };
 
 /// How often a changed hot set is written.
@@ -36,28 +24,6 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(30 * 60);
 /// It counts as changed when one piece of so many is new: now and then, and at a clean close.
 const CHANGED_PART: u64 = 4;
 const CHANGED_PART_AT_CLOSE: u64 = 16;
-/// An opened volume warms its cache when less than one piece of so many of the hot set is there.
-const PRESENT_PART: u64 = 2;
-/// Of the cache, so many parts in four may be filled with the hot set.
-const CACHE_QUARTERS: u64 = 3;
-/// Hot sets that are tried, the newest first.
-const TRIES_MAX: usize = 8;
-const LIST_MAX: usize = 1000;
-
-const PIECES_PER_CHUNK: u32 = (CHUNK_BYTES / PIECE_BYTES) as u32;
-
-/// What the hot set of a volume works with.
-pub struct Parts {
-    pub env: Env,
-    pub store: SharedStore,
-    pub cache: Arc<ChunkCache>,
-    pub reader: Arc<ObjectReader>,
-    pub map: Arc<Map>,
-    pub keys: VolumeKeys,
-    pub epochs: Arc<[EpochStart]>,
-    /// Of the writer; a reader writes no hot sets.
-    pub epoch: Option<Epoch>,
-}
 
 /// Keeps the hot set of one open volume. Dropping it ends what it does.
 pub struct HotKeeper {
@@ -66,7 +32,10 @@ pub struct HotKeeper {
 }
 
 struct Hot {
-    parts: Parts,
+    env: Env,
+    parts: HotParts,
+    /// Of the writer; a reader writes no hot sets.
+    epoch: Option<Epoch>,
     /// What the store has, as far as is known.
     known: Ranked<Option<Arc<HotSet>>>,
     /// The number of the newest that this writer wrote. Held while writing.
@@ -74,10 +43,12 @@ struct Hot {
 }
 
 impl HotKeeper {
-    pub fn start(parts: Parts) -> HotKeeper {
-        let env = parts.env.clone();
+    /// `epoch` is the writer's.
+    pub fn start(env: &Env, parts: HotParts, epoch: Option<Epoch>) -> HotKeeper {
         let hot = Arc::new(Hot {
+            env: env.clone(),
             parts,
+            epoch,
             known: Ranked::new(Rank::Facade, Default::default()),
             number: tokio::sync::Mutex::new(0),
         });
@@ -104,7 +75,7 @@ impl HotKeeper {
             Some(set) => set,
             None => self.hot.load().await?,
         };
-        Ok(self.hot.fetches(&set))
+        Ok(self.hot.parts.fetches(&set))
     }
 }
 
@@ -120,90 +91,27 @@ impl Hot {
     async fn run(&self) {
         if !self.is_first_writer() {
             match self.load().await {
-                Ok(set) => self.warm(&set).await,
+                Ok(set) => self.parts.warm(&set).await,
                 Err(Error::NotFound(_)) => {}
                 Err(e) => tracing::info!(error = %e, "the hot set in the store is not used"),
             }
         }
-        while self.parts.epoch.is_some() {
-            self.parts.env.sleep(SAVE_INTERVAL).await;
+        while self.epoch.is_some() {
+            self.env.sleep(SAVE_INTERVAL).await;
             self.save(CHANGED_PART).await;
         }
     }
 
     /// Whether all objects of the volume are this writer's own: no earlier hot set names any of them.
     fn is_first_writer(&self) -> bool {
-        self.parts.epoch.is_some() && self.parts.epochs.len() <= 1
+        self.epoch.is_some() && self.parts.epochs.len() <= 1
     }
 
-    /// The newest hot set in the store that verifies: one of a removed volume may hide ours.
+    /// The newest one in the store.
     async fn load(&self) -> Result<Arc<HotSet>> {
-        let (store, keys) = (&self.parts.store, &self.parts.keys);
-        let listed = store.list_after(keys::HOT_PREFIX, "", LIST_MAX).await?;
-        let mut names: Vec<_> = listed.iter().filter_map(|l| keys::parse_hot(&l.key)).collect();
-        names.sort_unstable();
-        let mut unusable = Error::NotFound("hot set".to_owned());
-        for name in names.into_iter().rev().take(TRIES_MAX) {
-            let body = store.get(&keys::hot(name.0, name.1), HOT_BYTES_MAX).await?;
-            match HotSet::decode(keys.key.as_deref(), keys.volume, name, &body) {
-                Ok(set) => {
-                    let set = Arc::new(set);
-                    self.learn(set.clone());
-                    return Ok(set);
-                }
-                Err(e) => unusable = e,
-            }
-        }
-        Err(unusable)
-    }
-
-    /// Fetches the hot set, unless much of it is here.
-    async fn warm(&self, set: &HotSet) {
-        let fetches = self.fetches(set);
-        let bytes = |list: &[(ObjectRef, Range<u64>)]| list.iter().map(|(_, r)| r.end - r.start).sum::<u64>();
-        let all = bytes(&fetches);
-        let has =
-            |(object, range): &(ObjectRef, Range<u64>)| self.parts.cache.has(object.cache, range.clone());
-        let missing: Vec<_> = fetches.into_iter().filter(|fetch| !has(fetch)).collect();
-        let missing_bytes = bytes(&missing);
-        if all == 0 || (all - missing_bytes) * PRESENT_PART >= all {
-            return;
-        }
-        tracing::info!(bytes = missing_bytes, "warming the chunk cache with what was hot");
-        let reader = &self.parts.reader;
-        stream::iter(missing)
-            .for_each_concurrent(WARM_FETCHES, |(object, range)| async move {
-                // What is gone from the store, or does not come, is fetched when somebody needs it.
-                if let Err(e) = reader.warm(&object, range).await {
-                    tracing::debug!(error = %e, "warming");
-                }
-            })
-            .await;
-        tracing::info!("the chunk cache is warm");
-    }
-
-    /// The set as ranges of objects that exist as far as this volume knows, small ones joined, the map first,
-    /// up to what the cache can hold.
-    fn fetches(&self, set: &HotSet) -> Vec<(ObjectRef, Range<u64>)> {
-        let mut room = self.parts.cache.stats().bytes / 4 * CACHE_QUARTERS;
-        let levels = self.parts.map.levels();
-        let mut out = Vec::new();
-        for (name, ranges) in set.objects.iter().rev() {
-            let object = match name {
-                HotName::Entry(seq) => salt_of(&self.parts.epochs, *seq).map(|salt| entry_object(*seq, salt)),
-                HotName::Run(id) => levels.iter().flatten().find(|run| run.id == *id).map(run_object),
-            };
-            let Some(object) = object else { continue };
-            let end = object.bytes.unwrap_or(u64::MAX);
-            let bytes =
-                ranges.iter().map(|r| u64::from(r.start) * PIECE..(u64::from(r.end) * PIECE).min(end));
-            for range in fetch_steps(bytes.filter(|r| !r.is_empty())) {
-                let Some(rest) = room.checked_sub(range.end - range.start) else { return out };
-                room = rest;
-                out.push((object.clone(), range));
-            }
-        }
-        out
+        let set = Arc::new(self.parts.load().await?);
+        self.learn(set.clone());
+        Ok(set)
     }
 
     /// Writes what is hot now, if one piece of `part` is new since the last time.
@@ -214,9 +122,9 @@ impl Hot {
     }
 
     async fn try_save(&self, part: u64) -> Result<()> {
-        let Some(epoch) = self.parts.epoch else { return Ok(()) };
+        let Some(epoch) = self.epoch else { return Ok(()) };
         let mut number = self.number.lock().await;
-        let set = self.collect();
+        let set = self.parts.collect();
         let old = self.known().unwrap_or_default();
         let (pieces, common) = (set.pieces(), set.pieces_in(&old));
         if pieces == 0 || (pieces - common) * part < pieces {
@@ -225,84 +133,10 @@ impl Hot {
         *number += 1;
         let (store, keys) = (&self.parts.store, &self.parts.keys);
         let name = (epoch, *number);
-        let body = set.encode(&self.parts.env, keys.key.as_deref(), keys.volume, name)?;
+        let body = set.encode(&self.env, keys.key.as_deref(), keys.volume, name)?;
         let put = store.put_if_absent(&keys::hot(name.0, name.1), body).await?;
         debug_assert!(matches!(put, Put::Created | Put::Exists)); // the name is ours alone: so is what exists
         self.learn(Arc::new(set));
         gc::prune_hot_sets(store.as_ref(), name).await
-    }
-
-    /// What of the cache belongs to this volume, the hottest first while there is room.
-    fn collect(&self) -> HotSet {
-        let levels = self.parts.map.levels();
-        let runs: BTreeSet<RunId> = levels.iter().flatten().map(|run| run.id).collect();
-        let mut set = HotSet::default();
-        let mut ranges = 0;
-        for chunk in self.parts.cache.hot(self.parts.cache.stats().bytes) {
-            let Some(name) = self.name(&chunk, &runs) else { continue };
-            let found = pieces_of(&chunk);
-            ranges += found.len();
-            if ranges > RANGES_MAX {
-                break;
-            }
-            set.objects.entry(name).or_default().extend(found);
-        }
-        for ranges in set.objects.values_mut() {
-            join(ranges);
-        }
-        set
-    }
-
-    /// The object of a chunk, if it is one of this volume.
-    fn name(&self, chunk: &HotChunk, runs: &BTreeSet<RunId>) -> Option<HotName> {
-        let (id, number) = chunk.object.parts();
-        let seq = crate::units::Seq(number);
-        if salt_of(&self.parts.epochs, seq).is_some_and(|salt| salt.0 == id) {
-            return Some(HotName::Entry(seq));
-        }
-        let run = RunId(uuid::Uuid::from_bytes(id));
-        (number == 0 && runs.contains(&run)).then_some(HotName::Run(run))
-    }
-}
-
-const PIECE: u64 = PIECE_BYTES as u64;
-
-/// The valid pieces of a chunk as ranges of pieces of its object.
-fn pieces_of(chunk: &HotChunk) -> Vec<Range<u32>> {
-    let first = chunk.chunk.saturating_mul(PIECES_PER_CHUNK);
-    let valid =
-        (0..PIECES_PER_CHUNK).filter(|piece| chunk.valid >> piece & 1 == 1).map(|piece| first + piece);
-    let mut ranges: Vec<Range<u32>> =
-        valid.filter(|piece| *piece < PIECES_MAX).map(|piece| piece..piece + 1).collect();
-    join(&mut ranges);
-    ranges
-}
-
-/// Sorts ranges and joins neighbours.
-fn join(ranges: &mut Vec<Range<u32>>) {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut joined: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
-    for range in ranges.drain(..) {
-        match joined.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => joined.push(range),
-        }
-    }
-    *ranges = joined;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cache::CacheKey;
-
-    /// The pieces of neighbouring chunks become one range.
-    #[test]
-    fn pieces_become_ranges() {
-        let chunk = |chunk, valid| HotChunk { object: CacheKey::new([1; 16], 2), chunk, valid };
-        let mut ranges = [pieces_of(&chunk(3, 0b1)), pieces_of(&chunk(2, 0b1000_0000_0000_0110))].concat();
-        assert_eq!(ranges, vec![48..49, 33..35, 47..48]);
-        join(&mut ranges);
-        assert_eq!(ranges, vec![33..35, 47..49]);
     }
 }

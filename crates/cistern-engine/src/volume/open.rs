@@ -12,10 +12,11 @@ use tokio::sync::watch;
 
 use crate::{
     Error, Result,
-    cache::{ChunkCache, ObjectReader},
+    cache::ChunkCache,
     codec::{KeySource, MasterKey},
     damage::Damage,
     env::Env,
+    fetch::{Ahead, FrameReader, HotParts, ObjectReader, StoredRuns},
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
@@ -31,17 +32,14 @@ use crate::{
     units::{BLOCK_BYTES, Epoch, Extent, JournalPos, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
-        ahead::Ahead,
         base::CommittedBlocks,
         check_size,
         dirty::{Dirty, DirtyIndex},
         flows::{Beginning, Flows},
-        frames::FrameReader,
-        hot::{self, HotKeeper},
+        hot::HotKeeper,
         live,
         order::{Core, Written},
         pacing::Pacer,
-        runs::StoredRuns,
         write::Writer,
     },
     writeback::{Control, Tuning},
@@ -139,16 +137,15 @@ fn keep_hot_set(
     (map, frames): (&Arc<Map>, &Arc<FrameReader>),
     epoch: Option<Epoch>,
 ) -> Option<HotKeeper> {
-    Some(HotKeeper::start(hot::Parts {
-        env: env.clone(),
+    let parts = HotParts {
         store: stores.background.clone(),
         cache: cache?,
         reader: frames.reader().clone(),
         map: map.clone(),
         keys: keys.clone(),
         epochs: frames.epochs().clone(),
-        epoch,
-    }))
+    };
+    Some(HotKeeper::start(env, parts, epoch))
 }
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
@@ -396,8 +393,8 @@ impl ReadParts<'_> {
         }
         let epochs = committed.walk.epochs.clone().into();
         let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
-        let frames =
-            FrameReader::new(env, reader.clone(), keys.clone(), epochs, frames_bytes, damage.clone());
-        Ok(ReadSide { map, frames: Arc::new(frames), ahead: Ahead::new(reader, task, ahead_bytes), damage })
+        let frames = FrameReader::new(env, reader, keys.clone(), epochs, frames_bytes, damage.clone());
+        let frames = Arc::new(frames);
+        Ok(ReadSide { map, frames: frames.clone(), ahead: Ahead::new(frames, task, ahead_bytes), damage })
     }
 }

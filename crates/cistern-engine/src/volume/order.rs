@@ -14,7 +14,8 @@ use bytes::Bytes;
 
 use crate::{
     Error, Result,
-    cache::{CacheKey, ChunkCache},
+    cache::ChunkCache,
+    fetch::entry_key,
     journal::{AppendError, Journal, Prepared, Record},
     log::{NewMoved, NewSegment},
     map::{Lookup, Map},
@@ -58,7 +59,7 @@ pub struct Written {
 impl Written {
     fn offer(&self, seq: Seq, body: &Bytes) {
         let Some(cache) = self.cache.as_ref().filter(|_| self.admit.load(Ordering::Relaxed)) else { return };
-        cache.fill_written(CacheKey::new(self.salt.0, seq.0), body);
+        cache.fill_written(entry_key(seq, self.salt), body);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     cleaner::{SEGMENT_BLOCKS, defragmented},
     codec::KeySource,
     env::Env,
+    fetch::MOVE_GAP_BYTES,
     log::{Committed, VolumeKeys, usage::Counts},
     space::{Plan, plan},
     store::{SharedStore, Stores},
@@ -15,7 +16,6 @@ use crate::{
         Collect,
         accounting::{Accounted, read_accounts},
         admin::Progress,
-        frames::MOVE_GAP_BYTES,
         open::{ReadParts, read_only},
     },
 };

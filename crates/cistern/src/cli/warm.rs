@@ -3,7 +3,7 @@
 //! Asks in steps of about half a second, and keeps the cursor here: whoever interrupts it has
 //! stopped it, and what was fetched stays.
 
-use cistern_engine::volume::{Warm as What, WarmStep};
+use cistern_engine::{fetch::WarmStep, volume::Warm as What};
 use clap::Args;
 use serde::Serialize;
 

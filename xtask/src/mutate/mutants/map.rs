@@ -7,7 +7,7 @@ const FOOTER: &str = "crates/cistern-engine/src/segment/footer.rs";
 const MERGE: &str = "crates/cistern-engine/src/map/merge.rs";
 const SEAL: &str = "crates/cistern-engine/src/codec/seal.rs";
 const LOOKUP: &str = "crates/cistern-engine/src/cache/lookup.rs";
-const FRAMES: &str = "crates/cistern-engine/src/volume/frames.rs";
+const FRAMES: &str = "crates/cistern-engine/src/fetch/frames.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use cistern_engine::{
-    cache::{AheadCounts, CacheStats},
+    cache::CacheStats,
+    fetch::{AheadCounts, DecodedCounts},
     stats::{IoKind, IoStats, KindIo, LatencyStats},
     store::{DirectionStats, SchedulerStats, StoreStats},
-    volume::DecodedCounts,
 };
 
 use crate::{

@@ -5,9 +5,10 @@ use std::{ops::Range, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::reader::{ObjectReader, ObjectRef};
 use crate::{
     Error, Result,
-    cache::{CacheKey, ChunkCache, ObjectReader, ObjectRef},
+    cache::{CacheKey, ChunkCache},
     log::keys,
     map::{RunIo, RunMeta},
     store::{Put, SharedStore, Stores},

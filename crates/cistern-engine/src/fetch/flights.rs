@@ -17,8 +17,7 @@ use futures_util::{FutureExt, future::Shared};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::CacheKey;
-use crate::Result;
+use crate::{Result, cache::CacheKey};
 
 /// A stream whose reader stays away for so long has ended.
 const STALE: Duration = Duration::from_secs(10);

@@ -14,7 +14,6 @@ use futures_util::{FutureExt, future::try_join_all};
 use tokio::sync::oneshot;
 
 use super::{
-    Admission, CacheKey, ChunkCache, PIECE_BYTES,
     flights::{AheadCounts, Flight, Flights, Part, Plan, Purpose, Ticket},
     link::{Link, LinkEstimate},
     pool::{self, Offers, PrefetchTask},
@@ -22,6 +21,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    cache::{Admission, CacheKey, ChunkCache, PIECE_BYTES},
     env::{BoxFuture, Env},
     rank::{Locked, Rank, Ranked},
     store::{SharedStore, Stores},
@@ -130,8 +130,7 @@ impl ObjectReader {
     ) -> (Arc<ObjectReader>, PrefetchTask) {
         let (task, offers) = pool::start(&env);
         let (link, window) = Default::default();
-        let state =
-            Ranked::new(Rank::Structure, State { flights: Flights::new(ahead_bytes_max), link, window });
+        let state = Ranked::new(Rank::Fetch, State { flights: Flights::new(ahead_bytes_max), link, window });
         (Arc::new(ObjectReader { env, stores, cache, offers, state }), task)
     }
 
@@ -359,7 +358,7 @@ impl ObjectReader {
         // A flight that ended between our miss and our start has filled the cache. That miss is
         // counted already.
         if let Some(cache) = &self.cache
-            && let Some(bytes) = cache.shared.get(object.cache, range.clone()).await
+            && let Some(bytes) = cache.get_again(object.cache, range.clone()).await
         {
             return Ok(bytes);
         }

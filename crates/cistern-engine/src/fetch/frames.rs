@@ -18,9 +18,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
+use super::reader::{ObjectReader, ObjectRef};
 use crate::{
     Error, Result,
-    cache::{CacheKey, ObjectReader, ObjectRef},
+    cache::CacheKey,
     codec::{ObjectKind, Sealer},
     damage::Damage,
     env::Env,
@@ -34,7 +35,7 @@ const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// Fetches of one read at once.
 const FETCHES_MAX: usize = 16;
 /// Of what is moved: bytes between two parts that are fetched along, since a request costs more than they do.
-pub(super) const MOVE_GAP_BYTES: u64 = 256 << 10;
+pub const MOVE_GAP_BYTES: u64 = 256 << 10;
 /// Of that, bytes fetched with one request at most: as many as the scheduler lets go in one piece over a thin link while
 /// nobody reads, so that `gc --dry-run` knows how many requests there will be.
 const MOVE_FETCH_BYTES_MAX: u64 = 2 << 20;
@@ -158,11 +159,11 @@ impl FrameReader {
         Ok(out)
     }
 
-    pub(super) fn epochs(&self) -> &Arc<[EpochStart]> {
+    pub fn epochs(&self) -> &Arc<[EpochStart]> {
         &self.epochs
     }
 
-    pub(super) fn reader(&self) -> &Arc<ObjectReader> {
+    pub fn reader(&self) -> &Arc<ObjectReader> {
         &self.reader
     }
 
@@ -178,7 +179,7 @@ impl FrameReader {
         Part { at, frame, blocks, range: self.shape.needed(&frame, blocks) }
     }
 
-    pub(super) fn counts(&self) -> DecodedCounts {
+    pub fn counts(&self) -> DecodedCounts {
         DecodedCounts { hits: self.hits.load(Relaxed), misses: self.misses.load(Relaxed) }
     }
 
@@ -196,12 +197,12 @@ impl FrameReader {
     }
 
     /// The blocks of a data mapping, if they are in memory.
-    pub(super) fn at_hand(&self, mapping: &Mapping) -> Option<Bytes> {
+    pub fn at_hand(&self, mapping: &Mapping) -> Option<Bytes> {
         self.kept(&self.part(0, mapping))
     }
 
     /// The blocks of a data mapping for who packs: nobody waits, and nobody will want them again.
-    pub(super) async fn read_to_pack(&self, mapping: &Mapping) -> Result<Bytes> {
+    pub async fn read_to_pack(&self, mapping: &Mapping) -> Result<Bytes> {
         let part = self.part(0, mapping);
         if let Some(kept) = self.kept(&part) {
             return Ok(kept);
@@ -214,7 +215,7 @@ impl FrameReader {
     }
 
     /// The blocks of data mappings, in their order, for who moves them: as `read_to_pack`.
-    pub(super) async fn read_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
+    pub async fn read_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
         let parts = mappings.iter().enumerate().map(|(at, mapping)| self.part(at, mapping)).collect();
         let mut out = vec![Bytes::new(); mappings.len()];
         let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);
@@ -229,7 +230,7 @@ impl FrameReader {
     }
 
     /// The requests and the bytes that [`read_to_move`](Self::read_to_move) takes where nothing is in a cache.
-    pub(super) fn cost_to_move(&self, mappings: &[Mapping]) -> (u64, u64) {
+    pub fn cost_to_move(&self, mappings: &[Mapping]) -> (u64, u64) {
         let parts = mappings.iter().map(|mapping| self.part(0, mapping)).collect();
         let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);
         (groups.len() as u64, groups.iter().map(|group| group.range.end - group.range.start).sum())
@@ -335,7 +336,12 @@ impl FrameReader {
 
 /// The log object at `seq`, for reading.
 pub(super) fn entry_object(seq: Seq, salt: Salt) -> ObjectRef {
-    ObjectRef { key: keys::entry(seq), cache: CacheKey::new(salt.0, seq.0), bytes: None }
+    ObjectRef { key: keys::entry(seq), cache: entry_key(seq, salt), bytes: None }
+}
+
+/// Its name in the chunk cache.
+pub fn entry_key(seq: Seq, salt: Salt) -> CacheKey {
+    CacheKey::new(salt.0, seq.0)
 }
 
 /// Parts by object and place, together where no more than `gap_bytes` lie between them: data that was written at

@@ -19,7 +19,8 @@ use std::{
     ops::Range,
 };
 
-use super::{CacheKey, PIECE_BYTES, link::LinkEstimate};
+use super::link::LinkEstimate;
+use crate::cache::{CacheKey, PIECE_BYTES};
 
 /// The largest window, and the neighbourhood that is watched, in bytes.
 pub(super) const WINDOW_BYTES_MAX: u64 = 1 << 20;

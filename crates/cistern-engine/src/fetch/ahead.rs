@@ -1,26 +1,26 @@
 //! Fetching before anybody asks: read-ahead for streams, and bringing ranges into the chunk cache.
 //!
-//! Everything here goes through the map to ranges of objects and from there to the reader, at low
+//! Everything here goes from look-ups in the map to ranges of objects and from there to the reader, at low
 //! priority and bounded; nothing here is waited for by a read or a write, and no failure of it is
-//! anybody's failure. The decisions are in [`super::readahead`].
+//! anybody's failure. The decisions are in [`super::readahead`]. Which look-ups show what a reader will see, the
+//! volume knows.
 
 use std::{ops::Range, sync::Arc};
 
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 
+use super::{
+    flights::AheadCounts,
+    frames::FrameReader,
+    pool::PrefetchTask,
+    readahead::{Feedback, ReadAhead},
+    warm::WARM_FETCH_BYTES_MAX,
+};
 use crate::{
     Result,
-    cache::{AheadCounts, ObjectReader, PrefetchTask},
     map::Lookup,
     rank::{Rank, Ranked},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
-    volume::{
-        Volume,
-        frames::FrameReader,
-        order::Source,
-        readahead::{Feedback, ReadAhead},
-        warm::WARM_FETCH_BYTES_MAX,
-    },
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -33,7 +33,7 @@ const FETCHES_PER_PLAN: u64 = 4;
 /// GETs of one prefetch at once.
 const FETCHES_MAX: usize = 8;
 /// Mappings looked at in one step.
-pub(super) const STEP_MAPPINGS: usize = 4096;
+pub const STEP_MAPPINGS: usize = 4096;
 /// How far ahead pays: so many times what the link carries in one latency. Enough for the reader's
 /// own time and for estimates that are low by half.
 const DEPTH_PRODUCTS: u64 = 4;
@@ -45,7 +45,7 @@ const DEPTH_BYTES_SCATTERED: u64 = STEP_MAPPINGS as u64 * BLOCK;
 
 /// Read-ahead of one volume.
 pub struct Ahead {
-    reader: Arc<ObjectReader>,
+    frames: Arc<FrameReader>,
     /// Streams, and the counts as they were at the read before.
     state: Ranked<(ReadAhead, AheadCounts)>,
     scatter: Arc<Ranked<Scatter>>,
@@ -91,23 +91,31 @@ impl Scatter {
 
 impl Ahead {
     /// `memory_bytes` is what prefetches may keep.
-    pub fn new(reader: Arc<ObjectReader>, task: PrefetchTask, memory_bytes: u64) -> Ahead {
+    pub fn new(frames: Arc<FrameReader>, task: PrefetchTask, memory_bytes: u64) -> Ahead {
         Ahead {
-            reader,
-            state: Ranked::new(Rank::Facade, Default::default()),
-            scatter: Arc::new(Ranked::new(Rank::Facade, Scatter::default())),
+            frames,
+            state: Ranked::new(Rank::Fetch, Default::default()),
+            scatter: Arc::new(Ranked::new(Rank::Fetch, Scatter::default())),
             memory_bytes,
             _task: task,
         }
     }
 
     pub fn counts(&self) -> AheadCounts {
-        self.reader.ahead_counts()
+        self.frames.reader().ahead_counts()
     }
 
-    fn note(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
-        let now = self.reader.ahead_counts();
-        let products = self.reader.link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
+    /// A client reads `range` (bytes) of a volume of `end` bytes. What to look up and [`offer`](Self::offer) now,
+    /// because it will probably come next.
+    pub fn note(&self, range: Range<u64>, end: u64) -> Vec<Extent> {
+        let plans = self.follow(range, end).into_iter();
+        plans.map(|plan| Extent::between(plan.start / BLOCK, plan.end.div_ceil(BLOCK))).collect()
+    }
+
+    fn follow(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
+        let now = self.counts();
+        let products =
+            self.frames.reader().link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
         let scatter = *self.scatter.lock();
         let mut state = self.state.lock();
         let (streams, before) = &mut *state;
@@ -121,48 +129,18 @@ impl Ahead {
         *before = now;
         streams.note(range, end, feedback)
     }
-}
 
-impl Volume {
-    /// A client reads `[offset, offset + len)`: fetches ahead what will probably come next.
-    pub(super) fn read_ahead(&self, offset: u64, len: u64) {
-        for plan in self.ahead.note(offset..offset + len, self.size_bytes()) {
-            let extent = Extent::between(plan.start / BLOCK, plan.end.div_ceil(BLOCK));
-            let get_bytes = (extent.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
-            // A volume that serves no reads fetches nothing ahead.
-            let Ok(view) = self.view(extent) else { return };
-            self.offer_prefetch(mapped(view), get_bytes);
-        }
-    }
-
-    /// Sectors of a block were written of which the rest is not at hand: whoever packs it finds that in the
-    /// chunk cache.
-    pub(super) fn fetch_base(&self, block: u64) {
-        if !self.frames.reader().has_cache() {
-            return; // there is no place to keep it
-        }
-        let (frames, lookup) = (self.frames.clone(), self.map.begin(Extent::new(block, 1)));
-        let fetch = async move {
-            let fetched = match lookup.finish().await {
-                Ok(mappings) => frames.warm(&mappings, 1).await.map(drop),
-                Err(e) => Err(e),
-            };
-            if let Err(e) = fetched {
-                tracing::debug!(block, error = %e, "fetching what is under written sectors");
-            }
-        };
-        self.ahead.reader.offer(fetch.boxed());
-    }
-
-    fn offer_prefetch(&self, lookups: Vec<(Extent, Lookup)>, get_bytes: u64) {
+    /// Fetches beside everything else what the look-ups of a plan show.
+    pub fn offer(&self, plan: Extent, lookups: Vec<Lookup>) {
         if lookups.is_empty() {
             return; // all of it is dirty, and so at hand
         }
-        let (frames, scatter) = (self.frames.clone(), self.ahead.scatter.clone());
+        let get_bytes = (plan.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
+        let (frames, scatter) = (self.frames.clone(), self.scatter.clone());
         let prefetch = async move {
             let fetched = async {
                 let mut mappings = Vec::new();
-                for (_, lookup) in lookups {
+                for lookup in lookups {
                     mappings.extend(lookup.finish().await?);
                 }
                 let fetches = frames.fetches(&mappings, get_bytes);
@@ -175,17 +153,23 @@ impl Volume {
                 tracing::debug!(error = %e, "read-ahead");
             }
         };
-        self.ahead.reader.offer(prefetch.boxed());
+        self.frames.reader().offer(prefetch.boxed());
     }
-}
 
-/// What of a view the map answers.
-pub(super) fn mapped(view: Vec<(Extent, Source)>) -> Vec<(Extent, Lookup)> {
-    let lookup = |(part, source)| match source {
-        Source::Map(lookup) | Source::Sectors { base: lookup, .. } => Some((part, lookup)),
-        Source::Journal(_) | Source::Zeroes { .. } => None,
-    };
-    view.into_iter().filter_map(lookup).collect()
+    /// Fetches the bytes of a block beside everything else into the chunk cache, for who will need them there.
+    pub fn offer_block(&self, lookup: Lookup) {
+        let (frames, block) = (self.frames.clone(), lookup.extent().start);
+        let fetch = async move {
+            let fetched = match lookup.finish().await {
+                Ok(mappings) => frames.warm(&mappings, 1).await.map(drop),
+                Err(e) => Err(e),
+            };
+            if let Err(e) = fetched {
+                tracing::debug!(block, error = %e, "fetching what is under written sectors");
+            }
+        };
+        self.frames.reader().offer(fetch.boxed());
+    }
 }
 
 /// One GET of a prefetch.
@@ -221,7 +205,7 @@ impl FrameReader {
     }
 
     /// Brings the stored bytes of mappings into the chunk cache. Gives the bytes fetched.
-    pub(super) async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64> {
+    pub async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64> {
         stream::iter(self.fetches(mappings, WARM_FETCH_BYTES_MAX))
             .map(|fetch| async move {
                 let object = self.object(fetch.seq)?.0;
