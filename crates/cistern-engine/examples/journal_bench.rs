@@ -168,7 +168,7 @@ impl Bench {
                 Journal::open(&self.env, &self.disk, VOLUME, self.options(), &mut count).await.expect("open");
             let data = Bytes::from(vec![3; 32 * BLOCK_BYTES]);
             let mut n = 0;
-            while journal.used_blocks() + 2048 < journal.capacity_blocks() {
+            while journal.dirty_blocks() + 2048 < journal.capacity_blocks() {
                 let record = Record::Write(Extent::new(n * 32, 32));
                 let prepared = journal.prepare(record, data.clone()).expect("it fits");
                 match journal.append(&prepared, &mut |_, _| {}) {
@@ -182,7 +182,7 @@ impl Bench {
         let mut count = |_: &Record, _, _| records += 1;
         let journal =
             Journal::open(&self.env, &self.disk, VOLUME, self.options(), &mut count).await.expect("open");
-        let (time, used) = (start.elapsed().as_secs_f64(), journal.used_blocks() / 256);
+        let (time, used) = (start.elapsed().as_secs_f64(), journal.dirty_blocks() / 256);
         println!("open with {used} MiB, {records} records: {time:.2} s, {:.0} MiB/s", used as f64 / time);
         journal.close().await.expect("close");
     }

@@ -9,6 +9,7 @@
 
 use std::{
     collections::VecDeque,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -103,8 +104,9 @@ struct Shared {
     /// Where it is, for messages.
     name: String,
     state: Ranked<State>,
-    /// As the state knows it, for those who only want to know that: it only grows.
+    /// As the state knows them, for those who only want to know that: they only grow, and what lies between is dirty.
     appended: AtomicU64,
+    freed: AtomicU64,
     /// Wakes the writer; called only when [`State::must_wake`] says so.
     wake: Notify,
 }
@@ -250,13 +252,15 @@ impl Journal {
         lock: Box<dyn Send + Sync>,
     ) -> Arc<Journal> {
         let (id, volume, claims) = (superblock.journal, superblock.volume, superblock.claims.clone());
-        let head = state.frontiers().appended;
+        let at = state.frontiers();
+        let head = at.appended;
         let shared = Arc::new(Shared {
             env: env.clone(),
             ring,
             name,
             state: Ranked::new(Rank::Structure, state),
             appended: AtomicU64::new(head),
+            freed: AtomicU64::new(at.freed),
             wake: Notify::new(),
         });
         let writer = env.dedicated("journal", Writer::new(shared.clone(), superblock, head, lock).run());
@@ -390,13 +394,37 @@ impl Journal {
     /// Everything before `to` is committed in the store. `to` is the start of a group, or the end
     /// of the newest durable one.
     pub fn free(&self, to: JournalPos) {
-        let freed = self.with_state(|state| state.free(to.0));
+        let freed = self.with_state(|state| {
+            let freed = state.free(to.0);
+            self.shared.freed.store(state.frontiers().freed, Ordering::Release);
+            freed
+        });
         drop(freed); // not under the lock: megabytes go back to the allocator
     }
 
     /// Behind the newest record.
     pub fn appended(&self) -> JournalPos {
         JournalPos(self.shared.appended.load(Ordering::Acquire))
+    }
+
+    /// Everything before is committed in the store, as was told by [`free`](Self::free).
+    pub fn committed(&self) -> JournalPos {
+        JournalPos(self.shared.freed.load(Ordering::Acquire))
+    }
+
+    /// What is appended and not committed. **The one account of what is dirty:** only an append adds to it, only a commit takes
+    /// from it, and whoever shows, bounds or paces dirty bytes asks here.
+    pub fn dirty(&self) -> Range<JournalPos> {
+        let committed = self.committed(); // first: what is appended only grows meanwhile
+        let appended = self.appended();
+        assert!(committed <= appended, "only what was acknowledged is committed");
+        committed..appended
+    }
+
+    /// How much of the ring that is.
+    pub fn dirty_blocks(&self) -> u64 {
+        let dirty = self.dirty();
+        dirty.end.0 - dirty.start.0
     }
 
     /// Behind the newest group that survives power loss.
@@ -417,12 +445,6 @@ impl Journal {
     /// Every mark from the tail to the end of what was written, ascending; never empty.
     pub fn marks(&self) -> Vec<Mark> {
         self.shared.lock().marks()
-    }
-
-    /// Blocks that hold what is not freed.
-    pub fn used_blocks(&self) -> u64 {
-        let at = self.shared.lock().frontiers();
-        at.appended - at.freed
     }
 
     /// Blocks of the ring.

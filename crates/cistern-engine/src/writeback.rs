@@ -2,7 +2,7 @@
 //!
 //! Owns the decision when to seal and what. Only durable journal positions are packed, so a crash never finds the
 //! store ahead of the journal. Never decides what is dirty, and never commits: the log does
-//! ([`crate::log::Publisher`]).
+//! ([`crate::log::Publisher`]). What is dirty, the journal knows ([`Journal::dirty_blocks`]).
 
 mod age;
 mod bases;
@@ -50,7 +50,7 @@ pub struct Parts {
 }
 
 impl WriteBack {
-    /// Starts packing. `control` was made for the same position.
+    /// Starts packing. `control` was made for the same journal.
     pub fn start(parts: Parts, control: Arc<Control>) -> WriteBack {
         debug_assert_eq!(parts.packed.pos, control.committed(), "packing begins where commits ended");
         let stop = control.stop().clone();

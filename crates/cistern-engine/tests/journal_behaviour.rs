@@ -170,6 +170,7 @@ fn many_laps() {
                             to = journal.groups(to).await.expect("group")[0].next();
                         }
                         journal.free(to);
+                        assert_eq!(journal.dirty(), to..journal.appended());
                         let freed = live.partition_point(|&(_, pos, _)| pos < to);
                         for (_, pos, blocks) in live.drain(..freed) {
                             assert!(journal.read(pos, blocks).await.expect("read").is_none());
@@ -178,7 +179,7 @@ fn many_laps() {
                     }
                 }
             }
-            assert!(journal.used_blocks() <= ring);
+            assert!(journal.dirty_blocks() <= ring);
             journal.close().await.expect("close");
         });
     }

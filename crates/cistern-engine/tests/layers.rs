@@ -291,6 +291,8 @@ const ABSENCES: &[(&str, &[&str], &str)] = &[
     ("std::fs::", &["disk", "store", "uring"], "local files come through disk"),
     (".delete(", &["gc", "store"], "objects are deleted in one place"),
     ("get_range(", &["fetch", "log", "store"], "what objects hold is fetched in one place"),
+    ("dirty_bytes +=", &[], "what is dirty is booked by the journal alone"),
+    ("dirty_bytes -=", &[], "what is dirty is booked by the journal alone"),
     ("unbounded", &[], "every queue has a limit"),
     ("mpsc::channel()", &[], "every queue has a limit"),
     ("todo!", &[], "no stubs"),

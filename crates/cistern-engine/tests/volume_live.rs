@@ -201,6 +201,36 @@ async fn a_pause_holds_everything_here() {
     close(volume).await;
 }
 
+/// What is dirty is one number, whoever shows it, while writes and commits go on; and when a drain returns, all of it is gone
+/// for everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_dirty_is_booked_once() {
+    let (host, _) = gated_host().await;
+    let volume = host.open().await;
+    let agrees = || {
+        let status = volume.status();
+        let dirty = (status.acknowledged - status.committed) * 4096;
+        let shown = status.write_back.expect("of a writer").dirty_bytes;
+        assert_eq!([status.dirty_bytes, status.journal_used_bytes, shown], [dirty; 3]);
+        status
+    };
+    for lap in 0..20 {
+        for n in 0..8 {
+            volume.write(n * MIB, data(MIB), false).await.expect("a write");
+            agrees();
+        }
+        volume.write(512 * lap, data(512), true).await.expect("sectors");
+        volume.trim(lap * MIB / 4, MIB, false).await.expect("a trim");
+        agrees();
+        if lap % 4 == 3 {
+            volume.drain().await.expect("a drain");
+            let status = agrees();
+            assert_eq!((status.dirty_bytes, status.uploads_in_flight, status.dirty_age_ms), (0, 0, 0));
+        }
+    }
+    close(volume).await;
+}
+
 /// A pause in writethrough would hang every flush: it is refused, from either side.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_and_writethrough_exclude_each_other() {

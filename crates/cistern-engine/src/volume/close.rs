@@ -64,9 +64,7 @@ impl Writer {
     }
 
     fn report(&self, failure: Option<Error>) -> CloseReport {
-        let (appended, committed) = (self.core.journal.appended(), self.control.committed());
-        assert!(committed <= appended, "only what was acknowledged is committed");
-        let left = appended.0 - committed.0;
+        let left = self.core.journal.dirty_blocks();
         let reason = failure.map(|e| e.to_string());
         CloseReport {
             clean: reason.is_none() && left == 0,
@@ -109,19 +107,19 @@ pub fn status(volume: &Volume) -> VolumeStatus {
 
 fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     let (journal, control, now) = (&writer.core.journal, &writer.control, writer.env.now());
-    let committed = control.committed();
+    let dirty = journal.dirty();
     let trouble = writer.log.trouble();
     status.mode = *writer.mode.borrow();
     status.seq = control.committed_seq().map_or(status.seq, |seq| seq.0);
-    status.acknowledged = journal.appended().0;
+    status.acknowledged = dirty.end.0;
     status.durable = journal.durable().0;
-    status.uploaded = committed.0; // slots resolve in order, so the two frontiers move together
-    status.committed = committed.0;
-    status.dirty_bytes = (status.acknowledged - committed.0) * BLOCK_BYTES as u64;
+    status.uploaded = dirty.start.0; // slots resolve in order, so the two frontiers move together
+    status.committed = dirty.start.0;
+    status.dirty_bytes = (dirty.end.0 - dirty.start.0) * BLOCK_BYTES as u64;
     status.dirty_age_ms =
         control.oldest_dirty().map_or(0, |then| now.saturating_sub(then).as_millis() as u64);
     status.journal_bytes = journal.capacity_blocks() * BLOCK_BYTES as u64;
-    status.journal_used_bytes = journal.used_blocks() * BLOCK_BYTES as u64;
+    status.journal_used_bytes = status.dirty_bytes; // the journal keeps exactly what is dirty
     status.uploads_in_flight = control.in_flight();
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
     status.store_error = trouble.map(|(text, _)| text);

@@ -56,6 +56,10 @@ impl DirtyIndex {
         self.map.insert(extent, dirty, |_, _| {});
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// Whether all of `extent` is dirty.
     pub fn covers(&self, extent: Extent) -> bool {
         self.map.overlapping(extent).map(|(part, _)| part.len).sum::<u64>() == extent.len

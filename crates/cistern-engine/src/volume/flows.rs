@@ -24,6 +24,7 @@ use crate::{
 struct Joined {
     env: Env,
     core: Arc<Core>,
+    control: Arc<Control>,
     points: Points,
     space: Arc<Space>,
 }
@@ -48,6 +49,12 @@ impl Commit for Joined {
         let (stored_bytes, is_moved) = (sealed.body.len() as u64, matches!(entry, NewEntry::Moved(_)));
         self.space.committed(seq, Uncovered { stored_bytes, is_moved }, sealed.data_bytes);
         self.points.committed(seq, entry, &self.core.map);
+        // Last: whoever waits for the commit finds all accounts as they are behind it.
+        if let NewEntry::Segment(segment) = entry {
+            self.control.commit(seq, segment.range.from.pos, segment.range.to.pos);
+            self.core.pacer.note_commit();
+            debug_assert!(self.core.agrees_with_journal(), "what is committed is not dirty");
+        }
     }
 
     async fn room(&self) {
@@ -106,7 +113,13 @@ impl Flows {
             grace: o.grace,
             paused: control.pauses(),
         });
-        let joined = Joined { env: o.env.clone(), core: core.clone(), points, space: space.clone() };
+        let joined = Joined {
+            env: o.env.clone(),
+            core: core.clone(),
+            control: control.clone(),
+            points,
+            space: space.clone(),
+        };
         let publisher = Publisher::start(&o.env, slots, Arc::new(joined));
         let upkeep = upkeep.start(publisher.offerer());
         let parts = writeback::Parts {

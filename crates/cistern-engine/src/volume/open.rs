@@ -162,9 +162,9 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let ReadSide { map, frames, ahead, damage } = parts.build(&keys, &committed).await?;
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes)?;
     journal.free(start);
+    assert_eq!(journal.committed(), start, "the journal and the store agree on what is committed");
     let tuning = tuning(&o, &journal);
-    let dirty_bytes = (journal.appended().0 - start.0) * BLOCK_BYTES as u64;
-    let pacer = Pacer::new(o.env.clone(), tuning.room_bytes, dirty_bytes);
+    let pacer = Pacer::new(o.env.clone(), journal.clone(), tuning.room_bytes);
     let admit = AtomicBool::new(o.mode != Mode::Writearound);
     let written = Written { cache: o.cache.clone(), salt: log.salt(), admit };
     let core = Arc::new(Core::new(journal.clone(), map.clone(), pacer, written, dirty, size_bytes));
@@ -173,7 +173,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
     let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
-    let control = Arc::new(Control::new(start, tuning, o.paused));
+    let control = Arc::new(Control::new(journal.clone(), tuning, o.paused));
     let beginning = Beginning {
         committed,
         log: log.clone(),
@@ -187,7 +187,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     tracing::info!(
         volume = %identity.volume,
         epoch = log.epoch().0,
-        replayed_blocks = journal.appended().0 - start.0,
+        replayed_blocks = journal.dirty_blocks(),
         "open for writing"
     );
     let writer = Writer {

@@ -267,8 +267,13 @@ impl Core {
         for &block in left_out {
             self.order().dirty.forget(Extent::new(block, 1), range.to.pos);
         }
-        self.pacer.note_commit((range.to.pos.0 - range.from.pos.0) * BLOCK_BYTES as u64);
         self.written.offer(seq, &sealed.body);
+    }
+
+    /// Whether the dirty index has nothing while the journal says that nothing is dirty.
+    pub fn agrees_with_journal(&self) -> bool {
+        let order = self.order(); // nothing is appended meanwhile
+        self.journal.dirty_blocks() > 0 || order.dirty.is_empty()
     }
 
     /// Points the map to where blocks were moved. They are the same blocks, so the order of requests has nothing to do

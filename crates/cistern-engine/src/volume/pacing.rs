@@ -3,9 +3,15 @@
 //! A write asks here before it gets its place in the journal. Below the high-water mark it passes;
 //! above, it waits for its turn ([`fair`]) at the rate that the [`throttle`] allows. There is no task:
 //! one of those who wait lets the others through. A flush never comes here.
+//!
+//! Keeps no account of what is dirty: it looks at the journal's before every decision.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -14,7 +20,9 @@ use tokio::sync::oneshot;
 
 use crate::{
     env::Env,
+    journal::Journal,
     rank::{Locked, Rank, Ranked},
+    units::{BLOCK_BYTES, JournalPos},
 };
 
 pub mod fair;
@@ -45,6 +53,7 @@ pub struct ThrottleStatus {
 /// The gate that all writes of a volume pass.
 pub struct Pacer {
     env: Env,
+    journal: Arc<Journal>,
     state: Ranked<State>,
     made: Made,
     /// Held by the waiting write that lets others through.
@@ -64,16 +73,20 @@ struct State {
     throttle: Throttle,
     /// Bounded by what clients have under way.
     queue: FairQueue<oneshot::Sender<()>>,
+    /// What was committed when the journal was last looked at.
+    seen: JournalPos,
 }
 
 impl Pacer {
-    pub fn new(env: Env, room_bytes: u64, dirty_bytes: u64) -> Pacer {
-        let throttle = Throttle::new(env.now(), room_bytes, dirty_bytes);
-        let state = Ranked::new(Rank::Facade, State { throttle, queue: FairQueue::default() });
-        Pacer { env, state, made: Made::default(), turnstile: tokio::sync::Mutex::new(()) }
+    pub fn new(env: Env, journal: Arc<Journal>, room_bytes: u64) -> Pacer {
+        let dirty = journal.dirty();
+        let throttle = Throttle::new(env.now(), room_bytes, bytes_of(&dirty));
+        let seen = dirty.start;
+        let state = Ranked::new(Rank::Facade, State { throttle, queue: FairQueue::default(), seen });
+        Pacer { env, journal, state, made: Made::default(), turnstile: tokio::sync::Mutex::new(()) }
     }
 
-    /// The state, with everything that was noted before.
+    /// The state, with everything that was noted before and what the journal says now.
     fn state(&self, now: Duration) -> Locked<'_, State> {
         let mut state = self.state.lock();
         let (took, asked) = (self.made.took.swap(0, Relaxed), self.made.asked.swap(0, Relaxed));
@@ -81,6 +94,13 @@ impl Pacer {
             state.throttle.note_write(now, took);
         }
         state.throttle.spend(took as i64 - asked as i64);
+        let dirty = self.journal.dirty();
+        if dirty.start > state.seen {
+            let drained = state.seen..dirty.start;
+            state.throttle.note_commit(now, bytes_of(&drained));
+            state.seen = dirty.start;
+        }
+        state.throttle.see(bytes_of(&dirty));
         state
     }
 
@@ -88,10 +108,9 @@ impl Pacer {
         self.state(self.env.now()).throttle.set_room(room_bytes);
     }
 
-    /// So many journal bytes were committed.
-    pub fn note_commit(&self, bytes: u64) {
-        let now = self.env.now();
-        self.state(now).throttle.note_commit(now, bytes);
+    /// The journal has just heard of a commit: this is the time at which it drained.
+    pub fn note_commit(&self) {
+        self.state(self.env.now());
     }
 
     /// A write that passed as `asked` bytes took `bytes` of the journal.
@@ -159,4 +178,8 @@ impl Pacer {
             full_in_s: throttle.full_in_s(now).map(|seconds| seconds as u64),
         }
     }
+}
+
+fn bytes_of(range: &Range<JournalPos>) -> u64 {
+    (range.end.0 - range.start.0) * BLOCK_BYTES as u64
 }

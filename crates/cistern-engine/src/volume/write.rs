@@ -1,6 +1,6 @@
 //! The write path: pacing, the order point, durability. Parts of blocks are in [`super::partial`].
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -76,8 +76,8 @@ impl Writer {
 
     async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
         loop {
-            let committed = self.control.committed();
-            let dirty = self.core.journal.appended().0.saturating_sub(committed.0);
+            let Range { start: committed, end: appended } = self.core.journal.dirty();
+            let dirty = appended.0 - committed.0;
             if dirty == 0 || (dirty + blocks) * BLOCK <= self.control.tuning().room_bytes {
                 return Ok(());
             }

@@ -1,8 +1,13 @@
 //! What the rest of the volume may ask of a running write-back, and what it shows.
+//!
+//! Keeps no account of what is dirty: that is the journal's ([`Journal::dirty_blocks`]), which hears of a commit here.
 
 use std::{
     future::Future,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     Error, Result,
     env::Stop,
+    journal::Journal,
     rank::{Rank, Ranked},
     units::{JournalPos, Seq},
     writeback::{
@@ -51,14 +57,17 @@ pub struct Shown {
 
 /// The shared face of a write-back.
 pub struct Control {
+    journal: Arc<Journal>,
     state: Ranked<State>,
     /// Wakes the flow: new work, or a new wish.
     wake: Notify,
-    committed: watch::Sender<JournalPos>,
+    /// Tells that the journal has heard of a commit, or that there will be none any more.
+    committed: watch::Sender<()>,
     tuning: watch::Sender<Tuning>,
     /// Nothing is sealed. What is on its way is finished.
     paused: watch::Sender<bool>,
     stop: Stop,
+    /// Ranges that were offered and are not committed.
     in_flight: AtomicU64,
     /// The newest committed seq of this writer; 0 before the first.
     committed_seq: AtomicU64,
@@ -75,8 +84,9 @@ struct State {
 }
 
 impl Control {
-    /// Everything before `committed` is.
-    pub fn new(committed: JournalPos, tuning: Tuning, paused: bool) -> Control {
+    /// For a journal that knows what of it is committed.
+    pub fn new(journal: Arc<Journal>, tuning: Tuning, paused: bool) -> Control {
+        let committed = journal.committed();
         let state = State {
             stamps: Stamps::default(),
             wanted: committed,
@@ -85,9 +95,10 @@ impl Control {
             shown: Shown::default(),
         };
         Control {
+            journal,
             state: Ranked::new(Rank::Flow, state),
             wake: Notify::new(),
-            committed: watch::Sender::new(committed),
+            committed: watch::Sender::new(()),
             tuning: watch::Sender::new(tuning),
             paused: watch::Sender::new(paused),
             stop: Stop::new(),
@@ -112,7 +123,7 @@ impl Control {
     }
 
     pub fn committed(&self) -> JournalPos {
-        *self.committed.borrow()
+        self.journal.committed()
     }
 
     pub fn tuning(&self) -> Tuning {
@@ -181,7 +192,8 @@ impl Control {
         self.wake.notify_one();
         let mut committed = self.committed.subscribe();
         loop {
-            if *committed.borrow_and_update() >= to {
+            committed.borrow_and_update(); // before looking: what is told after that is not missed
+            if self.committed() >= to {
                 return Ok(());
             }
             if let Some(e) = self.latched() {
@@ -189,18 +201,6 @@ impl Control {
             }
             self.unless_stopped(async { committed.changed().await.is_ok() }).await.ok_or(Error::Closed)?;
         }
-    }
-
-    /// Waits for the next commit after the caller looked at `seen`.
-    pub async fn committed_beyond(&self, seen: JournalPos) -> Result<()> {
-        let mut committed = self.committed.subscribe();
-        while *committed.borrow_and_update() <= seen {
-            if let Some(e) = self.latched() {
-                return Err(e);
-            }
-            self.unless_stopped(async { committed.changed().await.is_ok() }).await.ok_or(Error::Closed)?;
-        }
-        Ok(())
     }
 
     /// Runs `future` unless and until the write-back is stopped: then `None`, and it is dropped.
@@ -215,7 +215,7 @@ impl Control {
 
     pub(super) fn latch(&self, e: &Error) {
         self.state.lock().latched.get_or_insert(e.clone());
-        self.committed.send_modify(|_| {}); // wakes those who wait; they see the latch
+        self.committed.send_replace(()); // wakes those who wait; they see the latch
     }
 
     fn latched(&self) -> Option<Error> {
@@ -226,28 +226,31 @@ impl Control {
         self.wake.notified().await;
     }
 
+    /// A range is packed, up to `packed`, and about to be offered.
     pub(super) fn set_packed(&self, packed: JournalPos) {
         let mut state = self.state.lock();
         assert!(state.packed <= packed, "ranges are packed in order");
         state.packed = packed;
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn set_committed(&self, seq: Seq, to: JournalPos, appended: JournalPos) {
+    /// The range `[from, to)` of the journal is committed at `seq`: its part of the journal may be reused, and whoever waits
+    /// for it hears of that. For who commits, when everything else knows of it.
+    pub fn commit(&self, seq: Seq, from: JournalPos, to: JournalPos) {
         let before = self.committed_seq.swap(seq.0, Ordering::Relaxed);
         assert!(before < seq.0, "segments are committed in the order of the log");
-        assert!(
-            self.committed() <= to && to <= appended,
-            "commits go forward, and not beyond what was acknowledged"
-        );
+        assert_eq!(from, self.committed(), "ranges are committed in order");
+        let appended = self.journal.appended();
+        assert!(from <= to && to <= appended, "commits go forward, and not beyond what was acknowledged");
         let mut state = self.state.lock();
         assert!(to <= state.packed, "only what was packed is committed");
         state.stamps.committed(to, appended);
         drop(state);
-        self.committed.send_replace(to);
-    }
-
-    pub(super) fn set_in_flight(&self, n: usize) {
-        self.in_flight.store(n as u64, Ordering::Relaxed);
+        let in_flight = self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        assert!(in_flight > 0, "only what was offered is committed");
+        self.journal.free(to);
+        assert_eq!(to, self.committed(), "ranges end where groups do");
+        self.committed.send_replace(());
     }
 
     /// Whether somebody waits for something behind `packed`, and since when the oldest write there is.

@@ -1,7 +1,7 @@
 //! The one task that decides when the next range of the journal is offered to the log, and how far it goes.
 //!
 //! Invariants: `packed` is where the next range begins; ranges on their way are consecutive and end there; they are
-//! committed in order (the log's promise), so the journal is freed from its beginning on.
+//! committed in order (the log's promise), which the journal hears from who commits ([`Control::commit`]).
 
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -41,7 +41,6 @@ pub struct Flow {
 }
 
 struct OnItsWay {
-    from: JournalPos,
     to: JournalPos,
     published: Published,
 }
@@ -80,8 +79,8 @@ impl Flow {
         let appended = self.parts.journal.appended();
         let (wanted, oldest) = self.control.wishes(self.packed.pos);
         let now = self.parts.env.now();
-        let budget_wait = self.control_rate(&tuning, appended, now);
-        self.set_hurry(&tuning, appended, now);
+        let budget_wait = self.control_rate(&tuning, now);
+        self.set_hurry(&tuning, now);
         let decision = decide(&Situation {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
@@ -98,7 +97,7 @@ impl Flow {
             Decision::Seal => {}
             Decision::Wait | Decision::WaitFor(_) => self.vacancy = None,
         }
-        let clean = appended == self.control.committed();
+        let clean = self.parts.journal.dirty_blocks() == 0;
         let pause = async {
             match decision {
                 Decision::WaitFor(time) => self.parts.env.sleep(time.min(self.controller.next(now))).await,
@@ -132,11 +131,11 @@ impl Flow {
     }
 
     /// Lets the controller look, and gives the time until its rate allows another segment.
-    fn control_rate(&mut self, tuning: &Tuning, appended: JournalPos, now: Duration) -> Duration {
+    fn control_rate(&mut self, tuning: &Tuning, now: Duration) -> Duration {
         let segment_bytes = tuning.segment_bytes();
         let rate = self.controller.rate().rate_bytes_per_s;
         self.budget.fill(now, rate, segment_bytes);
-        let dirty_bytes = (appended.0 - self.control.committed().0) * BLOCK_BYTES as u64;
+        let dirty_bytes = self.parts.journal.dirty_blocks() * BLOCK_BYTES as u64;
         let follows = self.budget.keeps_up(segment_bytes) && !self.control.is_paused();
         self.controller.update(&tuning.goal(), now, dirty_bytes, follows);
         let rate = *self.controller.rate();
@@ -149,11 +148,10 @@ impl Flow {
     }
 
     /// While there is room in the journal, uploads give way to those who sync on the same disk.
-    fn set_hurry(&mut self, tuning: &Tuning, appended: JournalPos, now: Duration) {
-        let committed = self.control.committed();
-        let (wanted, oldest) = self.control.wishes(committed);
+    fn set_hurry(&mut self, tuning: &Tuning, now: Duration) {
+        let (wanted, oldest) = self.control.wishes(self.control.committed());
         self.hurry.set(hurry(&Progress {
-            dirty_bytes: (appended.0 - committed.0) * BLOCK_BYTES as u64,
+            dirty_bytes: self.parts.journal.dirty_blocks() * BLOCK_BYTES as u64,
             room_bytes: tuning.room_bytes,
             oldest: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
             dirty_age_max: tuning.dirty_age_max,
@@ -172,10 +170,9 @@ impl Flow {
         self.size_bytes = range.size_bytes;
         self.packed = to;
         self.budget.spend(range.bytes());
+        self.control.set_packed(to.pos); // before it may be committed
         let published = self.parts.offerer.offer(vacancy, Arc::new(range));
-        self.on_their_way.push_back(OnItsWay { from: from.pos, to: to.pos, published });
-        self.control.set_packed(to.pos);
-        self.control.set_in_flight(self.on_their_way.len());
+        self.on_their_way.push_back(OnItsWay { to: to.pos, published });
         Ok(())
     }
 
@@ -222,12 +219,9 @@ impl Flow {
         })
     }
 
-    /// The front is committed: its part of the journal may be reused.
+    /// The front is committed.
     fn committed(&mut self, seq: Seq) {
-        let OnItsWay { from, to, .. } = self.on_their_way.pop_front().expect("it was just heard of");
-        assert_eq!(from, self.control.committed(), "ranges are committed in order");
-        self.control.set_in_flight(self.on_their_way.len());
-        self.parts.journal.free(to);
-        self.control.set_committed(seq, to, self.parts.journal.appended());
+        let OnItsWay { to, .. } = self.on_their_way.pop_front().expect("it was just heard of");
+        assert!(to <= self.control.committed(), "the journal has heard of seq {seq} before");
     }
 }

@@ -146,6 +146,7 @@ impl World {
             self.unpacked.push_back((self.now, WRITE_BYTES));
             self.unpacked_bytes += WRITE_BYTES;
             self.dirty_bytes += WRITE_BYTES;
+            self.throttle.see(self.dirty_bytes as u64);
             self.wanted_bytes -= WRITE_BYTES;
             written += WRITE_BYTES;
         }
@@ -176,6 +177,7 @@ impl World {
             let front = self.window.pop_front().expect("just seen");
             self.dirty_bytes -= front.bytes;
             self.throttle.note_commit(self.now, front.bytes as u64);
+            self.throttle.see(self.dirty_bytes as u64);
         }
     }
 

@@ -57,8 +57,8 @@ pub fn allowed_rate(fill: f64, left_bytes: f64, drain_bytes_per_s: f64) -> Optio
 #[derive(Debug)]
 pub struct Throttle {
     room_bytes: u64,
-    /// May be below zero for a moment: a write is noted after it was made.
-    dirty_bytes: i64,
+    /// As it was last seen: the account is the journal's.
+    dirty_bytes: u64,
     drained: Recent,
     /// The drain rate, smoothed.
     drain_bytes_per_s: f64,
@@ -74,7 +74,7 @@ impl Throttle {
     pub fn new(now: Duration, room_bytes: u64, dirty_bytes: u64) -> Throttle {
         Throttle {
             room_bytes,
-            dirty_bytes: dirty_bytes as i64,
+            dirty_bytes,
             drained: Recent::new(now, DRAIN_SPAN, Duration::ZERO, DRAIN_COMMITS_MIN),
             drain_bytes_per_s: 0.0,
             ahead_bytes: 0.0,
@@ -88,19 +88,22 @@ impl Throttle {
         self.room_bytes = room_bytes;
     }
 
+    /// So many bytes are dirty now.
+    pub fn see(&mut self, dirty_bytes: u64) {
+        self.dirty_bytes = dirty_bytes;
+    }
+
     pub fn note_write(&mut self, now: Duration, bytes: u64) {
-        if self.dirty_bytes <= 0 {
+        if self.dirty_bytes == 0 {
             // Time without anything to drain says nothing about how fast it drains.
             self.drained.restart(now);
             self.ahead_bytes = 0.0;
         }
-        self.dirty_bytes += bytes as i64;
         self.written.note(now, bytes);
     }
 
     pub fn note_commit(&mut self, now: Duration, bytes: u64) {
         self.advance(now);
-        self.dirty_bytes -= bytes as i64;
         self.ahead_bytes -= bytes as f64;
         self.drained.note(now, bytes);
     }
@@ -132,10 +135,6 @@ impl Throttle {
 
     fn left_bytes(&self) -> f64 {
         (self.room_bytes as f64 - self.dirty_bytes as f64).max(0.0)
-    }
-
-    pub fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes.max(0) as u64
     }
 
     pub fn room_bytes(&self) -> u64 {
