@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::reader::{ObjectReader, ObjectRef};
 use crate::{
-    Error, Result,
+    Result,
     cache::{CacheKey, ChunkCache},
     log::keys,
     map::{RunIo, RunMeta},
@@ -39,11 +39,15 @@ impl StoredRuns {
         carried.max(WINDOW_BYTES_MIN)
     }
 
-    /// A new run replaces what was read until now: the next lookups want it.
-    fn keep(&self, id: RunId, body: &Bytes) {
-        if let Some(cache) = &self.cache {
-            cache.fill_written(run_key(id), body);
+    /// Stores a new run. It replaces what was read until now, so the next lookups want it.
+    async fn put(&self, store: &SharedStore, id: RunId, body: Bytes) -> Result<()> {
+        match store.put_if_absent(&keys::run(id), body.clone()).await? {
+            Put::Created | Put::Exists => {} // the id is random: what exists is ours
         }
+        if let Some(cache) = &self.cache {
+            cache.fill_written(run_key(id), &body);
+        }
+        Ok(())
     }
 }
 
@@ -66,9 +70,7 @@ impl RunIo for StoredRuns {
     }
 
     async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
-        put(&self.stores.write_back, id, body.clone()).await?;
-        self.keep(id, &body);
-        Ok(())
+        self.put(&self.stores.write_back, id, body).await
     }
 
     async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
@@ -83,9 +85,7 @@ impl RunIo for StoredRuns {
     }
 
     async fn write_merged(&self, id: RunId, body: Bytes) -> Result<()> {
-        put(&self.stores.background, id, body.clone()).await?;
-        self.keep(id, &body);
-        Ok(())
+        self.put(&self.stores.background, id, body).await
     }
 }
 
@@ -96,11 +96,4 @@ pub(super) fn run_object(run: &RunMeta) -> ObjectRef {
 
 fn run_key(id: RunId) -> CacheKey {
     CacheKey::new(*id.0.as_bytes(), 0)
-}
-
-async fn put(store: &SharedStore, id: RunId, body: Bytes) -> Result<()> {
-    match store.put_if_absent(&keys::run(id), body).await {
-        Ok(Put::Created | Put::Exists) => Ok(()), // the id is random: what exists is ours
-        Err(e) => Err(Error::from(e)),
-    }
 }

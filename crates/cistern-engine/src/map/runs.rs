@@ -169,17 +169,17 @@ impl Runs {
 
     /// Stores a new run.
     pub(super) async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
-        let bytes = body.len() as u64;
-        self.io.write(id, body).await?;
-        self.written_bytes.fetch_add(bytes, Relaxed);
-        Ok(())
+        self.stored(body.len(), self.io.write(id, body)).await
     }
 
     /// As `write`, of what a merge made.
     pub(super) async fn write_merged(&self, id: RunId, body: Bytes) -> Result<()> {
-        let bytes = body.len() as u64;
-        self.io.write_merged(id, body).await?;
-        self.written_bytes.fetch_add(bytes, Relaxed);
+        self.stored(body.len(), self.io.write_merged(id, body)).await
+    }
+
+    async fn stored(&self, bytes: usize, write: impl Future<Output = Result<()>>) -> Result<()> {
+        write.await?;
+        self.written_bytes.fetch_add(bytes as u64, Relaxed);
         Ok(())
     }
 
