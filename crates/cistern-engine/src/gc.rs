@@ -19,13 +19,12 @@ use crate::{
         checkpoint::{Retired, RetiredName},
         keys,
     },
-    store::{SharedStore, Store, StoreError, Undeleted, delete_all},
+    store::{LIST_MAX, Pages, SharedStore, Store, StoreError, Undeleted, delete_all},
     units::{Epoch, Seq},
 };
 
 /// Checkpoints kept: the newest, and some for readers that have listed but not yet read.
 const CHECKPOINTS_KEPT: usize = 4;
-const LIST_MAX: usize = 1000;
 /// Pages of a listing whose objects are being deleted while the next one is listed.
 const PAGES_IN_FLIGHT: usize = 4;
 
@@ -97,12 +96,9 @@ pub async fn prune_notes(store: &dyn Store, newest: u64) -> Result<()> {
 /// An object that lies where no volume is: one of a volume's names (a removal was interrupted, or a put came
 /// late) before any other. What a probe leaves does not count.
 pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
-    let mut after = String::new();
     let mut other = None;
-    loop {
-        let page = store.list_after("", &after, LIST_MAX).await?;
-        let Some(last) = page.last() else { return Ok(other) };
-        after = last.key.clone();
+    let mut pages = Pages::of(store.as_ref(), "");
+    while let Some(page) = pages.next_page().await? {
         for listed in page {
             if keys::is_of_a_volume(&listed.key) {
                 return Ok(Some(listed.key));
@@ -112,6 +108,7 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
             }
         }
     }
+    Ok(other)
 }
 
 /// Deletes every object of a volume. The identity goes first, so that what is left by an interruption
@@ -140,11 +137,12 @@ struct Removal<'a> {
 /// The keys of a page, and whether there are more pages.
 type Page = (Vec<String>, bool);
 
-impl Removal<'_> {
+impl<'a> Removal<'a> {
     /// Deletes all that lies there and is wanted, listing ahead of deleting. False where there was nothing.
     async fn pass(&self, wanted: fn(&str) -> bool) -> Result<bool> {
         let before = self.listed.load(Relaxed);
-        let pages = stream::try_unfold(Some(String::new()), move |after| self.next_page(after, wanted));
+        let pages = Pages::of(self.store.as_ref(), "");
+        let pages = stream::try_unfold(pages, move |pages| self.next_page(pages, wanted));
         let pages = pages.boxed();
         let mut deletions = pages.map(|page| self.delete(page)).buffer_unordered(PAGES_IN_FLIGHT);
         let (mut count, mut first) = (0, None);
@@ -162,17 +160,15 @@ impl Removal<'_> {
     /// Lists what is ours and wanted behind a key; nothing comes behind the last page.
     async fn next_page(
         &self,
-        after: Option<String>,
+        mut pages: Pages<'a>,
         wanted: fn(&str) -> bool,
-    ) -> Result<Option<(Page, Option<String>)>> {
-        let Some(after) = after else { return Ok(None) };
-        let page = self.store.list_after("", &after, LIST_MAX).await?;
-        let next = page.last().filter(|_| page.len() == LIST_MAX).map(|last| last.key.clone());
+    ) -> Result<Option<(Page, Pages<'a>)>> {
+        let Some(page) = pages.next_page().await? else { return Ok(None) };
         let ours = |key: &str| keys::is_of_a_volume(key) || key.starts_with(keys::PROBE_PREFIX);
         let ours = page.into_iter().map(|listed| listed.key).filter(|key| ours(key) && wanted(key));
         let ours: Vec<String> = ours.collect();
         self.listed.fetch_add(ours.len() as u64, Relaxed);
-        Ok(Some(((ours, next.is_some()), next)))
+        Ok(Some(((ours, pages.has_more()), pages)))
     }
 
     /// Deletes the objects of a page. An error where none could be: then it is not about the objects.

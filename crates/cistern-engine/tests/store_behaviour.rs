@@ -7,8 +7,8 @@ use bytes::Bytes;
 use cistern_engine::{
     env::Env,
     store::{
-        CloudStore, DirectoryStore, MemoryStore, Meter, ProbeReport, Put, Retry, SharedStore, Store,
-        StoreError, StoreKind, StoreUrl, Variables, Verdict, delete_all, probe,
+        CloudStore, DirectoryStore, LIST_MAX, MemoryStore, Meter, Pages, ProbeReport, Put, Retry,
+        SharedStore, Store, StoreError, StoreKind, StoreUrl, Variables, Verdict, delete_all, probe,
     },
 };
 use cistern_harness::{minio::Minio, scratch::Scratch};
@@ -177,6 +177,33 @@ async fn memory() {
     listings_span_pages(&store).await;
     assert_fit(&probe(&env, &store).await.expect("a probe"));
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
+}
+
+/// Whoever goes through a listing page by page sees everything once and in order, and a last page that is not full
+/// costs no further request.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_all_of_a_listing() {
+    let meter = Arc::new(Meter::new(Arc::new(MemoryStore::new()), real_env()));
+    let lists = || meter.snapshot().kinds.iter().find(|k| k.kind == StoreKind::List).map(|k| k.requests);
+    let mut wanted = Vec::new();
+    let mut asked = 0;
+    for (count, requests) in [(0, 1), (1, 1), (LIST_MAX - 1, 1), (LIST_MAX, 2), (2 * LIST_MAX + 1, 3)] {
+        for n in wanted.len()..count {
+            wanted.push(format!("log/{n:06}"));
+            meter.put(&wanted[n], Bytes::new()).await.expect("a put");
+        }
+        let (mut seen, mut pages) = (Vec::new(), Pages::of(meter.as_ref(), "log/"));
+        while let Some(page) = pages.next_page().await.expect("a listing") {
+            assert!(!page.is_empty());
+            seen.extend(page.into_iter().map(|listed| listed.key));
+        }
+        assert_eq!(seen, wanted);
+        assert!(!pages.has_more() && pages.next_page().await.expect("nothing").is_none());
+        asked += requests;
+        assert_eq!(lists(), Some(asked), "{count} objects");
+    }
+    let behind = Pages::behind(meter.as_ref(), "log/", wanted[1999].clone()).next_page().await;
+    assert_eq!(behind.expect("a listing").map(|page| page[0].key.clone()), Some(wanted[2000].clone()));
 }
 
 /// A directory keeps every promise, and so do the wrappers around it.

@@ -69,6 +69,24 @@ async fn check(host: &Host) -> admin::CheckReport {
         .expect("checked")
 }
 
+/// Somebody puts more objects with names of their own beside the log's than a listing gives at once: the volume opens, here and
+/// read-only, and has everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn strange_names_in_the_log_are_passed_over() {
+    let host = used(Arc::new(MemoryStore::new()), KeySource::None, 2).await;
+    let own = host.own().await;
+    for n in 0..2100 {
+        own.put(&format!("log/strange-{n}"), Bytes::from_static(b"?")).await.expect("put");
+    }
+    write_session(&host, 2).await;
+    let volume = host.open_read_only(None).await;
+    for n in 0..3 {
+        assert!(read(&volume, n * 4096, 4096).await == noise(n, 4096), "session {n}");
+    }
+    close(volume).await;
+    assert_eq!(check(&host).await.faults, [""; 0]);
+}
+
 /// Puts and deletes of a removed volume's writer, and of whoever removed it, arrive late, while another volume that was created
 /// there is written: they meet nothing of it, and a check finds no fault.
 #[tokio::test(flavor = "multi_thread")]

@@ -24,7 +24,7 @@ use crate::{
         keys, salt_of,
     },
     map::Map,
-    store::SharedStore,
+    store::{LIST_MAX, SharedStore},
     units::{RunId, Seq},
 };
 
@@ -34,7 +34,6 @@ const PRESENT_PART: u64 = 2;
 const CACHE_QUARTERS: u64 = 3;
 /// Hot sets that are tried, the newest first.
 const TRIES_MAX: usize = 8;
-const LIST_MAX: usize = 1000;
 
 const PIECES_PER_CHUNK: u32 = (CHUNK_BYTES / PIECE_BYTES) as u32;
 

@@ -26,14 +26,12 @@ use crate::{
         wrapping::read_wrapping,
     },
     segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
-    store::{Listed, SharedStore, Store, StoreError, Within},
+    store::{Listed, Pages, SharedStore, Store, StoreError, Within},
     units::{Epoch, Mapping, Place, Seq, VolumeId},
 };
 
 /// Tails fetched at once. The log behind a checkpoint is bounded, so this only smooths the burst.
 const TAILS_IN_FLIGHT: usize = 32;
-/// Log objects taken from one listing.
-const LIST_MAX: usize = 1000;
 /// A checkpoint may be deleted between listing and reading, because a newer one is there; and a newer one may come while the
 /// log is read. More rounds than this mean something else is wrong.
 const ROUNDS_MAX: usize = 8;
@@ -202,21 +200,16 @@ const NOT_ENCRYPTED: &str = "the volume is not encrypted, but a passphrase or ke
 /// The names of the newest checkpoints in the store by (epoch, seq), the newest first.
 pub async fn checkpoint_names(store: &dyn Store) -> Result<Vec<(Epoch, Seq)>> {
     let mut names = VecDeque::new();
-    let mut after = String::new();
-    loop {
-        let page = store.list_after(keys::CHECKPOINT_PREFIX, &after, LIST_MAX).await?;
-        let full = page.len() == LIST_MAX;
+    let mut pages = Pages::of(store, keys::CHECKPOINT_PREFIX);
+    while let Some(page) = pages.next_page().await? {
         for listed in page {
             names.extend(keys::parse_checkpoint(&listed.key));
             if names.len() > CHECKPOINTS_MAX {
                 names.pop_front();
             }
-            after = listed.key;
-        }
-        if !full {
-            return Ok(names.into_iter().rev().collect());
         }
     }
+    Ok(names.into_iter().rev().collect())
 }
 
 /// Reads the committed state.
@@ -382,23 +375,18 @@ async fn read_checkpoint(
 async fn list_log(store: &dyn Store, covered: Seq) -> Result<Vec<(Seq, Listed)>> {
     let mut out = Vec::new();
     let mut expect = covered.next();
-    let mut after = keys::entry(covered);
-    loop {
-        let page = store.list_after(keys::LOG_PREFIX, &after, LIST_MAX).await?;
-        let full = page.len() == LIST_MAX;
+    let mut pages = Pages::behind(store, keys::LOG_PREFIX, keys::entry(covered));
+    while let Some(page) = pages.next_page().await? {
         for listed in page {
             let Some(seq) = keys::parse_entry(&listed.key) else { continue };
             if seq != expect {
                 return Ok(out);
             }
             expect = seq.next();
-            after = listed.key.clone();
             out.push((seq, listed));
         }
-        if !full {
-            return Ok(out);
-        }
     }
+    Ok(out)
 }
 
 /// Reads what lies in one slot of the log, by its tail.

@@ -12,7 +12,7 @@ use super::keys;
 use crate::{
     Error, Result,
     codec::crc32c,
-    store::{Put, Store, StoreError},
+    store::{LIST_MAX, Put, Store, StoreError},
     units::{VolumeId, utc},
 };
 
@@ -24,7 +24,6 @@ const CISTERN: &str = "trash";
 const BYTES_MAX: u64 = 64 << 10;
 /// Bytes of the longest name of a host.
 const HOST_BYTES_MAX: usize = 255;
-const LIST_MAX: usize = 1000;
 /// The newest that are looked at. There is one of this volume, and another while it is replaced.
 const CANDIDATES_MAX: usize = 64;
 /// One may be deleted between listing and reading, because it was outranked.

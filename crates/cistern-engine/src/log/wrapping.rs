@@ -11,7 +11,7 @@ use super::keys;
 use crate::{
     Error, Result,
     codec::{WrappedKey, crc32c},
-    store::{Put, Store, StoreError},
+    store::{LIST_MAX, Put, Store, StoreError},
     units::VolumeId,
 };
 
@@ -21,7 +21,6 @@ const FORMAT: u32 = 1;
 const CISTERN: &str = "key";
 /// Bytes of the longest that is read; ours have below 1 KiB.
 const BYTES_MAX: u64 = 64 << 10;
-const LIST_MAX: usize = 1000;
 /// The newest that are looked at. There is one, and another while it is replaced.
 const CANDIDATES_MAX: usize = 64;
 /// One may be deleted between listing and reading, because it was replaced.

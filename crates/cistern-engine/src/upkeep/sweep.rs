@@ -21,7 +21,7 @@ use crate::{
         keys, read_entry,
     },
     segment::Entry,
-    store::Listed,
+    store::{Listed, Pages},
     units::{Place, Seq},
     upkeep::maintain::Maintainer,
 };
@@ -33,8 +33,6 @@ const BETWEEN_MIN: Duration = Duration::from_secs(1);
 /// Pauses after trouble.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// Objects taken from one listing.
-const LIST_MAX: usize = 1000;
 /// Objects that one look finds at most. More are found by a later one.
 const FOUND_MAX: usize = 10_000;
 /// Objects of the log that are remembered to stay. More are read again by every look.
@@ -113,12 +111,10 @@ impl Maintainer {
         sweep: &mut Sweep,
         found: &mut BTreeMap<RetiredName, u64>,
     ) -> Result<()> {
-        let mut after = String::new();
+        let mut pages = Pages::of(self.stores.background.as_ref(), prefix);
         loop {
             self.unpaused().await;
-            let page = self.stores.background.list_after(prefix, &after, LIST_MAX).await?;
-            let Some(last) = page.last() else { return Ok(()) };
-            after = last.key.clone();
+            let Some(page) = pages.next_page().await? else { return Ok(()) };
             let objects: Vec<Retired> = page.iter().filter_map(retirable).collect();
             let is_beyond =
                 |object: &Retired| matches!(object.name, RetiredName::Segment(seq) if seq > covered);

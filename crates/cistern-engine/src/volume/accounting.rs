@@ -18,11 +18,9 @@ use crate::{
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
     space::{Segments, Totals},
-    store::{Listed, SharedStore},
+    store::{Listed, Pages, SharedStore},
     units::{Mapping, Place, RunId, Seq},
 };
-
-const LIST_MAX: usize = 1000;
 
 /// Objects of one sort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -175,11 +173,8 @@ impl Accounting {
         let store = own_store(place, keys.volume);
         let dir = format!("{}/", keys::directory(keys.volume));
         let mut report = SpaceReport::default();
-        let mut after = String::new();
-        loop {
-            let page = place.list_after("", &after, LIST_MAX).await?;
-            let Some(last) = page.last() else { return Ok(report) };
-            after = last.key.clone();
+        let mut pages = Pages::of(place.as_ref(), "");
+        while let Some(page) = pages.next_page().await? {
             for Listed { key, bytes } in page {
                 report.all.add(bytes);
                 match key.strip_prefix(&dir) {
@@ -191,6 +186,7 @@ impl Accounting {
                 }
             }
         }
+        Ok(report)
     }
 
     async fn sort_one(

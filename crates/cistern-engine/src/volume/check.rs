@@ -12,7 +12,7 @@ use crate::{
     codec::KeySource,
     env::Env,
     log::{Committed, VolumeKeys, checkpoint_names, find_volume, keys, read_committed},
-    store::{SharedStore, Stores},
+    store::{Pages, SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, Seq},
     volume::{
         Volume,
@@ -22,7 +22,6 @@ use crate::{
     },
 };
 
-const LIST_MAX: usize = 1000;
 /// Newer states with which the check of the map begins again, or a step of the data, before what is missing is a fault.
 const STATES_MAX: usize = 8;
 
@@ -259,11 +258,9 @@ impl CheckReport {
 /// All log objects and their sizes.
 async fn list_segments(store: &SharedStore) -> Result<BTreeMap<Seq, u64>> {
     let mut found = BTreeMap::new();
-    let mut after = String::new();
-    loop {
-        let page = store.list_after(keys::LOG_PREFIX, &after, LIST_MAX).await?;
-        let Some(last) = page.last() else { return Ok(found) };
-        after = last.key.clone();
+    let mut pages = Pages::of(store.as_ref(), keys::LOG_PREFIX);
+    while let Some(page) = pages.next_page().await? {
         found.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, l.bytes))));
     }
+    Ok(found)
 }
