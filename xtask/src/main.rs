@@ -1,6 +1,11 @@
 //! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | bench | record-traces`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | `step` |
+//! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces` |
 
 mod bench;
 mod demo;

@@ -1,6 +1,6 @@
 //! The storage engine of cistern: a block device whose data lives in an object store.
 //!
-//! Modules are layered and import strictly downward, never sideways (`tests/layers.rs` proves it):
+//! Modules are layered and import strictly downward, never sideways (`xtask/tests/layers.rs` proves it):
 //!
 //! | layer | modules |
 //! |---|---|

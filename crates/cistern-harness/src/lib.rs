@@ -6,6 +6,16 @@
 //!
 //! Nothing here sleeps to wait for a state: servers announce that they are ready, processes are
 //! waited for, and everything has a time limit after which it fails with the log of what hung.
+//!
+//! Modules are layered and import strictly downward, never sideways (`xtask/tests/layers.rs` proves it):
+//!
+//! | layer | modules |
+//! |---|---|
+//! | 0 | `process`, `scratch`, `nbd`, `requests`, `sources` |
+//! | 1 | `tool`, `pidfile` |
+//! | 2 | `mount`, `fio`, `fsyncs`, `minio`, `serve`, `tree` |
+//! | 3 | `filesystem`, `plain`, `fixture` |
+//! | 4 | `history`, `link` |
 
 pub mod filesystem;
 pub mod fio;
@@ -22,5 +32,6 @@ pub mod process;
 pub mod requests;
 pub mod scratch;
 pub mod serve;
+pub mod sources;
 pub mod tool;
 pub mod tree;

@@ -266,5 +266,4 @@ fn refuse<T>(errno: Errno, message: &'static str) -> Result<T, Refusal> {
 }
 
 #[cfg(test)]
-#[path = "gate_tests.rs"]
 mod tests;

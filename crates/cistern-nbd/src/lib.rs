@@ -3,20 +3,25 @@
 //! Knows the protocol and nothing of storage: what is served stands behind the traits [`Export`]
 //! and [`Exports`]. `docs/format/nbd.md` lists what is spoken and how every bad request is answered.
 //!
-//! | module | role |
-//! |---|---|
-//! | `export` | the traits and words of what is served |
-//! | `wire` | magic numbers and fixed layouts |
-//! | `option` | option payloads of the negotiation, parsed purely |
-//! | `gate` | what a request header is, or which error it gets: a pure decision |
-//! | `reply` | replies of the transmission phase, encoded into the output queue |
-//! | `input`, `output` | buffers of one connection |
-//! | `handshake`, `session` | the two phases of one connection |
-//! | `listen`, `tls`, `conn` | addresses, certificates, sockets |
-//! | `lanes` | the threads on which connections are served |
-//! | `pool`, `patience` | the memory that all connections share, and who may hold it how long |
-//! | `slots` | the places for connections, served and unfinished |
-//! | `server` | accepting, graceful stop |
+//! Modules are layered and import strictly downward, never sideways (`xtask/tests/layers.rs` proves it):
+//!
+//! | layer | modules | role |
+//! |---|---|---|
+//! | 0 | `export` | the traits and words of what is served |
+//! | 0 | `wire` | magic numbers and fixed layouts |
+//! | 0 | `input`, `output` | buffers of one connection |
+//! | 0 | `tls`, `conn` | certificates, sockets |
+//! | 0 | `lanes` | the threads on which connections are served |
+//! | 0 | `patience` | who may hold memory how long |
+//! | 0 | `slots` | the places for connections, served and unfinished |
+//! | 1 | `option` | option payloads of the negotiation, parsed purely |
+//! | 1 | `gate` | what a request header is, or which error it gets: a pure decision |
+//! | 1 | `reply` | replies of the transmission phase, encoded into the output queue |
+//! | 1 | `pool` | the memory that all connections share |
+//! | 1 | `listen` | addresses |
+//! | 2 | `handshake`, `session` | the two phases of one connection |
+//! | 2 | `fuzz` | the parsers of what clients send, for fuzzing |
+//! | 3 | `server` | accepting, graceful stop |
 //!
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
 //! budget, or all of them more than theirs; no task outlives `Server::serve`; every queue has a named limit.

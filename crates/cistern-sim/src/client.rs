@@ -16,7 +16,7 @@ use cistern_engine::{Error, units::SECTOR_BYTES};
 use futures_util::future::BoxFuture;
 
 use crate::{
-    device::Device,
+    device::{Device, trimmed},
     disk::SimDisk,
     model::{BLOCK_SECTORS, Branch, Forced, Kind, Observed, Scope},
     plan::Plan,
@@ -34,9 +34,6 @@ use switch::{pause, switch};
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Bytes of the largest read.
 const READ_BYTES_MAX: u64 = 192 << 10;
-
-/// Whether a trim makes all of its range zero. If not, parts of blocks at its ends stay as they are.
-const TRIMS_TO_THE_BYTE: bool = true;
 
 /// Attempts within which a request that met damaged replies succeeds.
 const HEALING_TRIES: u32 = 12;
@@ -271,16 +268,6 @@ async fn trim(line: &Line, device: &dyn Device) -> Mood {
     line.sim.note(format_args!("client: op {op} trims {first}+{count} fua={fua}"));
     let reply = line.send("a trim", || device.trim(first * SECTOR, count * SECTOR, fua)).await;
     hear(line, op, fua, tick, reply)
-}
-
-/// The sectors that a trim of `count` sectors from `first` on makes zero.
-pub fn trimmed(first: u64, count: u64) -> (u64, u64) {
-    if TRIMS_TO_THE_BYTE {
-        return (first, count);
-    }
-    let start = first.next_multiple_of(BLOCK_SECTORS);
-    let end = (first + count) / BLOCK_SECTORS * BLOCK_SECTORS;
-    (start, end.saturating_sub(start))
 }
 
 fn hear(line: &Line, op: OpId, fua: bool, invoked: u64, reply: Result<(), Error>) -> Mood {

@@ -17,13 +17,15 @@ use cistern_engine::{
     volume::{CloseReport, Collect, Mode, RangeKind, VolumeStatus},
 };
 
-use crate::client::trimmed;
+use crate::model::BLOCK_SECTORS;
 
 mod real;
 
 pub use real::RealEngine;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
+/// Whether a trim makes all of its range zero. If not, parts of blocks at its ends stay as they are.
+const TRIMS_TO_THE_BYTE: bool = true;
 
 /// Where an engine runs: one incarnation of one host.
 #[derive(Clone)]
@@ -135,6 +137,16 @@ pub trait Device: Send + Sync + 'static {
     }
     /// Limits the way to the store from now on.
     fn set_rates(&self, _rates: Rates) {}
+}
+
+/// The sectors that a trim of `count` sectors from `first` on makes zero.
+pub fn trimmed(first: u64, count: u64) -> (u64, u64) {
+    if TRIMS_TO_THE_BYTE {
+        return (first, count);
+    }
+    let start = first.next_multiple_of(BLOCK_SECTORS);
+    let end = (first + count) / BLOCK_SECTORS * BLOCK_SECTORS;
+    (start, end.saturating_sub(start))
 }
 
 /// Whether the same call may succeed later.

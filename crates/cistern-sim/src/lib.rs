@@ -1,13 +1,20 @@
 //! The deterministic simulator: the real engine under clients, crashes and faults that one seed
 //! decides, and a checker that knows what the volume may read as afterwards.
 //!
-//! | about | modules |
-//! |---|---|
-//! | the simulated world | `runtime`, `trace`, `env`, `disk`, `store` |
-//! | the engine in it | `device` |
-//! | what may be read | `stamp`, `model` |
-//! | what happens | `plan`, `client`, `world` |
-//! | proof of the checker | `lies`, `toy` |
+//! Modules are layered and import strictly downward, never sideways (`xtask/tests/layers.rs` proves it):
+//!
+//! | layer | modules | about |
+//! |---|---|---|
+//! | 0 | `trace` | the simulated world |
+//! | 0 | `stamp` | what may be read |
+//! | 1 | `runtime` | the simulated world |
+//! | 1 | `model` | what may be read |
+//! | 2 | `env`, `disk`, `store` | the simulated world |
+//! | 2 | `device` | the engine in it |
+//! | 3 | `plan` | what happens |
+//! | 3 | `toy` | proof of the checker, as are the lies of the tests |
+//! | 4 | `client` | what happens |
+//! | 5 | `world` | what happens |
 //!
 //! Absences that are invariants: no real clock, no threads, no chance but the seed's, no map whose
 //! order could differ from run to run.

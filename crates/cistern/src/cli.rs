@@ -7,13 +7,13 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     config::{self, Settings},
-    daemon::EndAtOnce,
     failure::Outcome,
+    signals::EndAtOnce,
 };
 
 mod check;
 mod cost;
-pub mod create;
+mod create;
 mod drain;
 mod gc;
 mod info;
@@ -21,7 +21,7 @@ mod journal;
 mod key;
 mod ls;
 mod probe;
-mod reference;
+pub mod reference;
 mod resize;
 mod restore;
 mod rm;

@@ -22,9 +22,8 @@ use tokio::{
 };
 
 use crate::{
-    daemon::SettingStatus,
     failure::{Failure, Kind, Outcome},
-    live::Change,
+    live::{Change, SettingStatus},
 };
 
 /// Name of the directory of sockets in the state directory.

@@ -13,7 +13,6 @@ mod live;
 mod metrics;
 mod open;
 mod panic;
-mod signals;
 mod stop;
 mod watch;
 
@@ -26,9 +25,7 @@ use std::{
 };
 
 pub use host::host_name;
-pub use live::SettingStatus;
 pub use open::{open_once, volume_directory, volume_disk};
-pub use signals::{EndAtOnce, Signals};
 
 use cistern_engine::{
     cache::ChunkCache,
@@ -50,6 +47,7 @@ use crate::{
     place::{OpenStore, VolumeUrl},
     prices::{Prices, StorePrices},
     quantity::ByteSize,
+    signals::{EndAtOnce, Signals},
     terminal,
 };
 

@@ -1,28 +1,36 @@
 //! The command line and the daemon of cistern.
 //!
-//! | module | role |
-//! |---|---|
-//! | `cli` | the verbs, one per file |
-//! | `config`, `quantity` | settings and how sizes and times are written |
-//! | `live` | settings that change while a volume is served, and the file that keeps them |
-//! | `known` | which volumes this host has seen encrypted |
-//! | `place`, `secret` | which volume in which store, and its key |
-//! | `daemon` | the serving process: volumes, addresses, signals, systemd |
-//! | `export` | the whole adapter between NBD and the engine |
-//! | `control` | how commands talk to a running daemon |
-//! | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
-//! | `prices` | what the store of a volume charges, and what was asked of it came to |
-//! | `metrics` | the same as Prometheus text: one table of all metrics |
-//! | `stream` | the format of an exported journal |
-//! | `memory` | memory back to the system |
-//! | `failure`, `terminal` | what people see |
-//! | `reference` | the generated pages of the documentation |
+//! Modules are layered and import strictly downward, never sideways (`xtask/tests/layers.rs` proves it):
+//!
+//! | layer | modules | role |
+//! |---|---|---|
+//! | 0 | `failure` | what people see when something fails, and the exit code |
+//! | 0 | `export` | the whole adapter between NBD and the engine |
+//! | 0 | `stream` | the format of an exported journal |
+//! | 0 | `memory` | memory back to the system |
+//! | 1 | `quantity` | how sizes and times are written |
+//! | 1 | `terminal` | what people see |
+//! | 1 | `signals` | the signals that stop a process |
+//! | 1 | `known` | which volumes this host has seen encrypted |
+//! | 1 | `prices` | what the store of a volume charges, and what was asked of it came to |
+//! | 2 | `config` | settings: flags and the file |
+//! | 2 | `place` | which volume in which store |
+//! | 2 | `probing` | whether a store keeps the rules |
+//! | 2 | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
+//! | 3 | `secret` | the key of a volume |
+//! | 3 | `creation` | making a volume |
+//! | 3 | `live` | settings that change while a volume is served, and the file that keeps them |
+//! | 3 | `metrics` | what can be seen, as Prometheus text: one table of all metrics |
+//! | 4 | `control` | how commands talk to a running daemon |
+//! | 5 | `daemon` | the serving process: volumes, addresses, signals, systemd |
+//! | 6 | `cli` | the verbs, one per file, and the pages of the documentation generated from them |
 //!
 //! Never interprets what a volume holds, and never talks to a cloud but through the engine.
 
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod creation;
 pub mod daemon;
 pub mod export;
 pub mod failure;
@@ -33,9 +41,10 @@ pub mod metrics;
 pub mod observe;
 pub mod place;
 pub mod prices;
+pub mod probing;
 pub mod quantity;
-pub mod reference;
 pub mod secret;
+pub mod signals;
 pub mod stream;
 pub mod terminal;
 

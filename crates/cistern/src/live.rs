@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::ModeSetting,
+    config::{ModeSetting, Source},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, SpaceBound, Span},
 };
@@ -67,6 +67,14 @@ pub enum Change {
     SpaceBound(Option<SpaceBound>),
     GcRate(Option<u64>),
     Paused(bool),
+}
+
+/// One setting as it is in effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingStatus {
+    pub name: String,
+    pub value: String,
+    pub from: Source,
 }
 
 /// The names that `set` knows.

@@ -6,7 +6,7 @@ use std::path::Path;
 #[test]
 fn the_reference_is_up_to_date() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
-    for (name, content) in cistern::reference::pages() {
+    for (name, content) in cistern::cli::reference::pages() {
         let committed = std::fs::read_to_string(directory.join(name)).unwrap_or_default();
         assert!(
             committed == content,

@@ -16,12 +16,13 @@ use crate::{
     cli::Context,
     config::{KeySettings, Settings, StateSettings},
     control::{self, Daemon, Request},
-    daemon::{self, EndAtOnce, Signals},
+    daemon,
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     prices::{CollectionCost, Prices, StorePrices},
     quantity::{ByteRange, ByteSize, SpaceBound, Thousands, money},
     secret,
+    signals::{EndAtOnce, Signals},
     terminal::{self, Progress},
 };
 

@@ -1,13 +1,14 @@
 //! `cistern reference`, hidden: writes the generated pages of the documentation.
 
+mod pages;
+
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{
-    failure::{Failure, Outcome},
-    reference,
-};
+use crate::failure::{Failure, Outcome};
+
+pub use pages::pages;
 
 /// Write the generated reference pages of the documentation
 #[derive(Args)]
@@ -18,7 +19,7 @@ pub struct Reference {
 
 impl Reference {
     pub fn run(self) -> Outcome {
-        for (name, content) in reference::pages() {
+        for (name, content) in pages() {
             let path = self.directory.join(name);
             std::fs::write(&path, content)
                 .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))?;

@@ -11,22 +11,13 @@ use cistern_engine::{
     store::Rates,
     volume::{LiveSettings, Mode, Volume},
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{LiveBase, ModeSetting, Source},
     failure::Outcome,
-    live::{Change, Kept},
+    live::{Change, Kept, SettingStatus},
     quantity::{ByteSize, SpaceBound, Span},
 };
-
-/// One setting as it is in effect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettingStatus {
-    pub name: String,
-    pub value: String,
-    pub from: Source,
-}
 
 /// The settings of one volume.
 pub struct Live {

@@ -25,11 +25,11 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::sync::Semaphore;
 
 use crate::{
-    cli::create::{Probing, make},
     config::{
         CACHE_BYTES_DEFAULT, LiveBase, Resolved, cache_bytes_wanted, fitting_bytes, journal_bytes_fitting,
         journal_bytes_wanted,
     },
+    creation::{Probing, make},
     daemon::{Plan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
     known::Known,

@@ -10,9 +10,10 @@ use cistern_engine::volume::{CloseReport, VolumeStatus};
 use futures_util::future::join_all;
 
 use crate::{
-    daemon::{Daemon, host, signals::Signals},
+    daemon::{Daemon, host},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, Span},
+    signals::Signals,
     terminal::{Progress, remark},
 };
 

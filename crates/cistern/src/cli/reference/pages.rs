@@ -46,7 +46,7 @@ fn commands() -> String {
 }
 
 /// The byte table, which is also the documentation of `stream.rs`.
-const STREAM: &str = include_str!("stream.md");
+const STREAM: &str = include_str!("../../stream.md");
 
 fn command(out: &mut String, parent: &str, command_: &Command) {
     let name = format!("{parent} {}", command_.get_name());
