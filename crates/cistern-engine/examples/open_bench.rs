@@ -4,6 +4,9 @@
 //! takes 20 ms for every request, after a clean stop and after a crash with 48 segments behind the
 //! checkpoint, and reads a few blocks. Prints requests, time and the greatest resident memory.
 
+#[path = "../tests/store_support/passing.rs"]
+mod passing;
+
 use std::{
     ops::Range,
     path::PathBuf,
@@ -28,10 +31,11 @@ use cistern_engine::{
     map::{Map, MapOptions, RunIo, RunMeta},
     price::Tariff,
     space::{Bound, SPACE_BOUND},
-    store::{Listed, Put, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
+    store::{SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{CreateOptions, Mode, OpenOptions, Volume},
 };
+use passing::{Passing, Through};
 use tokio::sync::Semaphore;
 
 const VOLUME_BYTES: u64 = 100 << 40;
@@ -39,52 +43,21 @@ const LATENCY: Duration = Duration::from_millis(20);
 const CRASH_SEGMENTS: u64 = 48;
 
 /// A store behind a link with a round trip of 20 ms that counts requests.
-#[derive(Debug)]
 struct Slow {
     inner: SharedStore,
     requests: AtomicU64,
 }
 
-impl Slow {
+#[async_trait]
+impl Passing for Slow {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
     #[allow(clippy::disallowed_methods)] // a measuring program, not the engine
-    async fn trip(&self) {
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(LATENCY).await;
-    }
-}
-
-#[async_trait]
-impl Store for Slow {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.trip().await;
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.trip().await;
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.trip().await;
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.trip().await;
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.trip().await;
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.trip().await;
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.trip().await;
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
+        Ok(())
     }
 }
 
@@ -183,7 +156,7 @@ fn segment_mappings(seq: Seq, random: &mut u64) -> Vec<Mapping> {
 
 #[allow(clippy::disallowed_methods)]
 async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: &str) -> Result<Arc<Volume>> {
-    let slow = Arc::new(Slow { inner: inner.clone(), requests: AtomicU64::new(0) });
+    let slow = Through::new(Slow { inner: inner.clone(), requests: AtomicU64::new(0) });
     let began = Instant::now();
     let volume = Volume::open(OpenOptions {
         env: env.clone(),

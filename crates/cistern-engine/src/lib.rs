@@ -47,3 +47,10 @@ pub mod volume;
 pub mod writeback;
 
 pub use error::{Error, Result};
+
+// Shared with the tests outside, to which this crate has a name.
+#[cfg(test)]
+extern crate self as cistern_engine;
+#[cfg(test)]
+#[path = "../tests/store_support/passing.rs"]
+mod passing;

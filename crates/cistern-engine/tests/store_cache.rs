@@ -17,7 +17,7 @@ use cistern_engine::{
     disk::{Disk, DiskFile, RealDisk},
     env::Env,
     fetch::{ObjectReader, ObjectRef, PrefetchTask},
-    store::{Listed, MemoryStore, Meter, Put, SharedStore, Store, StoreKind, StoreResult, Stores},
+    store::{MemoryStore, Meter, SharedStore, Store, StoreKind, StoreResult, Stores},
 };
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
@@ -25,7 +25,10 @@ use tokio::sync::Semaphore;
 
 mod store_support;
 
-use store_support::real_env;
+use store_support::{
+    passing::{Passing, Through},
+    real_env,
+};
 
 /// A disk in memory whose bytes a test can change and whose operations it can make fail.
 #[derive(Default)]
@@ -341,7 +344,6 @@ proptest! {
 }
 
 /// A store whose ranged reads wait for permission, and can be cut short.
-#[derive(Debug)]
 struct Gated {
     inner: MemoryStore,
     gate: Semaphore,
@@ -349,32 +351,14 @@ struct Gated {
 }
 
 #[async_trait]
-impl Store for Gated {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
+impl Passing for Gated {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.gate.acquire().await.expect("never closed").forget();
         let end = range.end.min(self.cut.unwrap_or(u64::MAX));
         self.inner.get_range(key, range.start.min(end)..end).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        "gated:".to_owned()
     }
 }
 
@@ -384,7 +368,7 @@ const AHEAD_BYTES: u64 = 300_000;
 
 struct Reading {
     disk: Arc<TestDisk>,
-    gated: Arc<Gated>,
+    gated: Arc<Through<Gated>>,
     meter: Arc<Meter>,
     reader: Arc<ObjectReader>,
     object: ObjectRef,
@@ -394,7 +378,7 @@ struct Reading {
 /// An object of about a million bytes behind a gate with so many permits.
 async fn reading(cached: bool, permits: usize, cut: Option<u64>) -> Reading {
     let env = real_env();
-    let gated = Arc::new(Gated { inner: MemoryStore::new(), gate: Semaphore::new(permits), cut });
+    let gated = Through::new(Gated { inner: MemoryStore::new(), gate: Semaphore::new(permits), cut });
     gated.put("log/1", content(1, 0..OBJECT_BYTES)).await.expect("a put");
     let meter = Arc::new(Meter::new(gated.clone(), env.clone()));
     let (disk, cache) = open(&env, 4 * MIB).await;

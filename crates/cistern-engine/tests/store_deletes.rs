@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    ops::Range,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -18,8 +17,8 @@ use cistern_engine::{
     gc::{self, Deletion},
     log::checkpoint::{Retired, RetiredName},
     store::{
-        CloudStore, Listed, MemoryStore, Meter, Priority, Put, Retry, Scheduler, SharedStore, Store,
-        StoreError, StoreResult, StoreUrl, Undeleted, delete_all,
+        CloudStore, MemoryStore, Meter, Priority, Retry, Scheduler, SharedStore, Store, StoreError,
+        StoreResult, StoreUrl, Undeleted, delete_all,
     },
     units::Seq,
 };
@@ -27,7 +26,9 @@ use cistern_engine::{
 mod store_support;
 
 use store_support::{
-    jumping_env, real_env,
+    jumping_env,
+    passing::{Passing, Through},
+    real_env,
     scripted::{Answer, Scripted, answer, s3_error},
 };
 
@@ -136,7 +137,7 @@ async fn a_server_that_refuses_all_is_not_asked_for_each() {
 }
 
 /// A store with bulk deletes, in memory: some objects cannot be deleted, others only later.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Bulky {
     inner: MemoryStore,
     /// Refused for ever.
@@ -149,24 +150,9 @@ struct Bulky {
 const AT_ONCE: usize = 100;
 
 #[async_trait]
-impl Store for Bulky {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
+impl Passing for Bulky {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         match self.kept.contains(key) {
@@ -189,9 +175,6 @@ impl Store for Bulky {
             undeleted.extend(done.err().map(|why| Undeleted { key: key.clone(), why }));
         }
         Ok(undeleted)
-    }
-    fn url(&self) -> String {
-        "bulky:".into()
     }
 }
 
@@ -217,7 +200,7 @@ async fn what_may_be_deleted_later_is_tried_again() {
     let env = jumping_env();
     let all = keys(80);
     let bulky = Bulky { kept: BTreeSet::from([all[7].clone()]), busy: 2.into(), ..Bulky::filled(80).await };
-    let bulky = Arc::new(bulky);
+    let bulky = Through::new(bulky);
     let meter = Arc::new(Meter::new(bulky.clone(), env.clone()));
     let retry = Retry::new(meter.clone(), env, DEADLINE);
     let undeleted = retry.delete_many(&all).await.expect("an answer");
@@ -234,7 +217,7 @@ async fn what_may_be_deleted_later_is_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_wrapper_passes_bulk_deletes_on() {
     let env = real_env();
-    let bulky: SharedStore = Arc::new(Bulky::default());
+    let bulky: SharedStore = Through::new(Bulky::default());
     let scheduler = Scheduler::new(env.clone());
     let wrapped: [SharedStore; 3] = [
         Arc::new(Meter::new(bulky.clone(), env.clone())),
@@ -259,7 +242,7 @@ async fn objects_that_stay_hold_up_no_others() {
     }
     bulky.put("volume.json", Bytes::from_static(b"{}")).await.expect("a put");
     bulky.kept = locked.iter().cloned().collect();
-    let bulky = Arc::new(bulky);
+    let bulky = Through::new(bulky);
     let store: SharedStore = bulky.clone();
     let error = gc::remove_volume(&store, &|_, _| ()).await.expect_err("some are locked");
     let text = error.to_string();
@@ -271,7 +254,7 @@ async fn objects_that_stay_hold_up_no_others() {
     for key in &locked {
         unlocked.put(key, Bytes::new()).await.expect("a put");
     }
-    let (unlocked, last) = (Arc::new(unlocked), Mutex::new((0, 0)));
+    let (unlocked, last) = (Through::new(unlocked), Mutex::new((0, 0)));
     let store: SharedStore = unlocked.clone();
     let show = |done, of| *last.lock().expect("no panic") = (done, of);
     gc::remove_volume(&store, &show).await.expect("finished");
@@ -284,9 +267,10 @@ async fn objects_that_stay_hold_up_no_others() {
 async fn what_is_retired_goes_in_bulk() {
     let all = keys(250);
     let bulky = Bulky { kept: BTreeSet::from([all[7].clone()]), ..Bulky::filled(250).await };
+    let bulky = Through::new(bulky);
     let retired = |seq| Retired { name: RetiredName::Segment(Seq(seq)), bytes: 1 };
     let due: Vec<Retired> = (0..250).map(retired).collect();
-    let Deletion { deleted, stayed, fault } = gc::delete_retired(&bulky, &due).await;
+    let Deletion { deleted, stayed, fault } = gc::delete_retired(&*bulky, &due).await;
     assert!(matches!(&fault, Some(Error::Refused(why)) if why.contains("is locked")), "{fault:?}");
     assert_eq!(bulky.left().await, [all[7].clone()]);
     assert_eq!(stayed, [RetiredName::Segment(Seq(7))]);
@@ -298,8 +282,8 @@ async fn what_is_retired_goes_in_bulk() {
 /// Once the store does not answer, nothing more is begun: what was not asked for counts as not deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_is_not_asked_for_each() {
-    let bulky = Bulky { busy: usize::MAX.into(), ..Bulky::filled(10_000).await };
-    let undeleted = delete_all(&bulky, &keys(10_000)).await;
+    let bulky = Through::new(Bulky { busy: usize::MAX.into(), ..Bulky::filled(10_000).await });
+    let undeleted = delete_all(&*bulky, &keys(10_000)).await;
     let asked = bulky.requests.lock().expect("no panic").len();
     assert!(asked < 20, "{asked} requests");
     let left = bulky.left().await;

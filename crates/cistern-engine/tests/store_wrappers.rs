@@ -20,7 +20,11 @@ use cistern_engine::{
 
 mod store_support;
 
-use store_support::{jumping_env, real_env};
+use store_support::{
+    jumping_env,
+    passing::{Passing, Through},
+    real_env,
+};
 
 /// How a store misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +46,6 @@ enum Fault {
     ReadsStale,
 }
 
-#[derive(Debug)]
 struct Faulty {
     inner: MemoryStore,
     fault: Fault,
@@ -50,11 +53,17 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn new(fault: Fault) -> Arc<Faulty> {
-        Arc::new(Faulty { inner: MemoryStore::new(), fault, requests: AtomicUsize::new(0) })
+    fn new(fault: Fault) -> Arc<Through<Faulty>> {
+        Through::new(Faulty { inner: MemoryStore::new(), fault, requests: AtomicUsize::new(0) })
     }
+}
 
-    async fn before(&self) -> StoreResult<()> {
+#[async_trait]
+impl Passing for Faulty {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
         let request = self.requests.fetch_add(1, Relaxed);
         match self.fault {
             Fault::Away(times) if request < times => Err(StoreError::Unreachable("away".to_owned())),
@@ -63,19 +72,13 @@ impl Faulty {
             _ => Ok(()),
         }
     }
-}
-
-#[async_trait]
-impl Store for Faulty {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.before().await?;
         match self.fault {
             Fault::ReadsStale => self.inner.put_if_absent(key, body).await.map(|_| ()),
             _ => self.inner.put(key, body).await,
         }
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.before().await?;
         match self.fault {
             Fault::IgnoresCondition => self.inner.put(key, body).await.map(|()| Put::Created),
             Fault::Races if self.inner.get(key, 1 << 20).await.is_err() => {
@@ -89,38 +92,24 @@ impl Store for Faulty {
             _ => self.inner.put_if_absent(key, body).await,
         }
     }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.before().await?;
-        self.inner.get(key, bytes_max).await
-    }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.before().await?;
         match self.fault {
             Fault::IgnoresRange => self.inner.get(key, 1 << 30).await,
             _ => self.inner.get_range(key, range).await,
         }
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.before().await?;
         let mut listed = self.inner.list_after(prefix, after, count_max).await?;
         if self.fault == Fault::ListsLate {
             listed.pop();
         }
         Ok(listed)
     }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.before().await?;
-        self.inner.list_dirs(prefix).await
-    }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.before().await?;
         match self.fault {
             Fault::KeepsDeleted => Ok(()),
             _ => self.inner.delete(key).await,
         }
-    }
-    fn url(&self) -> String {
-        "faulty:".to_owned()
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod volume_support;
 
-use std::{fmt, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,46 +10,26 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::{Env, real::RealEnv},
-    store::{Listed, MemoryStore, Meter, Put, Store, StoreKind, StoreResult},
+    store::{MemoryStore, Meter, Store, StoreKind, StoreResult},
     volume::{Volume, Warm},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{
+    Host, MIB, close, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 /// A store whose ranged reads take a while, as over a link.
 struct Distant(MemoryStore, Env);
 
-impl fmt::Debug for Distant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("distant")
-    }
-}
-
 #[async_trait]
-impl Store for Distant {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.0.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.0.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.0.get(key, bytes_max).await
+impl Passing for Distant {
+    fn inner(&self) -> &dyn Store {
+        &self.0
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.1.sleep(Duration::from_millis(5)).await;
         self.0.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.0.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.0.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.0.delete(key).await
-    }
-    fn url(&self) -> String {
-        "distant:".to_owned()
     }
 }
 
@@ -62,7 +42,7 @@ impl Fixture {
     /// A volume of 64 MiB whose first `bytes` are noise, written in order and committed.
     async fn written(bytes: u64) -> Fixture {
         let env = RealEnv::start();
-        let meter = Arc::new(Meter::new(Arc::new(Distant(MemoryStore::new(), env.clone())), env.clone()));
+        let meter = Arc::new(Meter::new(Through::new(Distant(MemoryStore::new(), env.clone())), env.clone()));
         let key = KeySource::Passphrase("open sesame".into());
         let host = Host::with_volume(env, meter.clone(), 64 * MIB, key).await;
         let volume = host.open().await;

@@ -4,7 +4,6 @@
 mod volume_support;
 
 use std::{
-    ops::Range,
     os::unix::fs::FileExt,
     path::Path,
     sync::{
@@ -22,11 +21,15 @@ use cistern_engine::{
     env::real::RealEnv,
     log::{VolumeKeys, read_identity},
     segment::{Entry, JournalRange, SegmentBuilder, Slot, Tail, read_tail},
-    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
+    store::{MemoryStore, Put, Store, StoreError, StoreResult},
     units::{Chain, JournalPos, Mark, SealNonce, Seq},
     volume::{OpenOptions, Volume, admin},
 };
-use volume_support::{Host, MIB, close, is_own_below, noise, read};
+use volume_support::{
+    Host, MIB, close, is_own_below, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 async fn host() -> Host {
     Host::with_volume(RealEnv::start(), Arc::new(MemoryStore::new()), 64 * MIB, KeySource::None).await
@@ -230,7 +233,6 @@ async fn a_backup_of_before_the_last_opening_is_asked() {
 
 /// A store in memory that answers no put of the log: so many are lost with their object, and as many more arrive and lose
 /// their reply.
-#[derive(Debug)]
 struct Mute {
     inner: MemoryStore,
     lost: AtomicU64,
@@ -238,9 +240,9 @@ struct Mute {
 }
 
 #[async_trait]
-impl Store for Mute {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
+impl Passing for Mute {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         let one_of = |left: &AtomicU64| left.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
@@ -251,31 +253,13 @@ impl Store for Mute {
         let put = self.inner.put_if_absent(key, body).await;
         if is_own_below("log/", key) && one_of(&self.unanswered) { lost() } else { put }
     }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
-    }
 }
 
 /// However many claims came to nothing, and though the one that arrived was never answered: the host that has the volume comes
 /// back without being asked. So it does with a superblock that rotted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_knows_its_claim_after_lost_replies() {
-    let store = Arc::new(Mute { inner: MemoryStore::new(), lost: 0.into(), unanswered: 0.into() });
+    let store = Through::new(Mute { inner: MemoryStore::new(), lost: 0.into(), unanswered: 0.into() });
     let mut host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
     for (lost, unanswered) in [(12, 1), (0, 3)] {
         let volume = host.open().await;

@@ -4,7 +4,6 @@
 mod volume_support;
 
 use std::{
-    fmt,
     ops::Range,
     sync::{Arc, Mutex},
     time::Duration,
@@ -16,11 +15,15 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::real::RealEnv,
-    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult, Stores},
+    store::{MemoryStore, Put, Store, StoreError, StoreResult, Stores},
     volume::{OpenOptions, Volume, admin},
 };
 use tokio::sync::watch;
-use volume_support::{Host, MIB, close, is_own_below, noise, own_name, read};
+use volume_support::{
+    Host, MIB, close, is_own_below, noise, own_name,
+    passing::{Passing, Through},
+    read,
+};
 
 const BLOCK: u64 = 4096;
 
@@ -48,12 +51,12 @@ struct Trying {
 }
 
 impl Trying {
-    fn over(inner: Arc<MemoryStore>, hangs: bool) -> Arc<Trying> {
+    fn over(inner: Arc<MemoryStore>, hangs: bool) -> Arc<Through<Trying>> {
         let (reply, refused, lost) = Default::default();
-        Arc::new(Trying { inner, reply, refused, lost, hangs, puts: watch::Sender::new(Vec::new()) })
+        Through::new(Trying { inner, reply, refused, lost, hangs, puts: watch::Sender::new(Vec::new()) })
     }
 
-    fn new() -> Arc<Trying> {
+    fn new() -> Arc<Through<Trying>> {
         Self::over(Arc::new(MemoryStore::new()), false)
     }
 
@@ -80,22 +83,15 @@ impl Trying {
     }
 }
 
-impl fmt::Debug for Trying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a store in memory that misbehaves")
-    }
-}
-
 fn is_below(prefix: &Mutex<Option<&'static str>>, key: &str) -> bool {
     prefix.lock().expect("not poisoned").is_some_and(|prefix| is_own_below(prefix, key))
 }
 
 #[async_trait]
-impl Store for Trying {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
+impl Passing for Trying {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
-
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         let mut is_first = true;
         self.puts.send_modify(|puts| {
@@ -111,11 +107,6 @@ impl Store for Trying {
             false => Ok(put),
         }
     }
-
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         if self.hangs {
             std::future::pending::<()>().await;
@@ -133,25 +124,9 @@ impl Store for Trying {
             }
         }
     }
-
-    async fn list_after(&self, prefix: &str, after: &str, max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, max).await
-    }
-
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-
-    fn url(&self) -> String {
-        self.inner.url()
-    }
 }
 
-async fn host(store: &Arc<Trying>) -> Host {
+async fn host(store: &Arc<Through<Trying>>) -> Host {
     Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await
 }
 

@@ -3,7 +3,6 @@
 mod volume_support;
 
 use std::{
-    fmt,
     ops::Range,
     sync::{
         Arc,
@@ -16,9 +15,13 @@ use bytes::Bytes;
 use cistern_engine::{
     codec::KeySource,
     env::real::RealEnv,
-    store::{Listed, MemoryStore, Put, Store, StoreResult},
+    store::{MemoryStore, Store, StoreResult},
 };
-use volume_support::{Host, MIB, close, is_own_below, noise, read};
+use volume_support::{
+    Host, MIB, close, is_own_below, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 /// A store whose next reply with an object below `prefix`, or a part of it, has a flipped bit.
 struct FlipsOnce {
@@ -28,8 +31,8 @@ struct FlipsOnce {
 }
 
 impl FlipsOnce {
-    fn new(prefix: &'static str) -> Arc<FlipsOnce> {
-        Arc::new(FlipsOnce { inner: MemoryStore::new(), prefix, due: AtomicBool::new(false) })
+    fn new(prefix: &'static str) -> Arc<Through<FlipsOnce>> {
+        Through::new(FlipsOnce { inner: MemoryStore::new(), prefix, due: AtomicBool::new(false) })
     }
 
     fn passed(&self, key: &str, body: Bytes) -> Bytes {
@@ -43,37 +46,16 @@ impl FlipsOnce {
     }
 }
 
-impl fmt::Debug for FlipsOnce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FlipsOnce")
-    }
-}
-
 #[async_trait]
-impl Store for FlipsOnce {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.inner.put_if_absent(key, body).await
+impl Passing for FlipsOnce {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
         Ok(self.passed(key, self.inner.get(key, bytes_max).await?))
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         Ok(self.passed(key, self.inner.get_range(key, range).await?))
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        "memory:".into()
     }
 }
 

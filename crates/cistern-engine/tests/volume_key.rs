@@ -2,25 +2,24 @@
 
 mod volume_support;
 
-use std::{
-    fmt,
-    ops::Range,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering::SeqCst},
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use cistern_engine::{
     Error,
     codec::KeySource,
     env::real::RealEnv,
-    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
+    store::{MemoryStore, Put, Store, StoreError, StoreResult},
     volume::{OpenOptions, Volume, admin},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{
+    Host, MIB, close, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 const OBJECT_MAX: u64 = 1 << 20;
 
@@ -28,7 +27,7 @@ fn secret(n: u8) -> KeySource {
     KeySource::KeyFile(vec![n; 32])
 }
 
-async fn encrypted(store: Arc<Watched>) -> Host {
+async fn encrypted(store: Arc<Through<Watched>>) -> Host {
     let host = Host::with_volume(RealEnv::start(), store, 64 * MIB, secret(1)).await;
     let volume = host.open().await;
     volume.write(0, noise(1, 4096), false).await.expect("written");
@@ -171,57 +170,22 @@ struct Watched {
 }
 
 impl Watched {
-    fn new() -> Arc<Watched> {
+    fn new() -> Arc<Through<Watched>> {
         let (asked, left) = (Mutex::default(), AtomicU64::new(u64::MAX));
-        Arc::new(Watched { inner: MemoryStore::new(), asked, left })
-    }
-
-    fn ask(&self, what: &str, key: &str) -> StoreResult<()> {
-        self.asked.lock().expect("sound").push(format!("{what} {key}"));
-        match self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(StoreError::Unreachable("interrupted".into())),
-        }
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watched")
+        Through::new(Watched { inner: MemoryStore::new(), asked, left })
     }
 }
 
 #[async_trait]
-impl Store for Watched {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.ask("put", key)?;
-        self.inner.put(key, body).await
+impl Passing for Watched {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.ask("put-if-absent", key)?;
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.ask("get", key)?;
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.ask("get-range", key)?;
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.ask("list", prefix)?;
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.ask("list-dirs", prefix)?;
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.ask("delete", key)?;
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
+    async fn before(&self, request: &str, key: &str) -> StoreResult<()> {
+        self.asked.lock().expect("sound").push(format!("{request} {key}"));
+        match self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(StoreError::Unreachable("interrupted".into())),
+        }
     }
 }

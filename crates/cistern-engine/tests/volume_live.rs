@@ -2,7 +2,7 @@
 
 mod volume_support;
 
-use std::{fmt, ops::Range, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,12 +10,16 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::real::RealEnv,
-    store::{Listed, MemoryStore, Put, Store, StoreResult},
+    store::{MemoryStore, Store, StoreResult},
     volume::{ClientId, LiveSettings, Mode, OpenOptions, Volume},
 };
 use futures_util::future::poll_immediate;
 use tokio::sync::watch;
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{
+    Host, MIB, close, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 /// A store in memory behind a gate: while it is closed, requests hang for ever.
 struct Gated {
@@ -23,54 +27,26 @@ struct Gated {
     open: watch::Sender<bool>,
 }
 
-impl fmt::Debug for Gated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Gated")
-    }
-}
-
 impl Gated {
     fn set_open(&self, open: bool) {
         self.open.send_replace(open);
     }
-
-    async fn pass(&self) -> &MemoryStore {
-        let _ = self.open.subscribe().wait_for(|open| *open).await;
-        &self.inner
-    }
 }
 
 #[async_trait]
-impl Store for Gated {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.pass().await.put(key, body).await
+impl Passing for Gated {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.pass().await.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.pass().await.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.pass().await.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.pass().await.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.pass().await.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.pass().await.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
+        Ok(())
     }
 }
 
 /// A host whose store has a gate.
-async fn gated_host() -> (Host, Arc<Gated>) {
-    let store = Arc::new(Gated { inner: MemoryStore::new(), open: watch::Sender::new(true) });
+async fn gated_host() -> (Host, Arc<Through<Gated>>) {
+    let store = Through::new(Gated { inner: MemoryStore::new(), open: watch::Sender::new(true) });
     let host = Host::with_volume(RealEnv::start(), store.clone(), 1 << 30, KeySource::None).await;
     (host, store)
 }
@@ -264,7 +240,7 @@ async fn writearound_keeps_writes_out_of_the_cache() {
 }
 
 /// A host whose gated store holds a volume of 16 MiB and one sector, of which the first block is written.
-async fn host_with_an_odd_end() -> (Host, Arc<Gated>) {
+async fn host_with_an_odd_end() -> (Host, Arc<Through<Gated>>) {
     let (host, store) = gated_host().await;
     let volume = host.open().await;
     volume.resize(ODD_END, true).await.expect("shrunk");

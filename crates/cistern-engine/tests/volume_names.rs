@@ -2,13 +2,9 @@
 
 mod volume_support;
 
-use std::{
-    fmt,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
 };
 
 use async_trait::async_trait;
@@ -18,11 +14,15 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     env::real::RealEnv,
     log::read_identity,
-    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult},
+    store::{MemoryStore, Put, SharedStore, Store, StoreError, StoreResult},
     units::VolumeId,
     volume::{CreateOptions, OpenOptions, Volume, admin},
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{
+    Host, MIB, close, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 const OBJECT_MAX: u64 = 32 << 20;
 
@@ -210,7 +210,7 @@ async fn an_interrupted_removal_is_finished_and_never_built_upon() {
         keys_of(&host.store).await.len() as u64
     };
     for deletes in 0..objects {
-        let store = Arc::new(Dying { inner: MemoryStore::new(), deletes: AtomicU64::new(u64::MAX) });
+        let store = Through::new(Dying { inner: MemoryStore::new(), deletes: AtomicU64::new(u64::MAX) });
         let mut host = used(store.clone(), KeySource::None, 2).await;
         store.deletes.store(deletes, SeqCst);
         remove(&host).await.expect_err("interrupted");
@@ -258,39 +258,15 @@ struct Dying {
     deletes: AtomicU64,
 }
 
-impl fmt::Debug for Dying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Dying")
-    }
-}
-
 #[async_trait]
-impl Store for Dying {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
+impl Passing for Dying {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         if self.deletes.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
             return Err(StoreError::Unreachable("interrupted".into()));
         }
         self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
     }
 }

@@ -17,13 +17,17 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::real::RealEnv,
-    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
+    store::{MemoryStore, Store, StoreError, StoreResult},
     volume::{Mode, OpenOptions, RangeKind, Volume, admin},
 };
-use volume_support::{Host, MIB, close, is_own_below, noise, read};
+use volume_support::{
+    Host, MIB, close, is_own_below, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 /// A store in memory that may be away, or give damaged bytes of segments.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Moody {
     inner: MemoryStore,
     away: AtomicBool,
@@ -35,31 +39,20 @@ impl Moody {
     fn set_away(&self, away: bool) {
         self.away.store(away, SeqCst);
     }
+}
 
-    fn answer(&self) -> StoreResult<()> {
+#[async_trait]
+impl Passing for Moody {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
         match self.away.load(SeqCst) {
             true => Err(StoreError::Unreachable("away".into())),
             false => Ok(()),
         }
     }
-}
-
-#[async_trait]
-impl Store for Moody {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.answer()?;
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.answer()?;
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.answer()?;
-        self.inner.get(key, bytes_max).await
-    }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.answer()?;
         let bytes = self.inner.get_range(key, range).await?;
         let left = |n: u64| n.checked_sub(1);
         match is_own_below("log/", key) && self.damaged_replies.fetch_update(SeqCst, SeqCst, left).is_ok() {
@@ -67,26 +60,11 @@ impl Store for Moody {
             false => Ok(bytes),
         }
     }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.answer()?;
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.answer()?;
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.answer()?;
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
-    }
 }
 
 /// A host whose volume holds `noise(1)` in its first 64 KiB, in the store only, and the store.
-async fn host_with_data() -> (Host, Arc<Moody>) {
-    let store = Arc::new(Moody::default());
+async fn host_with_data() -> (Host, Arc<Through<Moody>>) {
+    let store = Through::new(Moody::default());
     let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
     let volume = host.open().await;
     volume.write(0, noise(1, 65536), false).await.expect("written");
@@ -243,7 +221,7 @@ impl Dice {
 /// A volume and what it must hold.
 struct Story {
     host: Host,
-    store: Arc<Moody>,
+    store: Arc<Through<Moody>>,
     volume: Arc<Volume>,
     with_cache: bool,
     bytes: Vec<u8>,
@@ -255,7 +233,7 @@ const STORY_BYTES: u64 = 256 << 10;
 
 impl Story {
     async fn begin(seed: u64) -> Story {
-        let store = Arc::new(Moody::default());
+        let store = Through::new(Moody::default());
         let host = Host::with_volume(RealEnv::start(), store.clone(), STORY_BYTES, KeySource::None).await;
         let with_cache = seed.is_multiple_of(2);
         let volume = Volume::open(Story::options(&host, with_cache).await).await.expect("opened");

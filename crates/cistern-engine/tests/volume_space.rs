@@ -3,8 +3,6 @@
 mod volume_support;
 
 use std::{
-    fmt,
-    ops::Range,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -13,16 +11,19 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use cistern_engine::{
     codec::KeySource,
     env::real::RealEnv,
     price::Tariff,
     space::{Bound, Cleaning, SPACE_BOUND},
-    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult},
+    store::{MemoryStore, Store, StoreError, StoreResult},
     volume::{Collect, LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
 };
-use volume_support::{Host, MIB, close, is_own_below, noise, own_name, read};
+use volume_support::{
+    Host, MIB, close, is_own_below, noise, own_name,
+    passing::{Passing, Through},
+    read,
+};
 
 /// A store in memory, where deletes may be forbidden.
 struct Lockable {
@@ -32,31 +33,10 @@ struct Lockable {
     locked_before: Mutex<Option<String>>,
 }
 
-impl fmt::Debug for Lockable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lockable")
-    }
-}
-
 #[async_trait]
-impl Store for Lockable {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
-    }
-    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
+impl Passing for Lockable {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         let is_old = |last: &String| is_own_below("log/", key) && own_name(key) <= last.as_str();
@@ -66,13 +46,10 @@ impl Store for Lockable {
             false => self.inner.delete(key).await,
         }
     }
-    fn url(&self) -> String {
-        self.inner.url()
-    }
 }
 
-async fn host(is_locked: bool) -> (Host, Arc<Lockable>) {
-    let store = Arc::new(Lockable {
+async fn host(is_locked: bool) -> (Host, Arc<Through<Lockable>>) {
+    let store = Through::new(Lockable {
         inner: MemoryStore::new(),
         is_locked: is_locked.into(),
         locked_before: Mutex::default(),

@@ -5,7 +5,6 @@ mod volume_support;
 
 use std::{
     fmt,
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -20,14 +19,18 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     env::real::RealEnv,
     log::trash::{Fate, Note},
-    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
+    store::{MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
     units::VolumeId,
     volume::{
         CreateOptions, ReadOnlyOptions, Volume, admin,
         trash::{self, InTrash, Removal},
     },
 };
-use volume_support::{Host, MIB, close, is_own_below, noise, read};
+use volume_support::{
+    Host, MIB, close, is_own_below, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const OBJECT_MAX: u64 = 1 << 20;
@@ -155,7 +158,7 @@ async fn a_writer_of_a_removed_volume_stops_and_loses_nothing() {
 async fn a_restoration_and_a_deletion_never_both_succeed() {
     let (mut restored, mut deleted) = (0, 0);
     for late in 0..40 {
-        let store = Arc::new(Failing::default());
+        let store = Through::new(Failing::default());
         let host = used(store.clone(), KeySource::None).await;
         remove(&host, Duration::ZERO).await.expect("removed");
         let all = keys_of(&host.own().await, "log/").await;
@@ -243,7 +246,7 @@ async fn an_interrupted_deletion_is_finished() {
         keys_of(&host.store, "").await.len() as u64 + 2 // and two notes
     };
     for deletes in 0..objects {
-        let store = Arc::new(Failing::default());
+        let store = Through::new(Failing::default());
         let mut host = used(store.clone(), KeySource::None).await;
         remove(&host, DAY).await.expect("removed");
         store.deletes.store(deletes, SeqCst);
@@ -269,7 +272,7 @@ async fn an_interrupted_deletion_is_finished() {
 /// A note whose reply was lost and that was put again counts as ours.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_replies_are_ours() {
-    let store = Arc::new(Failing::default());
+    let store = Through::new(Failing::default());
     let host = used(store.clone(), KeySource::None).await;
     store.loses_replies.store(true, SeqCst);
     remove(&host, DAY).await.expect("removed");
@@ -283,7 +286,7 @@ async fn lost_replies_are_ours() {
 /// Who claims a volume between the look at its claim and the note has not seen the note: then the removal is taken back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_at_the_same_moment_wins() {
-    let store = Arc::new(Failing::default());
+    let store = Through::new(Failing::default());
     let host = used(store.clone(), KeySource::None).await;
     let volume = Arc::new(tokio::sync::Mutex::new(None));
     let opened = volume.clone();
@@ -292,7 +295,7 @@ async fn a_claim_at_the_same_moment_wins() {
         *opened.lock().await = Some(Volume::open(options).await.expect("nobody is there"));
     });
     let claiming = Claiming { inner: store, host: tokio::sync::Mutex::new(Some(claiming)) };
-    let racing: SharedStore = Arc::new(claiming);
+    let racing: SharedStore = Through::new(claiming);
     let refused = trash::remove(&host.env, &racing, &host.key, removal(DAY, false)).await;
     assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
     let volume = volume.lock().await.take().expect("opened");
@@ -336,49 +339,24 @@ struct Failing {
     yields: AtomicBool,
 }
 
-impl Failing {
-    async fn before(&self) {
+#[async_trait]
+impl Passing for Failing {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
         if self.yields.load(SeqCst) {
             tokio::task::yield_now().await;
         }
-    }
-}
-
-impl fmt::Debug for Failing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Failing")
-    }
-}
-
-#[async_trait]
-impl Store for Failing {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.before().await;
-        self.inner.put(key, body).await
+        Ok(())
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.before().await;
         if self.loses_replies.load(SeqCst) && key.starts_with("trash/") {
             self.inner.put_if_absent(key, body.clone()).await?;
         }
         self.inner.put_if_absent(key, body).await
     }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.before().await;
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.before().await;
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.before().await;
         if self.dies.load(SeqCst)
             && self.deletes.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err()
         {
@@ -386,29 +364,20 @@ impl Store for Failing {
         }
         self.inner.delete(key).await
     }
-    fn url(&self) -> String {
-        self.inner.url()
-    }
 }
 
 type Opening = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A store in which somebody opens the volume just before the first note is put.
 struct Claiming {
-    inner: Arc<Failing>,
+    inner: Arc<Through<Failing>>,
     host: tokio::sync::Mutex<Option<Opening>>,
 }
 
-impl fmt::Debug for Claiming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Claiming")
-    }
-}
-
 #[async_trait]
-impl Store for Claiming {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
+impl Passing for Claiming {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         let opening = self.host.lock().await.take();
@@ -416,23 +385,5 @@ impl Store for Claiming {
             opening.await;
         }
         self.inner.put_if_absent(key, body).await
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
     }
 }

@@ -1,8 +1,10 @@
 //! The checker notices when a layer around the real engine lies: each test breaks one promise of the
 //! disk, the store or the client's side, and some seed must report it.
 
+#[path = "../../cistern-engine/tests/store_support/passing.rs"]
+mod passing;
+
 use std::{
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,7 +17,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Result,
     disk::{Disk, DiskFile},
-    store::{Listed, Put, SharedStore, Store, StoreResult},
+    store::{Put, SharedStore, Store, StoreResult},
     volume::{CloseReport, Mode, RangeKind, VolumeStatus},
 };
 use cistern_sim::{
@@ -23,6 +25,7 @@ use cistern_sim::{
     plan::Theme,
     world::{Lies, Run},
 };
+use passing::{Passing, Through};
 
 /// Seeds within which a lie must be found.
 const SEEDS_MAX: u64 = 200;
@@ -136,7 +139,6 @@ enum StoreLie {
     LosesObjects,
 }
 
-#[derive(Debug)]
 struct LyingStore {
     inner: SharedStore,
     lie: StoreLie,
@@ -146,15 +148,15 @@ struct LyingStore {
 impl LyingStore {
     fn lies(lie: StoreLie) -> Lies {
         let wrap =
-            move |inner| -> SharedStore { Arc::new(LyingStore { inner, lie, due: AtomicU64::new(0) }) };
+            move |inner| -> SharedStore { Through::new(LyingStore { inner, lie, due: AtomicU64::new(0) }) };
         Lies { store: Some(Arc::new(wrap)), ..Lies::default() }
     }
 }
 
 #[async_trait]
-impl Store for LyingStore {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
+impl Passing for LyingStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         let due = key.contains("/log/") && self.due.fetch_add(1, Ordering::Relaxed) % 7 == 6;
@@ -168,24 +170,6 @@ impl Store for LyingStore {
             }
             _ => self.inner.put_if_absent(key, body).await,
         }
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
     }
 }
 

@@ -24,6 +24,7 @@ use crate::{
     Error, Result,
     codec::Compression,
     env::{BoxFuture, Env, Environment, real::RealEnv},
+    passing::{Passing, Through},
     segment::{JournalRange, SegmentBuilder, Slot},
     store::{Listed, MemoryStore, Put, SharedStore, Store, StoreError, StoreResult, Stores},
     units::{Chain, Epoch, Extent, JournalId, JournalPos, Mark, Seq, VolumeId},
@@ -76,12 +77,6 @@ struct Meanwhile {
     loses_a_reply: AtomicBool,
 }
 
-impl std::fmt::Debug for Meanwhile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Meanwhile")
-    }
-}
-
 impl Meanwhile {
     async fn on_its_way(&self, request: &str, key: &str) {
         let due = {
@@ -95,9 +90,9 @@ impl Meanwhile {
 }
 
 #[async_trait]
-impl Store for Meanwhile {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
+impl Passing for Meanwhile {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         self.on_its_way("put", key).await;
@@ -107,9 +102,6 @@ impl Store for Meanwhile {
             false => put,
         }
     }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.on_its_way("get", key).await;
         self.inner.get_range(key, range).await
@@ -118,15 +110,6 @@ impl Store for Meanwhile {
         self.on_its_way("list", prefix).await;
         self.inner.list_after(prefix, after, count_max).await
     }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
-    }
 }
 
 /// A volume, and a clock.
@@ -134,7 +117,7 @@ impl Store for Meanwhile {
 struct World {
     env: Env,
     slept_s: Arc<AtomicU64>,
-    store: Arc<Meanwhile>,
+    store: Arc<Through<Meanwhile>>,
     stores: Stores,
     keys: VolumeKeys,
 }
@@ -143,7 +126,7 @@ impl World {
     async fn new() -> World {
         let slept_s = Arc::<AtomicU64>::default();
         let env = Env::new(Arc::new(Clock { inner: RealEnv::start(), slept_s: slept_s.clone() }));
-        let store = Arc::new(Meanwhile {
+        let store = Through::new(Meanwhile {
             inner: MemoryStore::new(),
             event: Mutex::default(),
             loses_a_reply: AtomicBool::new(false),

@@ -23,8 +23,9 @@ use crate::{
     Error, Result,
     codec::Compression,
     env::{Env, real::RealEnv},
+    passing::{Passing, Through},
     segment::{Claim, JournalRange, SegmentBuilder, Slot, encode_claim, read_head},
-    store::{Listed, MemoryStore, Put, SharedStore, Store, StoreResult, Stores},
+    store::{MemoryStore, Put, SharedStore, Store, StoreResult, Stores},
     units::{Chain, Epoch, Extent, JournalId, JournalPos, Mark, Salt, SealNonce, Seq, VolumeId},
 };
 
@@ -37,7 +38,6 @@ const EPOCH: Epoch = Epoch(2);
 const WINDOW: usize = *UPLOADS.start() + 1;
 
 /// A store in which puts of some seqs hang.
-#[derive(Debug)]
 struct Gated {
     inner: MemoryStore,
     hanging: watch::Sender<BTreeSet<String>>,
@@ -66,9 +66,9 @@ impl Gated {
 }
 
 #[async_trait]
-impl Store for Gated {
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.inner.put(key, body).await
+impl Passing for Gated {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         self.note("begin", key);
@@ -77,24 +77,6 @@ impl Store for Gated {
         let put = self.inner.put_if_absent(key, body).await;
         self.note("end", key);
         put
-    }
-    async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.inner.get(key, bytes_max).await
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.inner.get_range(key, range).await
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.inner.list_after(prefix, after, count_max).await
-    }
-    async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.inner.list_dirs(prefix).await
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.inner.delete(key).await
-    }
-    fn url(&self) -> String {
-        self.inner.url()
     }
 }
 
@@ -147,7 +129,7 @@ impl Offer for Labeled {
 }
 
 struct World {
-    store: Arc<Gated>,
+    store: Arc<Through<Gated>>,
     told: Arc<Told>,
     publisher: Publisher,
 }
@@ -160,7 +142,7 @@ impl World {
     fn new() -> World {
         let env: Env = RealEnv::start();
         let (hanging, events) = (watch::Sender::new(BTreeSet::new()), Mutex::new(Vec::new()));
-        let store = Arc::new(Gated { inner: MemoryStore::new(), hanging, events });
+        let store = Through::new(Gated { inner: MemoryStore::new(), hanging, events });
         let shared: SharedStore = store.clone();
         let keys = VolumeKeys { volume: VOLUME, key: None };
         let salt = slot(EPOCH, 0).salt;

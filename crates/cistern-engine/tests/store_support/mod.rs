@@ -12,6 +12,7 @@ use std::{
 
 use cistern_engine::env::{BoxFuture, Env, Environment, real::RealEnv};
 
+pub mod passing;
 pub mod scripted;
 
 /// The environment of production.

@@ -18,6 +18,9 @@ use cistern_engine::{
 };
 use tokio::sync::Semaphore;
 
+#[path = "../store_support/passing.rs"]
+pub mod passing;
+
 pub const MIB: u64 = 1 << 20;
 
 /// A host, and the volume that its store holds.
