@@ -1,8 +1,9 @@
-//! The shape of every crate: modules import strictly downward, in the order that the crate's own page gives.
+//! The shape of every crate: modules import strictly downward, in the order that the crate's own page gives, and one name
+//! of a type means one thing.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use cistern_harness::sources::Sources;
+use cistern_harness::sources::{Reach, Sources};
 
 /// The crates of the workspace, by directory.
 fn crates() -> Vec<Sources> {
@@ -33,4 +34,41 @@ fn the_tables_are_complete() {
         let listed: Vec<&str> = table.keys().map(String::as_str).collect();
         assert_eq!(sources.modules(), listed, "{}", sources.place.display());
     }
+}
+
+/// What is shipped.
+const PRODUCT: &[&str] = &["cistern", "cistern-engine", "cistern-nbd"];
+
+/// Names of types that are defined twice, and why that confuses nobody.
+const DEFINED_TWICE: &[(&str, &str)] = &[("Result", "a crate's result, with its own error")];
+
+/// One name means one thing: what others of a crate know by a name, nothing else in the crate is called, and what other crates
+/// know by it, nothing that another crate shows. What only its own module knows is that module's business (`State`, `Inner`).
+#[test]
+fn one_type_name_means_one_thing() {
+    let mut faults = Vec::new();
+    let mut shown: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for sources in crates().iter().filter(|s| PRODUCT.iter().any(|name| s.place.ends_with(name))) {
+        let crate_name = sources.place.file_name().expect("a crate has a name").display();
+        let mut defined: BTreeMap<String, Vec<(String, Reach)>> = BTreeMap::new();
+        for (source, named) in sources.files.iter().flat_map(|s| s.types().into_iter().map(move |t| (s, t))) {
+            defined.entry(named.name).or_default().push((source.name.clone(), named.reach));
+        }
+        for (name, places) in defined {
+            let files: Vec<String> = places.iter().map(|(file, _)| format!("{crate_name}/{file}")).collect();
+            if files.len() > 1 && places.iter().any(|(_, reach)| *reach > Reach::Module) {
+                faults.push(format!("{name}: {}", files.join(", ")));
+            } else if places[0].1 == Reach::World {
+                shown.entry(name).or_default().extend(files);
+            }
+        }
+    }
+    let twice = shown.into_iter().filter(|(_, files)| files.len() > 1);
+    faults.extend(twice.map(|(name, files)| format!("{name}: {}", files.join(", "))));
+    let is_allowed = |fault: &String, name: &str| fault.split(':').next() == Some(name);
+    for (name, _) in DEFINED_TWICE {
+        assert!(faults.iter().any(|fault| is_allowed(fault, name)), "{name} is defined once by now");
+    }
+    faults.retain(|fault| !DEFINED_TWICE.iter().any(|(name, _)| is_allowed(fault, name)));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -4,7 +4,9 @@
 //! Sources are read as text with comments and literals blanked; modules of tests are left out
 //! where the claim is about the product.
 
-use cistern_harness::sources::{Sources, continues_word, heads};
+use std::collections::BTreeMap;
+
+use cistern_harness::sources::{Source, Sources, continues_word, heads};
 
 fn engine() -> Sources {
     Sources::of(env!("CARGO_MANIFEST_DIR"))
@@ -13,8 +15,8 @@ fn engine() -> Sources {
 /// Inside the module that fetches there is no circle either: each file knows those before it only.
 #[test]
 fn the_files_that_fetch_know_each_other_one_way() {
-    let sources = sources();
-    let files: Vec<&Source> = sources.iter().filter(|s| s.module == "fetch" && s.depth == 2).collect();
+    let engine = engine();
+    let files: Vec<&Source> = engine.files.iter().filter(|s| s.module == "fetch" && s.depth == 2).collect();
     let name = |source: &Source| source.name["fetch/".len()..source.name.len() - ".rs".len()].to_owned();
     let mut needs: BTreeMap<String, Vec<String>> =
         files.iter().map(|file| (name(file), siblings(&file.product))).collect();

@@ -25,6 +25,24 @@ pub struct Source {
     pub text: String,
 }
 
+/// A type, by its name: struct, enum, union, trait or alias.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub name: String,
+    pub reach: Reach,
+}
+
+/// Who can know a type, as its definition says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Its own module.
+    Module,
+    /// Others of its crate.
+    Crate,
+    /// Other crates too.
+    World,
+}
+
 /// The sources of one crate.
 pub struct Sources {
     /// The crate's directory, such as `crates/cistern-nbd`.
@@ -115,9 +133,27 @@ impl Source {
         Source { module: parts[0].to_owned(), depth: parts.len(), name: name.clone(), code, product, text }
     }
 
+    /// The types that the product defines here; not those within functions.
+    pub fn types(&self) -> Vec<Named> {
+        self.product.lines().filter_map(named).collect()
+    }
+
     pub fn is_root(&self) -> bool {
         self.module == "lib" || self.module == "main"
     }
+}
+
+/// The type that a line defines. Items of a file begin in the first column.
+fn named(line: &str) -> Option<Named> {
+    let (reach, item) = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => (Reach::Crate, rest.split_once(") ")?.1),
+        Some(rest) => (Reach::World, rest.strip_prefix(' ')?),
+        None => (Reach::Module, line),
+    };
+    let item = item.strip_prefix("unsafe ").unwrap_or(item);
+    let (kind, rest) = item.split_once(' ')?;
+    let is_type = ["struct", "enum", "union", "trait", "type"].contains(&kind);
+    is_type.then(|| Named { name: heads(rest).remove(0), reach })
 }
 
 /// The names of the crate's root that a piece of code refers to.
@@ -280,5 +316,24 @@ mod tests {
         let product = without_tests(&code);
         assert!(!product.contains("cache") && product.contains("after"));
         assert_eq!(text.lines().count(), code.lines().count());
+    }
+
+    /// Types are seen with their reach, and nothing else is taken for one.
+    #[test]
+    fn types_are_seen() {
+        let lines = [
+            "pub struct A<T>(T);",
+            "pub(in crate::x) enum B {",
+            "unsafe trait C: D {",
+            "type E = u8;",
+            "    pub struct Inner;",
+            "pub fn struct_of() {}",
+            "pub use a::struct_b;",
+            "}",
+        ];
+        let seen: Vec<(String, Reach)> =
+            lines.into_iter().filter_map(named).map(|Named { name, reach }| (name, reach)).collect();
+        let expected = [("A", Reach::World), ("B", Reach::Crate), ("C", Reach::Module), ("E", Reach::Module)];
+        assert_eq!(seen, expected.map(|(name, reach)| (name.to_owned(), reach)));
     }
 }
