@@ -39,11 +39,11 @@ mod writer;
 
 pub use files::SLAB_NAME;
 use health::Health;
-use lookup::{Shared, State, pieces, split};
+use lookup::{CacheShared, CacheState, pieces, split};
 use queue::Queue;
 pub use replay::Replay;
+use stats::CacheCounts;
 pub use stats::CacheStats;
-use stats::Counts;
 
 /// Bytes of a chunk, the unit of eviction.
 pub const CHUNK_BYTES: usize = 64 << 10;
@@ -102,7 +102,7 @@ pub struct HotChunk {
 /// A cache of object bytes on the local disk, shared by all volumes of a daemon. Dropping it ends
 /// its writer; `close` waits for that.
 pub struct ChunkCache {
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
     /// Wakes the writer; without it the writer ends.
     wake: Ranked<Option<mpsc::Sender<()>>>,
     writer: Ranked<Option<Task<()>>>,
@@ -124,13 +124,13 @@ impl ChunkCache {
         let files = files::open(&env, &disk, chunks).await?;
         // The policy keeps all chunks but one: the free one takes the newcomer before its victim
         // is known.
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CacheShared {
             env: env.clone(),
             slab: files.slab,
             index_file: files.index_file,
             index_id: files.id,
-            state: Ranked::new(Rank::Structure, State { index: files.index, queue: Queue::default() }),
-            counts: Counts::default(),
+            state: Ranked::new(Rank::Structure, CacheState { index: files.index, queue: Queue::default() }),
+            counts: CacheCounts::default(),
             health: Health::new(disk.describe()),
             _lock: lock,
         });

@@ -50,7 +50,7 @@ pub trait Blocks: Send + Sync + 'static {
 }
 
 /// What a cleaner works with.
-pub struct Parts {
+pub struct CleanerParts {
     pub env: Env,
     /// For footers.
     pub store: SharedStore,
@@ -102,7 +102,7 @@ pub struct Moved {
 }
 
 impl Cleaner {
-    pub fn start(parts: Parts) -> Cleaner {
+    pub fn start(parts: CleanerParts) -> Cleaner {
         let (demands, queue) = mpsc::channel(DEMANDS_MAX);
         let env = parts.env.clone();
         Cleaner { running: Running::start(&env, "cleaner", Stop::new(), run(parts, queue)), demands }
@@ -153,7 +153,7 @@ impl Pace {
 }
 
 /// Cleans where the bound does not hold or cleaning pays, and what is asked for, until dropped.
-async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
+async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
     let mut changes = parts.space.changes();
     let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
     let mut left_alone = LeftAlone::default();
@@ -197,7 +197,7 @@ async fn run(mut parts: Parts, mut demands: mpsc::Receiver<Demand>) {
 }
 
 /// Does what was asked for, unless nobody waits for it any more.
-async fn answer(parts: &Parts, demand: Demand, left_alone: &mut LeftAlone) {
+async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone) {
     if demand.answer.is_closed() {
         return;
     }
@@ -208,7 +208,7 @@ async fn answer(parts: &Parts, demand: Demand, left_alone: &mut LeftAlone) {
     let _ = demand.answer.send(done); // whoever asked may have gone
 }
 
-async fn clean_to(parts: &Parts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
+async fn clean_to(parts: &CleanerParts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
     let now = parts.env.now();
     let victims = parts.space.victims_to(ratio, now, ROUND_BLOCKS, left_alone.at(now));
     if victims.is_empty() {

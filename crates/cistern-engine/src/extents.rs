@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::units::Extent;
 
 /// A value that stands for consecutive blocks and can be cut.
-pub trait Piece: Clone {
+pub trait Divisible: Clone {
     /// The value for the part that begins `blocks` further on.
     fn skip(&self, blocks: u64) -> Self;
 }
@@ -26,7 +26,7 @@ impl<V> Default for ExtentMap<V> {
     }
 }
 
-impl<V: Piece> ExtentMap<V> {
+impl<V: Divisible> ExtentMap<V> {
     /// Number of stored extents.
     pub fn len(&self) -> usize {
         self.map.len()
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl Piece for u64 {
+    impl Divisible for u64 {
         fn skip(&self, blocks: u64) -> u64 {
             self + blocks
         }

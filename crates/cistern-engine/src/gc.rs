@@ -120,14 +120,14 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
 /// The first object's that could not be deleted, with how many they are. It held up no other.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
     store.delete(keys::VOLUME).await?;
-    let removal = Removal { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
+    let removal = VolumeDeletion { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
     while removal.pass(|key| keys::parse_trash(key).is_none()).await? {} // once more, for what came meanwhile
     while removal.pass(|_| true).await? {}
     Ok(())
 }
 
 /// A removal under way.
-struct Removal<'a> {
+struct VolumeDeletion<'a> {
     store: &'a SharedStore,
     progress: &'a (dyn Fn(u64, u64) + Send + Sync),
     listed: AtomicU64,
@@ -137,7 +137,7 @@ struct Removal<'a> {
 /// The keys of a page, and whether there are more pages.
 type Page = (Vec<String>, bool);
 
-impl<'a> Removal<'a> {
+impl<'a> VolumeDeletion<'a> {
     /// Deletes all that lies there and is wanted, listing ahead of deleting. False where there was nothing.
     async fn pass(&self, wanted: fn(&str) -> bool) -> Result<bool> {
         let before = self.listed.load(Relaxed);

@@ -45,8 +45,8 @@ use format::{GROUP_PAYLOAD_BLOCKS_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS,
 use prepared::check_fits_ring;
 use recover::Walked;
 use ring::Ring;
-use state::State;
-use writer::Writer;
+use state::JournalState;
+use writer::JournalWriter;
 
 /// The journal's file in the state directory of a volume.
 pub const FILE_NAME: &str = "journal";
@@ -103,16 +103,16 @@ struct Shared {
     ring: Ring,
     /// Where it is, for messages.
     name: String,
-    state: Ranked<State>,
+    state: Ranked<JournalState>,
     /// As the state knows them, for those who only want to know that: they only grow, and what lies between is dirty.
     appended: AtomicU64,
     freed: AtomicU64,
-    /// Wakes the writer; called only when [`State::must_wake`] says so.
+    /// Wakes the writer; called only when [`JournalState::must_wake`] says so.
     wake: Notify,
 }
 
 impl Shared {
-    fn lock(&self) -> Locked<'_, State> {
+    fn lock(&self) -> Locked<'_, JournalState> {
         self.state.lock()
     }
 }
@@ -180,7 +180,7 @@ impl Journal {
         write_new_file(disk, &superblock).await?;
         let file = disk.open(FILE_NAME).await?;
         let ring = Ring { file, blocks: superblock.ring_blocks };
-        let state = State::new(
+        let state = JournalState::new(
             ring.blocks,
             options.memory_bytes,
             start.0,
@@ -239,7 +239,7 @@ impl Journal {
         write_superblock(env, &found.ring, superblock.clone()).await?;
         let tail = superblock.tail;
         let Walked { head, starts, chains, .. } = walked;
-        let state = State::new(found.ring.blocks, options.memory_bytes, tail, head, starts, chains);
+        let state = JournalState::new(found.ring.blocks, options.memory_bytes, tail, head, starts, chains);
         Ok(Journal::start(env, found.ring, found.name, superblock, state, lock))
     }
 
@@ -248,7 +248,7 @@ impl Journal {
         ring: Ring,
         name: String,
         superblock: Superblock,
-        state: State,
+        state: JournalState,
         lock: Box<dyn Send + Sync>,
     ) -> Arc<Journal> {
         let (id, volume, claims) = (superblock.journal, superblock.volume, superblock.claims.clone());
@@ -263,7 +263,8 @@ impl Journal {
             freed: AtomicU64::new(at.freed),
             wake: Notify::new(),
         });
-        let writer = env.dedicated("journal", Writer::new(shared.clone(), superblock, head, lock).run());
+        let writer =
+            env.dedicated("journal", JournalWriter::new(shared.clone(), superblock, head, lock).run());
         Arc::new(Journal { shared, id, volume, claims, writer: tokio::sync::Mutex::new(Some(writer)) })
     }
 
@@ -289,7 +290,7 @@ impl Journal {
     }
 
     /// Changes the state, and wakes the writer if it sleeps.
-    fn with_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn with_state<T>(&self, change: impl FnOnce(&mut JournalState) -> T) -> T {
         let mut state = self.shared.lock();
         let out = change(&mut state);
         let must_wake = state.must_wake();
@@ -349,12 +350,12 @@ impl Journal {
     pub async fn read(&self, pos: JournalPos, blocks: u64) -> Result<Option<Bytes>> {
         let found = self.shared.lock().find(pos.0, blocks);
         let group = match found {
-            state::Found::Memory(payload) => return Ok(Some(payload)),
-            state::Found::Freed => return Ok(None),
-            state::Found::Nowhere => {
+            state::FoundPayload::Memory(payload) => return Ok(Some(payload)),
+            state::FoundPayload::Freed => return Ok(None),
+            state::FoundPayload::Nowhere => {
                 return Err(Error::Invalid(format!("no {blocks} payload blocks at journal position {pos}")));
             }
-            state::Found::Disk(group) => group,
+            state::FoundPayload::Disk(group) => group,
         };
         let Shared { env, ring, .. } = &*self.shared;
         let payload = recover::load_payload(env, ring, self.id, group.start, pos, blocks).await?;
@@ -459,7 +460,7 @@ impl Journal {
 
     /// Takes nothing new, makes everything durable and ends the writer. Safe to call again.
     pub async fn close(&self) -> Result<()> {
-        self.with_state(State::close);
+        self.with_state(JournalState::close);
         let mut writer = self.writer.lock().await;
         if let Some(task) = writer.as_mut() {
             task.await; // whoever gives up here leaves it to the next call

@@ -19,7 +19,7 @@ pub use choose::{Choice, How};
 pub use ratio::{RATIO_MAX, RATIO_MIN, write_amplification};
 pub use table::{PriceTable, Priced, TABLE_BYTES_MAX};
 pub use tariff::{Bill, Month, Tariff};
-pub use victim::{LIVE_MAX_DEAR, Victim, Worth};
+pub use victim::{Candidate, LIVE_MAX_DEAR, Worth};
 
 /// Bytes of the GiB in which prices are given.
 pub const GIB: f64 = (1u64 << 30) as f64;

@@ -61,20 +61,20 @@ thread_local! {
 }
 
 /// Notes that a lock of a rank is held, in debug builds.
-struct Note(Rank);
+struct RankHeld(Rank);
 
-impl Note {
-    fn take(rank: Rank) -> Note {
+impl RankHeld {
+    fn take(rank: Rank) -> RankHeld {
         if cfg!(debug_assertions) {
             let held = HELD.get();
             assert!(held < rank.bit(), "order of locks: {rank:?} is taken under {}", names(held));
             HELD.set(held | rank.bit());
         }
-        Note(rank)
+        RankHeld(rank)
     }
 }
 
-impl Drop for Note {
+impl Drop for RankHeld {
     fn drop(&mut self) {
         if cfg!(debug_assertions) {
             HELD.set(HELD.get() & !self.0.bit());
@@ -102,7 +102,7 @@ pub struct Ranked<T> {
 pub struct Locked<'a, T> {
     // In this order: let go, then forgotten.
     value: MutexGuard<'a, T>,
-    _note: Note,
+    _note: RankHeld,
 }
 
 impl<T> Ranked<T> {
@@ -111,13 +111,13 @@ impl<T> Ranked<T> {
     }
 
     pub fn lock(&self) -> Locked<'_, T> {
-        let note = Note::take(self.rank);
+        let note = RankHeld::take(self.rank);
         Locked { value: self.value.lock().expect("nobody panics under a lock"), _note: note }
     }
 
     /// For who must not panic: also what a panic left behind.
     pub fn lock_after_panic(&self) -> Locked<'_, T> {
-        let note = Note::take(self.rank);
+        let note = RankHeld::take(self.rank);
         Locked { value: self.value.lock().unwrap_or_else(PoisonError::into_inner), _note: note }
     }
 }
@@ -149,7 +149,7 @@ pub struct FairlyLocked<'a, T> {
     // In this order: marked, let go, then forgotten.
     poison: Poison<'a>,
     value: parking_lot::MutexGuard<'a, T>,
-    note: Note,
+    note: RankHeld,
 }
 
 /// Marks a lock under which somebody panics; not one that is taken to clear up after a panic elsewhere.
@@ -179,7 +179,7 @@ impl<T> FairlyRanked<T> {
 
     /// For who must not panic: also what a panic left behind.
     pub fn lock_after_panic(&self) -> FairlyLocked<'_, T> {
-        let note = Note::take(self.rank);
+        let note = RankHeld::take(self.rank);
         let value = self.value.lock();
         let poison = Poison { poisoned: &self.poisoned, panicked_before: std::thread::panicking() };
         FairlyLocked { poison, value, note }

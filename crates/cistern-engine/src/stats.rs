@@ -109,7 +109,7 @@ struct Counters {
 }
 
 /// A request under way. Dropped without an end (its client went away), it is not counted.
-pub struct Running<'a> {
+pub struct RunningRequest<'a> {
     counters: &'a Counters,
     begun: Duration,
     token: u64,
@@ -122,9 +122,9 @@ impl IoCounters {
     }
 
     /// A request arrives.
-    pub fn begin(&self, kind: IoKind, now: Duration) -> Running<'_> {
+    pub fn begin(&self, kind: IoKind, now: Duration) -> RunningRequest<'_> {
         let counters = &self.kinds[kind as usize];
-        Running { counters, begun: now, token: counters.pending.begin(now) }
+        RunningRequest { counters, begun: now, token: counters.pending.begin(now) }
     }
 
     /// Everything counted so far.
@@ -158,7 +158,7 @@ impl KindIo {
     }
 }
 
-impl Running<'_> {
+impl RunningRequest<'_> {
     /// The request is answered. `range` is its offset and length, if it has one.
     pub fn end(self, now: Duration, range: Option<(u64, u64)>, succeeded: bool) {
         let counters = self.counters;
@@ -174,7 +174,7 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.counters.pending.end(self.token);
     }

@@ -22,14 +22,14 @@ mod schedule;
 mod url;
 mod within;
 
-pub use self::url::{Place, StoreUrl, browse_store, create_store, open_store, remove_store};
+pub use self::url::{StorePlace, StoreUrl, browse_store, create_store, open_store, remove_store};
 pub use bulk::{Undeleted, delete_all};
 pub use cloud::{CloudStore, Variables};
 pub use directory::DirectoryStore;
 pub use memory::MemoryStore;
 pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use pages::{LIST_MAX, Pages};
-pub use probe::{Check, ProbeReport, Verdict, probe};
+pub use probe::{ProbeReport, RuleCheck, Verdict, probe};
 pub use retry::{Failures, Retry};
 pub use schedule::{DirectionStats, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores};
 pub use within::Within;

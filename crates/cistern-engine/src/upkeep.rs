@@ -30,7 +30,7 @@ use points::Point;
 pub use points::{Points, SegmentCounts};
 
 /// What an upkeep works with.
-pub struct Parts {
+pub struct UpkeepParts {
     pub env: Env,
     pub stores: Stores,
     pub map: Arc<Map>,
@@ -52,22 +52,22 @@ pub struct Parts {
 }
 
 /// An upkeep that waits for a publisher.
-pub struct Prepared {
+pub struct WaitingUpkeep {
     env: Env,
     maintainer: Arc<Maintainer>,
     frozen: mpsc::Receiver<Point>,
 }
 
 /// Makes an upkeep; the points are for whoever is told of commits.
-pub fn prepare(parts: Parts) -> (Prepared, Points) {
+pub fn prepare(parts: UpkeepParts) -> (WaitingUpkeep, Points) {
     let env = parts.env.clone();
     let (maintainer, points, frozen) = Maintainer::new(parts);
-    (Prepared { env, maintainer: Arc::new(maintainer), frozen }, points)
+    (WaitingUpkeep { env, maintainer: Arc::new(maintainer), frozen }, points)
 }
 
-impl Prepared {
+impl WaitingUpkeep {
     pub fn start(self, offerer: Offerer) -> Upkeep {
-        let Prepared { env, maintainer, frozen } = self;
+        let WaitingUpkeep { env, maintainer, frozen } = self;
         let (runs, wanted) = (maintainer.clone(), watch::Sender::new(Seq(0)));
         let asked = wanted.subscribe();
         let task = async move { runs.run(frozen, offerer, asked).await };

@@ -36,39 +36,39 @@ const READS_MAX: usize = 256;
 const BATCH_READS: usize = 8;
 
 thread_local! {
-    static RING: RefCell<Slot> = const { RefCell::new(Slot::Off) };
+    static RING: RefCell<ThreadRing> = const { RefCell::new(ThreadRing::Off) };
 }
 
 /// What a thread has.
-enum Slot {
+enum ThreadRing {
     /// It did not ask for a ring, or cannot have one.
     Off,
     /// Made at the first read, inside of its event loop.
     Wanted,
-    On(Arc<Ring>),
+    On(Arc<ReadRing>),
 }
 
 /// From now on reads that begin on the calling thread use a ring. The thread must run one tokio event
 /// loop (current-thread, with IO enabled), and no read may outlive it.
 pub fn use_ring_on_this_thread() {
-    RING.with_borrow_mut(|slot| *slot = Slot::Wanted);
+    RING.with_borrow_mut(|slot| *slot = ThreadRing::Wanted);
 }
 
 /// Starts a read of `len` bytes at `offset`, both fit for the file; `None` if this thread has no ring
 /// or its ring is full.
 pub(crate) fn start(file: &Arc<File>, offset: u64, len: usize) -> Option<Reading> {
     let ring = RING.with_borrow_mut(|slot| {
-        if matches!(slot, Slot::Wanted) {
-            *slot = match Ring::new() {
-                Ok(ring) => Slot::On(Arc::new(ring)),
+        if matches!(slot, ThreadRing::Wanted) {
+            *slot = match ReadRing::new() {
+                Ok(ring) => ThreadRing::On(Arc::new(ring)),
                 Err(error) => {
                     tracing::info!(%error, "no io_uring here: cached data is read with threads");
-                    Slot::Off
+                    ThreadRing::Off
                 }
             };
         }
         match slot {
-            Slot::On(ring) => Some(ring.clone()),
+            ThreadRing::On(ring) => Some(ring.clone()),
             _ => None,
         }
     })?;
@@ -76,7 +76,7 @@ pub(crate) fn start(file: &Arc<File>, offset: u64, len: usize) -> Option<Reading
     Some(Reading { ring, id, polled: false, over: false })
 }
 
-struct Ring {
+struct ReadRing {
     /// Readable when reads are done.
     ready: AsyncFd<OwnedFd>,
     state: Ranked<State>,
@@ -110,14 +110,14 @@ struct Op {
 
 /// A read under way: gives the bytes read, which may be fewer than asked for, and the memory.
 pub(crate) struct Reading {
-    ring: Arc<Ring>,
+    ring: Arc<ReadRing>,
     id: usize,
     polled: bool,
     over: bool,
 }
 
-impl Ring {
-    fn new() -> io::Result<Ring> {
+impl ReadRing {
+    fn new() -> io::Result<ReadRing> {
         let entries = READS_MAX as u32;
         let ring =
             IoUring::builder().setup_coop_taskrun().build(entries).or_else(|_| IoUring::new(entries))?;
@@ -136,7 +136,7 @@ impl Ring {
             in_flight: 0,
             driver: None,
         };
-        Ok(Ring { ready, state: Ranked::new(Rank::File, state) })
+        Ok(ReadRing { ready, state: Ranked::new(Rank::File, state) })
     }
 
     fn state(&self) -> Locked<'_, State> {

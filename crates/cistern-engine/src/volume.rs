@@ -53,7 +53,7 @@ pub use collect::{Collect, CollectStep};
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use plan::{CollectPlan, plan_collection};
-pub use prefetch::Warm;
+pub use prefetch::WarmTarget;
 pub use space_status::{SegmentsStatus, SpaceStatus};
 
 /// What a new volume is to be.

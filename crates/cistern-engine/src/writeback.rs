@@ -17,7 +17,7 @@ mod range;
 use std::sync::Arc;
 
 pub use bases::Bases;
-pub use control::{Control, Shown, Tuning};
+pub use control::{Control, ControlShown, Tuning};
 
 use crate::{
     codec::Compression,
@@ -34,7 +34,7 @@ pub struct WriteBack {
 }
 
 /// What a write-back works with.
-pub struct Parts {
+pub struct WritebackParts {
     pub env: Env,
     pub journal: Arc<Journal>,
     /// Among those who use the journal's file system.
@@ -51,7 +51,7 @@ pub struct Parts {
 
 impl WriteBack {
     /// Starts packing. `control` was made for the same journal.
-    pub fn start(parts: Parts, control: Arc<Control>) -> WriteBack {
+    pub fn start(parts: WritebackParts, control: Arc<Control>) -> WriteBack {
         debug_assert_eq!(parts.packed.pos, control.committed(), "packing begins where commits ended");
         let stop = control.stop().clone();
         let env = parts.env.clone();

@@ -11,7 +11,7 @@ use cistern_engine::{
     codec::KeySource,
     env::{Env, real::RealEnv},
     store::{MemoryStore, Meter, Store, StoreKind, StoreResult},
-    volume::{Volume, Warm},
+    volume::{Volume, WarmTarget},
 };
 use volume_support::{
     Host, MIB, close, noise,
@@ -136,7 +136,7 @@ async fn what_was_written_here_is_read_here() {
 }
 
 /// Warms until everything is done; gives the bytes that had to be fetched.
-async fn warm(volume: &Volume, what: Warm) -> Result<u64, Error> {
+async fn warm(volume: &Volume, what: WarmTarget) -> Result<u64, Error> {
     let (mut at, mut fetched) = (0, 0);
     loop {
         let step = volume.warm(what, at).await?;
@@ -187,8 +187,8 @@ async fn the_hot_set_warms_a_new_cache() {
     let first = fixture.hot_sets().await;
     assert_eq!(first.len(), 1, "{first:?}");
     let volume = fixture.host.open_read_only(Some(fixture.host.cache("second").await)).await;
-    warm(&volume, Warm::Hot).await.expect("warm");
-    warm(&volume, Warm::Metadata).await.expect("warm");
+    warm(&volume, WarmTarget::Hot).await.expect("warm");
+    warm(&volume, WarmTarget::Metadata).await.expect("warm");
     let before = fixture.gets();
     read_hot(&volume).await;
     assert_eq!(fixture.gets(), before);
@@ -214,7 +214,7 @@ async fn a_bad_hot_set_is_ignored() {
     own.put("hot/not-ours", Bytes::new()).await.expect("put");
     let cache = fixture.host.cache("second").await;
     let volume = fixture.host.open_with(cache.clone()).await;
-    assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::Corrupt { .. })));
+    assert!(matches!(warm(&volume, WarmTarget::Hot).await, Err(Error::Corrupt { .. })));
     read_hot(&volume).await;
     cache.close().await; // what was read is in the index
     close(volume).await;
@@ -231,8 +231,8 @@ async fn a_warm_map_needs_no_store() {
     let fixture = Fixture::written(16 * MIB).await;
     let cache = fixture.host.cache("cache").await;
     let volume = fixture.host.open_read_only(Some(cache.clone())).await;
-    assert!(matches!(warm(&volume, Warm::Hot).await, Err(Error::NotFound(_))));
-    assert!(warm(&volume, Warm::Metadata).await.expect("warm") > 0);
+    assert!(matches!(warm(&volume, WarmTarget::Hot).await, Err(Error::NotFound(_))));
+    assert!(warm(&volume, WarmTarget::Metadata).await.expect("warm") > 0);
     cache.close().await;
     let before = fixture.gets();
     let mut at = 0;
@@ -241,9 +241,9 @@ async fn a_warm_map_needs_no_store() {
         at += found.iter().map(|(len, _)| len).sum::<u64>();
     }
     assert_eq!(fixture.gets(), before);
-    let range = Warm::Range { offset: MIB, len: 4 * MIB };
+    let range = WarmTarget::Range { offset: MIB, len: 4 * MIB };
     let bare = fixture.host.open_read_only(None).await;
     assert!(matches!(warm(&bare, range).await, Err(Error::Invalid(_))));
-    let beyond = Warm::Range { offset: 0, len: 65 * MIB };
+    let beyond = WarmTarget::Range { offset: 0, len: 65 * MIB };
     assert!(matches!(warm(&volume, beyond).await, Err(Error::OutOfRange { .. })));
 }

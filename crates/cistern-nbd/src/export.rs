@@ -76,7 +76,7 @@ pub enum ReadPiece {
 
 /// What a range is, in the terms of `base:allocation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RangeKind {
+pub enum Allocation {
     Data,
     /// Unallocated, reads as zeroes.
     Hole,
@@ -140,7 +140,7 @@ pub trait Export: Send + Sync {
 
     /// What the range is: lengths in bytes, ascending from `offset` and without gaps, at least
     /// one and at most `count_max` of them. May end before the range does.
-    async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>>;
+    async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, Allocation)>>;
 }
 
 /// One line of the list of exports.

@@ -46,9 +46,9 @@ mod tls;
 mod wire;
 
 pub use export::{
-    BLOCK_BYTES_MIN, Errno, Export, ExportEntry, ExportError, Exports, PAYLOAD_BYTES_MAX, Properties,
-    RangeKind, ReadPiece, Result,
+    Allocation, BLOCK_BYTES_MIN, Errno, Export, ExportEntry, ExportError, Exports, PAYLOAD_BYTES_MAX,
+    Properties, ReadPiece, Result,
 };
 pub use listen::{Address, Listener, TlsMode};
-pub use server::{Server, Settings};
+pub use server::{Server, ServerSettings};
 pub use tls::{TlsConfig, TlsError};

@@ -4,7 +4,7 @@
 //! an answer that does not fit its request becomes EIO and never a malformed reply.
 
 use crate::{
-    export::{Errno, RangeKind, ReadPiece},
+    export::{Allocation, Errno, ReadPiece},
     output::Output,
     wire::{
         BASE_ALLOCATION_ID, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, STRING_BYTES_MAX,
@@ -95,7 +95,7 @@ pub(crate) fn read(out: &mut Output, style: Style, ticket: &Ticket, pieces: &[Re
 }
 
 /// The ranges of a block status in the context `base:allocation`.
-pub(crate) fn status(out: &mut Output, style: Style, ticket: &Ticket, ranges: &[(u64, RangeKind)]) {
+pub(crate) fn status(out: &mut Output, style: Style, ticket: &Ticket, ranges: &[(u64, Allocation)]) {
     debug_assert_ne!(style, Style::Simple, "contexts need structured replies");
     let Some(ranges) = fitted(ticket, ranges) else {
         return broken(out, style, ticket, "the export answered a block status with an empty range");
@@ -126,7 +126,7 @@ pub(crate) fn status_of_nothing(out: &mut Output, style: Style, ticket: &Ticket)
 }
 
 /// Neighbours of one kind joined, cut to the request, as status flags. `None` if a range is empty.
-fn fitted(ticket: &Ticket, ranges: &[(u64, RangeKind)]) -> Option<Vec<(u64, u32)>> {
+fn fitted(ticket: &Ticket, ranges: &[(u64, Allocation)]) -> Option<Vec<(u64, u32)>> {
     if ranges.is_empty() || ranges.iter().any(|(len, _)| *len == 0) {
         return None;
     }
@@ -134,9 +134,9 @@ fn fitted(ticket: &Ticket, ranges: &[(u64, RangeKind)]) -> Option<Vec<(u64, u32)
     let mut left = ticket.len;
     for (len, kind) in ranges {
         let flags = match kind {
-            RangeKind::Data => 0,
-            RangeKind::Hole => state::HOLE | state::ZERO,
-            RangeKind::Zero => state::ZERO,
+            Allocation::Data => 0,
+            Allocation::Hole => state::HOLE | state::ZERO,
+            Allocation::Zero => state::ZERO,
         };
         let len = (*len).min(left);
         left -= len;
@@ -223,7 +223,7 @@ mod tests {
     /// Neighbours of one kind become one range, ranges end with the request, one means one.
     #[test]
     fn ranges_are_fitted() {
-        use RangeKind::*;
+        use Allocation::*;
         let ranges = [(512, Data), (512, Data), (1024, Hole), (u64::MAX, Zero)];
         assert_eq!(fitted(&ticket(4096, false), &ranges), Some(vec![(1024, 0), (1024, 3), (2048, 2)]));
         assert_eq!(fitted(&ticket(2048, false), &ranges), Some(vec![(1024, 0), (1024, 3)]));

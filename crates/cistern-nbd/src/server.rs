@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of a server.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Connections that are served at one time; more are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Connections beside them that have not chosen an export yet, TLS included. Where there are more, the oldest
@@ -59,7 +59,7 @@ pub struct Settings {
     pub on_thread_start: fn(),
 }
 
-impl Default for Settings {
+impl Default for ServerSettings {
     fn default() -> Self {
         Self {
             connections_max: 1024,
@@ -78,7 +78,7 @@ impl Default for Settings {
 /// An NBD server for a set of exports.
 pub struct Server {
     exports: Arc<dyn Exports>,
-    settings: Settings,
+    settings: ServerSettings,
 }
 
 /// What a connection's task needs.
@@ -86,14 +86,14 @@ struct Entry {
     socket: Accepted,
     tls: TlsMode,
     exports: Arc<dyn Exports>,
-    settings: Settings,
+    settings: ServerSettings,
     share: Share,
     place: Place,
     stop: watch::Receiver<bool>,
 }
 
 impl Server {
-    pub fn new(exports: Arc<dyn Exports>, settings: Settings) -> Server {
+    pub fn new(exports: Arc<dyn Exports>, settings: ServerSettings) -> Server {
         Server { exports, settings }
     }
 

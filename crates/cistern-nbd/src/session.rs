@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::{
     conn::Conn,
-    export::{self, Export, RangeKind, ReadPiece},
+    export::{self, Allocation, Export, ReadPiece},
     gate::{self, Moment, Refusal, Request, Terms, Verdict},
     input::Input,
     output::Output,
@@ -455,14 +455,14 @@ fn wants_one(request: &Request) -> bool {
 enum Outcome {
     Done,
     Read(Vec<ReadPiece>),
-    Status(Vec<(u64, RangeKind)>),
+    Status(Vec<(u64, Allocation)>),
 }
 
 /// The export's future, by what it returns.
 enum Work<'a> {
     Done(BoxFuture<'a, export::Result<()>>),
     Read(BoxFuture<'a, export::Result<Vec<ReadPiece>>>),
-    Status(BoxFuture<'a, export::Result<Vec<(u64, RangeKind)>>>),
+    Status(BoxFuture<'a, export::Result<Vec<(u64, Allocation)>>>),
 }
 
 fn work(export: &dyn Export, request: Request, payload: Bytes) -> Work<'_> {

@@ -97,7 +97,7 @@ impl ModeSetting {
 /// Where the value of a setting comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Source {
+pub enum SettingSource {
     /// `cistern set`.
     Set,
     CommandLine,
@@ -105,13 +105,13 @@ pub enum Source {
     Default,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Source::Set => "cistern set",
-            Source::CommandLine => "command line",
-            Source::SettingsFile => "settings file",
-            Source::Default => "default",
+            SettingSource::Set => "cistern set",
+            SettingSource::CommandLine => "command line",
+            SettingSource::SettingsFile => "settings file",
+            SettingSource::Default => "default",
         })
     }
 }
@@ -119,10 +119,10 @@ impl fmt::Display for Source {
 /// Where the settings come from that can be set while serving.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveSources {
-    pub mode: Source,
-    pub max_dirty_bytes: Source,
-    pub max_dirty_age: Source,
-    pub space_bound: Source,
+    pub mode: SettingSource,
+    pub max_dirty_bytes: SettingSource,
+    pub max_dirty_age: SettingSource,
+    pub space_bound: SettingSource,
 }
 
 /// What holds for a volume for which nothing was set.
@@ -330,9 +330,9 @@ impl Settings {
     /// Where each value comes from that can be set while serving, with `file` below these settings.
     fn sources(&self, file: &Settings) -> LiveSources {
         let source = |flag: bool, in_file: bool| match (flag, in_file) {
-            (true, _) => Source::CommandLine,
-            (false, true) => Source::SettingsFile,
-            (false, false) => Source::Default,
+            (true, _) => SettingSource::CommandLine,
+            (false, true) => SettingSource::SettingsFile,
+            (false, false) => SettingSource::Default,
         };
         LiveSources {
             mode: source(self.mode.is_some(), file.mode.is_some()),

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::volume::{Collect, VolumeStatus, Warm};
+use cistern_engine::volume::{Collect, VolumeStatus, WarmTarget};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -52,7 +52,7 @@ pub enum Request {
     /// writethrough the reply comes when everything acknowledged before is committed.
     Set { volume: String, changes: Vec<Change> },
     /// Warms the chunk cache from a cursor on, for about half a second: `WarmStep`.
-    Warm { volume: String, what: Warm, from: u64 },
+    Warm { volume: String, what: WarmTarget, from: u64 },
     /// One step of a collection of garbage: `CollectStep`.
     Collect { volume: String, what: Collect },
 }
@@ -133,7 +133,7 @@ pub struct Resized {
 
 /// A daemon that can be asked.
 #[derive(Clone, Debug)]
-pub struct Daemon {
+pub struct DaemonClient {
     directory: PathBuf,
     socket: String,
 }
@@ -147,7 +147,7 @@ pub fn short_name(directory: &Path) -> std::io::Result<(File, PathBuf)> {
 }
 
 /// All daemons that live in a state directory. Sockets that nobody listens on are skipped.
-pub async fn daemons(state_dir: &Path) -> Outcome<Vec<Daemon>> {
+pub async fn daemons(state_dir: &Path) -> Outcome<Vec<DaemonClient>> {
     let directory = state_dir.join(DIRECTORY);
     let failed =
         |e: &std::io::Error| Failure::io(format!("cannot look for daemons in {}", directory.display()), e);
@@ -160,7 +160,7 @@ pub async fn daemons(state_dir: &Path) -> Outcome<Vec<Daemon>> {
     for entry in entries {
         let name = entry.map_err(|e| failed(&e))?.file_name();
         let Some(socket) = name.to_str().filter(|name| name.ends_with(".sock")) else { continue };
-        let daemon = Daemon { directory: directory.clone(), socket: socket.to_owned() };
+        let daemon = DaemonClient { directory: directory.clone(), socket: socket.to_owned() };
         match daemon.connect().await {
             Ok(_) => found.push(daemon),
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
@@ -172,7 +172,7 @@ pub async fn daemons(state_dir: &Path) -> Outcome<Vec<Daemon>> {
 }
 
 /// The daemon that serves a volume (by name, URL or id) and the volume's state, if there is one.
-pub async fn serving(state_dir: &Path, volume: &str) -> Outcome<Option<(Daemon, ServedStatus)>> {
+pub async fn serving(state_dir: &Path, volume: &str) -> Outcome<Option<(DaemonClient, ServedStatus)>> {
     for daemon in daemons(state_dir).await? {
         let status: DaemonStatus = match daemon.ask(&Request::Status, Some(ANSWER_LIMIT)).await {
             Ok(status) => status,
@@ -193,7 +193,7 @@ impl ServedStatus {
     }
 }
 
-impl Daemon {
+impl DaemonClient {
     /// The state of the daemon's volumes.
     pub async fn status(&self) -> Outcome<DaemonStatus> {
         self.ask(&Request::Status, Some(ANSWER_LIMIT)).await

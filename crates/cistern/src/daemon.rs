@@ -32,9 +32,9 @@ use cistern_engine::{
     env::Env,
     fetch::WarmStep,
     store::Scheduler,
-    volume::{Collect, CollectStep, Volume, Warm},
+    volume::{Collect, CollectStep, Volume, WarmTarget},
 };
-use cistern_nbd::{Server, Settings};
+use cistern_nbd::{Server, ServerSettings};
 use serde::Serialize;
 
 use crate::{
@@ -52,7 +52,7 @@ use crate::{
 };
 
 /// What a daemon is to do.
-pub struct Plan {
+pub struct ServePlan {
     pub settings: Resolved,
     pub volumes: Vec<VolumeUrl>,
     /// Create what is missing, with this size.
@@ -84,7 +84,7 @@ pub struct Daemon {
 }
 
 /// Serves until told to stop.
-pub async fn run(env: &Env, plan: Plan) -> Outcome {
+pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let at_once = EndAtOnce::listen()?;
     host::start_logging();
     panic::stop_on_panic();
@@ -135,7 +135,7 @@ pub async fn run(env: &Env, plan: Plan) -> Outcome {
 async fn serve(
     daemon: &Arc<Daemon>,
     doors: listen::Doors,
-    limits: Settings,
+    limits: ServerSettings,
     metrics_url: Option<&str>,
     signals: &mut Signals,
 ) -> Outcome {
@@ -340,7 +340,7 @@ impl Daemon {
     }
 
     /// Warms the chunk cache with a part of a volume.
-    pub async fn warm(&self, volume: &str, what: Warm, from: u64) -> Outcome<WarmStep> {
+    pub async fn warm(&self, volume: &str, what: WarmTarget, from: u64) -> Outcome<WarmStep> {
         Ok(self.find(volume)?.volume.warm(what, from).await?)
     }
 

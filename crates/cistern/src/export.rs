@@ -16,7 +16,7 @@ use cistern_engine::{
     Error,
     volume::{self, ClientId, Piece, Volume},
 };
-use cistern_nbd::{Errno, Export, ExportEntry, ExportError, Exports, Properties, RangeKind, ReadPiece};
+use cistern_nbd::{Allocation, Errno, Export, ExportEntry, ExportError, Exports, Properties, ReadPiece};
 
 /// How often the same kind of fault is logged.
 const SAME_FAULT_INTERVAL: Duration = Duration::from_secs(60);
@@ -113,7 +113,7 @@ impl Export for VolumeExport {
         offset: u64,
         len: u64,
         count_max: usize,
-    ) -> cistern_nbd::Result<Vec<(u64, RangeKind)>> {
+    ) -> cistern_nbd::Result<Vec<(u64, Allocation)>> {
         match self.volume.ranges(offset, len, count_max).await {
             Ok(ranges) => Ok(ranges.into_iter().map(|(len, kind)| (len, range_kind(kind))).collect()),
             Err(error) => Err(self.failed("block status", error)),
@@ -128,11 +128,11 @@ fn piece(piece: Piece) -> ReadPiece {
     }
 }
 
-fn range_kind(kind: volume::RangeKind) -> RangeKind {
+fn range_kind(kind: volume::RangeKind) -> Allocation {
     match kind {
-        volume::RangeKind::Data => RangeKind::Data,
-        volume::RangeKind::Hole => RangeKind::Hole,
-        volume::RangeKind::Zero => RangeKind::Zero,
+        volume::RangeKind::Data => Allocation::Data,
+        volume::RangeKind::Hole => Allocation::Hole,
+        volume::RangeKind::Zero => Allocation::Zero,
     }
 }
 

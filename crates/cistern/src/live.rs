@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{ModeSetting, Source},
+    config::{ModeSetting, SettingSource},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, SpaceBound, Span},
 };
@@ -74,7 +74,7 @@ pub enum Change {
 pub struct SettingStatus {
     pub name: String,
     pub value: String,
-    pub from: Source,
+    pub from: SettingSource,
 }
 
 /// The names that `set` knows.

@@ -20,11 +20,11 @@ pub(super) struct Health {
     place: String,
     faults: AtomicU64,
     off: AtomicBool,
-    recent: Ranked<Recent>,
+    recent: Ranked<RecentFaults>,
 }
 
 #[derive(Default)]
-struct Recent {
+struct RecentFaults {
     since: Duration,
     faults: u64,
     /// Why it is off.
@@ -37,7 +37,7 @@ impl Health {
             place,
             faults: AtomicU64::new(0),
             off: AtomicBool::new(false),
-            recent: Ranked::new(Rank::Structure, Recent::default()),
+            recent: Ranked::new(Rank::Structure, RecentFaults::default()),
         }
     }
 

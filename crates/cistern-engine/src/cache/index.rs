@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 use super::{
     Admission, CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES,
     changed::Changed,
-    policy::{Ghost, Place, Policy, Tuner},
+    policy::{EvictionPolicy, Ghost, Standing, Tuner},
 };
 
 mod restore;
@@ -41,7 +41,7 @@ impl ChunkId {
 
 /// One place of the slab.
 #[derive(Clone)]
-struct Slot {
+struct SlabSlot {
     /// Whose bytes these are, while the slot is in use.
     owner: ChunkId,
     generation: u32,
@@ -58,7 +58,7 @@ struct Slot {
 
 /// Valid pieces of a chunk.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct FoundPieces {
     pub slot: u32,
     pub generation: u32,
     /// CRC32C of every piece of the chunk; only those of valid ones mean something.
@@ -73,7 +73,7 @@ pub(super) enum Miss {
 }
 
 /// A slot that the writer may write to.
-pub(super) struct Claim {
+pub(super) struct SlotFill {
     pub slot: u32,
     pub generation: u32,
     /// One bit for each piece that is not valid yet; the others must not be written.
@@ -89,9 +89,9 @@ pub(super) struct Prefetched {
 
 pub(super) struct Index {
     map: HashTable<u32>,
-    slots: Vec<Slot>,
+    slots: Vec<SlabSlot>,
     free: Vec<u32>,
-    policy: Policy,
+    policy: EvictionPolicy,
     tuner: Tuner,
     ghost: Ghost,
     pub changed: Changed,
@@ -104,7 +104,7 @@ impl Index {
         assert!(slots >= 2, "one slot is always free");
         let kept = slots - 1;
         let owner = ChunkId { object: CacheKey::new([0; 16], 0), chunk: 0 };
-        let slot = Slot {
+        let slot = SlabSlot {
             owner,
             generation: 0,
             end: CHUNK_BYTES as u32,
@@ -118,7 +118,7 @@ impl Index {
             map: HashTable::with_capacity(slots as usize),
             slots: vec![slot; slots as usize],
             free: (0..slots).rev().collect(),
-            policy: Policy::new(slots, kept, tuner.shares()),
+            policy: EvictionPolicy::new(slots, kept, tuner.shares()),
             tuner,
             ghost: Ghost::new(kept),
             changed: Changed::new(slots),
@@ -132,7 +132,7 @@ impl Index {
 
     /// The slot of a chunk if all of `pieces` are valid, up to byte `end` of the chunk. Counts as a
     /// read of what is there.
-    pub fn find(&mut self, id: &ChunkId, pieces: Range<usize>, end: u32) -> Result<Found, Miss> {
+    pub fn find(&mut self, id: &ChunkId, pieces: Range<usize>, end: u32) -> Result<FoundPieces, Miss> {
         let hash = id.hash();
         let Some(no) = self.slot_of(id, hash) else {
             return Err(if self.ghost.last(hash).is_some() { Miss::Evicted } else { Miss::Cold });
@@ -145,7 +145,7 @@ impl Index {
         }
         self.prefetched.used += u64::from((slot.unread & wanted).count_ones());
         slot.unread &= !wanted;
-        Ok(Found { slot: no, generation: slot.generation, crcs: slot.crcs })
+        Ok(FoundPieces { slot: no, generation: slot.generation, crcs: slot.crcs })
     }
 
     /// Whether all of `pieces` are valid. Is no use of them.
@@ -163,7 +163,7 @@ impl Index {
         pieces: Range<usize>,
         end: u32,
         admission: Admission,
-    ) -> Option<Claim> {
+    ) -> Option<SlotFill> {
         let hash = id.hash();
         let known = self.slot_of(id, hash);
         let no = match known {
@@ -177,7 +177,7 @@ impl Index {
         };
         let slot = &self.slots[no as usize];
         let missing = mask(&pieces) & !slot.valid;
-        (missing != 0).then_some(Claim { slot: no, generation: slot.generation, missing })
+        (missing != 0).then_some(SlotFill { slot: no, generation: slot.generation, missing })
     }
 
     fn admit(&mut self, id: &ChunkId, hash: u64, admission: Admission) -> Option<u32> {
@@ -206,7 +206,13 @@ impl Index {
 
     /// Marks pieces as written, if the slot still belongs to whom it was claimed for.
     /// `end` is where the object ends in this chunk, if it does.
-    pub fn confirm(&mut self, claim: &Claim, crcs: &[(usize, u32)], end: Option<u32>, admission: Admission) {
+    pub fn confirm(
+        &mut self,
+        claim: &SlotFill,
+        crcs: &[(usize, u32)],
+        end: Option<u32>,
+        admission: Admission,
+    ) {
         let slot = &mut self.slots[claim.slot as usize];
         if slot.generation != claim.generation {
             return;
@@ -254,7 +260,7 @@ impl Index {
     /// What is worth having of what was read, the most read first, of together at most `bytes_max`.
     pub fn hot(&self, bytes_max: u64) -> Vec<HotChunk> {
         let mut bytes = 0;
-        let queues = [Place::Kept, Place::Cold, Place::Window];
+        let queues = [Standing::Kept, Standing::Cold, Standing::Window];
         let mut hot: Vec<(u8, HotChunk)> = queues
             .into_iter()
             .flat_map(|place| self.policy.slots(place))

@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    CHUNK_BYTES, CacheKey, CacheStats, Counts, Health, PIECE_BYTES, Queue,
-    index::{ChunkId, Found, Index, Miss},
+    CHUNK_BYTES, CacheCounts, CacheKey, CacheStats, Health, PIECE_BYTES, Queue,
+    index::{ChunkId, FoundPieces, Index, Miss},
     pages::IndexId,
 };
 use crate::{
@@ -29,32 +29,32 @@ const READ_BYTES_MAX: u64 = 32 << 20;
 const PARTS_HERE_MAX: usize = 4;
 
 /// What readers and the writer share.
-pub(super) struct Shared {
+pub(super) struct CacheShared {
     pub env: Env,
     pub slab: Arc<dyn DiskFile>,
     pub index_file: Arc<dyn DiskFile>,
     pub index_id: IndexId,
-    pub state: Ranked<State>,
-    pub counts: Counts,
+    pub state: Ranked<CacheState>,
+    pub counts: CacheCounts,
     pub health: Health,
     /// Held until the writer has ended too.
     pub _lock: Box<dyn Send + Sync>,
 }
 
-pub(super) struct State {
+pub(super) struct CacheState {
     pub index: Index,
     pub queue: Queue,
 }
 
 /// A part of a read that lies in one chunk.
 #[derive(Clone)]
-struct Part {
-    found: Found,
+struct ChunkPart {
+    found: FoundPieces,
     /// Bytes of the object, multiples of 4096.
     range: Range<u64>,
 }
 
-impl Part {
+impl ChunkPart {
     /// Where it begins in the slab.
     fn offset(&self) -> u64 {
         slab_offset(self.found.slot) + self.range.start % CHUNK_BYTES as u64
@@ -68,9 +68,9 @@ impl Part {
 }
 
 /// The parts of a read, neighbours in the object. Most reads have one, which needs no allocation.
-enum Parts {
-    One(Part),
-    Many(Vec<Part>),
+enum ChunkParts {
+    One(ChunkPart),
+    Many(Vec<ChunkPart>),
 }
 
 /// Why a read of the slab gave nothing.
@@ -80,17 +80,17 @@ enum Fault {
     Wrong(usize),
 }
 
-impl Parts {
-    fn as_slice(&self) -> &[Part] {
+impl ChunkParts {
+    fn as_slice(&self) -> &[ChunkPart] {
         match self {
-            Parts::One(part) => std::slice::from_ref(part),
-            Parts::Many(parts) => parts,
+            ChunkParts::One(part) => std::slice::from_ref(part),
+            ChunkParts::Many(parts) => parts,
         }
     }
 }
 
-impl Shared {
-    pub fn state(&self) -> Locked<'_, State> {
+impl CacheShared {
+    pub fn state(&self) -> Locked<'_, CacheState> {
         self.state.lock()
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     }
 
     /// Reads and verifies parts in the calling thread, which may block.
-    async fn read(&self, parts: &[Part]) -> Result<Bytes, Fault> {
+    async fn read(&self, parts: &[ChunkPart]) -> Result<Bytes, Fault> {
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(Bytes::new()) };
         let begin = first.range.start;
         let mut out = AlignedBuf::zeroed((last.range.end - begin) as usize);
@@ -139,11 +139,11 @@ impl Shared {
     }
 
     /// The same for a few parts, where the disk can be read without blocking.
-    async fn read_here(&self, parts: &[Part]) -> Option<Result<Bytes, Fault>> {
+    async fn read_here(&self, parts: &[ChunkPart]) -> Option<Result<Bytes, Fault>> {
         if parts.len() > PARTS_HERE_MAX {
             return None;
         }
-        let start = |part: &Part| {
+        let start = |part: &ChunkPart| {
             self.slab.read_without_blocking(part.offset(), (part.range.end - part.range.start) as usize)
         };
         if let [only] = parts {
@@ -165,7 +165,7 @@ impl Shared {
     }
 
     /// What was read, or nothing, with the consequences drawn.
-    fn judged(&self, parts: &[Part], read: Result<Bytes, Fault>) -> Option<Bytes> {
+    fn judged(&self, parts: &[ChunkPart], read: Result<Bytes, Fault>) -> Option<Bytes> {
         match read {
             Ok(bytes) => Some(bytes),
             Err(fault) => {
@@ -176,11 +176,11 @@ impl Shared {
     }
 
     /// Draws the consequences of a failed read.
-    fn report(&self, parts: &[Part], fault: &Fault) {
+    fn report(&self, parts: &[ChunkPart], fault: &Fault) {
         match fault {
             Fault::Disk(e) => {
                 let mut state = self.state();
-                for Part { found, .. } in parts {
+                for ChunkPart { found, .. } in parts {
                     state.index.remove(found.slot, found.generation);
                 }
                 drop(state);
@@ -192,7 +192,7 @@ impl Shared {
 
     /// Bytes are not what the index expects. That is no fault if the chunk was evicted meanwhile, or if
     /// what the index says is from before a crash.
-    fn mismatch(&self, found: &Found) {
+    fn mismatch(&self, found: &FoundPieces) {
         let mut state = self.state();
         if !state.index.is_current(found.slot, found.generation) {
             return;
@@ -243,20 +243,24 @@ pub(super) fn pieces(part: &Range<u64>) -> Range<usize> {
     first..first + (part.end - part.start) as usize / PIECE_BYTES
 }
 
-fn find_parts(index: &mut Index, object: CacheKey, range: &Range<u64>) -> Result<Parts, Miss> {
+fn find_parts(index: &mut Index, object: CacheKey, range: &Range<u64>) -> Result<ChunkParts, Miss> {
     if range.end / CHUNK_BYTES as u64 > u64::from(u32::MAX) {
         return Err(Miss::Cold);
     }
     let mut find = |(id, part): (ChunkId, Range<u64>)| {
         let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
         let end = (range.end - begin).min(CHUNK_BYTES as u64) as u32;
-        index.find(&id, pieces(&part), end).map(|found| Part { found, range: part })
+        index.find(&id, pieces(&part), end).map(|found| ChunkPart { found, range: part })
     };
     let mut chunks = split(object, range);
     match (chunks.next(), chunks.next()) {
-        (Some(only), None) => find(only).map(Parts::One),
-        (first, second) => {
-            first.into_iter().chain(second).chain(chunks).map(find).collect::<Result<_, _>>().map(Parts::Many)
-        }
+        (Some(only), None) => find(only).map(ChunkParts::One),
+        (first, second) => first
+            .into_iter()
+            .chain(second)
+            .chain(chunks)
+            .map(find)
+            .collect::<Result<_, _>>()
+            .map(ChunkParts::Many),
     }
 }

@@ -5,7 +5,7 @@
 
 use crc_fast::crc32_iscsi;
 
-use super::{CHUNK_BYTES, CacheKey, PIECE_BYTES, PIECES, index::ChunkId, policy::Place};
+use super::{CHUNK_BYTES, CacheKey, PIECE_BYTES, PIECES, index::ChunkId, policy::Standing};
 
 /// Bytes of a page, the unit of writing and of checksums.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -34,12 +34,12 @@ pub(super) type IndexId = [u8; 16];
 
 /// What is known of the bytes of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct SlotRecord {
     pub owner: ChunkId,
     pub end: u32,
     pub valid: u16,
     pub unread: u16,
-    pub place: Place,
+    pub place: Standing,
     pub reads: u8,
     pub stamp: u32,
     pub crcs: [u32; PIECES],
@@ -110,7 +110,7 @@ pub(super) fn decode_header(page: &[u8], slots: u32) -> Header {
 pub(super) fn encode_page(
     id: &IndexId,
     page: u32,
-    records: impl Iterator<Item = Option<Record>>,
+    records: impl Iterator<Item = Option<SlotRecord>>,
     out: &mut [u8],
 ) {
     out.fill(0);
@@ -128,12 +128,12 @@ pub(super) fn decode_page<'a>(
     id: &IndexId,
     page: u32,
     bytes: &'a [u8],
-) -> Option<impl Iterator<Item = Option<Record>> + use<'a>> {
+) -> Option<impl Iterator<Item = Option<SlotRecord>> + use<'a>> {
     let sound = bytes.len() == PAGE_BYTES && is_page(id, page, bytes);
     sound.then(|| bytes[HEAD_BYTES..].chunks_exact(RECORD_BYTES).map(decode_record))
 }
 
-fn encode_record(record: &Record, out: &mut [u8]) {
+fn encode_record(record: &SlotRecord, out: &mut [u8]) {
     out[..16].copy_from_slice(&record.owner.object.id);
     out[16..24].copy_from_slice(&record.owner.object.number.to_le_bytes());
     put(out, 24, record.owner.chunk);
@@ -148,15 +148,15 @@ fn encode_record(record: &Record, out: &mut [u8]) {
     }
 }
 
-fn decode_record(bytes: &[u8]) -> Option<Record> {
+fn decode_record(bytes: &[u8]) -> Option<SlotRecord> {
     let mut id = [0; 16];
     id.copy_from_slice(&bytes[..16]);
     let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let number = u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32;
     let (end, valid, unread) = (get(bytes, 28), half(32), half(34));
-    let place = Place::of(bytes[36])?;
+    let place = Standing::of(bytes[36])?;
     let sound = valid != 0 && unread & !valid == 0 && (1..=CHUNK_BYTES as u32).contains(&end);
-    sound.then(|| Record {
+    sound.then(|| SlotRecord {
         owner: ChunkId { object: CacheKey::new(id, number), chunk: get(bytes, 24) },
         end,
         valid,
@@ -200,13 +200,13 @@ mod tests {
 
     const ID: IndexId = [3; 16];
 
-    fn record(number: u64) -> Record {
-        Record {
+    fn record(number: u64) -> SlotRecord {
+        SlotRecord {
             owner: ChunkId { object: CacheKey::new([number as u8; 16], number << 40), chunk: 7 },
             end: CHUNK_BYTES as u32 - number as u32,
             valid: 0b1011,
             unread: 0b10,
-            place: Place::Kept,
+            place: Standing::Kept,
             reads: 9,
             stamp: 1 << 30,
             crcs: std::array::from_fn(|piece| piece as u32 * 0x0101_0101 + number as u32),
@@ -217,7 +217,7 @@ mod tests {
     /// id make the page an empty one.
     #[test]
     fn pages_are_themselves_or_nothing() {
-        let records: Vec<Option<Record>> = (0..36).map(|n| (n % 3 != 0).then(|| record(n))).collect();
+        let records: Vec<Option<SlotRecord>> = (0..36).map(|n| (n % 3 != 0).then(|| record(n))).collect();
         let mut page = vec![0; PAGE_BYTES];
         encode_page(&ID, 5, records.clone().into_iter(), &mut page);
         let read = |id, number, page: &[u8]| decode_page(id, number, page).map(Iterator::collect::<Vec<_>>);

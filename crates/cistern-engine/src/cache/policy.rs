@@ -56,17 +56,17 @@ const WHOLE: u32 = 1024;
 /// Where a slot stands. The numbers are those of the index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(super) enum Place {
+pub(super) enum Standing {
     Trial = 0,
     Window = 1,
     Cold = 2,
     Kept = 3,
 }
 
-const PLACES: [Place; 4] = [Place::Trial, Place::Window, Place::Cold, Place::Kept];
+const PLACES: [Standing; 4] = [Standing::Trial, Standing::Window, Standing::Cold, Standing::Kept];
 
-impl Place {
-    pub fn of(number: u8) -> Option<Place> {
+impl Standing {
+    pub fn of(number: u8) -> Option<Standing> {
         PLACES.get(usize::from(number)).copied()
     }
 }
@@ -80,7 +80,7 @@ struct Node {
     /// Reads since it came, up to 15.
     reads: u8,
     /// `None` while the slot is free.
-    place: Option<Place>,
+    place: Option<Standing>,
 }
 
 /// What a read of a chunk meant.
@@ -92,7 +92,7 @@ pub(super) struct Touch {
     pub moved: bool,
 }
 
-pub(super) struct Policy {
+pub(super) struct EvictionPolicy {
     capacity: u32,
     shares: Shares,
     nodes: Vec<Node>,
@@ -104,12 +104,12 @@ pub(super) struct Policy {
     tick_reads: u32,
 }
 
-impl Policy {
+impl EvictionPolicy {
     /// For `slots` slots of which at most `capacity` are to be used.
-    pub fn new(slots: u32, capacity: u32, shares: Shares) -> Policy {
+    pub fn new(slots: u32, capacity: u32, shares: Shares) -> EvictionPolicy {
         assert!(capacity >= 1 && slots >= capacity, "there are slots for what is kept");
         let node = Node { tick: 0, gap: 0, reads: 0, place: None };
-        Policy {
+        EvictionPolicy {
             capacity,
             shares,
             nodes: vec![node; slots as usize],
@@ -132,12 +132,15 @@ impl Policy {
         debug_assert!(self.nodes[slot as usize].place.is_none(), "only a free slot is taken in");
         self.nodes[slot as usize] = Node { tick: self.tick(), gap: self.horizon(), reads: 0, place: None };
         match admission {
-            Admission::Written | Admission::Prefetch => self.enter(slot, Place::Trial),
+            Admission::Written | Admission::Prefetch => self.enter(slot, Standing::Trial),
             Admission::Demand => {
                 self.count(slot, last);
                 let again = self.nodes[slot as usize].gap < self.horizon();
-                let place =
-                    if again && self.beats(slot, self.resident()) { Place::Cold } else { Place::Window };
+                let place = if again && self.beats(slot, self.resident()) {
+                    Standing::Cold
+                } else {
+                    Standing::Window
+                };
                 self.enter(slot, place);
             }
         }
@@ -149,10 +152,10 @@ impl Policy {
         let again = u32::from(self.tick().wrapping_sub(tick)) >= TICKS_PER_SPAN || self.tick_reads == 1;
         let (next, last) = match place {
             None => return Touch { counted: false, moved: false },
-            Some(Place::Trial) => (Place::Window, None),
+            Some(Standing::Trial) => (Standing::Window, None),
             Some(_) if !again => return Touch { counted: false, moved: false },
-            Some(Place::Window) => (Place::Window, Some(tick)),
-            Some(Place::Cold | Place::Kept) => (Place::Kept, Some(tick)),
+            Some(Standing::Window) => (Standing::Window, Some(tick)),
+            Some(Standing::Cold | Standing::Kept) => (Standing::Kept, Some(tick)),
         };
         self.count(slot, last);
         self.leave(slot);
@@ -183,7 +186,7 @@ impl Policy {
         self.lists.iter().map(|list| list.len).sum()
     }
 
-    pub fn place(&self, slot: u32) -> Option<Place> {
+    pub fn place(&self, slot: u32) -> Option<Standing> {
         self.nodes[slot as usize].place
     }
 
@@ -210,7 +213,7 @@ impl Policy {
     }
 
     /// Puts a slot where it was in an earlier life. To be called from the oldest to the youngest.
-    pub fn restore(&mut self, slot: u32, place: Place, reads: u8, stamp: u32) {
+    pub fn restore(&mut self, slot: u32, place: Standing, reads: u8, stamp: u32) {
         debug_assert!(self.nodes[slot as usize].place.is_none(), "a slot is restored once");
         let age = self.now().saturating_sub(stamp).min(u32::from(u16::MAX)) as u16;
         let tick = self.tick().wrapping_sub(age);
@@ -219,7 +222,7 @@ impl Policy {
     }
 
     /// The slots of a queue, the youngest first.
-    pub fn slots(&self, place: Place) -> impl Iterator<Item = u32> {
+    pub fn slots(&self, place: Standing) -> impl Iterator<Item = u32> {
         self.links.walk(&self.lists[place as usize])
     }
 
@@ -257,7 +260,7 @@ impl Policy {
         resident != NONE && self.nodes[slot as usize].gap.max(self.age(slot)) < self.age(resident)
     }
 
-    fn enter(&mut self, slot: u32, place: Place) {
+    fn enter(&mut self, slot: u32, place: Standing) {
         let before = self.nodes[slot as usize].place.replace(place);
         debug_assert_eq!(before, None, "a slot stands in one queue");
         self.links.push(&mut self.lists[place as usize], slot);
@@ -268,7 +271,7 @@ impl Policy {
         self.links.unlink(&mut self.lists[place as usize], slot);
     }
 
-    fn list(&self, place: Place) -> &List {
+    fn list(&self, place: Standing) -> &List {
         &self.lists[place as usize]
     }
 
@@ -280,14 +283,14 @@ impl Policy {
     /// Keeps the kept part of main within its bound; who leaves it gets another chance in the cold
     /// one.
     fn demote(&mut self) {
-        let main = u64::from(self.list(Place::Cold).len + self.list(Place::Kept).len);
-        if u64::from(self.list(Place::Kept).len) * 100 > main.max(2) * KEPT_PERCENT {
-            self.pass(Place::Kept, Place::Cold);
+        let main = u64::from(self.list(Standing::Cold).len + self.list(Standing::Kept).len);
+        if u64::from(self.list(Standing::Kept).len) * 100 > main.max(2) * KEPT_PERCENT {
+            self.pass(Standing::Kept, Standing::Cold);
         }
     }
 
     /// Passes the oldest of one queue on to another.
-    fn pass(&mut self, from: Place, to: Place) {
+    fn pass(&mut self, from: Standing, to: Standing) {
         let oldest = self.list(from).tail;
         if oldest != NONE {
             self.leave(oldest);
@@ -301,10 +304,10 @@ impl Policy {
         let full = u32::from(self.used() > self.capacity);
         let target = self.share(self.shares.window) + full;
         for _ in 0..SHRINK_STEP {
-            if self.list(Place::Window).len <= target {
+            if self.list(Standing::Window).len <= target {
                 break;
             }
-            self.pass(Place::Window, Place::Cold);
+            self.pass(Standing::Window, Standing::Cold);
         }
     }
 
@@ -315,26 +318,27 @@ impl Policy {
 
     /// Who of main would go first.
     fn resident(&self) -> u32 {
-        let (cold, kept) = (self.list(Place::Cold).tail, self.list(Place::Kept).tail);
+        let (cold, kept) = (self.list(Standing::Cold).tail, self.list(Standing::Kept).tail);
         let age = |slot: u32| u32::from(self.age(slot));
         if cold == NONE || kept != NONE && age(kept) / KEPT_PATIENCE > age(cold) { kept } else { cold }
     }
 
     fn choose(&mut self) -> Option<u32> {
-        let trial = self.list(Place::Trial).tail;
-        if trial != NONE && (self.list(Place::Trial).len > self.share(self.shares.trial) || self.stale(trial))
+        let trial = self.list(Standing::Trial).tail;
+        if trial != NONE
+            && (self.list(Standing::Trial).len > self.share(self.shares.trial) || self.stale(trial))
         {
             return Some(trial);
         }
-        let (candidate, resident) = (self.list(Place::Window).tail, self.resident());
-        let over = self.list(Place::Window).len > self.share(self.shares.window);
+        let (candidate, resident) = (self.list(Standing::Window).tail, self.resident());
+        let over = self.list(Standing::Window).len > self.share(self.shares.window);
         match (candidate, resident) {
             (NONE, NONE) => Some(trial).filter(|&slot| slot != NONE),
             (candidate, NONE) => Some(candidate),
             (NONE, resident) => Some(resident),
             (_, resident) if !over => Some(resident),
             (candidate, resident) if self.beats(candidate, resident) => {
-                self.pass(Place::Window, Place::Cold);
+                self.pass(Standing::Window, Standing::Cold);
                 Some(resident)
             }
             (candidate, _) => Some(candidate),

@@ -5,7 +5,7 @@
 //! the index never takes more than a part of the disk's writes.
 
 use super::{
-    lookup::Shared,
+    lookup::CacheShared,
     pages::{PAGE_BYTES, encode_page, page_offset, slots_of},
 };
 use crate::disk::AlignedBuf;
@@ -18,19 +18,19 @@ const FILL_BYTES_PER_PAGE: usize = 8 * PAGE_BYTES;
 const BATCH_PAGES: usize = 64;
 
 /// After a fill of so many bytes: what waits too long, as far as the fill paid for it.
-pub(super) async fn behind(shared: &Shared, fill_bytes: usize) {
+pub(super) async fn behind(shared: &CacheShared, fill_bytes: usize) {
     let waiting = shared.state().index.changed.len();
     let paid = fill_bytes.div_ceil(FILL_BYTES_PER_PAGE);
     save(shared, waiting.saturating_sub(WAITING_MAX).min(paid)).await;
 }
 
 /// While nothing else is to do: a batch.
-pub(super) async fn idle(shared: &Shared) {
+pub(super) async fn idle(shared: &CacheShared) {
     save(shared, BATCH_PAGES).await;
 }
 
 /// At the end: everything, also what only the policy's order changed.
-pub(super) async fn all(shared: &Shared) {
+pub(super) async fn all(shared: &CacheShared) {
     shared.state().index.mark_used();
     while shared.state().index.changed.len() > 0 && !shared.health.is_off() {
         save(shared, BATCH_PAGES).await;
@@ -38,7 +38,7 @@ pub(super) async fn all(shared: &Shared) {
 }
 
 /// Writes so many pages, the longest waiting first; neighbours together.
-async fn save(shared: &Shared, count: usize) {
+async fn save(shared: &CacheShared, count: usize) {
     let mut pages: Vec<u32> = {
         let mut state = shared.state();
         std::iter::from_fn(|| state.index.changed.pop()).take(count).collect()

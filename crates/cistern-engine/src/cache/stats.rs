@@ -42,7 +42,7 @@ pub struct CacheStats {
 }
 
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct CacheCounts {
     hits: AtomicU64,
     misses_cold: AtomicU64,
     misses_evicted: AtomicU64,
@@ -53,7 +53,7 @@ pub(super) struct Counts {
     pub stale: AtomicU64,
 }
 
-impl Counts {
+impl CacheCounts {
     pub fn hit(&self) {
         self.hits.fetch_add(1, Relaxed);
     }

@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 
 use super::{
     CHUNK_BYTES, PIECE_BYTES, PIECES,
-    index::Claim,
-    lookup::{Shared, pieces, slab_offset, split},
+    index::SlotFill,
+    lookup::{CacheShared, pieces, slab_offset, split},
     queue::Fill,
     save,
 };
@@ -30,7 +30,7 @@ const BURST_PAUSE: Duration = Duration::from_millis(2);
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// Writes fills until the cache is closed or dropped, and then what is still queued, and the index.
-pub(super) async fn run(shared: Arc<Shared>, mut woken: mpsc::Receiver<()>) {
+pub(super) async fn run(shared: Arc<CacheShared>, mut woken: mpsc::Receiver<()>) {
     let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES);
     loop {
         let waiting = shared.state().index.changed.len();
@@ -54,11 +54,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut woken: mpsc::Receiver<()>) {
     save::all(&shared).await;
 }
 
-fn next(shared: &Shared) -> Option<Fill> {
+fn next(shared: &CacheShared) -> Option<Fill> {
     shared.state().queue.front()
 }
 
-async fn write(shared: &Shared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<()> {
+async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<()> {
     let range = fill.offset..fill.offset + fill.bytes.len() as u64;
     for (n, (id, part)) in split(fill.object, &range).enumerate() {
         if n.is_multiple_of(BURST_CHUNKS) && shared.state().queue.is_leisurely() {
@@ -93,7 +93,11 @@ async fn write(shared: &Shared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<(
 }
 
 /// Writes the missing pieces, neighbours together, and gives their checksums.
-async fn write_missing(shared: &Shared, claim: &Claim, chunk: &AlignedBuf) -> Result<Vec<(usize, u32)>> {
+async fn write_missing(
+    shared: &CacheShared,
+    claim: &SlotFill,
+    chunk: &AlignedBuf,
+) -> Result<Vec<(usize, u32)>> {
     let mut crcs = Vec::with_capacity(PIECES);
     for run in runs(claim.missing) {
         let bytes = run.start * PIECE_BYTES..run.end * PIECE_BYTES;
@@ -108,7 +112,13 @@ async fn write_missing(shared: &Shared, claim: &Claim, chunk: &AlignedBuf) -> Re
 }
 
 /// Makes what was written visible, unless it was forgotten while it was being written.
-fn confirm(shared: &Shared, fill: &Fill, claim: &Claim, crcs: &[(usize, u32)], object_end: Option<u32>) {
+fn confirm(
+    shared: &CacheShared,
+    fill: &Fill,
+    claim: &SlotFill,
+    crcs: &[(usize, u32)],
+    object_end: Option<u32>,
+) {
     let mut state = shared.state();
     if state.queue.wants(fill.ticket) {
         state.index.confirm(claim, crcs, object_end, fill.admission);

@@ -6,7 +6,7 @@
 use crate::{
     Result,
     cleaner::{
-        Moved, Parts,
+        CleanerParts, Moved,
         round::{SEGMENT_BLOCKS, offer},
     },
     map::Map,
@@ -24,9 +24,9 @@ const GAP_BYTES: u64 = 4096;
 const LOOKUP_MAPPINGS: usize = 4096;
 
 /// Moves blocks of `extent` that are not in order, from its beginning on, until a round is full.
-pub async fn defragment(parts: &Parts, extent: Extent) -> Result<Moved> {
+pub async fn defragment(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
-    let Round { moved, next } = round(&parts.map, extent).await?;
+    let DefragmentRound { moved, next } = round(&parts.map, extent).await?;
     let data = parts.blocks.read(&moved).await?;
     let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
     if blocks > 0 {
@@ -37,13 +37,13 @@ pub async fn defragment(parts: &Parts, extent: Extent) -> Result<Moved> {
 }
 
 /// What one round moves, and where the next one begins.
-pub struct Round {
+pub struct DefragmentRound {
     pub moved: Vec<Mapping>,
     pub next: Option<u64>,
 }
 
 /// The first round over `extent`.
-pub async fn round(map: &Map, extent: Extent) -> Result<Round> {
+pub async fn round(map: &Map, extent: Extent) -> Result<DefragmentRound> {
     let mut strides = Strides::default();
     let mut at = extent.start;
     while at < extent.end() && strides.blocks < ROUND_BLOCKS {
@@ -51,7 +51,7 @@ pub async fn round(map: &Map, extent: Extent) -> Result<Round> {
         at = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
         mappings.iter().for_each(|mapping| strides.add(mapping));
     }
-    Ok(Round { moved: strides.end(), next: Some(at).filter(|&at| at < extent.end()) })
+    Ok(DefragmentRound { moved: strides.end(), next: Some(at).filter(|&at| at < extent.end()) })
 }
 
 /// Finds what does not lie in strides, from mappings in ascending order.

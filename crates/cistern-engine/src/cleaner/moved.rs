@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{
     Result,
-    cleaner::Parts,
+    cleaner::CleanerParts,
     codec::{Compression, crc64},
     env::Env,
     log::{LogWriter, NewEntry, NewMoved, Offer, VolumeKeys},
@@ -25,8 +25,8 @@ pub struct Move {
 }
 
 impl Move {
-    pub fn new(parts: &Parts, base: Seq, blocks: Vec<(Mapping, Bytes)>) -> Move {
-        let Parts { env, log, compression, .. } = parts;
+    pub fn new(parts: &CleanerParts, base: Seq, blocks: Vec<(Mapping, Bytes)>) -> Move {
+        let CleanerParts { env, log, compression, .. } = parts;
         Move { env: env.clone(), log: log.clone(), compression: *compression, base, blocks: Arc::new(blocks) }
     }
 }

@@ -14,7 +14,7 @@ use futures_util::future;
 
 use crate::{
     Error, Result,
-    cleaner::{Parts, moved::Move},
+    cleaner::{CleanerParts, moved::Move},
     log::{SlotContent, keys, read_entry},
     segment::{Entry, MAPPINGS_MAX},
     space::{ROUND_BYTES, Victim},
@@ -56,7 +56,7 @@ pub struct Cleaned {
 }
 
 /// Cleans victims until a round is full.
-pub async fn clean(parts: &Parts, victims: Vec<Victim>) -> Result<Cleaned> {
+pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned> {
     let base = parts.space.newest();
     let (mut looked, mut unclean) = (Vec::new(), Vec::new());
     let (mut read, mut blocks) = (Vec::new(), 0);
@@ -106,7 +106,7 @@ fn refuse(unclean: &mut Vec<Seq>, seq: Seq, e: Error) -> Result<()> {
 
 /// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed. One after the
 /// other: clients' segments behind it wait for each, and their reads for the processors and the link that it takes.
-pub async fn offer(parts: &Parts, base: Seq, mut live: Vec<(Mapping, Bytes)>) -> Result<()> {
+pub async fn offer(parts: &CleanerParts, base: Seq, mut live: Vec<(Mapping, Bytes)>) -> Result<()> {
     live.sort_unstable_by_key(|(mapping, _)| mapping.extent.start);
     let blocks: u64 = live.iter().map(|(mapping, _)| mapping.extent.len).sum();
     let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);
@@ -134,7 +134,7 @@ fn cut(live: Vec<(Mapping, Bytes)>, each: u64) -> Vec<Vec<(Mapping, Bytes)>> {
 }
 
 /// Victims and what is live in them, but for those that are damaged.
-async fn look(parts: &Parts, victims: &[Victim], unclean: &mut Vec<Seq>) -> Result<Vec<Looked>> {
+async fn look(parts: &CleanerParts, victims: &[Victim], unclean: &mut Vec<Seq>) -> Result<Vec<Looked>> {
     let footers = future::join_all(victims.iter().map(|victim| footer(parts, victim))).await;
     let mut looked = Vec::with_capacity(victims.len());
     for (victim, extents) in victims.iter().zip(footers) {
@@ -169,7 +169,7 @@ async fn look(parts: &Parts, victims: &[Victim], unclean: &mut Vec<Seq>) -> Resu
 }
 
 /// What a victim maps with data.
-async fn footer(parts: &Parts, victim: &Victim) -> Result<Vec<Extent>> {
+async fn footer(parts: &CleanerParts, victim: &Victim) -> Result<Vec<Extent>> {
     let key = keys::entry(victim.seq);
     let listed = Listed { key: key.clone(), bytes: victim.counts.stored_bytes };
     let content = read_entry(parts.store.as_ref(), parts.log.keys(), victim.seq, &listed).await?;
@@ -182,7 +182,7 @@ async fn footer(parts: &Parts, victim: &Victim) -> Result<Vec<Extent>> {
 
 /// What of the extents of segments resolves to them now, by segment; nothing for those to which nothing does.
 async fn live<'a>(
-    parts: &Parts,
+    parts: &CleanerParts,
     segments: impl IntoIterator<Item = (Seq, &'a [Extent])>,
 ) -> Result<BTreeMap<Seq, Vec<Mapping>>> {
     let (mut asked, mut all) = (BTreeSet::new(), Vec::new());

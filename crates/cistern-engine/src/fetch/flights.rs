@@ -25,7 +25,7 @@ const STALE: Duration = Duration::from_secs(10);
 /// What a GET under way will tell. A sender that went without a word was cancelled. Those who wait
 /// are woken in the order in which they came (a watch channel has an order of its own chance,
 /// which the simulator could not replay).
-pub(super) type Outcome = Shared<oneshot::Receiver<Result<Bytes>>>;
+pub(super) type Landing = Shared<oneshot::Receiver<Result<Bytes>>>;
 
 /// Names a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,12 @@ pub(super) enum Purpose {
 #[derive(Clone)]
 pub(super) struct Flight {
     pub range: Range<u64>,
-    pub outcome: Outcome,
+    pub outcome: Landing,
     pub purpose: Purpose,
 }
 
 /// A flight on the table.
-struct Entry {
+struct TrackedFlight {
     flight: Flight,
     ticket: Ticket,
     landed: bool,
@@ -61,7 +61,7 @@ struct Entry {
     unread: Vec<Range<u64>>,
 }
 
-impl Entry {
+impl TrackedFlight {
     fn bytes(&self) -> u64 {
         self.flight.range.end - self.flight.range.start
     }
@@ -72,13 +72,13 @@ impl Entry {
 }
 
 /// What a prefetch is to bring, and which parts of it somebody will read.
-pub(super) struct Plan {
+pub(super) struct PrefetchPlan {
     pub range: Range<u64>,
     pub wanted: Vec<Range<u64>>,
 }
 
 /// A part of a range: somebody fetches it, or nobody does.
-pub(super) struct Part {
+pub(super) struct CoveredPart {
     pub range: Range<u64>,
     pub flight: Option<Flight>,
 }
@@ -96,7 +96,7 @@ pub struct AheadCounts {
 }
 
 pub(super) struct Flights {
-    objects: BTreeMap<CacheKey, Vec<Entry>>,
+    objects: BTreeMap<CacheKey, Vec<TrackedFlight>>,
     /// What landed and stays, oldest first, and when it landed: neighbours, and what streams wait for. May name
     /// flights that are gone.
     landed_beside: VecDeque<(CacheKey, Ticket)>,
@@ -129,9 +129,9 @@ impl Flights {
     }
 
     /// `range` in ascending parts without gaps. What prefetches have of it counts as taken.
-    pub fn cover(&mut self, object: CacheKey, range: &Range<u64>) -> Vec<Part> {
+    pub fn cover(&mut self, object: CacheKey, range: &Range<u64>) -> Vec<CoveredPart> {
         let Some(list) = self.objects.get_mut(&object) else {
-            return vec![Part { range: range.clone(), flight: None }];
+            return vec![CoveredPart { range: range.clone(), flight: None }];
         };
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -149,11 +149,11 @@ impl Flights {
                 }
             };
             debug_assert!(end > at, "every part brings a reader on");
-            parts.push(Part { range: at..end, flight });
+            parts.push(CoveredPart { range: at..end, flight });
             at = end;
         }
         // Whichever flight gave it: nobody comes for these bytes again.
-        let read = |entry: &mut Entry| subtract(&mut entry.unread, range);
+        let read = |entry: &mut TrackedFlight| subtract(&mut entry.unread, range);
         self.counts.used_bytes += list.iter_mut().map(read).sum::<u64>();
         self.drop_read(object);
         parts
@@ -161,12 +161,12 @@ impl Flights {
 
     /// The parts of `range` that nobody fetches, each with what of `wanted` (ascending, apart) lies in it; what
     /// lies in prefetches under way or landed is kept there until it is read.
-    pub fn plan(&mut self, object: CacheKey, range: &Range<u64>, wanted: &[Range<u64>]) -> Vec<Plan> {
+    pub fn plan(&mut self, object: CacheKey, range: &Range<u64>, wanted: &[Range<u64>]) -> Vec<PrefetchPlan> {
         for entry in self.objects.get_mut(&object).into_iter().flatten().filter(|entry| entry.is_kept()) {
             entry.unread = union(&entry.unread, &within(wanted, &entry.flight.range));
         }
         let gaps = self.gaps(object, range).into_iter();
-        gaps.map(|gap| Plan { wanted: within(wanted, &gap), range: gap }).collect()
+        gaps.map(|gap| PrefetchPlan { wanted: within(wanted, &gap), range: gap }).collect()
     }
 
     /// The parts of `range` that nobody fetches, without counting as a reader.
@@ -190,7 +190,7 @@ impl Flights {
     }
 
     /// What will be told of the GETs that touch `range`.
-    pub fn touching(&self, object: CacheKey, range: &Range<u64>) -> Vec<Outcome> {
+    pub fn touching(&self, object: CacheKey, range: &Range<u64>) -> Vec<Landing> {
         let list = self.objects.get(&object).map_or(&[][..], Vec::as_slice);
         let flights = list.iter().map(|entry| &entry.flight);
         let touches = |f: &&Flight| f.range.start < range.end && range.start < f.range.end;
@@ -250,7 +250,7 @@ impl Flights {
         let ticket = Ticket(self.tickets);
         let (tell, outcome) = oneshot::channel();
         let flight = Flight { range, outcome: outcome.shared(), purpose };
-        let entry = Entry { flight, ticket, landed: false, unread: wanted };
+        let entry = TrackedFlight { flight, ticket, landed: false, unread: wanted };
         self.under_way_bytes += entry.bytes();
         self.held_bytes += if entry.is_kept() { entry.bytes() } else { 0 };
         self.objects.entry(object).or_default().push(entry);
@@ -292,7 +292,7 @@ impl Flights {
 
     /// Drops what landed and has nothing that somebody wants.
     fn drop_read(&mut self, object: CacheKey) {
-        let is_read = |e: &&Entry| e.landed && e.unread.is_empty();
+        let is_read = |e: &&TrackedFlight| e.landed && e.unread.is_empty();
         while let Some(ticket) =
             self.objects.get(&object).and_then(|l| l.iter().find(is_read)).map(|e| e.ticket)
         {
@@ -485,10 +485,10 @@ mod tests {
                 }
                 prop_assert!(flights.held() <= 100);
                 let listed: u64 =
-                    flights.objects.values().flatten().filter(|e| e.is_kept()).map(Entry::bytes).sum();
+                    flights.objects.values().flatten().filter(|e| e.is_kept()).map(TrackedFlight::bytes).sum();
                 prop_assert_eq!(flights.held(), listed);
                 let coming: u64 =
-                    flights.objects.values().flatten().filter(|e| !e.landed).map(Entry::bytes).sum();
+                    flights.objects.values().flatten().filter(|e| !e.landed).map(TrackedFlight::bytes).sum();
                 prop_assert_eq!(flights.under_way_bytes(), coming);
             }
             for (object, ticket, _) in under_way {

@@ -88,7 +88,7 @@ type Sealers =
 const SEALERS_MAX: usize = 1024;
 
 /// A mapping and what it takes to read it.
-struct Part {
+struct FramePart {
     /// Which of the mappings that were asked for.
     at: usize,
     frame: FrameRef,
@@ -101,11 +101,11 @@ struct Part {
 type Decoded = Vec<(usize, Bytes)>;
 
 /// Parts that are fetched together: near each other in one object, ascending.
-struct Group {
+struct JointRead {
     seq: Seq,
     /// From the first part's beginning to the last one's end, in the object.
     range: Range<u64>,
-    parts: Vec<Part>,
+    parts: Vec<FramePart>,
 }
 
 impl FrameReader {
@@ -173,10 +173,10 @@ impl FrameReader {
         (part.frame.seq, part.range)
     }
 
-    fn part(&self, at: usize, mapping: &Mapping) -> Part {
+    fn part(&self, at: usize, mapping: &Mapping) -> FramePart {
         let Place::Frame(frame) = mapping.place else { unreachable!("only data has frames") };
         let blocks = mapping.extent.len;
-        Part { at, frame, blocks, range: self.shape.needed(&frame, blocks) }
+        FramePart { at, frame, blocks, range: self.shape.needed(&frame, blocks) }
     }
 
     pub fn counts(&self) -> DecodedCounts {
@@ -184,12 +184,12 @@ impl FrameReader {
     }
 
     /// The blocks of a part, if they are in memory.
-    fn kept(&self, part: &Part) -> Option<Bytes> {
+    fn kept(&self, part: &FramePart) -> Option<Bytes> {
         self.cut(part, &self.decoded.get(&(part.frame.seq.0, part.range.start))?)
     }
 
     /// The blocks of a part out of what was decoded; `None` if that does not have them.
-    fn cut(&self, part: &Part, decoded: &Bytes) -> Option<Bytes> {
+    fn cut(&self, part: &FramePart, decoded: &Bytes) -> Option<Bytes> {
         let index = if self.shape.is_raw(&part.frame) { 0 } else { usize::from(part.frame.index) };
         let from = index * BLOCK_BYTES;
         let to = from + part.blocks as usize * BLOCK_BYTES;
@@ -208,7 +208,7 @@ impl FrameReader {
             return Ok(kept);
         }
         let (object, salt) = self.object(part.frame.seq)?;
-        let group = Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] };
+        let group = JointRead { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] };
         let read = self.reader.read_to_pack(&object, group.range.clone());
         let decoded = self.read_twice(&object, salt, &group, read).await?;
         Ok(decoded.into_iter().next().expect("one for each part").1)
@@ -236,7 +236,7 @@ impl FrameReader {
         (groups.len() as u64, groups.iter().map(|group| group.range.end - group.range.start).sum())
     }
 
-    async fn read_group_to_move(&self, group: Group) -> Result<Decoded> {
+    async fn read_group_to_move(&self, group: JointRead) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read_to_move(&object, group.range.clone());
         let mut decoded = self.read_twice(&object, salt, &group, read).await?;
@@ -246,7 +246,7 @@ impl FrameReader {
     }
 
     /// The blocks of every part, with what was asked for; a miss brings neighbours up to `window` bytes in all.
-    async fn read_group(&self, group: Group, window: u64) -> Result<Decoded> {
+    async fn read_group(&self, group: JointRead, window: u64) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read(&object, group.range.clone(), window);
         self.read_twice(&object, salt, &group, read).await
@@ -257,7 +257,7 @@ impl FrameReader {
         &self,
         object: &ObjectRef,
         salt: Salt,
-        group: &Group,
+        group: &JointRead,
         read: impl Future<Output = Result<Bytes>>,
     ) -> Result<Decoded> {
         let sealer = self.sealer(salt, group.seq);
@@ -279,7 +279,12 @@ impl FrameReader {
     }
 
     /// The blocks of all parts; or what does not verify, and where it lies in the object.
-    fn decode(&self, sealer: &Sealer, group: &Group, stored: &Bytes) -> Result<Decoded, (Range<u64>, Error)> {
+    fn decode(
+        &self,
+        sealer: &Sealer,
+        group: &JointRead,
+        stored: &Bytes,
+    ) -> Result<Decoded, (Range<u64>, Error)> {
         let mut out: Decoded = Vec::with_capacity(group.parts.len());
         let mut last: Option<(u64, Bytes)> = None;
         for part in &group.parts {
@@ -304,7 +309,7 @@ impl FrameReader {
         Ok(out)
     }
 
-    fn open(&self, sealer: &Sealer, part: &Part, stored: &[u8]) -> Result<Bytes> {
+    fn open(&self, sealer: &Sealer, part: &FramePart, stored: &[u8]) -> Result<Bytes> {
         match self.shape.is_raw(&part.frame) {
             true => open_raw(sealer, &part.frame, stored),
             false => open_frame(sealer, &part.frame, stored),
@@ -346,24 +351,24 @@ pub fn entry_key(seq: Seq, salt: Salt) -> CacheKey {
 
 /// Parts by object and place, together where no more than `gap_bytes` lie between them: data that was written at
 /// random lies in the order of its blocks in each of many objects.
-fn group(mut parts: Vec<Part>, gap_bytes: u64, bytes_max: u64) -> Vec<Group> {
+fn group(mut parts: Vec<FramePart>, gap_bytes: u64, bytes_max: u64) -> Vec<JointRead> {
     parts.sort_unstable_by_key(|part| (part.frame.seq, part.range.start));
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<JointRead> = Vec::new();
     for part in parts {
         match groups.last_mut() {
             Some(g) if g.takes(&part, gap_bytes, bytes_max) => {
                 g.range.end = g.range.end.max(part.range.end);
                 g.parts.push(part);
             }
-            _ => groups.push(Group { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] }),
+            _ => groups.push(JointRead { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] }),
         }
     }
     groups
 }
 
-impl Group {
+impl JointRead {
     /// Whether a part begins where this ends, or not far behind.
-    fn takes(&self, part: &Part, gap_bytes: u64, bytes_max: u64) -> bool {
+    fn takes(&self, part: &FramePart, gap_bytes: u64, bytes_max: u64) -> bool {
         self.seq == part.frame.seq
             && part.range.start <= self.range.end + gap_bytes
             && part.range.end - self.range.start <= bytes_max

@@ -14,10 +14,10 @@ use futures_util::{FutureExt, future::try_join_all};
 use tokio::sync::oneshot;
 
 use super::{
-    flights::{AheadCounts, Flight, Flights, Part, Plan, Purpose, Ticket},
+    flights::{AheadCounts, CoveredPart, Flight, Flights, PrefetchPlan, Purpose, Ticket},
     link::{Link, LinkEstimate},
     pool::{self, Offers, PrefetchTask},
-    window::{WINDOW_BYTES_MAX, Window},
+    window::{ReadWindow, WINDOW_BYTES_MAX},
 };
 use crate::{
     Error, Result,
@@ -65,7 +65,7 @@ pub struct ObjectReader {
 struct State {
     flights: Flights,
     link: Link,
-    window: Window,
+    window: ReadWindow,
 }
 
 /// A GET that is to be done; it is off the table when this is dropped.
@@ -259,7 +259,7 @@ impl ObjectReader {
         self.state.lock()
     }
 
-    fn cover(&self, object: &ObjectRef, range: &Range<u64>) -> Vec<Part> {
+    fn cover(&self, object: &ObjectRef, range: &Range<u64>) -> Vec<CoveredPart> {
         let mut state = self.state();
         let parts = state.flights.cover(object.cache, range);
         if self.has_cache() {
@@ -270,8 +270,13 @@ impl ObjectReader {
         parts
     }
 
-    async fn read_part(self: &Arc<Self>, object: &ObjectRef, part: Part, window: u64) -> Result<Bytes> {
-        let Part { range, flight } = part;
+    async fn read_part(
+        self: &Arc<Self>,
+        object: &ObjectRef,
+        part: CoveredPart,
+        window: u64,
+    ) -> Result<Bytes> {
+        let CoveredPart { range, flight } = part;
         let mut prefetch_is_late = false;
         let mut joined = flight;
         loop {
@@ -420,8 +425,8 @@ impl ObjectReader {
     }
 
     /// Puts a prefetch on the table; `None` when somebody else came first or memory is short.
-    fn begin_ahead(&self, object: &ObjectRef, plan: Plan, purpose: Purpose) -> Option<Lead<'_>> {
-        let Plan { range, wanted } = plan;
+    fn begin_ahead(&self, object: &ObjectRef, plan: PrefetchPlan, purpose: Purpose) -> Option<Lead<'_>> {
+        let PrefetchPlan { range, wanted } = plan;
         let now = self.env.now();
         let mut state = self.state();
         let is_free = state.flights.gaps(object.cache, &range) == [range.clone()];

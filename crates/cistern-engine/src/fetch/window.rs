@@ -66,7 +66,7 @@ struct Watched {
 
 /// Learns and decides.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct ReadWindow {
     /// By object and number of the neighbourhood in it.
     watched: BTreeMap<(CacheKey, u64), Watched>,
     /// The same, oldest first.
@@ -81,9 +81,9 @@ pub(super) struct Window {
     doubt: usize,
 }
 
-impl Default for Window {
-    fn default() -> Window {
-        Window {
+impl Default for ReadWindow {
+    fn default() -> ReadWindow {
+        ReadWindow {
             watched: BTreeMap::new(),
             order: VecDeque::new(),
             used: [0.0; SIZES],
@@ -96,7 +96,7 @@ impl Default for Window {
     }
 }
 
-impl Window {
+impl ReadWindow {
     /// Bytes to fetch around a miss now.
     pub fn bytes(&self, link: Option<LinkEstimate>) -> u64 {
         let bytes = WINDOW_BYTES_MIN << self.size.saturating_sub(self.doubt / DOUBT_HALVES);
@@ -211,7 +211,7 @@ mod tests {
     const FAST: LinkEstimate = LinkEstimate { latency_s: 0.02, bytes_per_s: 30e6 };
 
     /// Misses in many neighbourhoods, of which every `every`th piece in `bytes` around is read.
-    fn after(window: &mut Window, link: LinkEstimate, bytes: u64, every: u64, from: u64) -> u64 {
+    fn after(window: &mut ReadWindow, link: LinkEstimate, bytes: u64, every: u64, from: u64) -> u64 {
         for hood in from..from + 600 {
             let (object, begin) = (CacheKey::new([1; 16], hood), 512 << 10);
             let piece = |n: u64| begin + n * 4096..begin + (n + 1) * 4096;
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn lonely_reads_fetch_no_neighbours() {
         for link in [SLOW, FAST] {
-            assert_eq!(after(&mut Window::default(), link, 4096, 1, 0), 4096);
+            assert_eq!(after(&mut ReadWindow::default(), link, 4096, 1, 0), 4096);
         }
     }
 
@@ -235,25 +235,25 @@ mod tests {
     /// further than what transfers in some latencies.
     #[test]
     fn the_window_is_what_is_read_together() {
-        assert_eq!(after(&mut Window::default(), SLOW, 64 << 10, 1, 0), 64 << 10);
-        assert_eq!(after(&mut Window::default(), FAST, 512 << 10, 1, 0), 512 << 10);
-        assert_eq!(after(&mut Window::default(), SLOW, 512 << 10, 1, 0), 128 << 10);
+        assert_eq!(after(&mut ReadWindow::default(), SLOW, 64 << 10, 1, 0), 64 << 10);
+        assert_eq!(after(&mut ReadWindow::default(), FAST, 512 << 10, 1, 0), 512 << 10);
+        assert_eq!(after(&mut ReadWindow::default(), SLOW, 512 << 10, 1, 0), 128 << 10);
     }
 
     /// One piece of sixteen pays where bandwidth is plenty, and does not where it is scarce.
     #[test]
     fn what_pays_depends_on_the_link() {
-        assert!(after(&mut Window::default(), FAST, 512 << 10, 16, 0) >= 256 << 10);
-        assert_eq!(after(&mut Window::default(), SLOW, 512 << 10, 16, 0), 4096);
+        assert!(after(&mut ReadWindow::default(), FAST, 512 << 10, 16, 0) >= 256 << 10);
+        assert_eq!(after(&mut ReadWindow::default(), SLOW, 512 << 10, 16, 0), 4096);
     }
 
     /// Reads that go elsewhere cost neighbours for some misses only, whatever was learnt before; some
     /// reads among neighbours bring the window back.
     #[test]
     fn doubt_comes_and_goes_within_some_misses() {
-        let mut window = Window::default();
+        let mut window = ReadWindow::default();
         assert_eq!(after(&mut window, FAST, 512 << 10, 1, 0), 512 << 10);
-        let lonely = |window: &mut Window, number: u64| {
+        let lonely = |window: &mut ReadWindow, number: u64| {
             let bytes = window.bytes(Some(FAST));
             window.note_miss(CacheKey::new([2; 16], number), &(0..4096), Some(FAST));
             bytes
@@ -274,7 +274,7 @@ mod tests {
     /// Nobody waits for more than 64 KiB before the link is known.
     #[test]
     fn an_unknown_link_gets_small_windows() {
-        let mut window = Window::default();
+        let mut window = ReadWindow::default();
         assert_eq!(window.bytes(None), 64 << 10);
         assert_eq!(window.bytes(Some(FAST)), 256 << 10);
         after(&mut window, FAST, 4096, 1, 0);
@@ -284,7 +284,7 @@ mod tests {
     /// A window that shrank grows again when the reads change, and the other way round.
     #[test]
     fn the_window_follows_a_change() {
-        let mut window = Window::default();
+        let mut window = ReadWindow::default();
         assert_eq!(after(&mut window, FAST, 4096, 1, 0), 4096);
         assert_eq!(after(&mut window, FAST, 256 << 10, 1, 10_000), 256 << 10);
         assert_eq!(after(&mut window, FAST, 4096, 1, 20_000), 4096);
@@ -300,7 +300,7 @@ mod tests {
             latency_us in 1u64..1_000_000, bytes_per_s in 1_000u64..10_000_000_000,
         ) {
             let link = LinkEstimate { latency_s: latency_us as f64 / 1e6, bytes_per_s: bytes_per_s as f64 };
-            let mut window = Window::default();
+            let mut window = ReadWindow::default();
             for (number, start, len, miss) in reads {
                 let (object, range) = (CacheKey::new([1; 16], number), start..start + len);
                 match miss {

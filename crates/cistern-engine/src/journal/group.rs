@@ -77,7 +77,7 @@ fn has_own_memory(bytes: usize) -> bool {
 
 /// A contiguous part of a group's payload.
 #[derive(Clone, Debug)]
-struct Piece {
+struct PayloadPiece {
     /// Payload blocks of the group before this piece.
     first: u64,
     bytes: Bytes,
@@ -89,7 +89,7 @@ pub struct Group {
     start: u64,
     records: Vec<PlacedRecord>,
     crcs: Vec<u32>,
-    pieces: Vec<Piece>,
+    pieces: Vec<PayloadPiece>,
 }
 
 impl Group {
@@ -100,7 +100,7 @@ impl Group {
             start,
             records: place_records(start, records),
             crcs,
-            pieces: vec![Piece { first: 0, bytes: payload }],
+            pieces: vec![PayloadPiece { first: 0, bytes: payload }],
         }
     }
 
@@ -208,7 +208,9 @@ impl OpenGroup {
         let pos = JournalPos(if bytes.is_empty() { self.group.start } else { self.next() });
         if has_own_memory(bytes.len()) {
             self.gather(slab);
-            self.group.pieces.push(Piece { first: self.group.crcs.len() as u64, bytes: bytes.clone() });
+            self.group
+                .pieces
+                .push(PayloadPiece { first: self.group.crcs.len() as u64, bytes: bytes.clone() });
         } else {
             if !slab.has_room(bytes.len()) {
                 self.gather(slab);
@@ -226,7 +228,7 @@ impl OpenGroup {
         let bytes = slab.memory.split().freeze();
         if !bytes.is_empty() {
             let first = (self.group.crcs.len() - bytes.len() / BLOCK_BYTES) as u64;
-            self.group.pieces.push(Piece { first, bytes });
+            self.group.pieces.push(PayloadPiece { first, bytes });
         }
     }
 

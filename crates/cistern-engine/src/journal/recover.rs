@@ -35,7 +35,7 @@ const OVERLAP_BLOCKS: u64 = 1 + GROUP_PAYLOAD_BLOCKS_MAX;
 const _: () = assert!(WINDOW_BLOCKS > 2 * OVERLAP_BLOCKS);
 
 /// An existing journal before its groups were looked at.
-pub(super) struct Found {
+pub(super) struct FoundJournal {
     pub name: String,
     pub ring: Ring,
     pub superblock: Superblock,
@@ -60,7 +60,7 @@ pub(super) struct Walked {
 }
 
 /// Opens the file and reads its superblock.
-pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<Found> {
+pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<FoundJournal> {
     let name = format!("{}/{FILE_NAME}", disk.describe());
     let file = disk.open(FILE_NAME).await?;
     let blocks = file.len() / BLOCK_BYTES as u64;
@@ -78,7 +78,7 @@ pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<Found> {
     if superblock.ring_blocks > blocks - SUPERBLOCK_AREA_BLOCKS {
         return Err(Error::corrupt(name, "the file is shorter than its superblock says"));
     }
-    Ok(Found { name, ring: Ring { file, blocks: superblock.ring_blocks }, superblock, slot_lost })
+    Ok(FoundJournal { name, ring: Ring { file, blocks: superblock.ring_blocks }, superblock, slot_lost })
 }
 
 async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<AlignedBuf> {
@@ -93,11 +93,11 @@ async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<Ali
 /// Walks from the tail and hands every valid group (header and payload) to `visit`.
 pub(super) async fn walk(
     env: &Env,
-    found: &Found,
+    found: &FoundJournal,
     visit: &mut (dyn FnMut(&GroupHeader, &[u8]) -> Result<()> + Send),
 ) -> Result<Walked> {
     let sb = &found.superblock;
-    let mut window = Window::new(env, &found.ring, sb.tail + found.ring.blocks);
+    let mut window = RingWindow::new(env, &found.ring, sb.tail + found.ring.blocks);
     let mut walked = Walked {
         starts: VecDeque::new(),
         chains: VecDeque::from([sb.chain]),
@@ -127,7 +127,7 @@ pub(super) async fn walk(
 }
 
 /// Looks for proof that the groups should not end at `head`.
-async fn judge(window: &mut Window<'_>, sb: &Superblock, head: u64) -> Result<Option<String>> {
+async fn judge(window: &mut RingWindow<'_>, sb: &Superblock, head: u64) -> Result<Option<String>> {
     if sb.durable > head {
         return Ok(Some(format!("it was synced up to {} by its superblock", sb.durable)));
     }
@@ -209,7 +209,7 @@ pub(super) async fn load_payload(
 
 /// A stretch of the ring in memory; the next one is being read meanwhile. Two buffers take turns: memory that is asked
 /// for and let go again and again stays with the threads that did.
-struct Window<'a> {
+struct RingWindow<'a> {
     env: &'a Env,
     ring: &'a Ring,
     /// Behind the last position that may be loaded.
@@ -219,20 +219,20 @@ struct Window<'a> {
     held: u64,
     buffer: AlignedBuf,
     spare: Option<AlignedBuf>,
-    ahead: Option<Ahead>,
+    ahead: Option<NextStretch>,
 }
 
 /// A stretch that is being read.
-struct Ahead {
+struct NextStretch {
     first: u64,
     blocks: u64,
     task: Task<Result<AlignedBuf>>,
 }
 
-impl<'a> Window<'a> {
+impl<'a> RingWindow<'a> {
     fn new(env: &'a Env, ring: &'a Ring, limit: u64) -> Self {
         let (buffer, spare) = (AlignedBuf::zeroed(0), None);
-        Window { env, ring, limit, first: 0, held: 0, buffer, spare, ahead: None }
+        RingWindow { env, ring, limit, first: 0, held: 0, buffer, spare, ahead: None }
     }
 
     /// The blocks `[pos, pos + blocks)`; fewer behind the limit.
@@ -281,7 +281,7 @@ impl<'a> Window<'a> {
 
     /// Moves on to what was read ahead, if anything was.
     async fn take_ahead(&mut self) -> Result<()> {
-        if let Some(Ahead { first, blocks, task }) = self.ahead.take() {
+        if let Some(NextStretch { first, blocks, task }) = self.ahead.take() {
             let loaded = task.await.ok_or(Error::Closed)??;
             self.hold(first, blocks, loaded);
         }
@@ -294,7 +294,7 @@ impl<'a> Window<'a> {
             let (env, ring, blocks) = (self.env.clone(), self.ring.clone(), self.blocks_at(first));
             let out = self.take_spare();
             let load = async move { ring.load_into(&env, first, blocks, out).await };
-            self.ahead = Some(Ahead { first, blocks, task: self.env.spawn("journal-read", load) });
+            self.ahead = Some(NextStretch { first, blocks, task: self.env.spawn("journal-read", load) });
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     group::Group,
-    recover::{self, Found, Walked},
+    recover::{self, FoundJournal, Walked},
 };
 use crate::{
     disk::Disk,
@@ -52,7 +52,7 @@ pub async fn read_only_scan(
 }
 
 /// What to say about a damaged journal.
-pub(super) fn damage_error(found: &Found, walked: &Walked, damage: &str) -> Error {
+pub(super) fn damage_error(found: &FoundJournal, walked: &Walked, damage: &str) -> Error {
     let detail = format!(
         "the group at position {} is damaged, but {damage}. The {} groups before it (from position {}) \
          can be exported (cistern journal export); what lies behind is lost",

@@ -46,7 +46,7 @@ enum Phase {
 }
 
 /// The answer a waiter gets.
-pub(super) type Answer = oneshot::Sender<Result<()>>;
+pub(super) type ReplySender = oneshot::Sender<Result<()>>;
 
 /// What a record takes: blocks of the ring, and bytes of memory.
 #[derive(Clone, Copy)]
@@ -79,7 +79,7 @@ pub(super) struct Frontiers {
 }
 
 /// Where the payload of some position is.
-pub(super) enum Found {
+pub(super) enum FoundPayload {
     /// Before the tail.
     Freed,
     Memory(Bytes),
@@ -99,7 +99,7 @@ pub(super) struct Batch {
 }
 
 /// The state behind the journal's lock.
-pub(super) struct State {
+pub(super) struct JournalState {
     ring_blocks: u64,
     memory_bytes_max: usize,
     at: Frontiers,
@@ -114,13 +114,13 @@ pub(super) struct State {
     queued_bytes: usize,
     open: Option<OpenGroup>,
     slab: Slab,
-    sync_waiters: Vec<(u64, Answer)>,
+    sync_waiters: Vec<(u64, ReplySender)>,
     /// Those who wait for room, the first comer first.
-    room_waiters: VecDeque<(Need, Answer)>,
+    room_waiters: VecDeque<(Need, ReplySender)>,
     /// What was promised to waiters that have not appended yet.
     grants: Vec<Need>,
     /// Claims that the superblock has to name, and who waits for that.
-    claims: Option<(Vec<Salt>, Answer)>,
+    claims: Option<(Vec<Salt>, ReplySender)>,
     phase: Phase,
     /// Up to here somebody has waited for a sync.
     flushed: u64,
@@ -138,7 +138,7 @@ enum Rest {
     FullWrite,
 }
 
-impl State {
+impl JournalState {
     /// A journal whose live groups begin at `starts` and end at `head`.
     pub fn new(
         ring_blocks: u64,
@@ -147,14 +147,14 @@ impl State {
         head: u64,
         starts: VecDeque<u64>,
         chains: VecDeque<Chain>,
-    ) -> State {
+    ) -> JournalState {
         debug_assert_eq!(
             chains.len(),
             starts.len() + 1,
             "a chain before each group, and one behind the last"
         );
         debug_assert!(tail <= head && head - tail <= ring_blocks, "what is live is no more than a lap");
-        State {
+        JournalState {
             ring_blocks,
             memory_bytes_max: usize::try_from(memory_bytes_max).unwrap_or(usize::MAX),
             at: Frontiers { appended: head, taken: head, written: head, durable: head, freed: tail, tail },
@@ -219,7 +219,7 @@ impl State {
     }
 
     /// Stops for good; gives those who must be told.
-    pub fn stop(&mut self, why: Error) -> Vec<Answer> {
+    pub fn stop(&mut self, why: Error) -> Vec<ReplySender> {
         if self.stopped().is_none() {
             self.phase = Phase::Stopped(why);
         }
@@ -419,7 +419,7 @@ impl State {
 
     /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
     /// those who waited for it.
-    pub fn finish_sync(&mut self, to: u64, tail: Option<u64>) -> Vec<Answer> {
+    pub fn finish_sync(&mut self, to: u64, tail: Option<u64>) -> Vec<ReplySender> {
         assert!(self.at.durable <= to && to <= self.at.written, "what is not written is not durable");
         self.at.durable = to;
         if let Some(tail) = tail {
@@ -489,7 +489,7 @@ impl State {
     }
 
     /// The claims that the superblock does not name yet.
-    pub fn take_claims(&mut self) -> Option<(Vec<Salt>, Answer)> {
+    pub fn take_claims(&mut self) -> Option<(Vec<Salt>, ReplySender)> {
         self.claims.take()
     }
 
@@ -567,22 +567,22 @@ impl State {
     }
 
     /// Where the payload blocks `[pos, pos + blocks)` are.
-    pub fn find(&mut self, pos: u64, blocks: u64) -> Found {
+    pub fn find(&mut self, pos: u64, blocks: u64) -> FoundPayload {
         if pos < self.at.freed {
-            return Found::Freed;
+            return FoundPayload::Freed;
         }
-        let Some(around) = self.group_around(pos) else { return Found::Nowhere };
+        let Some(around) = self.group_around(pos) else { return FoundPayload::Nowhere };
         let pos = JournalPos(pos);
         let payload = if let Some(group) = self.in_memory(around.start) {
             group.payload(pos, blocks)
         } else if let Some(open) = self.open.as_mut().filter(|_| around.end() == self.at.appended) {
             open.look(&mut self.slab).payload(pos, blocks)
         } else if pos.0 > around.start && blocks <= around.end() - pos.0 {
-            return Found::Disk(around);
+            return FoundPayload::Disk(around);
         } else {
             None
         };
-        payload.map_or(Found::Nowhere, Found::Memory)
+        payload.map_or(FoundPayload::Nowhere, FoundPayload::Memory)
     }
 
     /// The group that begins at `start`: itself; or if it is on the disk only, its positions and those of

@@ -45,7 +45,7 @@ static ZEROES: LazyLock<AlignedBuf> =
     LazyLock::new(|| AlignedBuf::zeroed(FILL_BLOCKS as usize * BLOCK_BYTES));
 
 /// The writer's own part of the state.
-pub(super) struct Writer {
+pub(super) struct JournalWriter {
     shared: Arc<Shared>,
     /// As last synced; the claims, as the next one names them.
     superblock: Superblock,
@@ -58,7 +58,7 @@ pub(super) struct Writer {
     _lock: Box<dyn Send + Sync>,
 }
 
-impl Drop for Writer {
+impl Drop for JournalWriter {
     /// However the writer ends, nobody waits for it for ever.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock_after_panic();
@@ -71,12 +71,17 @@ impl Drop for Writer {
     }
 }
 
-impl Writer {
-    pub fn new(shared: Arc<Shared>, superblock: Superblock, head: u64, lock: Box<dyn Send + Sync>) -> Writer {
+impl JournalWriter {
+    pub fn new(
+        shared: Arc<Shared>,
+        superblock: Superblock,
+        head: u64,
+        lock: Box<dyn Send + Sync>,
+    ) -> JournalWriter {
         let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
         let headers = AlignedBuf::zeroed(BLOCK_BYTES);
-        Writer { shared, superblock, opening, prewritten, headers, _lock: lock }
+        JournalWriter { shared, superblock, opening, prewritten, headers, _lock: lock }
     }
 
     /// Writes until the journal is closed or stopped.

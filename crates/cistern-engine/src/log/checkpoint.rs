@@ -221,7 +221,7 @@ impl Checkpoint {
     }
 }
 
-struct Head {
+struct CheckpointHead {
     volume: VolumeId,
     epoch: Epoch,
     covered: Seq,
@@ -234,7 +234,7 @@ enum HeaderFault {
     Damaged(&'static str),
 }
 
-fn read_header(bytes: &[u8]) -> Result<Head, HeaderFault> {
+fn read_header(bytes: &[u8]) -> Result<CheckpointHead, HeaderFault> {
     let mut fields = Fields::new(bytes);
     if fields.array() != Some(MAGIC) {
         return Err(HeaderFault::Damaged("not a cistern object"));
@@ -252,8 +252,8 @@ fn read_header(bytes: &[u8]) -> Result<Head, HeaderFault> {
     read_head(&mut fields).ok_or(HeaderFault::Damaged("it is cut short"))
 }
 
-fn read_head(fields: &mut Fields) -> Option<Head> {
-    Some(Head {
+fn read_head(fields: &mut Fields) -> Option<CheckpointHead> {
+    Some(CheckpointHead {
         volume: VolumeId(uuid::Uuid::from_bytes(fields.array()?)),
         epoch: Epoch(fields.u64()?),
         covered: Seq(fields.u64()?),

@@ -175,20 +175,20 @@ pub(super) async fn note_among(
 ) -> Result<Option<Note>> {
     for _ in 0..ROUNDS_MAX {
         match try_notes(store, volume, &numbers).await? {
-            Found::Note(found) => return Ok(found),
-            Found::Vanished => numbers = self::numbers(store).await?,
+            FoundNote::Note(found) => return Ok(found),
+            FoundNote::Vanished => numbers = self::numbers(store).await?,
         }
     }
     Err(Error::Unreachable("notes vanish as fast as they are listed".into()))
 }
 
-enum Found {
+enum FoundNote {
     Note(Option<Note>),
     /// One was outranked and deleted meanwhile: look again.
     Vanished,
 }
 
-async fn try_notes(store: &dyn Store, volume: Option<VolumeId>, numbers: &[u64]) -> Result<Found> {
+async fn try_notes(store: &dyn Store, volume: Option<VolumeId>, numbers: &[u64]) -> Result<FoundNote> {
     for &number in numbers.iter().rev().take(CANDIDATES_MAX) {
         let found = match get(store, number).await {
             // One reply may have come damaged.
@@ -196,14 +196,14 @@ async fn try_notes(store: &dyn Store, volume: Option<VolumeId>, numbers: &[u64])
             done => done?,
         };
         match found {
-            None => return Ok(Found::Vanished),
+            None => return Ok(FoundNote::Vanished),
             Some(note) if volume.is_none_or(|volume| note.volume == volume) => {
-                return Ok(Found::Note(Some(note)));
+                return Ok(FoundNote::Note(Some(note)));
             }
             Some(_) => {} // it came late, of a volume that is gone
         }
     }
-    Ok(Found::Note(None))
+    Ok(FoundNote::Note(None))
 }
 
 async fn get(store: &dyn Store, number: u64) -> Result<Option<Note>> {

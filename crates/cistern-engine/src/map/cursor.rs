@@ -5,7 +5,7 @@
 
 use super::{
     RunMeta,
-    runs::{Held, Look, Runs},
+    runs::{HeldParts, Look, Runs},
 };
 use crate::{Result, units::Mapping};
 
@@ -58,12 +58,12 @@ impl<'a> Cursor<'a> {
 
     /// Like `seek` with what is in memory. False when that is not enough.
     pub(super) fn try_seek(&mut self, runs: &Runs, block: u64) -> Result<bool> {
-        Ok(self.advance(runs, block, &Held::default())?.is_none())
+        Ok(self.advance(runs, block, &HeldParts::default())?.is_none())
     }
 
     /// Brings the first mappings that end behind `block` into the cursor.
     pub(super) async fn seek(&mut self, runs: &Runs, block: u64) -> Result<()> {
-        let mut held = Held::default();
+        let mut held = HeldParts::default();
         while let Some((run, wanted)) = self.advance(runs, block, &held)? {
             runs.load(run, wanted, &mut held).await?;
         }
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
         &mut self,
         runs: &Runs,
         block: u64,
-        held: &Held,
+        held: &HeldParts,
     ) -> Result<Option<(&'a RunMeta, super::runs::Wanted)>> {
         for run in &self.level[self.run_behind(block)..] {
             match runs.look(run, block, self.limit, held)? {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{
     RunMeta, block,
-    fence::Entry,
+    fence::FencePart,
     runs::{self, Runs, corrupt},
 };
 use crate::{
@@ -21,15 +21,15 @@ use crate::{
 };
 
 /// What fails is one of the runs.
-pub(super) type Result<T, E = (RunId, Error)> = std::result::Result<T, E>;
+pub(super) type RunResult<T> = Result<T, (RunId, Error)>;
 
 /// A run that is being read.
 struct Open {
     meta: RunMeta,
     sealer: Sealer,
     /// Sections and blocks still to come.
-    sections: VecDeque<Entry>,
-    blocks: VecDeque<Entry>,
+    sections: VecDeque<FencePart>,
+    blocks: VecDeque<FencePart>,
     /// Sealed bytes from `raw_at` on, a whole number of blocks.
     raw: Bytes,
     raw_at: u64,
@@ -59,7 +59,7 @@ pub(super) struct Feed {
 }
 
 /// What a feed has at its front.
-pub(super) enum Head {
+pub(super) enum FeedFront {
     Mapping(Mapping),
     /// It must be refilled first.
     Dry,
@@ -75,20 +75,20 @@ impl Feed {
     }
 
     /// The mapping at the front; decodes the next block if need be.
-    pub(super) fn head(&mut self) -> Result<Head> {
+    pub(super) fn head(&mut self) -> RunResult<FeedFront> {
         loop {
             if let Some(m) = self.decoded.get(self.next) {
-                return Ok(Head::Mapping(*m));
+                return Ok(FeedFront::Mapping(*m));
             }
             let Some(open) = &mut self.open else {
-                return Ok(if self.runs.is_empty() { Head::Ended } else { Head::Dry });
+                return Ok(if self.runs.is_empty() { FeedFront::Ended } else { FeedFront::Dry });
             };
             if open.raw.is_empty() {
                 if open.is_done() {
                     self.open = None;
                     continue;
                 }
-                return Ok(Head::Dry);
+                return Ok(FeedFront::Dry);
             }
             self.decoded.clear();
             self.next = 0;
@@ -115,7 +115,7 @@ impl Feed {
     }
 
     /// Reads ahead if the front needs it.
-    pub(super) async fn refill(&mut self, runs: &Runs) -> Result<()> {
+    pub(super) async fn refill(&mut self, runs: &Runs) -> RunResult<()> {
         if self.next < self.decoded.len() {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Feed {
 }
 
 impl Open {
-    async fn start(runs: &Runs, meta: RunMeta) -> Result<Open> {
+    async fn start(runs: &Runs, meta: RunMeta) -> RunResult<Open> {
         let top = runs.top(&meta).await.map_err(|e| (meta.id, e))?;
         let entries = &top.fence.entries[top.fence.find(meta.span.start)..];
         let sections = entries.iter().take_while(|e| e.first < meta.span.end()).copied().collect();

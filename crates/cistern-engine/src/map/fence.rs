@@ -24,7 +24,7 @@ pub(super) const VERSION: u8 = 1;
 
 /// One part that a fence lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct FencePart {
     /// The first block of its first mapping.
     pub first: u64,
     /// Bytes from the beginning of the object to the part.
@@ -38,12 +38,12 @@ pub(super) struct Entry {
 /// Consecutive parts of a run, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fence {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<FencePart>,
 }
 
 impl Fence {
     /// The plain bytes of a section (`TAG_SECTION`) or top (`TAG_TOP`).
-    pub(super) fn encode(tag: u8, entries: &[Entry]) -> Vec<u8> {
+    pub(super) fn encode(tag: u8, entries: &[FencePart]) -> Vec<u8> {
         debug_assert!(tag == TAG_SECTION || tag == TAG_TOP);
         let mut out = vec![tag];
         let (mut offset, mut first) = entries.first().map_or((0, 0), |e| (e.offset, e.first));
@@ -74,7 +74,7 @@ impl Fence {
             first = first.checked_add(varint::take(&mut input)?)?;
             let bytes = u32::try_from(varint::take(&mut input)?).ok()?;
             let birth_max = Seq(varint::take(&mut input)?);
-            entries.push(Entry { first, offset, bytes, birth_max });
+            entries.push(FencePart { first, offset, bytes, birth_max });
             offset = offset.checked_add(u64::from(bytes)).filter(|&o| o <= end)?;
         }
         (!entries.is_empty()).then_some(Fence { entries })
@@ -161,8 +161,8 @@ mod tests {
         #[test]
         fn fences_come_back(parts in prop::collection::vec((1u64..1000, 1u32..10_000, any::<u64>()), 1..300), at in 0u64..100_000) {
             let (mut first, mut offset) = (5, 1000);
-            let entries: Vec<Entry> = parts.iter().map(|&(gap, bytes, birth)| {
-                let e = Entry { first, offset, bytes, birth_max: Seq(birth) };
+            let entries: Vec<FencePart> = parts.iter().map(|&(gap, bytes, birth)| {
+                let e = FencePart { first, offset, bytes, birth_max: Seq(birth) };
                 first += gap;
                 offset += u64::from(bytes);
                 e

@@ -48,7 +48,7 @@ impl Lookup {
     pub fn first_known(&self) -> Option<Mapping> {
         let (at, block) = (self.extent.start, Extent::new(self.extent.start, 1));
         let mut limit = block.end();
-        let mut walk = Walk { lookup: self, next_piece: 0, cursors: Vec::new(), first_read: false };
+        let mut walk = LookupWalk { lookup: self, next_piece: 0, cursors: Vec::new(), first_read: false };
         let mut found = walk.in_memory(at, &mut limit);
         for level in self.levels.iter().filter(|level| overlaps(level, block)) {
             if found.is_some() {
@@ -70,7 +70,7 @@ impl Lookup {
     /// or to where `lookup_limited` ended it. Blocks never written are holes born at 0.
     pub async fn finish(self) -> Result<Vec<Mapping>> {
         let extent = self.extent;
-        let mut walk = Walk::over(&self);
+        let mut walk = LookupWalk::over(&self);
         let mut out: Vec<Mapping> = Vec::new();
         let mut at = extent.start;
         while at < extent.end() {
@@ -91,7 +91,7 @@ impl Lookup {
     /// Resolves the parts of the view for which it was begun, each as [`finish`](Self::finish) would; mappings of two
     /// parts are never joined.
     pub(super) async fn finish_each(self, parts: &[Extent], out: &mut Vec<Mapping>) -> Result<()> {
-        let mut walk = Walk::over(&self);
+        let mut walk = LookupWalk::over(&self);
         for part in parts {
             let mut at = part.start;
             while at < part.end() {
@@ -109,19 +109,19 @@ fn overlaps(level: &[super::RunMeta], extent: Extent) -> bool {
     level.get(first).is_some_and(|run| run.span.start < extent.end())
 }
 
-struct Walk<'a> {
+struct LookupWalk<'a> {
     lookup: &'a Lookup,
     next_piece: usize,
     cursors: Vec<Cursor<'a>>,
     first_read: bool,
 }
 
-impl<'a> Walk<'a> {
-    fn over(lookup: &'a Lookup) -> Walk<'a> {
+impl<'a> LookupWalk<'a> {
+    fn over(lookup: &'a Lookup) -> LookupWalk<'a> {
         let extent = lookup.extent;
         let levels = lookup.levels.iter().map(Vec::as_slice).filter(|level| overlaps(level, extent));
         let cursors: Vec<_> = levels.map(|level| Cursor::new(level, extent.end())).collect();
-        Walk { lookup, next_piece: 0, cursors, first_read: true }
+        LookupWalk { lookup, next_piece: 0, cursors, first_read: true }
     }
 
     /// The mapping of block `at`, from there as far as it reaches, at most to `end`. Blocks asked for must not go back.

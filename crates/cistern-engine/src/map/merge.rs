@@ -11,9 +11,9 @@ use futures_util::future;
 use super::{
     Levels, RunMeta,
     dead::Dead,
-    feed::{self, Feed, Head},
+    feed::{self, Feed, FeedFront},
     names::Writing,
-    policy::Plan,
+    policy::MergePlan,
     runs::Runs,
     writer::{RunShape, RunWriter},
 };
@@ -53,7 +53,7 @@ pub(super) async fn merge(
     runs: &Runs,
     shape: RunShape,
     levels: &Levels,
-    plan: &Plan,
+    plan: &MergePlan,
     snapshots: Arc<[Seq]>,
     writing: &mut Writing,
 ) -> Result<Merged, Failure> {
@@ -125,7 +125,7 @@ struct Merge {
 }
 
 impl Merge {
-    fn new(levels: &Levels, plan: &Plan, snapshots: Arc<[Seq]>, writer: RunWriter) -> Merge {
+    fn new(levels: &Levels, plan: &MergePlan, snapshots: Arc<[Seq]>, writer: RunWriter) -> Merge {
         let inputs = &levels[plan.levels.clone()];
         let read_bytes = (READ_BYTES / inputs.len().max(1) as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         let feeds: Vec<_> = inputs.iter().map(|level| Feed::new(level, plan.window, read_bytes)).collect();
@@ -144,7 +144,7 @@ impl Merge {
     }
 
     /// Merges until an input is dry, the run is full, the window ends or a step is over.
-    fn step(&mut self) -> feed::Result<Pause> {
+    fn step(&mut self) -> feed::RunResult<Pause> {
         for _ in 0..STEP_MAPPINGS {
             for i in 0..self.feeds.len() {
                 if self.starts[i].is_none_or(|start| start < self.done) && !self.skip_merged(i)? {
@@ -171,13 +171,13 @@ impl Merge {
 
     /// Brings the front of feed `i` behind what is merged; what a newer mapping covered dies
     /// here. False when the feed is dry.
-    fn skip_merged(&mut self, i: usize) -> feed::Result<bool> {
+    fn skip_merged(&mut self, i: usize) -> feed::RunResult<bool> {
         self.starts[i] = None;
         loop {
             let m = match self.feeds[i].head()? {
-                Head::Mapping(m) => m,
-                Head::Dry => return Ok(false),
-                Head::Ended => {
+                FeedFront::Mapping(m) => m,
+                FeedFront::Dry => return Ok(false),
+                FeedFront::Ended => {
                     self.starts[i] = Some(ENDED);
                     return Ok(true);
                 }
@@ -194,8 +194,10 @@ impl Merge {
     }
 
     /// Writes the front of the winner, up to where a newer mapping begins.
-    fn emit(&mut self, winner: usize, start: u64) -> feed::Result<()> {
-        let Head::Mapping(m) = self.feeds[winner].head()? else { unreachable!("the front is a mapping") };
+    fn emit(&mut self, winner: usize, start: u64) -> feed::RunResult<()> {
+        let FeedFront::Mapping(m) = self.feeds[winner].head()? else {
+            unreachable!("the front is a mapping")
+        };
         debug_assert!(m.extent.start == start && start >= self.done);
         let newer = self.starts[..winner].iter().flatten().min().copied();
         let end = m.extent.end().min(newer.unwrap_or(ENDED));

@@ -14,21 +14,21 @@ use crate::{
 
 /// The ids of all runs that are being written.
 #[derive(Clone)]
-pub(super) struct Written(Arc<Ranked<BTreeSet<RunId>>>);
+pub(super) struct RunsBeingWritten(Arc<Ranked<BTreeSet<RunId>>>);
 
-impl Default for Written {
-    fn default() -> Written {
-        Written(Arc::new(Ranked::new(Rank::Structure, BTreeSet::new())))
+impl Default for RunsBeingWritten {
+    fn default() -> RunsBeingWritten {
+        RunsBeingWritten(Arc::new(Ranked::new(Rank::Structure, BTreeSet::new())))
     }
 }
 
 /// Runs of one flush or merge. Dropped when the levels list them, or nobody ever will.
 pub(super) struct Writing {
-    all: Written,
+    all: RunsBeingWritten,
     own: Vec<RunId>,
 }
 
-impl Written {
+impl RunsBeingWritten {
     fn ids(&self) -> Locked<'_, BTreeSet<RunId>> {
         self.0.lock()
     }

@@ -29,7 +29,7 @@ const SMALL_NEIGHBOURS: usize = 8;
 
 /// A merge that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct MergePlan {
     /// The levels to merge, as indices.
     pub levels: Range<usize>,
     /// Where. The merge may stop before the end of it.
@@ -39,7 +39,7 @@ pub(super) struct Plan {
 }
 
 /// The merge to do next, if one is due and reads no run of `damaged`.
-pub(super) fn plan(levels: &Levels, shape: RunShape, damaged: &BTreeSet<RunId>) -> Option<Plan> {
+pub(super) fn plan(levels: &Levels, shape: RunShape, damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
     let bottom = levels.len().checked_sub(1)?;
     let run_mappings = shape.run_mappings();
     full_rank(levels, bottom, damaged)
@@ -64,7 +64,7 @@ fn rank_of(level: &[RunMeta]) -> u8 {
 
 /// The oldest `FAN_IN` levels of the lowest rank that has as many above the bottom. A level with a damaged run
 /// stays where it is, and so levels are counted above and beneath it.
-fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Option<Plan> {
+fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
     let mut begin = 0;
     while begin < bottom {
         let rank = rank_of(&levels[begin]);
@@ -73,7 +73,11 @@ fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Optio
         let end = begin + same;
         if same >= FAN_IN {
             let levels = end - FAN_IN..end;
-            return Some(Plan { levels, window: Extent::new(0, BLOCKS_MAX), rank: rank.saturating_add(1) });
+            return Some(MergePlan {
+                levels,
+                window: Extent::new(0, BLOCKS_MAX),
+                rank: rank.saturating_add(1),
+            });
         }
         begin = end.max(begin + 1);
     }
@@ -81,7 +85,7 @@ fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Optio
 }
 
 /// The first neighbours that are small and of similar size.
-fn small_neighbours(levels: &Levels, mappings_max: u64, damaged: &BTreeSet<RunId>) -> Option<Plan> {
+fn small_neighbours(levels: &Levels, mappings_max: u64, damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
     levels.iter().enumerate().find_map(|(i, level)| {
         let some = level.windows(SMALL_NEIGHBOURS).filter(|runs| !has_any(runs, damaged)).find(|runs| {
             let (mut sum, mut max) = (0, 0);
@@ -92,7 +96,7 @@ fn small_neighbours(levels: &Levels, mappings_max: u64, damaged: &BTreeSet<RunId
             max < mappings_max && sum >= 2 * max
         })?;
         let window = Extent::between(some[0].span.start, some[SMALL_NEIGHBOURS - 1].span.end());
-        Some(Plan { levels: i..i + 1, window, rank: rank_of(level) })
+        Some(MergePlan { levels: i..i + 1, window, rank: rank_of(level) })
     })
 }
 
@@ -103,7 +107,7 @@ fn full_window(
     bottom: usize,
     window_mappings_min: u64,
     damaged: &BTreeSet<RunId>,
-) -> Option<Plan> {
+) -> Option<MergePlan> {
     let rank = levels.iter().map(|level| rank_of(level)).max()?;
     let above = &levels[..bottom];
     let mut closed: Vec<Extent> =
@@ -116,7 +120,7 @@ fn full_window(
         .filter(|&(need, _)| need >= 100)
         .reduce(|best, other| if other.0 > best.0 { other } else { best })
         .and_then(|(_, window)| first_above(above, window))
-        .map(|window| Plan { levels: 0..levels.len(), window, rank })
+        .map(|window| MergePlan { levels: 0..levels.len(), window, rank })
 }
 
 /// The window from the first block that a level above the bottom may have. What an unfinished
@@ -128,7 +132,7 @@ fn first_above(above: &[Vec<RunMeta>], window: Extent) -> Option<Extent> {
 }
 
 /// Some neighbouring runs of the bottom, and all blocks up to the next ones.
-struct Window {
+struct MergeWindow {
     extent: Extent,
     mappings: u64,
     frame_blocks: u64,
@@ -136,9 +140,9 @@ struct Window {
     spanned: u64,
 }
 
-impl Window {
+impl MergeWindow {
     /// The parts of the window that lie in none of the `closed` extents, which ascend by start.
-    fn outside(self, closed: &[Extent], bottom: &[RunMeta]) -> Vec<Window> {
+    fn outside(self, closed: &[Extent], bottom: &[RunMeta]) -> Vec<MergeWindow> {
         if closed.iter().all(|span| span.intersect(self.extent).is_none()) {
             return vec![self];
         }
@@ -147,7 +151,7 @@ impl Window {
         for span in closed.iter().chain([&Extent::new(end, 0)]) {
             let stop = span.start.min(end);
             if at < stop {
-                parts.push(Window::of(Extent::between(at, stop), bottom));
+                parts.push(MergeWindow::of(Extent::between(at, stop), bottom));
             }
             at = at.max(span.end());
         }
@@ -155,9 +159,9 @@ impl Window {
     }
 
     /// What the bottom has in an extent, if its runs are spread evenly.
-    fn of(extent: Extent, bottom: &[RunMeta]) -> Window {
+    fn of(extent: Extent, bottom: &[RunMeta]) -> MergeWindow {
         let sum = |of: fn(&RunMeta) -> u64| bottom.iter().map(|run| share(run, of(run), extent)).sum();
-        Window {
+        MergeWindow {
             extent,
             mappings: sum(|run| run.mappings),
             frame_blocks: sum(|run| run.frame_blocks),
@@ -186,8 +190,8 @@ impl Window {
 
 /// The bottom in windows of at least `mappings_min` mappings (but for the last), so that small
 /// runs are merged with their neighbours and grow.
-fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<Window> {
-    let mut out: Vec<Window> = Vec::new();
+fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<MergeWindow> {
+    let mut out: Vec<MergeWindow> = Vec::new();
     for run in bottom {
         match out.last_mut() {
             Some(w) if w.mappings < mappings_min => {
@@ -202,7 +206,7 @@ fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<Window> {
                 } else {
                     0
                 };
-                out.push(Window {
+                out.push(MergeWindow {
                     extent: Extent::between(start, BLOCKS_MAX),
                     mappings: run.mappings,
                     frame_blocks: run.frame_blocks,
@@ -307,7 +311,7 @@ mod tests {
         }
     }
 
-    fn plan_of(levels: &Levels) -> Option<Plan> {
+    fn plan_of(levels: &Levels) -> Option<MergePlan> {
         plan(levels, RunShape::default(), &BTreeSet::new())
     }
 
@@ -423,7 +427,7 @@ mod tests {
             (0..9).map(|n| run(n.into(), n * 1000, 10, if n == 0 { first } else { 100 }, 2)).collect()
         };
         let due = plan_of(&vec![level(100)]).expect("nine small runs");
-        assert_eq!(due, Plan { levels: 0..1, window: Extent::between(0, 7010), rank: 2 });
+        assert_eq!(due, MergePlan { levels: 0..1, window: Extent::between(0, 7010), rank: 2 });
         let due = plan_of(&vec![level(1000)]).expect("eight small runs");
         assert_eq!(due.window, Extent::between(1000, 8010));
         let after = apply(&vec![level(100)], 0..1, Extent::between(0, 7010), Some(run(50, 0, 7010, 800, 2)));

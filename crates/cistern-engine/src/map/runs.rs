@@ -20,8 +20,8 @@ use quick_cache::{OptionsBuilder, Weighter, sync::Cache};
 use super::{
     RunIo, RunMeta,
     block::{self, Block},
-    fence::{self, Entry, Fence, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
-    names::Written,
+    fence::{self, Fence, FencePart, TAG_SECTION, TAG_TOP, TAIL_MARK_BYTES, TRAILER_BYTES, Trailer},
+    names::RunsBeingWritten,
     writer::PART_BYTES_MAX,
 };
 use crate::{
@@ -75,15 +75,15 @@ impl Weighter<PartKey, Part> for Weigh {
 }
 
 fn fence_bytes(fence: &Fence) -> usize {
-    fence.entries.capacity() * std::mem::size_of::<Entry>()
+    fence.entries.capacity() * std::mem::size_of::<FencePart>()
 }
 
 /// A part that is needed next and is not in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
     Top,
-    Section(Entry),
-    Block(Entry),
+    Section(FencePart),
+    Block(FencePart),
 }
 
 impl Wanted {
@@ -103,7 +103,7 @@ impl Wanted {
     }
 }
 
-fn place_of(e: &Entry) -> Range<u64> {
+fn place_of(e: &FencePart) -> Range<u64> {
     e.offset..e.offset.saturating_add(u64::from(e.bytes))
 }
 
@@ -132,7 +132,7 @@ pub(super) enum Look {
 
 /// Parts that a reader holds itself, so that an eviction cannot make it start over.
 #[derive(Default)]
-pub(super) struct Held(Vec<(PartKey, Part)>);
+pub(super) struct HeldParts(Vec<(PartKey, Part)>);
 
 /// All runs of a volume.
 pub(super) struct Runs {
@@ -144,7 +144,7 @@ pub(super) struct Runs {
     cache: Cache<PartKey, Part, Weigh, BuildHasherDefault<DefaultHasher>>,
     written_bytes: AtomicU64,
     /// Those that are being written.
-    pub(super) written: Written,
+    pub(super) written: RunsBeingWritten,
 }
 
 impl Runs {
@@ -195,7 +195,7 @@ impl Runs {
 
     /// Looks for the first mappings of `run` that end behind `block`, up to one that reaches `limit`, using
     /// what is in memory.
-    pub(super) fn look(&self, run: &RunMeta, block: u64, limit: u64, held: &Held) -> Result<Look> {
+    pub(super) fn look(&self, run: &RunMeta, block: u64, limit: u64, held: &HeldParts) -> Result<Look> {
         let block = block.max(run.span.start);
         let Some(Part::Top(top)) = self.get((run.id, TOP), held) else {
             return Ok(Look::Missing(Wanted::Top));
@@ -227,13 +227,13 @@ impl Runs {
         Ok(Look::End)
     }
 
-    fn get(&self, key: PartKey, held: &Held) -> Option<Part> {
+    fn get(&self, key: PartKey, held: &HeldParts) -> Option<Part> {
         let own = held.0.iter().find(|(k, _)| *k == key).map(|(_, part)| part.clone());
         own.or_else(|| self.cache.get(&key))
     }
 
     /// Reads a part that `look` missed, and keeps it in the cache and in `held`.
-    pub(super) async fn load(&self, run: &RunMeta, wanted: Wanted, held: &mut Held) -> Result<()> {
+    pub(super) async fn load(&self, run: &RunMeta, wanted: Wanted, held: &mut HeldParts) -> Result<()> {
         let part = self.load_sound(run, wanted, held).await?;
         let key = wanted.key(run);
         self.cache.insert(key, part.clone());
@@ -243,7 +243,7 @@ impl Runs {
 
     /// The top of a run, from memory or read.
     pub(super) async fn top(&self, run: &RunMeta) -> Result<Arc<Top>> {
-        let mut held = Held::default();
+        let mut held = HeldParts::default();
         loop {
             if let Some(Part::Top(top)) = self.get((run.id, TOP), &held) {
                 return Ok(top);
@@ -253,18 +253,18 @@ impl Runs {
     }
 
     /// A section of a run, read past the cache.
-    pub(super) async fn section(&self, run: &RunMeta, entry: Entry) -> Result<Arc<Fence>> {
+    pub(super) async fn section(&self, run: &RunMeta, entry: FencePart) -> Result<Arc<Fence>> {
         if let Some(Part::Section(fence)) = self.cache.get(&(run.id, entry.offset)) {
             return Ok(fence);
         }
-        match self.load_sound(run, Wanted::Section(entry), &Held::default()).await? {
+        match self.load_sound(run, Wanted::Section(entry), &HeldParts::default()).await? {
             Part::Section(fence) => Ok(fence),
             Part::Top(_) | Part::Block(_) => unreachable!("a section was wanted"),
         }
     }
 
     /// A part, verified. What does not verify is read from the store itself before it is believed.
-    async fn load_sound(&self, run: &RunMeta, wanted: Wanted, held: &Held) -> Result<Part> {
+    async fn load_sound(&self, run: &RunMeta, wanted: Wanted, held: &HeldParts) -> Result<Part> {
         let place = wanted.place(run);
         if self.damage.is_empty() || !self.damage.is_known(&self.io.name(run.id), &place) {
             match self.load_from(Origin::Any, run, wanted, held).await {
@@ -281,7 +281,7 @@ impl Runs {
     pub(super) async fn read_block_again(
         &self,
         run: &RunMeta,
-        entry: Entry,
+        entry: FencePart,
         sealer: &Sealer,
     ) -> Result<Bytes> {
         self.io.forget(run);
@@ -312,7 +312,13 @@ impl Runs {
         }
     }
 
-    async fn load_from(&self, origin: Origin, run: &RunMeta, wanted: Wanted, held: &Held) -> Result<Part> {
+    async fn load_from(
+        &self,
+        origin: Origin,
+        run: &RunMeta,
+        wanted: Wanted,
+        held: &HeldParts,
+    ) -> Result<Part> {
         Ok(match wanted {
             Wanted::Top => Part::Top(Arc::new(self.load_top(origin, run).await?)),
             Wanted::Section(e) => {
@@ -329,7 +335,13 @@ impl Runs {
         })
     }
 
-    async fn load_plain(&self, origin: Origin, run: &RunMeta, entry: Entry, held: &Held) -> Result<Vec<u8>> {
+    async fn load_plain(
+        &self,
+        origin: Origin,
+        run: &RunMeta,
+        entry: FencePart,
+        held: &HeldParts,
+    ) -> Result<Vec<u8>> {
         let sealed = self.read(origin, run, place_of(&entry)).await?;
         let sealer = match self.get((run.id, TOP), held) {
             Some(Part::Top(top)) => top.sealer.clone(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::dead::Dead;
 use crate::{
-    extents::{ExtentMap, Piece},
+    extents::{Divisible, ExtentMap},
     units::{Extent, FRAME_BLOCKS_MAX, Mapping, Place, Seq},
 };
 
@@ -19,7 +19,7 @@ struct Value {
     place: Place,
 }
 
-impl Piece for Value {
+impl Divisible for Value {
     fn skip(&self, blocks: u64) -> Value {
         match self.place {
             Place::Frame(mut f) => {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{
     RunMeta, chunk,
     column::CHUNK_MAPPINGS_MAX,
-    fence::{self, Entry, Fence, TAG_BLOCK, TAG_SECTION, TAG_TOP, Trailer},
+    fence::{self, Fence, FencePart, TAG_BLOCK, TAG_SECTION, TAG_TOP, Trailer},
     try_join, varint,
 };
 use crate::{
@@ -84,13 +84,13 @@ pub(super) struct RunWriter {
     block: Vec<u8>,
     block_first: u64,
     block_birth_max: Seq,
-    blocks: Vec<Entry>,
-    totals: Totals,
+    blocks: Vec<FencePart>,
+    totals: RunTotals,
 }
 
 /// What is known of all mappings written so far.
 #[derive(Clone, Copy)]
-struct Totals {
+struct RunTotals {
     mappings: u64,
     frame_blocks: u64,
     mapped_blocks: u64,
@@ -104,8 +104,15 @@ impl RunWriter {
     /// Starts the run `id`; `sealer` must be the one of that id.
     pub(super) fn new(id: RunId, sealer: Sealer, shape: RunShape) -> RunWriter {
         let (birth_min, birth_max) = (Seq(u64::MAX), Seq(0));
-        let totals =
-            Totals { mappings: 0, frame_blocks: 0, mapped_blocks: 0, start: 0, end: 0, birth_min, birth_max };
+        let totals = RunTotals {
+            mappings: 0,
+            frame_blocks: 0,
+            mapped_blocks: 0,
+            start: 0,
+            end: 0,
+            birth_min,
+            birth_max,
+        };
         RunWriter {
             id,
             sealer,
@@ -172,7 +179,12 @@ impl RunWriter {
         }
         let mut plain = std::mem::take(&mut self.block);
         let (offset, bytes) = self.seal(&plain);
-        self.blocks.push(Entry { first: self.block_first, offset, bytes, birth_max: self.block_birth_max });
+        self.blocks.push(FencePart {
+            first: self.block_first,
+            offset,
+            bytes,
+            birth_max: self.block_birth_max,
+        });
         plain.clear();
         self.block = plain;
     }
@@ -194,16 +206,17 @@ impl RunWriter {
             return None;
         }
         let blocks = std::mem::take(&mut self.blocks);
-        let sections: Vec<Entry> = blocks
+        let sections: Vec<FencePart> = blocks
             .chunks(self.shape.section_blocks)
             .map(|listed| {
                 let (offset, bytes) = self.seal(&Fence::encode(TAG_SECTION, listed));
                 let birth_max = listed.iter().map(|e| e.birth_max).max().expect("chunks are not empty");
-                Entry { first: listed[0].first, offset, bytes, birth_max }
+                FencePart { first: listed[0].first, offset, bytes, birth_max }
             })
             .collect();
         let (top_offset, top_bytes) = self.seal(&Fence::encode(TAG_TOP, &sections));
-        let Totals { mappings, frame_blocks, mapped_blocks, start, end, birth_min, birth_max } = self.totals;
+        let RunTotals { mappings, frame_blocks, mapped_blocks, start, end, birth_min, birth_max } =
+            self.totals;
         let span = Extent::between(start, end);
         let trailer = Trailer { top_offset, top_bytes, mappings, span, birth_min, birth_max };
         self.seal(&trailer.encode());

@@ -18,8 +18,8 @@ fn months(months: f64) -> Duration {
 }
 
 /// An old segment, in no cache, with this share live, which last lost a block so many months ago.
-fn victim(live: f64, idle_months: f64) -> Victim {
-    Victim { live, cached: 0.0, idle: months(idle_months), age: months(1000.0) }
+fn victim(live: f64, idle_months: f64) -> Candidate {
+    Candidate { live, cached: 0.0, idle: months(idle_months), age: months(1000.0) }
 }
 
 fn near(got: f64, expected: f64, tolerance: f64) -> bool {
@@ -125,14 +125,14 @@ fn what_is_billed_anyway_is_left_alone() {
     for (kind, days) in [("wasabi", 90), ("r2-ia", 30), ("s3-ia", 30)] {
         let tariff = shipped(kind);
         for live in [0.0, 0.1] {
-            let young = Victim { age: day * (days - 1), ..victim(live, 12.0) };
+            let young = Candidate { age: day * (days - 1), ..victim(live, 12.0) };
             assert_eq!(young.worth(&tariff), Worth::Free { left: day }, "{kind}");
-            let old = Victim { age: day * days, ..young };
+            let old = Candidate { age: day * days, ..young };
             let expected = if live == 0.0 { Worth::Delete } else { Worth::Pays };
             assert_eq!(old.worth(&tariff), expected, "{kind}");
         }
     }
-    let fresh = Victim { age: Duration::ZERO, ..victim(0.0, 0.0) };
+    let fresh = Candidate { age: Duration::ZERO, ..victim(0.0, 0.0) };
     assert_eq!(fresh.worth(&shipped("s3-standard")), Worth::Delete);
 }
 
@@ -145,8 +145,8 @@ fn dear_reading_is_avoided() {
     for tariff in [outside, spent, shipped("r2-ia"), shipped("s3-ia")] {
         assert_eq!(victim(0.15, 100.0).worth(&tariff), Worth::Dear);
         assert_eq!(victim(0.14, 100.0).worth(&tariff), Worth::Pays);
-        assert_eq!(Victim { cached: 1.0, ..victim(0.9, 100.0) }.worth(&tariff), Worth::Pays);
-        assert_eq!(Victim { cached: 0.5, ..victim(0.9, 100.0) }.worth(&tariff), Worth::Dear);
+        assert_eq!(Candidate { cached: 1.0, ..victim(0.9, 100.0) }.worth(&tariff), Worth::Pays);
+        assert_eq!(Candidate { cached: 0.5, ..victim(0.9, 100.0) }.worth(&tariff), Worth::Dear);
     }
     // A fee on every byte that is far below the price of holding is not dear.
     for tariff in [allowed, shipped("s3-standard"), shipped("s3-express"), shipped("own-disks")] {
@@ -218,7 +218,7 @@ fn any_tariff() -> impl Strategy<Value = Tariff> {
     })
 }
 
-fn any_victim() -> impl Strategy<Value = Victim> {
+fn any_victim() -> impl Strategy<Value = Candidate> {
     let share = || prop_oneof![Just(0.0), Just(1.0), Just(f64::NAN), 0.0..=1.0f64, -1.0..2.0f64];
     let time = || {
         prop_oneof![
@@ -227,7 +227,7 @@ fn any_victim() -> impl Strategy<Value = Victim> {
             (0..10_000_000_000u64).prop_map(Duration::from_millis)
         ]
     };
-    (share(), share(), time(), time()).prop_map(|(live, cached, idle, age)| Victim {
+    (share(), share(), time(), time()).prop_map(|(live, cached, idle, age)| Candidate {
         live,
         cached,
         idle,
@@ -267,7 +267,7 @@ proptest! {
         idle in 0.0..1000.0f64, longer in 0.0..1000.0f64,
     ) {
         let fuller = live + (1.0 - live) * more;
-        let at = |live, idle| Victim { cached, ..victim(live, idle) };
+        let at = |live, idle| Candidate { cached, ..victim(live, idle) };
         // Rounding may differ in the last digits where the shares do.
         let falls = |a: f64, b: f64| a >= b * (1.0 - 1e-9);
         prop_assert!(falls(at(live, idle).score(&tariff), at(fuller, idle).score(&tariff)));
@@ -279,7 +279,7 @@ proptest! {
     #[test]
     fn the_cache_saves(tariff in any_tariff(), live in 0.0..=1.0f64, cached in 0.0..=1.0f64) {
         let cold = victim(live, 1.0);
-        let warm = Victim { cached, ..cold };
+        let warm = Candidate { cached, ..cold };
         prop_assert!(warm.cost(&tariff) <= cold.cost(&tariff) * (1.0 + 1e-9));
     }
 

@@ -12,7 +12,7 @@ pub const LIVE_MAX_DEAR: f64 = 0.15;
 
 /// A segment that may be cleaned.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Victim {
+pub struct Candidate {
     /// Live bytes per byte of the segment (u), what snapshots hold included. What is no number counts as 1.
     pub live: f64,
     /// The part of the live bytes that need not be read from the store. What is no number counts as 0.
@@ -38,7 +38,7 @@ pub enum Worth {
     Wait,
 }
 
-impl Victim {
+impl Candidate {
     fn live(&self) -> f64 {
         if self.live.is_nan() { 1.0 } else { self.live.clamp(0.0, 1.0) }
     }
@@ -104,8 +104,8 @@ impl Victim {
 
     /// Which is cleaned first: the higher score. Where money does not tell (both free, or nothing saved), LFS does,
     /// in which reading and writing cost the same: (1 - u) tau / (1 + u), and in the end the emptier one.
-    pub fn before(&self, other: &Victim, tariff: &Tariff) -> Ordering {
-        let plain = |victim: &Victim| (1.0 - victim.live()) * victim.idle_months() / (1.0 + victim.live());
+    pub fn before(&self, other: &Candidate, tariff: &Tariff) -> Ordering {
+        let plain = |victim: &Candidate| (1.0 - victim.live()) * victim.idle_months() / (1.0 + victim.live());
         (other.score(tariff).total_cmp(&self.score(tariff)))
             .then_with(|| plain(other).total_cmp(&plain(self)))
             .then_with(|| self.live().total_cmp(&other.live()))

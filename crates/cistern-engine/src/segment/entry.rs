@@ -187,13 +187,13 @@ fn foreign_volume(volume: VolumeId, tail: &[u8]) -> Option<VolumeId> {
     (theirs != volume).then_some(theirs)
 }
 
-struct Trailer {
+struct ObjectTrailer {
     head: EntryHead,
     footer_offset: u32,
     footer_bytes: u32,
 }
 
-fn read_trailer(seq: Seq, tail: &[u8]) -> Result<Trailer> {
+fn read_trailer(seq: Seq, tail: &[u8]) -> Result<ObjectTrailer> {
     let corrupt = |detail: &str| Error::corrupt(object_key(seq), detail);
     let ending = tail.last_chunk::<PREFIX_BYTES>().ok_or_else(|| corrupt("not a cistern object"))?;
     let version = ending[MAGIC.len()];
@@ -211,7 +211,7 @@ fn read_trailer(seq: Seq, tail: &[u8]) -> Result<Trailer> {
     Ok(trailer)
 }
 
-fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
+fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<ObjectTrailer> {
     let (checked, rest) = bytes.split_at(CHECKED_BYTES);
     if rest[..4] != crc32c(checked).to_le_bytes() {
         return None;
@@ -228,11 +228,15 @@ fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
         .into_iter()
         .find(|known| known.sealed_as() as u8 == kind)?;
     (zeroes == [0; 3]).then_some(())?;
-    Some(Trailer { head: EntryHead { kind, volume, epoch, seq, salt, nonce }, footer_offset, footer_bytes })
+    Some(ObjectTrailer {
+        head: EntryHead { kind, volume, epoch, seq, salt, nonce },
+        footer_offset,
+        footer_bytes,
+    })
 }
 
 /// Where the footer lies: right before the trailer, and right behind the prefix but for segments.
-fn footer_place(trailer: &Trailer, object_bytes: u64) -> Result<Range<u32>, &'static str> {
+fn footer_place(trailer: &ObjectTrailer, object_bytes: u64) -> Result<Range<u32>, &'static str> {
     let end = object_bytes - TRAILER_BYTES as u64;
     let start = u64::from(trailer.footer_offset);
     if start < PREFIX_BYTES as u64 || start + u64::from(trailer.footer_bytes) != end {

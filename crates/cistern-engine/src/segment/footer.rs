@@ -54,7 +54,7 @@ pub(super) fn encode(content: &Content, mappings: &[Mapping], out: &mut Vec<u8>)
             }
             out.extend_from_slice(&size_bytes.to_le_bytes());
             put_count(mappings.len(), out);
-            let mut writer = Writer::default();
+            let mut writer = FooterWriter::default();
             mappings.iter().for_each(|mapping| writer.mapping(mapping, out));
         }
         Content::Moved { base } => {
@@ -81,7 +81,7 @@ fn frame_of(mapping: &Mapping) -> Option<u32> {
 
 /// The extents and lengths of frames as for a segment that was written, each followed by the births of its blocks.
 fn encode_frames(base: Seq, frames: &[&[Mapping]], out: &mut Vec<u8>) {
-    let mut writer = Writer::default();
+    let mut writer = FooterWriter::default();
     for pieces in frames {
         let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
         assert!(frame_of(&first).is_some(), "only data is moved");
@@ -100,12 +100,12 @@ fn encode_frames(base: Seq, frames: &[&[Mapping]], out: &mut Vec<u8>) {
 
 /// Where the next mapping that is written continues.
 #[derive(Default)]
-struct Writer {
+struct FooterWriter {
     block: u64,
     last_stored: Option<u32>,
 }
 
-impl Writer {
+impl FooterWriter {
     fn mapping(&mut self, mapping: &Mapping, out: &mut Vec<u8>) {
         let gap = mapping.extent.start - self.block;
         self.block = mapping.extent.end();

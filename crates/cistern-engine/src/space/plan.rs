@@ -28,7 +28,7 @@ pub fn plan(segments: &Segments, newest: Seq, ratio: f64) -> Plan {
     let scored = segments
         .iter()
         .filter_map(|(seq, counts)| Some((sorted_by(&counts, newest)?, Victim { seq, counts })));
-    let mut scored: Vec<(price::Victim, Victim)> = scored.collect();
+    let mut scored: Vec<(price::Candidate, Victim)> = scored.collect();
     // What is asked for is done at any price.
     scored.sort_unstable_by(|a, b| a.0.before(&b.0, &Tariff::default()).then(a.1.seq.cmp(&b.1.seq)));
     let (mut victims, mut after_bytes) = (Vec::new(), before.stored_bytes - dead.stored_bytes);

@@ -1,6 +1,6 @@
 //! Which segments to clean: those whose garbage costs most for what moving their live data costs, in money.
 //!
-//! Pure. Score and rules are those of [`price::Victim`]. Among those that may be cleaned only the order of scores counts,
+//! Pure. Score and rules are those of [`price::Candidate`]. Among those that may be cleaned only the order of scores counts,
 //! so for it the entries of the log stand for time: they tell segments apart that one checkpoint made known. Whether one
 //! pays, and whether it is billed anyway, is reckoned in time.
 
@@ -47,7 +47,7 @@ pub struct Situation<'a> {
 /// The best first, until their live data is at least `data_blocks`.
 pub fn choose(segments: &Segments, situation: &Situation<'_>, data_blocks: u64) -> Vec<Victim> {
     let Situation { vacated, left_alone, tariff, .. } = situation;
-    let mut scored: Vec<(price::Victim, Victim)> = segments
+    let mut scored: Vec<(price::Candidate, Victim)> = segments
         .iter()
         .filter(|(seq, _)| !vacated.contains_key(seq) && !left_alone.contains(seq))
         .filter_map(|(seq, counts)| {
@@ -55,7 +55,7 @@ pub fn choose(segments: &Segments, situation: &Situation<'_>, data_blocks: u64) 
             Some((situation.priced(&victim)?, victim))
         })
         .collect();
-    let best_first = |a: &(price::Victim, Victim), b: &(price::Victim, Victim)| {
+    let best_first = |a: &(price::Candidate, Victim), b: &(price::Candidate, Victim)| {
         a.0.before(&b.0, tariff).then(a.1.seq.cmp(&b.1.seq))
     };
     if scored.len() > VICTIMS_MAX {
@@ -76,22 +76,22 @@ pub fn choose(segments: &Segments, situation: &Situation<'_>, data_blocks: u64) 
 }
 
 /// What a segment is sorted by, an entry of the log standing for a second; `None` where cleaning it gains nothing.
-pub fn sorted_by(counts: &Counts, newest: Seq) -> Option<price::Victim> {
+pub fn sorted_by(counts: &Counts, newest: Seq) -> Option<price::Candidate> {
     if counts.dead_blocks >= counts.written_blocks {
         return None; // it goes without being cleaned
     }
     let live = counts.live_blocks() as f64 / counts.written_blocks as f64;
     let idle = Duration::from_secs(newest.0.saturating_sub(counts.touched.0) + 1);
-    (live <= LIVE_SHARE_MAX).then_some(price::Victim { live, cached: 0.0, idle, age: Duration::MAX })
+    (live <= LIVE_SHARE_MAX).then_some(price::Candidate { live, cached: 0.0, idle, age: Duration::MAX })
 }
 
 impl Situation<'_> {
     /// What is sorted by; `None` where it is not to be cleaned.
-    fn priced(&self, victim: &Victim) -> Option<price::Victim> {
+    fn priced(&self, victim: &Victim) -> Option<price::Candidate> {
         let Victim { seq, counts } = victim;
         let sorted = sorted_by(counts, self.newest)?;
         let since = |seq| self.times.since(seq, self.now);
-        let mut priced = price::Victim { idle: since(counts.touched), age: since(*seq), ..sorted };
+        let mut priced = price::Candidate { idle: since(counts.touched), age: since(*seq), ..sorted };
         if priced.worth(&self.tariff) == Worth::Dear && (self.is_cached)(*seq, counts.stored_bytes) {
             priced.cached = 1.0;
         }
@@ -100,11 +100,11 @@ impl Situation<'_> {
             Worth::Wait => self.for_the_bound,
             Worth::Dear | Worth::Delete | Worth::Free { .. } => false,
         };
-        is_taken.then_some(price::Victim { idle: sorted.idle, age: sorted.age, ..priced })
+        is_taken.then_some(price::Candidate { idle: sorted.idle, age: sorted.age, ..priced })
     }
 
     /// Where moving is free money does not tell when it is time, and only the bound does.
-    fn pays(&self, priced: &price::Victim) -> bool {
+    fn pays(&self, priced: &price::Candidate) -> bool {
         priced.score(&self.tariff).is_finite()
     }
 }

@@ -30,7 +30,7 @@ const LISTED: usize = 5;
 
 /// One rule, and whether the store keeps it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Check {
+pub struct RuleCheck {
     pub rule: &'static str,
     pub kept: bool,
     /// What was seen instead; empty when kept.
@@ -49,7 +49,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeReport {
     pub url: String,
-    pub checks: Vec<Check>,
+    pub checks: Vec<RuleCheck>,
     /// Medians for 4 KiB objects in microseconds. `None` when the verdict came before.
     pub put_us: Option<u64>,
     pub get_us: Option<u64>,
@@ -69,7 +69,7 @@ struct Session<'a> {
     prefix: String,
     /// Every key that may exist.
     used: Vec<String>,
-    checks: Vec<Check>,
+    checks: Vec<RuleCheck>,
 }
 
 /// Probes a store. `Err` when it does not answer or refuses access: then nothing can be said.
@@ -107,7 +107,7 @@ const RULE_LIST: &str = "list-after-write";
 const RULE_RANGE: &str = "range reads";
 const RULE_DELETE: &str = "delete";
 
-fn verdict(checks: &[Check]) -> Verdict {
+fn verdict(checks: &[RuleCheck]) -> Verdict {
     let Some(broken) = checks.iter().find(|c| !c.kept) else { return Verdict::Ok };
     let advice = match broken.rule {
         RULE_ABSENT | RULE_RACE => {
@@ -144,7 +144,7 @@ impl Session<'_> {
     }
 
     fn note(&mut self, rule: &'static str, fault: Option<String>) {
-        self.checks.push(Check { rule, kept: fault.is_none(), detail: fault.unwrap_or_default() });
+        self.checks.push(RuleCheck { rule, kept: fault.is_none(), detail: fault.unwrap_or_default() });
     }
 
     async fn check_absent(&mut self) -> Result<()> {

@@ -26,7 +26,7 @@ mod window_tests;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use place::{Buckets, Change, Next, Outcome, Place, Slot, Wish};
+use place::{Buckets, Change, Next, Outcome, PlaceState, StartedRequest, Wish};
 use policy::Direction;
 use scheduled::Scheduled;
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ pub struct Scheduler {
 }
 
 struct State {
-    places: Vec<Place<oneshot::Sender<Permit>>>,
+    places: Vec<PlaceState<oneshot::Sender<Permit>>>,
     buckets: Buckets,
     waiters: u64,
     /// When the timer that fires next does.
@@ -118,7 +118,7 @@ struct State {
 struct Permit {
     scheduler: Arc<Scheduler>,
     place: usize,
-    slot: Option<Slot>,
+    slot: Option<StartedRequest>,
 }
 
 /// A request in a queue; leaves it when dropped.
@@ -137,7 +137,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Permit {
-    fn slot(&self) -> &Slot {
+    fn slot(&self) -> &StartedRequest {
         self.slot.as_ref().expect("taken only at the end")
     }
 
@@ -222,7 +222,7 @@ impl Scheduler {
         match places.iter().position(|place| place.name() == name) {
             Some(found) => found,
             None => {
-                places.push(Place::new(name));
+                places.push(PlaceState::new(name));
                 places.len() - 1
             }
         }
@@ -261,7 +261,7 @@ impl Scheduler {
         (id, told)
     }
 
-    fn ended(self: &Arc<Self>, place: usize, slot: &Slot, outcome: Outcome) {
+    fn ended(self: &Arc<Self>, place: usize, slot: &StartedRequest, outcome: Outcome) {
         let (now, direction) = (self.env.now(), slot.direction);
         let jitter = match &outcome {
             Outcome::Answered { .. } => 0,

@@ -17,7 +17,7 @@ const PREFIX_BYTES_MAX: usize = 400;
 
 /// The kind of a store, and the bucket in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StorePlace {
     S3 { bucket: String },
     Google { bucket: String },
     Azure { container: String },
@@ -27,7 +27,7 @@ pub enum Place {
 /// Names a volume, or the place where volumes lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
-    place: Place,
+    place: StorePlace,
     /// Components below the bucket, or from the root of the file system.
     components: Vec<String>,
 }
@@ -52,7 +52,7 @@ impl StoreUrl {
         }
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &StorePlace {
         &self.place
     }
 
@@ -84,7 +84,7 @@ impl StoreUrl {
     /// What other volumes share with this one: the bucket, or the directory it lies in.
     pub(super) fn neighbourhood(&self) -> String {
         let components = match self.place {
-            Place::Directory => self.parent().map_or_else(Vec::new, |parent| parent.components),
+            StorePlace::Directory => self.parent().map_or_else(Vec::new, |parent| parent.components),
             _ => Vec::new(),
         };
         StoreUrl { place: self.place.clone(), components }.to_string()
@@ -97,18 +97,19 @@ impl StoreUrl {
 
     /// The directory, `None` in a cloud.
     pub fn path(&self) -> Option<PathBuf> {
-        (self.place == Place::Directory).then(|| PathBuf::from(format!("/{}", self.components.join("/"))))
+        (self.place == StorePlace::Directory)
+            .then(|| PathBuf::from(format!("/{}", self.components.join("/"))))
     }
 }
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::S3 { bucket } => write!(f, "s3://{bucket}")?,
-            Place::Google { bucket } => write!(f, "gs://{bucket}")?,
-            Place::Azure { container } => write!(f, "az://{container}")?,
-            Place::Directory if self.components.is_empty() => write!(f, "file:///")?,
-            Place::Directory => write!(f, "file://")?,
+            StorePlace::S3 { bucket } => write!(f, "s3://{bucket}")?,
+            StorePlace::Google { bucket } => write!(f, "gs://{bucket}")?,
+            StorePlace::Azure { container } => write!(f, "az://{container}")?,
+            StorePlace::Directory if self.components.is_empty() => write!(f, "file:///")?,
+            StorePlace::Directory => write!(f, "file://")?,
         }
         self.components.iter().try_for_each(|c| write!(f, "/{c}"))
     }
@@ -132,7 +133,7 @@ fn parse_path(text: &str) -> Result<StoreUrl> {
             _ => {}
         }
     }
-    Ok(StoreUrl { place: Place::Directory, components })
+    Ok(StoreUrl { place: StorePlace::Directory, components })
 }
 
 fn parse_cloud(scheme: &str, rest: &str) -> Result<StoreUrl> {
@@ -162,9 +163,9 @@ fn parse_cloud(scheme: &str, rest: &str) -> Result<StoreUrl> {
     }
     let bucket = bucket.to_owned();
     let place = match scheme {
-        "s3" => Place::S3 { bucket },
-        "gs" => Place::Google { bucket },
-        _ => Place::Azure { container: bucket },
+        "s3" => StorePlace::S3 { bucket },
+        "gs" => StorePlace::Google { bucket },
+        _ => StorePlace::Azure { container: bucket },
     };
     Ok(StoreUrl { place, components })
 }

@@ -23,8 +23,8 @@ use crate::{
     store::Stores,
     units::{Epoch, RunId, Seq},
     upkeep::{
-        Parts,
-        points::{Point, Points, Progress},
+        UpkeepParts,
+        points::{CheckpointLag, Point, Points},
         usage::Accounts,
     },
 };
@@ -42,7 +42,7 @@ pub struct Maintainer {
     pub(super) map: Arc<Map>,
     pub(super) log: LogWriter,
     pub(super) walk: Walk,
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<CheckpointLag>,
     pub(super) space: Arc<Space>,
     /// How long retired objects stay, for readers.
     pub(super) grace: Duration,
@@ -63,16 +63,28 @@ struct LastCheckpoint {
 }
 
 impl Maintainer {
-    pub fn new(parts: Parts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
-        let Parts { env, stores, map, log, walk, checkpoint, usage, applied, damage, space, grace, paused } =
-            parts;
+    pub fn new(parts: UpkeepParts) -> (Maintainer, Points, mpsc::Receiver<Point>) {
+        let UpkeepParts {
+            env,
+            stores,
+            map,
+            log,
+            walk,
+            checkpoint,
+            usage,
+            applied,
+            damage,
+            space,
+            grace,
+            paused,
+        } = parts;
         let newest = Point {
             covered: walk.seq,
             journal_pos: walk.journal_pos,
             journal_chain: walk.journal_chain,
             size_bytes: walk.size_bytes,
         };
-        let progress = Progress::new(newest, applied);
+        let progress = CheckpointLag::new(newest, applied);
         let (points, receive) = Points::new(progress.clone(), space.clone());
         let counted = checkpoint.map_or(Seq(0), |(_, covered)| covered);
         let store = stores.write_back.clone();

@@ -66,7 +66,7 @@ impl SegmentCounts {
 }
 
 /// What was committed and is in no checkpoint yet.
-pub struct Progress {
+pub struct CheckpointLag {
     state: Ranked<State>,
     /// Memory may have become free.
     advanced: Notify,
@@ -86,10 +86,10 @@ struct State {
     outstanding: Option<Seq>,
 }
 
-impl Progress {
-    pub fn new(newest: Point, segments: BTreeMap<Seq, SegmentCounts>) -> Arc<Progress> {
+impl CheckpointLag {
+    pub fn new(newest: Point, segments: BTreeMap<Seq, SegmentCounts>) -> Arc<CheckpointLag> {
         let mappings = segments.values().map(|counts| counts.mappings).sum();
-        Arc::new(Progress {
+        Arc::new(CheckpointLag {
             state: Ranked::new(
                 Rank::Flow,
                 State {
@@ -160,12 +160,12 @@ impl Progress {
 /// The commits' end: where it is said what was committed, in order and before the next one.
 pub struct Points {
     send: mpsc::Sender<Point>,
-    progress: Arc<Progress>,
+    progress: Arc<CheckpointLag>,
     space: Arc<Space>,
 }
 
 impl Points {
-    pub fn new(progress: Arc<Progress>, space: Arc<Space>) -> (Points, mpsc::Receiver<Point>) {
+    pub fn new(progress: Arc<CheckpointLag>, space: Arc<Space>) -> (Points, mpsc::Receiver<Point>) {
         let (send, receive) = mpsc::channel(POINTS_MAX);
         (Points { send, progress, space }, receive)
     }
@@ -261,7 +261,7 @@ mod tests {
     /// made room.
     #[tokio::test]
     async fn commits_wait_for_memory_only() {
-        let progress = Progress::new(point(0), BTreeMap::new());
+        let progress = CheckpointLag::new(point(0), BTreeMap::new());
         let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
         let (uncovered, retired, times) = Default::default();
         let (newest, wall, rate) = (Seq(0), Duration::ZERO, None);

@@ -25,7 +25,7 @@ use crate::{
     space::{Segments, Space},
     store::SharedStore,
     units::{RunId, Seq},
-    upkeep::points::Progress,
+    upkeep::points::CheckpointLag,
 };
 
 /// Usage objects a checkpoint names, beside those that a full table takes, before all are written anew as one table.
@@ -93,7 +93,7 @@ impl Accounts {
     }
 
     /// Counts what was written up to `covered`, and what died. There are no snapshots yet, so what died is free.
-    pub fn count(&mut self, dead: &Dead, progress: &Progress, covered: Seq) {
+    pub fn count(&mut self, dead: &Dead, progress: &CheckpointLag, covered: Seq) {
         debug_assert!(dead.pinned.is_empty(), "nothing is pinned without snapshots");
         let mut changes: BTreeMap<Seq, Counts> = BTreeMap::new();
         for (seq, written) in progress.written(self.counted, covered) {

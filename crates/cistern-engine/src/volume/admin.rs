@@ -119,7 +119,7 @@ pub async fn stored_space(env: &Env, store: &SharedStore, key: &KeySource) -> Re
 }
 
 /// Progress of a long operation: units done, units in all.
-pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
+pub type ProgressFn<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
 /// Wraps the master key anew. The data is not rewritten.
 ///
@@ -156,7 +156,7 @@ pub async fn remove(
     store: &SharedStore,
     key: &KeySource,
     force: bool,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     match read_identity(store.as_ref()).await {
         Ok(identity) if !force => refuse_if_held(env, store, &identity, key).await?,

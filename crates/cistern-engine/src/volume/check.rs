@@ -17,7 +17,7 @@ use crate::{
     volume::{
         Volume,
         accounting::{Accounting, SpaceReport},
-        admin::Progress,
+        admin::ProgressFn,
         open::{ReadParts, read_only},
     },
 };
@@ -65,11 +65,12 @@ pub async fn check(
     store: &SharedStore,
     key: &KeySource,
     what: Checked,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<CheckReport> {
     let (identity, own) = find_volume(store).await?;
     let keys = VolumeKeys::unlock(env, own.as_ref(), &identity, key).await?;
-    let from = Source { env, place: store, store: &own, keys: &keys, size_at_creation: identity.size_bytes };
+    let from =
+        CheckedVolume { env, place: store, store: &own, keys: &keys, size_at_creation: identity.size_bytes };
     let mut state = State::read(&from).await?;
     let mut report = state.check_map(&from, what, progress).await?;
     for _ in 0..STATES_MAX {
@@ -86,7 +87,7 @@ pub async fn check(
 }
 
 /// The volume that is checked.
-struct Source<'a> {
+struct CheckedVolume<'a> {
     env: &'a Env,
     place: &'a SharedStore,
     /// Its own objects there.
@@ -104,8 +105,8 @@ struct State {
 }
 
 impl State {
-    async fn read(from: &Source<'_>) -> Result<State> {
-        let Source { env, store, keys, size_at_creation, .. } = *from;
+    async fn read(from: &CheckedVolume<'_>) -> Result<State> {
+        let CheckedVolume { env, store, keys, size_at_creation, .. } = *from;
         let committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         let stores = Stores::same(store.clone());
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
@@ -114,7 +115,7 @@ impl State {
     }
 
     /// Whether there is a newer one, for which objects of this one may have been deleted.
-    async fn is_old(&self, from: &Source<'_>) -> Result<bool> {
+    async fn is_old(&self, from: &CheckedVolume<'_>) -> Result<bool> {
         Ok(checkpoint_names(from.store.as_ref()).await? != self.committed.names)
     }
 
@@ -125,9 +126,9 @@ impl State {
     /// The whole map, what it names, and the accounts against it.
     async fn check_map(
         &self,
-        from: &Source<'_>,
+        from: &CheckedVolume<'_>,
         what: Checked,
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
     ) -> Result<CheckReport> {
         let mut report = self.look_back();
         let (mut accounting, faults) = Accounting::read(from.store, from.keys, &self.committed).await?;
@@ -199,10 +200,10 @@ fn blocks_of(mapping: &Mapping) -> String {
 
 /// Reads and verifies every live frame. What the check of the map has found missing is told once.
 async fn check_data(
-    from: &Source<'_>,
+    from: &CheckedVolume<'_>,
     mut state: State,
     report: &mut CheckReport,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     let (mut at, mut states) = (0, 0);
     while at < state.blocks() {

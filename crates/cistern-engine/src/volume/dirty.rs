@@ -3,7 +3,7 @@
 //! Sixteen bytes a value and key for data of any length, bounded by the journal. Pure.
 
 use crate::{
-    extents::{ExtentMap, Piece},
+    extents::{Divisible, ExtentMap},
     sectors::SectorMask,
     units::{Extent, JournalPos},
 };
@@ -28,7 +28,7 @@ impl Dirty {
     }
 }
 
-impl Piece for Dirty {
+impl Divisible for Dirty {
     fn skip(&self, blocks: u64) -> Dirty {
         match *self {
             Dirty::Data(at) => Dirty::Data(JournalPos(at.0 + blocks)),

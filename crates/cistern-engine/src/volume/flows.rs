@@ -99,7 +99,7 @@ impl Flows {
         let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
         let start = space::Start { newest, uncovered, retired, times, wall, policy, rate };
         let space = Arc::new(Space::new(start, now));
-        let (upkeep, points) = upkeep::prepare(upkeep::Parts {
+        let (upkeep, points) = upkeep::prepare(upkeep::UpkeepParts {
             env: o.env.clone(),
             stores: o.stores.clone(),
             map: core.map.clone(),
@@ -122,7 +122,7 @@ impl Flows {
         };
         let publisher = Publisher::start(&o.env, slots, Arc::new(joined));
         let upkeep = upkeep.start(publisher.offerer());
-        let parts = writeback::Parts {
+        let parts = writeback::WritebackParts {
             env: o.env.clone(),
             journal: core.journal.clone(),
             courtesy: o.state.courtesy(),
@@ -134,7 +134,7 @@ impl Flows {
             size_bytes: walk.size_bytes,
         };
         let write_back = WriteBack::start(parts, control.clone());
-        let cleaner = Cleaner::start(cleaner::Parts {
+        let cleaner = Cleaner::start(cleaner::CleanerParts {
             env: o.env.clone(),
             store: o.stores.background.clone(),
             map: core.map.clone(),

@@ -15,7 +15,7 @@ use crate::{
     volume::{
         Collect,
         accounting::{Accounted, read_accounts},
-        admin::Progress,
+        admin::ProgressFn,
         open::{ReadParts, read_only},
     },
 };
@@ -56,7 +56,7 @@ pub async fn plan_collection(
     store: &SharedStore,
     key: &KeySource,
     what: Collect,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<CollectPlan> {
     let Accounted { store, keys, committed, accounting, faults } = read_accounts(env, store, key).await?;
     if let Some(fault) = faults.into_iter().next() {
@@ -104,7 +104,7 @@ impl CollectPlan {
         keys: &VolumeKeys,
         committed: &Committed,
         (offset, len): (u64, u64),
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
     ) -> Result<()> {
         let volume = read_only(parts, keys, committed).await?;
         volume.check_bounds(offset, len)?;

@@ -24,7 +24,7 @@ const STEP_BYTES: u64 = 16 << 20;
 /// What to warm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Warm {
+pub enum WarmTarget {
     /// The data of a range, in bytes.
     Range { offset: u64, len: u64 },
     /// The map: afterwards no lookup needs the store.
@@ -66,18 +66,18 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` without a chunk cache, `NotFound` when there is no hot set.
-    pub async fn warm(&self, what: Warm, from: u64) -> Result<WarmStep> {
+    pub async fn warm(&self, what: WarmTarget, from: u64) -> Result<WarmStep> {
         if !self.frames.reader().has_cache() {
             return Err(Error::Invalid("there is no chunk cache to warm".to_owned()));
         }
         let began = self.env.now();
         let fetches = match what {
-            Warm::Range { offset, len } => {
+            WarmTarget::Range { offset, len } => {
                 self.check_bounds(offset, len)?;
                 return self.warm_range(offset, len, from, began).await;
             }
-            Warm::Metadata => map_fetches(&self.map.levels()),
-            Warm::Hot => match &self.hot {
+            WarmTarget::Metadata => map_fetches(&self.map.levels()),
+            WarmTarget::Hot => match &self.hot {
                 Some(hot) => hot.fetches().await?,
                 None => return Err(Error::NotFound("hot set".to_owned())),
             },

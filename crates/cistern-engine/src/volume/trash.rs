@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::admin::{Progress, refuse_if_held};
+use super::admin::{ProgressFn, refuse_if_held};
 use crate::{
     Error, Result,
     codec::KeySource,
@@ -136,7 +136,7 @@ pub async fn delete(
     store: &SharedStore,
     host: &str,
     only_if_over: bool,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     begin_deletion(env, store, host, only_if_over).await?;
     gc::remove_volume(store, progress).await

@@ -103,11 +103,11 @@ async fn wait_for_store(env: &Env, bases: &dyn Bases, log: &LogWriter, block: u6
     }
 }
 
-type Attempt = (u64, Result<Bytes>);
+type ReadBase = (u64, Result<Bytes>);
 
 /// Completes what it can, those that may share a frame one after the other. Once the store is found away, nothing
 /// more is asked, and what was not is missing in the answer.
-async fn read_all(bases: &dyn Bases, all: &[Sectors]) -> Vec<Attempt> {
+async fn read_all(bases: &dyn Bases, all: &[Sectors]) -> Vec<ReadBase> {
     let frame = |sectors: &Sectors| sectors.block / FRAME_BLOCKS_MAX as u64;
     let together = all.chunk_by(|a, b| frame(a) == frame(b));
     let away = AtomicBool::new(false);
@@ -115,7 +115,7 @@ async fn read_all(bases: &dyn Bases, all: &[Sectors]) -> Vec<Attempt> {
     stream::iter(reads).buffered(READS_MAX).concat().await
 }
 
-async fn read_some(bases: &dyn Bases, several: &[Sectors], away: &AtomicBool) -> Vec<Attempt> {
+async fn read_some(bases: &dyn Bases, several: &[Sectors], away: &AtomicBool) -> Vec<ReadBase> {
     let mut out = Vec::with_capacity(several.len());
     for sectors in several {
         if away.load(Ordering::Relaxed) {

@@ -47,7 +47,7 @@ impl Tuning {
 
 /// What the flow shows of its controller.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Shown {
+pub struct ControlShown {
     pub rate: Rate,
     /// When the rate was last updated.
     pub updated: Duration,
@@ -80,7 +80,7 @@ struct State {
     /// Up to here the flow has packed.
     packed: JournalPos,
     latched: Option<Error>,
-    shown: Shown,
+    shown: ControlShown,
 }
 
 impl Control {
@@ -92,7 +92,7 @@ impl Control {
             wanted: committed,
             packed: committed,
             latched: None,
-            shown: Shown::default(),
+            shown: ControlShown::default(),
         };
         Control {
             journal,
@@ -157,11 +157,11 @@ impl Control {
     }
 
     /// The state of the controller.
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> ControlShown {
         self.state.lock().shown
     }
 
-    pub(super) fn show(&self, shown: Shown) {
+    pub(super) fn show(&self, shown: ControlShown) {
         self.state.lock().shown = shown;
     }
 

@@ -14,11 +14,11 @@ use crate::{
     segment::{self, JournalRange},
     units::{BLOCK_BYTES, JournalPos, Mark, Seq},
     writeback::{
-        Control, Parts, Shown, Tuning,
+        Control, ControlShown, Tuning, WritebackParts,
         budget::Budget,
         pack::payload_bytes,
         pi::Controller,
-        policy::{Decision, Progress, Situation, decide, hurry},
+        policy::{CommitLag, Decision, PackSituation, decide, hurry},
         range::Range,
     },
 };
@@ -27,7 +27,7 @@ use crate::{
 const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
 
 pub struct Flow {
-    parts: Parts,
+    parts: WritebackParts,
     control: Arc<Control>,
     /// Asked for while there is something to offer.
     vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
@@ -46,7 +46,7 @@ struct OnItsWay {
 }
 
 impl Flow {
-    pub fn new(parts: Parts, control: Arc<Control>) -> Flow {
+    pub fn new(parts: WritebackParts, control: Arc<Control>) -> Flow {
         let (packed, size_bytes) = (parts.packed, parts.size_bytes);
         let now = parts.env.now();
         Flow {
@@ -81,7 +81,7 @@ impl Flow {
         let now = self.parts.env.now();
         let budget_wait = self.control_rate(&tuning, now);
         self.set_hurry(&tuning, now);
-        let decision = decide(&Situation {
+        let decision = decide(&PackSituation {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
             wanted,
@@ -140,7 +140,7 @@ impl Flow {
         self.controller.update(&tuning.goal(), now, dirty_bytes, follows);
         let rate = *self.controller.rate();
         let updated = self.controller.updated();
-        self.control.show(Shown { rate, updated, uploads_max: self.parts.offerer.uploads_max() });
+        self.control.show(ControlShown { rate, updated, uploads_max: self.parts.offerer.uploads_max() });
         match dirty_bytes >= tuning.goal().unlimited_bytes {
             true => Duration::ZERO,
             false => self.budget.wait(rate.rate_bytes_per_s),
@@ -150,7 +150,7 @@ impl Flow {
     /// While there is room in the journal, uploads give way to those who sync on the same disk.
     fn set_hurry(&mut self, tuning: &Tuning, now: Duration) {
         let (wanted, oldest) = self.control.wishes(self.control.committed());
-        self.hurry.set(hurry(&Progress {
+        self.hurry.set(hurry(&CommitLag {
             dirty_bytes: self.parts.journal.dirty_blocks() * BLOCK_BYTES as u64,
             room_bytes: tuning.room_bytes,
             oldest: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),

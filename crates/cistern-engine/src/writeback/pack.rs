@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::{
     codec::Compression,
-    extents::{ExtentMap, Piece},
+    extents::{Divisible, ExtentMap},
     journal::{Group, Record},
     log::VolumeKeys,
     sectors::SectorMask,
@@ -19,7 +19,7 @@ use crate::{
 
 /// What a block of the range was last set to.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum BlockSource {
     /// The payload at this position of the group of this number.
     Payload {
         group: usize,
@@ -36,12 +36,14 @@ enum Source {
     },
 }
 
-impl Piece for Source {
-    fn skip(&self, blocks: u64) -> Source {
+impl Divisible for BlockSource {
+    fn skip(&self, blocks: u64) -> BlockSource {
         match *self {
-            Source::Payload { group, pos } => Source::Payload { group, pos: JournalPos(pos.0 + blocks) },
-            Source::Zero { .. } => *self,
-            Source::Sectors { .. } => {
+            BlockSource::Payload { group, pos } => {
+                BlockSource::Payload { group, pos: JournalPos(pos.0 + blocks) }
+            }
+            BlockSource::Zero { .. } => *self,
+            BlockSource::Sectors { .. } => {
                 debug_assert_eq!(blocks, 0, "it is one block");
                 *self
             }
@@ -50,7 +52,7 @@ impl Piece for Source {
 }
 
 /// One journal range, read and ready to be sealed.
-pub struct Load {
+pub struct LoadedRange {
     pub range: JournalRange,
     pub groups: Vec<Arc<Group>>,
     /// Size of the volume as of the end of the range.
@@ -61,7 +63,7 @@ pub struct Load {
 pub fn incomplete(groups: &[Arc<Group>]) -> Vec<Sectors> {
     let mut out = Vec::new();
     for (extent, source) in newest(groups).iter() {
-        if let Source::Sectors { group, pos, mask } = *source {
+        if let BlockSource::Sectors { group, pos, mask } = *source {
             out.push(Sectors { block: extent.start, mask, payload: payload(&groups[group], pos, 1) });
         }
     }
@@ -76,7 +78,7 @@ pub fn has_sectors(groups: &[Arc<Group>]) -> bool {
 
 /// Seals a load into its slot. Of blocks that it holds sectors of, those are in it that are `complete`.
 pub fn pack(
-    load: &Load,
+    load: &LoadedRange,
     complete: &Completed,
     slot: &Slot,
     keys: &VolumeKeys,
@@ -89,13 +91,13 @@ pub fn pack(
     builder.reserve(load.groups.iter().map(|g| payload_bytes(g)).sum());
     for (extent, source) in index.iter() {
         match *source {
-            Source::Zero { allocated } => {
+            BlockSource::Zero { allocated } => {
                 builder.zero(extent, allocated);
             }
-            Source::Payload { group, pos } => {
+            BlockSource::Payload { group, pos } => {
                 builder.data(extent.start, &payload(&load.groups[group], pos, extent.len));
             }
-            Source::Sectors { .. } => match complete.blocks.get(&extent.start) {
+            BlockSource::Sectors { .. } => match complete.blocks.get(&extent.start) {
                 Some(bytes) => builder.data(extent.start, bytes),
                 None => assert!(complete.lost.contains(&extent.start), "every block is complete or lost"),
             },
@@ -119,26 +121,25 @@ pub fn payload_bytes(group: &Group) -> usize {
     (group.next().0 - group.start().0 - 1) as usize * BLOCK_BYTES
 }
 
-fn newest(groups: &[Arc<Group>]) -> ExtentMap<Source> {
+fn newest(groups: &[Arc<Group>]) -> ExtentMap<BlockSource> {
     let mut index = ExtentMap::default();
     for (number, group) in groups.iter().enumerate() {
         for placed in group.records() {
             match placed.record {
                 Record::Write(extent) => {
-                    let source = Source::Payload { group: number, pos: placed.pos };
+                    let source = BlockSource::Payload { group: number, pos: placed.pos };
                     index.insert(extent, source, |_, _| {});
                 }
                 Record::Sectors { block, mask } => {
                     let extent = Extent::new(block, 1);
                     let before = index.overlapping(extent).next();
-                    let fits =
-                        |(_, before)| matches!(before, Source::Sectors { mask: m, .. } if mask.contains(m));
+                    let fits = |(_, before)| matches!(before, BlockSource::Sectors { mask: m, .. } if mask.contains(m));
                     assert!(before.is_none_or(fits), "sectors are written over what is committed");
-                    let source = Source::Sectors { group: number, pos: placed.pos, mask };
+                    let source = BlockSource::Sectors { group: number, pos: placed.pos, mask };
                     index.insert(extent, source, |_, _| {});
                 }
                 Record::Zero { extent, allocated } => {
-                    index.insert(extent, Source::Zero { allocated }, |_, _| {});
+                    index.insert(extent, BlockSource::Zero { allocated }, |_, _| {});
                 }
                 Record::Resize { .. } => {}
             }

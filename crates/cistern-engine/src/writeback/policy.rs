@@ -19,7 +19,7 @@ pub fn segment_bytes(room_bytes: u64) -> u64 {
 
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation {
+pub struct PackSituation {
     /// Journal blocks appended and not packed.
     pub unpacked_blocks: u64,
     /// Age of the oldest of them.
@@ -45,7 +45,7 @@ pub enum Decision {
 }
 
 /// Decides. Age and wishes override the rate; a pause overrides everything.
-pub fn decide(s: &Situation) -> Decision {
+pub fn decide(s: &PackSituation) -> Decision {
     if s.unpacked_blocks == 0 || s.paused {
         return Decision::Wait;
     }
@@ -69,7 +69,7 @@ const HURRY_AGE_SHARE: (u32, u32) = (7, 8);
 
 /// How far commits are behind what was written.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct CommitLag {
     pub dirty_bytes: u64,
     pub room_bytes: u64,
     /// Age of the oldest write that is not committed.
@@ -80,7 +80,7 @@ pub struct Progress {
 }
 
 /// How little time there is to give way to others on the same disk: from 0 to 1.
-pub fn hurry(p: &Progress) -> f64 {
+pub fn hurry(p: &CommitLag) -> f64 {
     if p.wanted || p.oldest >= p.dirty_age_max * HURRY_AGE_SHARE.0 / HURRY_AGE_SHARE.1 {
         return 1.0;
     }
@@ -92,7 +92,7 @@ pub fn hurry(p: &Progress) -> f64 {
 mod tests {
     use super::*;
 
-    const IDLE: Situation = Situation {
+    const IDLE: PackSituation = PackSituation {
         unpacked_blocks: 1,
         unpacked_age: Duration::from_secs(1),
         wanted: false,
@@ -101,31 +101,31 @@ mod tests {
         dirty_age_max: Duration::from_secs(30),
         segment_bytes: SEGMENT_DATA_BYTES_MAX as u64,
     };
-    const FULL: Situation =
-        Situation { unpacked_blocks: (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64, ..IDLE };
+    const FULL: PackSituation =
+        PackSituation { unpacked_blocks: (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64, ..IDLE };
 
     /// A little data waits for company, but not beyond its age; full segments and waiters go at once.
     #[test]
     fn seals_when_full_old_or_wanted() {
         assert_eq!(decide(&IDLE), Decision::WaitFor(Duration::from_millis(21_500)));
-        assert_eq!(decide(&Situation { unpacked_age: Duration::from_secs(23), ..IDLE }), Decision::Seal);
+        assert_eq!(decide(&PackSituation { unpacked_age: Duration::from_secs(23), ..IDLE }), Decision::Seal);
         assert_eq!(decide(&FULL), Decision::Seal);
-        assert_eq!(decide(&Situation { wanted: true, ..IDLE }), Decision::Seal);
+        assert_eq!(decide(&PackSituation { wanted: true, ..IDLE }), Decision::Seal);
     }
 
     /// The rate holds a full segment back, but never one that is old or waited for.
     #[test]
     fn the_rate_yields_to_age_and_wishes() {
-        let held = Situation { budget_wait: Duration::from_secs(5), ..FULL };
+        let held = PackSituation { budget_wait: Duration::from_secs(5), ..FULL };
         assert_eq!(decide(&held), Decision::WaitFor(Duration::from_secs(5)));
-        assert_eq!(decide(&Situation { wanted: true, ..held }), Decision::Seal);
-        assert_eq!(decide(&Situation { unpacked_age: Duration::from_secs(23), ..held }), Decision::Seal);
+        assert_eq!(decide(&PackSituation { wanted: true, ..held }), Decision::Seal);
+        assert_eq!(decide(&PackSituation { unpacked_age: Duration::from_secs(23), ..held }), Decision::Seal);
     }
 
     /// While there is room and time uploads give way; not to keep somebody waiting, nor beyond the promised age.
     #[test]
     fn hurries_before_it_is_late() {
-        let calm = Progress {
+        let calm = CommitLag {
             dirty_bytes: 30,
             room_bytes: 100,
             oldest: Duration::from_secs(20),
@@ -133,17 +133,17 @@ mod tests {
             wanted: false,
         };
         assert_eq!(hurry(&calm), 0.0);
-        assert_eq!(hurry(&Progress { dirty_bytes: 50, ..calm }), 1.0);
-        assert!((0.1..0.9).contains(&hurry(&Progress { dirty_bytes: 47, ..calm })));
-        assert_eq!(hurry(&Progress { wanted: true, ..calm }), 1.0);
-        assert_eq!(hurry(&Progress { oldest: Duration::from_secs(27), ..calm }), 1.0);
+        assert_eq!(hurry(&CommitLag { dirty_bytes: 50, ..calm }), 1.0);
+        assert!((0.1..0.9).contains(&hurry(&CommitLag { dirty_bytes: 47, ..calm })));
+        assert_eq!(hurry(&CommitLag { wanted: true, ..calm }), 1.0);
+        assert_eq!(hurry(&CommitLag { oldest: Duration::from_secs(27), ..calm }), 1.0);
     }
 
     /// An empty journal or a pause means waiting for an event, without a timer.
     #[test]
     fn waits_without_timer_when_nothing_can_be_done() {
-        assert_eq!(decide(&Situation { unpacked_blocks: 0, wanted: true, ..IDLE }), Decision::Wait);
-        assert_eq!(decide(&Situation { paused: true, wanted: true, ..FULL }), Decision::Wait);
+        assert_eq!(decide(&PackSituation { unpacked_blocks: 0, wanted: true, ..IDLE }), Decision::Wait);
+        assert_eq!(decide(&PackSituation { paused: true, wanted: true, ..FULL }), Decision::Wait);
     }
 
     /// Little room makes small segments.

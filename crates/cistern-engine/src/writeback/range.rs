@@ -19,7 +19,7 @@ use crate::{
     writeback::{
         Bases,
         bases::{Completed, complete},
-        pack::{Load, has_sectors, pack},
+        pack::{LoadedRange, has_sectors, pack},
     },
 };
 
@@ -76,7 +76,7 @@ impl Offer for Range {
             false => Completed::default(),
         };
         let left_out = complete.lost.clone();
-        let load = Load { range: self.range, groups, size_bytes: self.size_bytes };
+        let load = LoadedRange { range: self.range, groups, size_bytes: self.size_bytes };
         let (slot, keys, compression) = (*slot, self.log.keys().clone(), self.compression);
         let sealed = self.env.compute(move || pack(&load, &complete, &slot, &keys, compression)).await;
         Ok(NewEntry::Segment(NewSegment { sealed, left_out, range: self.range, size_bytes: self.size_bytes }))

@@ -14,7 +14,7 @@ use cistern_engine::{
     writeback::{
         budget::Budget,
         pi::{Controller, Goal, Rate},
-        policy::{Decision, Situation, decide, segment_bytes},
+        policy::{Decision, PackSituation, decide, segment_bytes},
     },
 };
 
@@ -190,7 +190,7 @@ impl World {
             let rate = self.controller.rate().rate_bytes_per_s;
             let unlimited = self.dirty_bytes >= self.goal.unlimited_bytes as f64;
             let oldest = self.unpacked.front().map_or(self.now, |(then, _)| *then);
-            let decision = decide(&Situation {
+            let decision = decide(&PackSituation {
                 unpacked_blocks: (self.unpacked_bytes / 4096.0) as u64,
                 unpacked_age: self.now - oldest,
                 wanted: false,

@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use cistern_nbd::{Export, ExportEntry, Exports, Properties, RangeKind, ReadPiece, Result};
+use cistern_nbd::{Allocation, Export, ExportEntry, Exports, Properties, ReadPiece, Result};
 
 const SECTOR_BYTES: u64 = 512;
 const PAGE_BYTES: u64 = 32 << 10;
@@ -204,7 +204,7 @@ impl Export for MemoryExport {
         Ok(())
     }
 
-    async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
+    async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, Allocation)>> {
         let mut used: Vec<u64> = Vec::new();
         let pages = offset / PAGE_BYTES..(offset + len).div_ceil(PAGE_BYTES);
         for shard in &self.shards {
@@ -212,31 +212,31 @@ impl Export for MemoryExport {
             used.extend(shard.keys().filter(|page| pages.contains(page)));
         }
         used.sort_unstable();
-        let mut ranges: Vec<(u64, RangeKind)> = Vec::new();
+        let mut ranges: Vec<(u64, Allocation)> = Vec::new();
         let mut at = offset;
-        let mut add = |len: u64, kind: RangeKind| match ranges.last_mut() {
+        let mut add = |len: u64, kind: Allocation| match ranges.last_mut() {
             Some((before, same)) if *same == kind => *before += len,
             _ if len > 0 => ranges.push((len, kind)),
             _ => {}
         };
         for number in used {
-            add((number * PAGE_BYTES).saturating_sub(at), RangeKind::Hole);
+            add((number * PAGE_BYTES).saturating_sub(at), Allocation::Hole);
             at = at.max(number * PAGE_BYTES);
             let end = ((number + 1) * PAGE_BYTES).min(offset + len);
             let shard = self.shard(number);
             while at < end {
                 let bit = 1 << (at % PAGE_BYTES / SECTOR_BYTES);
                 let kind = match shard.get(&number) {
-                    Some(page) if page.data & bit != 0 => RangeKind::Data,
-                    Some(page) if page.zero & bit != 0 => RangeKind::Zero,
-                    _ => RangeKind::Hole,
+                    Some(page) if page.data & bit != 0 => Allocation::Data,
+                    Some(page) if page.zero & bit != 0 => Allocation::Zero,
+                    _ => Allocation::Hole,
                 };
                 let len = (SECTOR_BYTES - at % SECTOR_BYTES).min(end - at);
                 add(len, kind);
                 at += len;
             }
         }
-        add(offset + len - at, RangeKind::Hole);
+        add(offset + len - at, Allocation::Hole);
         ranges.truncate(count_max);
         Ok(ranges)
     }

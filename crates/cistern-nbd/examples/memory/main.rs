@@ -8,7 +8,7 @@ mod export;
 
 use std::{error::Error, path::Path, sync::Arc};
 
-use cistern_nbd::{Listener, Server, Settings, TlsConfig, TlsMode};
+use cistern_nbd::{Listener, Server, ServerSettings, TlsConfig, TlsMode};
 use export::{MemoryExport, OneExport};
 
 struct Options {
@@ -77,7 +77,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("listening at {}", listener.address()?);
         listeners.push(listener);
     }
-    let server = Server::new(Arc::new(OneExport(export)), Settings::default());
+    let server = Server::new(Arc::new(OneExport(export)), ServerSettings::default());
     let stop = async {
         if !options.stop_on_eof {
             std::future::pending::<()>().await;

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use cistern_nbd::{Address, Listener, Server, Settings, TlsMode};
+use cistern_nbd::{Address, Listener, Server, ServerSettings, TlsMode};
 use tempfile::TempDir;
 use tokio::{runtime::Runtime, sync::oneshot, task::JoinHandle};
 
@@ -54,7 +54,7 @@ impl Fixture {
         };
         let (tcp_port, tls_port) = (port(1), port(2));
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::new(Arc::new(OneExport(Arc::new(export))), Settings::default());
+        let server = Server::new(Arc::new(OneExport(Arc::new(export))), ServerSettings::default());
         let task = runtime.spawn(async move {
             let stopped = async {
                 // A dropped sender is a stop as well.

@@ -2,7 +2,7 @@
 
 use std::{io::Write, sync::atomic::Ordering::SeqCst};
 
-use cistern_nbd::{Settings, TlsMode};
+use cistern_nbd::{ServerSettings, TlsMode};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -46,7 +46,7 @@ fn a_thousand_connections() {
 /// Beyond the cap a connection is closed at once; when one goes its place is free again.
 #[test]
 fn the_cap_on_connections() {
-    let settings = Settings { connections_max: 3, ..Settings::default() };
+    let settings = ServerSettings { connections_max: 3, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::go(&fixture.path, "disk", Style::Simple)).collect();
     assert!(clients.iter_mut().all(|client| client.run(FLUSH, 0, 0, 0) == 0), "all three are served");
@@ -72,7 +72,7 @@ fn unfinished_negotiations_take_no_place() {
     certificates::write(dir.path());
     for tls in [TlsMode::Off, TlsMode::Required(certificates::server(dir.path()))] {
         let secured = !matches!(tls, TlsMode::Off);
-        let settings = Settings { connections_max: 2, unfinished_max: 20, ..Settings::default() };
+        let settings = ServerSettings { connections_max: 2, unfinished_max: 20, ..ServerSettings::default() };
         let fixture = Fixture::with(settings, tls);
         let mut silent: Vec<Client> = (0..100)
             .map(|_| {
@@ -100,7 +100,7 @@ fn unfinished_negotiations_take_no_place() {
 #[test]
 fn replies_nobody_reads() {
     let budget = 1 << 20;
-    let settings = Settings { connection_bytes_max: budget, ..Settings::default() };
+    let settings = ServerSettings { connection_bytes_max: budget, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let held = &fixture.exports.held;
     held.permits.add_permits(1_000_000);
@@ -139,7 +139,7 @@ fn replies_nobody_reads() {
 /// Two reads that do not fit the budget together run one after the other.
 #[test]
 fn running_requests_fit_the_budget() {
-    let settings = Settings { connection_bytes_max: 1 << 20, ..Settings::default() };
+    let settings = ServerSettings { connection_bytes_max: 1 << 20, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let held = &fixture.exports.held;
     let mut client = Client::go(&fixture.path, "held", Style::Simple);
@@ -159,7 +159,7 @@ fn running_requests_fit_the_budget() {
 /// Requests that arrive together and are answered at once go on when the reply before them has left.
 #[test]
 fn answered_requests_make_room() {
-    let settings = Settings { connection_bytes_max: 1, ..Settings::default() };
+    let settings = ServerSettings { connection_bytes_max: 1, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut client = Client::go(&fixture.path, "disk", Style::Simple);
     let reads: Vec<u8> = (0..100).flat_map(|n| client.header(READ, 0, n, 0, 4096)).collect();
@@ -173,7 +173,7 @@ fn answered_requests_make_room() {
 /// Wrong requests without end, whose errors nobody reads, are stopped by the same budget.
 #[test]
 fn errors_nobody_reads() {
-    let settings = Settings { connection_bytes_max: 64 << 10, ..Settings::default() };
+    let settings = ServerSettings { connection_bytes_max: 64 << 10, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut greedy = Client::go(&fixture.path, "disk", Style::Structured);
     greedy.stream.set_write_timeout(Some(std::time::Duration::from_millis(300))).expect("a timeout");
@@ -187,7 +187,7 @@ fn errors_nobody_reads() {
 /// A budget smaller than a request slows the client down and stops nothing.
 #[test]
 fn tiny_budgets_still_work() {
-    let settings = Settings { connection_bytes_max: 1, ..Settings::default() };
+    let settings = ServerSettings { connection_bytes_max: 1, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut client = Client::go(&fixture.path, "disk", Style::Structured);
     for n in 0..20u64 {
@@ -203,8 +203,11 @@ fn tiny_budgets_still_work() {
 /// them; one that only thinks is left alone.
 #[test]
 fn those_who_do_not_move_make_way() {
-    let settings =
-        Settings { bytes_max: 0, stall_limit: std::time::Duration::from_millis(200), ..Settings::default() };
+    let settings = ServerSettings {
+        bytes_max: 0,
+        stall_limit: std::time::Duration::from_millis(200),
+        ..ServerSettings::default()
+    };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut idle = Client::go(&fixture.path, "disk", Style::Simple);
     assert_eq!(idle.write(0, 0, &vec![7; 32 << 20]), 0);
@@ -238,7 +241,7 @@ fn those_who_do_not_move_make_way() {
 /// one of medium size is too.
 #[test]
 fn modest_clients_go_on() {
-    let settings = Settings { bytes_max: 0, ..Settings::default() };
+    let settings = ServerSettings { bytes_max: 0, ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut modest = Client::go(&fixture.path, "disk", Style::Simple);
     assert_eq!(modest.write(0, 0, &vec![7; 4 << 20]), 0);

@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_nbd::{
-    Address, Export, ExportEntry, Exports, Listener, Properties, RangeKind, ReadPiece, Result, Server,
-    Settings, TlsMode,
+    Address, Allocation, Export, ExportEntry, Exports, Listener, Properties, ReadPiece, Result, Server,
+    ServerSettings, TlsMode,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -97,7 +97,7 @@ impl Export for HeldExport {
         self.memory.cache(offset, len).await
     }
 
-    async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
+    async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, Allocation)>> {
         self.memory.block_status(offset, len, count_max).await
     }
 }
@@ -142,10 +142,10 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn start() -> Fixture {
-        Fixture::with(Settings::default(), TlsMode::Off)
+        Fixture::with(ServerSettings::default(), TlsMode::Off)
     }
 
-    pub fn with(settings: Settings, tls: TlsMode) -> Fixture {
+    pub fn with(settings: ServerSettings, tls: TlsMode) -> Fixture {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("socket");
         let mut frozen = MemoryExport::new("frozen", SIZE);

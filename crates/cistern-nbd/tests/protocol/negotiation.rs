@@ -2,7 +2,7 @@
 
 use std::{io::Write, net::Shutdown};
 
-use cistern_nbd::{Settings, TlsMode};
+use cistern_nbd::{ServerSettings, TlsMode};
 
 use crate::{certificates, client::*, fixture::*};
 
@@ -255,7 +255,8 @@ fn leaving_early() {
 /// Who cannot make up his mind in time loses his place.
 #[test]
 fn half_open_handshakes_end() {
-    let settings = Settings { handshake_limit: std::time::Duration::from_millis(50), ..Settings::default() };
+    let settings =
+        ServerSettings { handshake_limit: std::time::Duration::from_millis(50), ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let mut silent = Client::connect(&fixture.path);
     let mut slow = Client::newstyle(&fixture.path);
@@ -279,7 +280,7 @@ fn tls_required() {
     let dir = tempfile::tempdir().expect("temporary directory");
     certificates::write(dir.path());
     let tls = TlsMode::Required(certificates::server(dir.path()));
-    let fixture = Fixture::with(Settings::default(), tls);
+    let fixture = Fixture::with(ServerSettings::default(), tls);
     let mut client = Client::newstyle(&fixture.path);
     for code in [OPT_LIST, OPT_INFO, OPT_GO, OPT_STRUCTURED, OPT_EXTENDED, OPT_SET_META, 99] {
         assert_eq!(client.verdict(code, &[]), ERR_TLS_REQD);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_nbd::{Export, ReadPiece, Settings, TlsMode};
+use cistern_nbd::{Export, ReadPiece, ServerSettings, TlsMode};
 
 use crate::{client::*, fixture::*};
 
@@ -146,7 +146,7 @@ fn idle_connections_end() {
 /// closed without an answer.
 #[test]
 fn stuck_requests_are_cut_off() {
-    let settings = Settings { stop_limit: Duration::from_millis(50), ..Settings::default() };
+    let settings = ServerSettings { stop_limit: Duration::from_millis(50), ..ServerSettings::default() };
     let fixture = Fixture::with(settings, TlsMode::Off);
     let exports = fixture.exports.clone();
     let mut client = Client::go(&fixture.path, "held", Style::Simple);

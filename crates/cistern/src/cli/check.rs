@@ -17,7 +17,7 @@ use crate::{
 /// Only reads, and can be done while the volume is being served: it looks at the committed state.
 /// Exit code 5 if anything is damaged.
 #[derive(Args)]
-pub struct Check {
+pub(super) struct Check {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use cistern_engine::price::{DAYS_PER_MONTH, Priced, Tariff, Victim};
+use cistern_engine::price::{Candidate, DAYS_PER_MONTH, Priced, Tariff};
 use clap::Args;
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ const SECONDS_PER_MONTH: f64 = DAYS_PER_MONTH * 86_400.0;
 /// is billed and its MIN DAYS are over. By these prices the cleaner goes, and `status --io` shows what a volume costs, which
 /// also says what kind of store it is taken for: the section [prices] of the settings file sets that.
 #[derive(Args)]
-pub struct ShowCost {
+pub(super) struct ShowCost {
     /// A table of your own, in TOML: it changes what it names and adds kinds of store
     ///
     /// [default: the one that the settings file names]
@@ -56,7 +56,7 @@ impl ShowCost {
 impl<'a> Line<'a> {
     fn new((kind, priced): (&'a str, &'a Priced)) -> Line<'a> {
         let Priced { tariff, about, source, table, date } = priced;
-        let half = Victim { live: 0.5, cached: 0.0, idle: Duration::ZERO, age: Duration::MAX };
+        let half = Candidate { live: 0.5, cached: 0.0, idle: Duration::ZERO, age: Duration::MAX };
         let payback_s = half.payback_months(tariff) * SECONDS_PER_MONTH;
         let payback_half_live_s = payback_s.is_finite().then_some(payback_s as u64);
         Line { kind, about, source, table, date, prices: *tariff, payback_half_live_s }

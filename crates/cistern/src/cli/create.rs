@@ -43,7 +43,7 @@ impl From<CompressionChoice> for Compression {
 /// The probe writes some small and some large objects next to the volume and deletes them. A store
 /// that lets two writers create one object is refused.
 #[derive(Args)]
-pub struct Create {
+pub(super) struct Create {
     /// URL of the new volume; the last part is its name
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,

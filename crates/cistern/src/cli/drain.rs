@@ -10,7 +10,7 @@ use clap::Args;
 use crate::{
     cli::Context,
     config::StateSettings,
-    control::{self, Daemon, Drained, Request, ServedStatus},
+    control::{self, DaemonClient, Drained, Request, ServedStatus},
     failure::{Failure, Kind, Outcome},
     place::{VolumeUrl, volume_url},
     quantity::{ByteSize, Span},
@@ -27,7 +27,7 @@ const SHOW_INTERVAL: Duration = Duration::from_millis(500);
 /// Exit code 0: everything acknowledged before this command is in the store, and another host could read it. 8:
 /// it is not within --timeout. The volume goes on being served.
 #[derive(Args)]
-pub struct Drain {
+pub(super) struct Drain {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,
@@ -73,7 +73,12 @@ impl Drain {
     }
 
     /// Waits, and tells what the store says meanwhile where it refuses or does not answer: once, and in `trouble`.
-    async fn wait(&self, daemon: &Daemon, url: &str, trouble: &RefCell<Option<String>>) -> Outcome<Drained> {
+    async fn wait(
+        &self,
+        daemon: &DaemonClient,
+        url: &str,
+        trouble: &RefCell<Option<String>>,
+    ) -> Outcome<Drained> {
         let (progress, began) = (terminal::Progress::spinning("uploading"), Instant::now());
         let limit_ms = self.timeout.map(|span| span.0.as_millis() as u64);
         let request = Request::Drain { volume: Some(url.to_owned()), limit_ms };

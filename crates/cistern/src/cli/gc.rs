@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::{
     cli::Context,
     config::{KeySettings, Settings, StateSettings},
-    control::{self, Daemon, Request},
+    control::{self, DaemonClient, Request},
     daemon,
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
@@ -34,7 +34,7 @@ const BLOCK: u64 = cistern_engine::units::BLOCK_BYTES as u64;
 /// volume that nobody serves. What is freed is deleted after the grace (`serve --grace`), while the volume is served.
 /// Ctrl-C stops it, and what was moved stays moved.
 #[derive(Args)]
-pub struct Gc {
+pub(super) struct Gc {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,
@@ -95,7 +95,7 @@ impl Part {
 
 /// Who does the steps.
 enum Worker {
-    Daemon(Daemon, String),
+    Daemon(DaemonClient, String),
     /// Nobody serves it: opened here.
     Here(Arc<Volume>),
 }

@@ -22,7 +22,7 @@ use crate::{
 /// Changes nothing and needs no daemon. Of an encrypted volume only the outside is shown unless a
 /// key file or CISTERN_PASSPHRASE is given.
 #[derive(Args)]
-pub struct Info {
+pub(super) struct Info {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,

@@ -29,7 +29,7 @@ use crate::{
 
 /// Save or give up what a journal holds, after its volume was taken over by another host
 #[derive(Args)]
-pub struct Journal {
+pub(super) struct Journal {
     #[command(subcommand)]
     verb: JournalVerb,
 }

@@ -15,14 +15,14 @@ use crate::{
 
 /// Change the secret of an encrypted volume
 #[derive(Args)]
-pub struct Key {
+pub(super) struct Key {
     #[command(subcommand)]
     verb: KeyVerb,
 }
 
 #[derive(Subcommand)]
 enum KeyVerb {
-    Change(Change),
+    Change(ChangeKey),
 }
 
 /// Replace the passphrase or key file of a volume; the data is not rewritten
@@ -30,7 +30,7 @@ enum KeyVerb {
 /// The data stays sealed with the same master key, which is wrapped anew: whoever has copied the
 /// volume's objects and knows the old secret can still read that copy.
 #[derive(Args)]
-struct Change {
+struct ChangeKey {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,
@@ -53,7 +53,7 @@ impl Key {
     }
 }
 
-impl Change {
+impl ChangeKey {
     async fn run(self, context: &Context) -> Outcome {
         let open = self.volume.open(&context.env, COMMAND_PATIENCE).await?;
         let key = self.key.clone().or(&context.file);

@@ -30,7 +30,7 @@ const PARALLEL: usize = 8;
 
 /// List the volumes in a bucket, below a prefix, or in a directory
 #[derive(Args)]
-pub struct Ls {
+pub(super) struct Ls {
     /// URL of the place, like s3://bucket/ or /srv/volumes
     #[arg(value_name = "URL", value_parser = place_url)]
     place: StoreUrl,

@@ -16,7 +16,7 @@ use crate::{
 /// Writes some small objects and 32 MiB of large ones below URL/probe/, reads them, and deletes
 /// them again. Existing volumes are not touched.
 #[derive(Args)]
-pub struct Probe {
+pub(super) struct Probe {
     /// URL of a volume, existing or not
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,

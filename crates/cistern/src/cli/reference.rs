@@ -12,7 +12,7 @@ pub use pages::pages;
 
 /// Write the generated reference pages of the documentation
 #[derive(Args)]
-pub struct Reference {
+pub(super) struct Reference {
     /// Directory for the pages
     directory: PathBuf,
 }

@@ -18,7 +18,7 @@ use crate::{
 /// Most clients see a new size only when they connect again (the kernel: nbd-client again; QEMU:
 /// block_resize).
 #[derive(Args)]
-pub struct Resize {
+pub(super) struct Resize {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,

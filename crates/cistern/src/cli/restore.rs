@@ -17,7 +17,7 @@ use crate::{
 /// that a `cistern rm` which got no answer does not take effect later. What `cistern rm` has begun to delete for good
 /// cannot be restored.
 #[derive(Args)]
-pub struct Restore {
+pub(super) struct Restore {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,

@@ -42,7 +42,7 @@ const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Refuses while the volume is served or claimed. With --now it is deleted at once, after asking for its name on a
 /// terminal; that also finishes a deletion that was interrupted. What a removed volume left is deleted either way.
 #[derive(Args)]
-pub struct Rm {
+pub(super) struct Rm {
     /// URL of the volume; with --expired of a place, like s3://bucket/ or /srv/volumes
     #[arg(value_name = "URL", value_parser = place_url)]
     url: StoreUrl,

@@ -5,7 +5,7 @@ use clap::Args;
 use crate::{
     cli::Context,
     config::Settings,
-    daemon::{self, Plan},
+    daemon::{self, ServePlan},
     failure::Outcome,
     place::{VolumeUrl, volume_url},
     quantity::ByteSize,
@@ -20,7 +20,7 @@ use crate::{
 ///
 /// Understands systemd: readiness, status and stop notifications (Type=notify), socket activation.
 #[derive(Args)]
-pub struct Serve {
+pub(super) struct Serve {
     /// URLs of the volumes
     #[arg(value_name = "URL", required = true, value_parser = volume_url)]
     volumes: Vec<VolumeUrl>,
@@ -49,7 +49,7 @@ pub struct Serve {
 
 impl Serve {
     pub async fn run(self, context: Context) -> Outcome {
-        let plan = Plan {
+        let plan = ServePlan {
             settings: self.settings.resolve(context.file)?,
             volumes: self.volumes,
             create_bytes: self.create.map(|size| size.0),

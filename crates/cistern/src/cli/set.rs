@@ -48,7 +48,7 @@ struct Target {
 /// gc-rate: bytes a second that the cleaner moves by itself at the most, like 1M: each is read and written. Where less
 /// is moved than it takes, the bound does not hold. `cistern gc` does not wait for it.
 #[derive(Args)]
-pub struct Set {
+pub(super) struct Set {
     #[command(flatten)]
     target: Target,
 
@@ -64,14 +64,14 @@ pub struct Set {
 /// and a restart stays paused, until `cistern resume`. Not possible in the mode writethrough, where every flush
 /// would wait.
 #[derive(Args)]
-pub struct Pause {
+pub(super) struct Pause {
     #[command(flatten)]
     target: Target,
 }
 
 /// Let a paused volume upload again
 #[derive(Args)]
-pub struct Resume {
+pub(super) struct Resume {
     #[command(flatten)]
     target: Target,
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     cli::Context,
     config::StateSettings,
-    control::{self, Daemon, DaemonStatus, Drained, Request, ServedStatus},
+    control::{self, DaemonClient, DaemonStatus, Drained, Request, ServedStatus},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, Span},
     terminal,
@@ -29,7 +29,7 @@ const ANSWER_GRACE: Duration = Duration::from_secs(5);
 /// acknowledged (clients got a reply), durable (on the local disk), uploaded, and committed
 /// (another host can read it). When all are equal, the volume is clean.
 #[derive(Args)]
-pub struct Status {
+pub(super) struct Status {
     /// Only this volume: its name, URL or id
     #[arg(value_name = "VOLUME")]
     volume: Option<String>,
@@ -116,7 +116,7 @@ impl Status {
         }
     }
 
-    fn io<'a>(&'a self, daemons: &'a [Daemon]) -> io::Io<'a> {
+    fn io<'a>(&'a self, daemons: &'a [DaemonClient]) -> io::Io<'a> {
         io::Io {
             daemons,
             volume: self.volume.as_deref(),
@@ -126,8 +126,8 @@ impl Status {
         }
     }
 
-    async fn show(&self, daemons: &[Daemon]) -> Outcome {
-        let mut shown = Shown { daemons: try_join_all(daemons.iter().map(Daemon::status)).await? };
+    async fn show(&self, daemons: &[DaemonClient]) -> Outcome {
+        let mut shown = Shown { daemons: try_join_all(daemons.iter().map(DaemonClient::status)).await? };
         if let Some(volume) = &self.volume {
             shown.daemons.iter_mut().for_each(|daemon| daemon.volumes.retain(|served| served.is(volume)));
         }
@@ -144,7 +144,7 @@ impl Status {
         terminal::say(blocks.collect::<Vec<_>>().join("\n"))
     }
 
-    async fn wait(&self, daemons: &[Daemon]) -> Outcome {
+    async fn wait(&self, daemons: &[DaemonClient]) -> Outcome {
         let _progress = terminal::Progress::spinning("waiting until everything is in the store");
         let request = Request::Drain {
             volume: self.volume.clone(),

@@ -3,7 +3,7 @@
 //! Asks in steps of about half a second, and keeps the cursor here: whoever interrupts it has
 //! stopped it, and what was fetched stays.
 
-use cistern_engine::{fetch::WarmStep, volume::Warm as What};
+use cistern_engine::{fetch::WarmStep, volume::WarmTarget};
 use clap::Args;
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ use crate::{
 /// Fetches at low priority what is not in the cache yet; reads and write-back go first. Without
 /// RANGE or an option: the whole volume. Ctrl-C stops it, and what was fetched stays.
 #[derive(Args)]
-pub struct Warm {
+pub(super) struct Warm {
     /// URL of the volume
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,
@@ -92,23 +92,23 @@ impl Warm {
         }
     }
 
-    fn what(&self, served: &ServedStatus) -> Outcome<What> {
+    fn what(&self, served: &ServedStatus) -> Outcome<WarmTarget> {
         let size_bytes = served.status.size_bytes;
         match (self.metadata, self.hot, self.range) {
-            (true, ..) => Ok(What::Metadata),
-            (_, true, _) => Ok(What::Hot),
-            (.., None) => Ok(What::Range { offset: 0, len: size_bytes }),
+            (true, ..) => Ok(WarmTarget::Metadata),
+            (_, true, _) => Ok(WarmTarget::Hot),
+            (.., None) => Ok(WarmTarget::Range { offset: 0, len: size_bytes }),
             (.., Some(range)) => {
                 let (offset, len) = range.within(&self.volume.name, size_bytes)?;
-                Ok(What::Range { offset, len })
+                Ok(WarmTarget::Range { offset, len })
             }
         }
     }
 }
 
-fn explain(failure: Failure, what: What) -> Failure {
+fn explain(failure: Failure, what: WarmTarget) -> Failure {
     match (failure.kind, what) {
-        (Kind::NotFound, What::Hot) => {
+        (Kind::NotFound, WarmTarget::Hot) => {
             failure.hint("it is written when a volume with a chunk cache is closed")
         }
         _ => failure,

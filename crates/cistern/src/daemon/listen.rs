@@ -13,7 +13,7 @@ use std::{
 };
 
 use cistern_engine::{env::real::prefer_latency, uring::use_ring_on_this_thread};
-use cistern_nbd::{Address, Listener, Settings, TlsConfig, TlsMode};
+use cistern_nbd::{Address, Listener, ServerSettings, TlsConfig, TlsMode};
 
 use crate::{
     config::{Resolved, paths::Surroundings},
@@ -42,13 +42,13 @@ struct Entrance {
 const REQUESTS_SHARE: u64 = 2;
 
 /// The limits of the NBD server, and how its threads begin.
-pub fn server_settings(memory_bytes: u64) -> Settings {
+pub fn server_settings(memory_bytes: u64) -> ServerSettings {
     let on_thread_start = || {
         prefer_latency();
         use_ring_on_this_thread();
     };
     let bytes_max = memory_bytes / REQUESTS_SHARE;
-    Settings { stop_limit: STOP_LIMIT, bytes_max, on_thread_start, ..Settings::default() }
+    ServerSettings { stop_limit: STOP_LIMIT, bytes_max, on_thread_start, ..ServerSettings::default() }
 }
 
 /// Binds every address: those given, those inherited from a service manager, or else a unix

@@ -13,7 +13,7 @@ use cistern_engine::{
 };
 
 use crate::{
-    config::{LiveBase, ModeSetting, Source},
+    config::{LiveBase, ModeSetting, SettingSource},
     failure::Outcome,
     live::{Change, Kept, SettingStatus},
     quantity::{ByteSize, SpaceBound, Span},
@@ -82,10 +82,10 @@ impl Live {
     pub fn show(&self) -> Vec<SettingStatus> {
         let (kept, base, from) = (self.kept(), &self.base, &self.base.sources);
         let rate = |rate: Option<u64>| rate.map_or("unlimited".to_owned(), |r| format!("{}/s", ByteSize(r)));
-        let row = |name: &str, value: String, set: bool, from: Source| SettingStatus {
+        let row = |name: &str, value: String, set: bool, from: SettingSource| SettingStatus {
             name: name.to_owned(),
             value,
-            from: if set { Source::Set } else { from },
+            from: if set { SettingSource::Set } else { from },
         };
         let mode: ModeSetting = kept.mode.unwrap_or(base.mode);
         let age = kept.max_dirty_age().unwrap_or(base.dirty_age_max);
@@ -94,8 +94,8 @@ impl Live {
         let rates = self.rates();
         vec![
             row("mode", mode.name().to_owned(), kept.mode.is_some(), from.mode),
-            row("upload-rate", rate(rates.upload), kept.upload_rate.is_some(), Source::Default),
-            row("download-rate", rate(rates.download), kept.download_rate.is_some(), Source::Default),
+            row("upload-rate", rate(rates.upload), kept.upload_rate.is_some(), SettingSource::Default),
+            row("download-rate", rate(rates.download), kept.download_rate.is_some(), SettingSource::Default),
             row(
                 "max-dirty-bytes",
                 ByteSize(bytes).to_string(),
@@ -104,7 +104,7 @@ impl Live {
             ),
             row("max-dirty-age", Span(age).to_string(), kept.max_dirty_age_ms.is_some(), from.max_dirty_age),
             row("space-bound", bound.to_string(), kept.space_bound.is_some(), from.space_bound),
-            row("gc-rate", rate(kept.gc_rate), kept.gc_rate.is_some(), Source::Default),
+            row("gc-rate", rate(kept.gc_rate), kept.gc_rate.is_some(), SettingSource::Default),
         ]
     }
 }

@@ -30,7 +30,7 @@ use crate::{
         journal_bytes_wanted,
     },
     creation::{Probing, make},
-    daemon::{Plan, Served, host, listen::Doors, live::Live},
+    daemon::{ServePlan, Served, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
     known::Known,
     memory,
@@ -49,7 +49,7 @@ const RECOVERIES_MAX: usize = 2;
 /// Opens all volumes of a plan. If one cannot be opened, those that could are closed again.
 pub async fn open_all(
     env: &Env,
-    plan: &Plan,
+    plan: &ServePlan,
     prices: &Prices,
     doors: &Doors,
     scheduler: &Arc<Scheduler>,
@@ -89,7 +89,7 @@ struct Found {
 
 async fn find_or_create(
     env: &Env,
-    plan: &Plan,
+    plan: &ServePlan,
     scheduler: &Arc<Scheduler>,
     volume: &VolumeUrl,
 ) -> Outcome<Found> {
@@ -117,7 +117,7 @@ async fn find_or_create(
 
 struct Opener<'a> {
     env: &'a Env,
-    plan: &'a Plan,
+    plan: &'a ServePlan,
     prices: &'a Prices,
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.

@@ -202,9 +202,9 @@ pub const MUTANTS: &[Mutant] = &[
         story: "trimmed ranges stay what they were in the store",
         changes: &[Change {
             file: PACK,
-            old: "            Source::Zero { allocated } => {\n",
-            new: "            Source::Zero { allocated: false } => {}\n            \
-                  Source::Zero { allocated } => {\n",
+            old: "            BlockSource::Zero { allocated } => {\n",
+            new: "            BlockSource::Zero { allocated: false } => {}\n            \
+                  BlockSource::Zero { allocated } => {\n",
         }],
         test: None,
         simulation: seeds(20),

@@ -3,7 +3,7 @@
 use hashbrown::hash_table::Entry;
 
 use super::Index;
-use crate::cache::{pages::Record, policy::Place};
+use crate::cache::{pages::SlotRecord, policy::Standing};
 
 /// An index that takes in the records of an earlier life.
 pub(in crate::cache) struct Restore {
@@ -15,7 +15,7 @@ pub(in crate::cache) struct Restore {
 struct Inherited {
     stamp: u32,
     slot: u32,
-    place: Place,
+    place: Standing,
     reads: u8,
 }
 
@@ -34,10 +34,10 @@ impl Index {
     }
 
     /// What is to be remembered of a slot.
-    pub fn record(&self, no: u32) -> Option<Record> {
+    pub fn record(&self, no: u32) -> Option<SlotRecord> {
         let slot = &self.slots[no as usize];
         let place = self.policy.place(no).filter(|_| slot.valid != 0)?;
-        Some(Record {
+        Some(SlotRecord {
             owner: slot.owner,
             end: slot.end,
             valid: slot.valid,
@@ -57,7 +57,7 @@ impl Restore {
 
     /// Takes a record in. A chunk that two slots claim (the page of one is older) is taken from the
     /// first: the checksums tell whether it is still there.
-    pub fn add(&mut self, no: u32, record: Record) {
+    pub fn add(&mut self, no: u32, record: SlotRecord) {
         let index = &mut self.index;
         let hash = record.owner.hash();
         let slots = &index.slots;

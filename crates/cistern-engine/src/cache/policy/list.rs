@@ -20,23 +20,23 @@ impl Default for List {
 }
 
 #[derive(Clone, Copy)]
-struct Link {
+struct Neighbours {
     younger: u32,
     older: u32,
 }
 
 /// The links of all slots.
-pub(super) struct Links(Vec<Link>);
+pub(super) struct Links(Vec<Neighbours>);
 
 impl Links {
     pub fn new(slots: u32) -> Links {
         assert!(slots < NONE);
-        Links(vec![Link { younger: NONE, older: NONE }; slots as usize])
+        Links(vec![Neighbours { younger: NONE, older: NONE }; slots as usize])
     }
 
     /// Makes a slot that is in no queue the youngest of one.
     pub fn push(&mut self, list: &mut List, slot: u32) {
-        self.0[slot as usize] = Link { younger: NONE, older: list.head };
+        self.0[slot as usize] = Neighbours { younger: NONE, older: list.head };
         match list.head {
             NONE => list.tail = slot,
             head => self.0[head as usize].younger = slot,
@@ -47,7 +47,7 @@ impl Links {
 
     /// Takes a slot out of its queue.
     pub fn unlink(&mut self, list: &mut List, slot: u32) {
-        let Link { younger, older } = self.0[slot as usize];
+        let Neighbours { younger, older } = self.0[slot as usize];
         match younger {
             NONE => list.head = older,
             younger => self.0[younger as usize].older = older,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Ghost, Policy, Shares, WHOLE};
+use super::{Admission, EvictionPolicy, Ghost, Shares, WHOLE};
 
 /// What is tried: from "what was read often" to "what was read last", which is LRU.
 const TRIED: [Shares; 4] = [
@@ -25,7 +25,7 @@ const SAMPLE_CHUNKS: u32 = 2048;
 const PATIENCE_DIVISOR: u32 = 10;
 
 struct Copy {
-    policy: Policy,
+    policy: EvictionPolicy,
     ghost: Ghost,
     slots: BTreeMap<u64, u32>,
     hashes: Vec<u64>,
@@ -87,7 +87,7 @@ impl Copy {
     fn new(capacity: u32, shares: Shares) -> Copy {
         let slots = capacity + 1;
         Copy {
-            policy: Policy::new(slots, capacity, shares),
+            policy: EvictionPolicy::new(slots, capacity, shares),
             ghost: Ghost::new(capacity),
             slots: BTreeMap::new(),
             hashes: vec![0; slots as usize],

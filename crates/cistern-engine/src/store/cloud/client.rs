@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     env::Env,
-    store::url::{Place, StoreUrl},
+    store::url::{StorePlace, StoreUrl},
 };
 
 /// Time to connect, name lookup and TLS included.
@@ -69,14 +69,14 @@ impl Variables {
     /// How a store is reached: the scheme of its URL, and the host of its endpoint if that is not the vendor's own.
     pub fn address(&self, url: &StoreUrl) -> (&'static str, Option<String>) {
         match url.place() {
-            Place::S3 { .. } => {
+            StorePlace::S3 { .. } => {
                 let endpoint = self.s3_endpoint().or(self.get("AWS_ENDPOINT"));
                 let host = |endpoint: &str| Some(url::Url::parse(endpoint).ok()?.host_str()?.to_owned());
                 ("s3", endpoint.and_then(host))
             }
-            Place::Google { .. } => ("gs", None),
-            Place::Azure { .. } => ("az", None),
-            Place::Directory => ("file", None),
+            StorePlace::Google { .. } => ("gs", None),
+            StorePlace::Azure { .. } => ("az", None),
+            StorePlace::Directory => ("file", None),
         }
     }
 
@@ -102,10 +102,10 @@ impl CloudStore {
     /// Prepares a store; sends nothing. `Refused` when the variables cannot work.
     pub fn open(url: &StoreUrl, variables: &Variables, env: &Env) -> StoreResult<CloudStore> {
         let (library, bulk) = match url.place() {
-            Place::S3 { bucket } => s3(bucket, variables)?,
-            Place::Google { bucket } => (google(bucket, variables)?, None),
-            Place::Azure { container } => (azure(container, variables)?, None),
-            Place::Directory => return Err(StoreError::Refused(format!("{url} is not in a cloud"))),
+            StorePlace::S3 { bucket } => s3(bucket, variables)?,
+            StorePlace::Google { bucket } => (google(bucket, variables)?, None),
+            StorePlace::Azure { container } => (azure(container, variables)?, None),
+            StorePlace::Directory => return Err(StoreError::Refused(format!("{url} is not in a cloud"))),
         };
         let root = url.root();
         debug_assert!(root.is_empty() || root.ends_with('/'));

@@ -21,7 +21,7 @@ const DRIFT_MAX: Duration = Duration::from_secs(30);
 /// What is known of a store's clock.
 #[derive(Debug)]
 pub(super) struct Standstill {
-    ahead: Ranked<Option<Ahead>>,
+    ahead: Ranked<Option<Skew>>,
 }
 
 impl Default for Standstill {
@@ -32,25 +32,25 @@ impl Default for Standstill {
 
 /// By how much the store's clock is ahead of ours, or behind.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct Skew {
     by_s: i64,
     /// When that was known, by our clock.
     at: Duration,
 }
 
-impl Ahead {
+impl Skew {
     /// The least that it must be by now.
-    fn by_now(self, now: Duration) -> Ahead {
+    fn by_now(self, now: Duration) -> Skew {
         let drifted = (now.saturating_sub(self.at) / DRIFT).min(DRIFT_MAX);
         match drifted.as_secs() {
             0 => self,
-            s => Ahead { by_s: self.by_s - s as i64, at: now },
+            s => Skew { by_s: self.by_s - s as i64, at: now },
         }
     }
 }
 
 /// What was known when a request was sent.
-pub(super) struct Sent(Option<Ahead>);
+pub(super) struct Sent(Option<Skew>);
 
 impl Standstill {
     /// A request is about to be sent.
@@ -64,12 +64,12 @@ impl Standstill {
         let before = sent.0.map(|ahead| ahead.by_now(now).by_s);
         let mut ahead = self.lock();
         let known = ahead.map(|ahead| ahead.by_now(now));
-        *ahead = known.filter(|known| known.by_s >= by_s).or(Some(Ahead { by_s, at: now }));
+        *ahead = known.filter(|known| known.by_s >= by_s).or(Some(Skew { by_s, at: now }));
         let still = Duration::from_secs(u64::try_from(by_s - before?).ok()?);
         (still > UNNOTICED).then_some(still)
     }
 
-    fn lock(&self) -> Locked<'_, Option<Ahead>> {
+    fn lock(&self) -> Locked<'_, Option<Skew>> {
         self.ahead.lock()
     }
 }

@@ -15,7 +15,7 @@ use super::{
 const DIRS_MAX: usize = 100_000;
 
 /// A listing under way.
-struct Walk<'a> {
+struct DirectoryListing<'a> {
     root: &'a Root,
     after: &'a str,
     count_max: usize,
@@ -30,7 +30,7 @@ pub(super) fn list_after(
     count_max: usize,
 ) -> StoreResult<Vec<Listed>> {
     let (dir, name) = split_prefix(prefix);
-    let mut walk = Walk { root, after, count_max, found: Vec::new() };
+    let mut walk = DirectoryListing { root, after, count_max, found: Vec::new() };
     walk.visit(dir, name)?;
     if walk.found.is_empty() {
         root.check_there()?; // "nothing" must not come from a mount that is gone
@@ -57,7 +57,7 @@ pub(super) fn list_dirs(root: &Root, dir: &str) -> StoreResult<Vec<String>> {
     Ok(names)
 }
 
-impl Walk<'_> {
+impl DirectoryListing<'_> {
     /// Adds what lies in the directory `dir` ("" or ending in `/`) and begins with `name`.
     fn visit(&mut self, dir: &str, name: &str) -> StoreResult<()> {
         let mut resume = String::new();

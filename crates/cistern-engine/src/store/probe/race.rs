@@ -18,7 +18,7 @@ const UNDECIDED_MAX: usize = 8;
 
 /// What one round showed.
 #[derive(Debug, PartialEq, Eq)]
-enum Round {
+enum RaceRound {
     Fair,
     /// Nobody heard of winning, but some heard nothing at all.
     Undecided,
@@ -35,9 +35,9 @@ pub(super) async fn check(session: &mut Session<'_>) -> Result<()> {
         let answers = join_all(writers).await;
         let content = read_back(session.store, &key).await?;
         match judge(&answers, &bodies, content) {
-            Round::Fair => fair += 1,
-            Round::Undecided => undecided += 1,
-            Round::Unfair(why) => {
+            RaceRound::Fair => fair += 1,
+            RaceRound::Undecided => undecided += 1,
+            RaceRound::Unfair(why) => {
                 session.note(RULE_RACE, Some(why));
                 return Ok(());
             }
@@ -51,19 +51,19 @@ pub(super) async fn check(session: &mut Session<'_>) -> Result<()> {
 }
 
 /// Judges the answers of one round against what the object holds afterwards.
-fn judge(answers: &[StoreResult<Put>], bodies: &[Bytes], content: Option<Bytes>) -> Round {
+fn judge(answers: &[StoreResult<Put>], bodies: &[Bytes], content: Option<Bytes>) -> RaceRound {
     debug_assert_eq!(answers.len(), bodies.len());
     let winners: Vec<usize> =
         (0..answers.len()).filter(|&w| matches!(answers[w], Ok(Put::Created))).collect();
     let unanswered = answers.iter().any(|a| matches!(a, Err(StoreError::Unreachable(_))));
     match (winners.as_slice(), content) {
-        ([], Some(_)) | ([], None) if unanswered => Round::Undecided,
+        ([], Some(_)) | ([], None) if unanswered => RaceRound::Undecided,
         // Below a wrapper that tries again, the winner may meet its own object.
-        ([], Some(content)) if bodies.contains(&content) => Round::Undecided,
-        ([], _) => Round::Unfair("no writer was told that it had created the object".to_owned()),
-        ([winner], Some(content)) if content == bodies[*winner] => Round::Fair,
-        ([_], _) => Round::Unfair("the object does not hold what its creator wrote".to_owned()),
-        (many, _) => Round::Unfair(format!(
+        ([], Some(content)) if bodies.contains(&content) => RaceRound::Undecided,
+        ([], _) => RaceRound::Unfair("no writer was told that it had created the object".to_owned()),
+        ([winner], Some(content)) if content == bodies[*winner] => RaceRound::Fair,
+        ([_], _) => RaceRound::Unfair("the object does not hold what its creator wrote".to_owned()),
+        (many, _) => RaceRound::Unfair(format!(
             "{} of {} writers at once were told that they had created it",
             many.len(),
             WRITERS
@@ -86,13 +86,13 @@ mod tests {
         let lost = || Err(StoreError::Unreachable("lost".to_owned()));
         let content = |w: usize| Some(bodies()[w].clone());
         let judge = |answers: &[StoreResult<Put>], content| judge(answers, &bodies(), content);
-        assert_eq!(judge(&[exists(), created(), exists()], content(1)), Round::Fair);
-        assert_eq!(judge(&[exists(), created(), lost()], content(1)), Round::Fair);
-        assert_eq!(judge(&[exists(), lost(), exists()], content(1)), Round::Undecided);
-        assert_eq!(judge(&[lost(), lost(), lost()], None), Round::Undecided);
-        assert!(matches!(judge(&[created(), created(), exists()], content(1)), Round::Unfair(_)));
-        assert!(matches!(judge(&[exists(), created(), exists()], content(2)), Round::Unfair(_)));
-        assert!(matches!(judge(&[exists(), exists(), exists()], None), Round::Unfair(_)));
-        assert!(matches!(judge(&[exists(), created(), exists()], None), Round::Unfair(_)));
+        assert_eq!(judge(&[exists(), created(), exists()], content(1)), RaceRound::Fair);
+        assert_eq!(judge(&[exists(), created(), lost()], content(1)), RaceRound::Fair);
+        assert_eq!(judge(&[exists(), lost(), exists()], content(1)), RaceRound::Undecided);
+        assert_eq!(judge(&[lost(), lost(), lost()], None), RaceRound::Undecided);
+        assert!(matches!(judge(&[created(), created(), exists()], content(1)), RaceRound::Unfair(_)));
+        assert!(matches!(judge(&[exists(), created(), exists()], content(2)), RaceRound::Unfair(_)));
+        assert!(matches!(judge(&[exists(), exists(), exists()], None), RaceRound::Unfair(_)));
+        assert!(matches!(judge(&[exists(), created(), exists()], None), RaceRound::Unfair(_)));
     }
 }

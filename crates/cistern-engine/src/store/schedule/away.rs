@@ -18,7 +18,7 @@ const PROBE_HANGS: Duration = Duration::from_secs(5);
 
 /// What is known about a store's presence.
 #[derive(Debug, Default)]
-pub(super) struct Presence {
+pub(super) struct Reachability {
     failures: u32,
     away: Option<Away>,
 }
@@ -32,7 +32,7 @@ struct Away {
     why: String,
 }
 
-impl Presence {
+impl Reachability {
     /// Since when the store has been away, and the last failure.
     pub(super) fn away(&self) -> Option<(Duration, &str)> {
         self.away.as_ref().map(|away| (away.since, away.why.as_str()))
@@ -90,7 +90,7 @@ mod tests {
     /// A few failures between answers are no absence.
     #[test]
     fn scattered_failures_are_no_absence() {
-        let mut presence = Presence::default();
+        let mut presence = Reachability::default();
         for _ in 0..10 {
             for _ in 1..FAILURES_MAX {
                 assert!(!presence.failed(S, S, "503", 0));
@@ -104,7 +104,7 @@ mod tests {
     /// within the longest pause.
     #[test]
     fn an_hour_away_costs_few_probes() {
-        let mut presence = Presence::default();
+        let mut presence = Reachability::default();
         let mut now = 100 * S;
         for _ in 0..FAILURES_MAX {
             presence.failed(now, now, "refused", 500);
@@ -129,7 +129,7 @@ mod tests {
     /// A probe that hangs does not keep the next one back for good.
     #[test]
     fn a_probe_that_hangs_is_not_waited_for() {
-        let mut presence = Presence::default();
+        let mut presence = Reachability::default();
         (0..FAILURES_MAX).for_each(|_| _ = presence.failed(S, S, "away", 0));
         presence.started(2 * S);
         assert!(presence.wait(2 * S + PROBE_HANGS).is_zero());

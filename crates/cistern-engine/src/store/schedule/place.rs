@@ -8,7 +8,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{
     DirectionStats, PlaceStats, Priority,
-    away::Presence,
+    away::Reachability,
     pieces::{Pieces, bytes_in},
     policy::{self, CLASSES, Direction, Load, Ready, Turns},
     rate::Bucket,
@@ -49,7 +49,7 @@ struct Waiter<T> {
 
 /// A request under way.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct StartedRequest {
     pub class: Priority,
     pub direction: Direction,
     /// What was granted and paid.
@@ -81,7 +81,7 @@ pub(super) enum Change {
 /// What happens next.
 #[derive(Debug)]
 pub(super) enum Next<T> {
-    Start(T, Slot),
+    Start(T, StartedRequest),
     /// Nothing before so much time is over, unless something ends.
     Wait(Duration),
     /// Nothing before something ends or comes.
@@ -93,7 +93,7 @@ pub(super) enum Next<T> {
 struct Lane<T> {
     direction: Direction,
     /// Each direction has its own: a store that is full, or slows writers down, still gives.
-    presence: Presence,
+    presence: Reachability,
     window: Window,
     turns: Turns,
     queues: [VecDeque<Waiter<T>>; CLASSES.len()],
@@ -103,7 +103,7 @@ struct Lane<T> {
 
 /// Everything about one place.
 #[derive(Debug)]
-pub(super) struct Place<T> {
+pub(super) struct PlaceState<T> {
     name: String,
     /// Reads count as active until then.
     reads_until: Duration,
@@ -163,13 +163,13 @@ impl<T> Lane<T> {
     }
 }
 
-impl<T> Place<T> {
-    pub(super) fn new(name: String) -> Place<T> {
+impl<T> PlaceState<T> {
+    pub(super) fn new(name: String) -> PlaceState<T> {
         let lanes = [
             Lane::new(Direction::Up, Window::new(&UPLOADS)),
             Lane::new(Direction::Down, Window::new(&DOWNLOADS)),
         ];
-        Place { name, reads_until: Duration::ZERO, pieces: Pieces::default(), lanes }
+        PlaceState { name, reads_until: Duration::ZERO, pieces: Pieces::default(), lanes }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -251,19 +251,19 @@ impl<T> Place<T> {
         lane.presence.started(now);
         bucket.pay(signed(bytes));
         self.note_read(now, class, direction);
-        Next::Start(ticket, Slot { class, direction, bytes, began: now, bytes_before })
+        Next::Start(ticket, StartedRequest { class, direction, bytes, began: now, bytes_before })
     }
 
     /// A request ended; its slot is free. `jitter` in 0..=1000 is drawn at random.
     pub(super) fn ended(
         &mut self,
         now: Duration,
-        slot: &Slot,
+        slot: &StartedRequest,
         outcome: Outcome,
         buckets: &mut Buckets,
         jitter: u32,
     ) -> Change {
-        let Slot { class, direction, bytes, began, .. } = *slot;
+        let StartedRequest { class, direction, bytes, began, .. } = *slot;
         let lane = &mut self.lanes[direction as usize];
         lane.in_use[class as usize] -= 1;
         lane.bytes[class as usize] -= bytes;
@@ -285,7 +285,7 @@ impl<T> Place<T> {
         }
     }
 
-    fn answered(&mut self, now: Duration, slot: &Slot, measured: Option<u64>) -> Change {
+    fn answered(&mut self, now: Duration, slot: &StartedRequest, measured: Option<u64>) -> Change {
         let lane = &mut self.lanes[slot.direction as usize];
         match lane.presence.answered(now) {
             Some(after) => {
@@ -302,7 +302,7 @@ impl<T> Place<T> {
         }
     }
 
-    fn failed(&mut self, now: Duration, slot: &Slot, why: &str, jitter: u32) -> Change {
+    fn failed(&mut self, now: Duration, slot: &StartedRequest, why: &str, jitter: u32) -> Change {
         let lane = &mut self.lanes[slot.direction as usize];
         if lane.presence.away().is_none() {
             lane.window.failed(slot.began, now);

@@ -45,7 +45,7 @@ const RESTART: u32 = 2;
 
 /// What the round under way is compared with.
 #[derive(Debug)]
-enum Attempt {
+enum Comparison {
     /// With nothing yet.
     None,
     /// It is higher than that one.
@@ -61,7 +61,7 @@ pub(super) struct Window {
     bounds: &'static Bounds,
     limit: u32,
     round: Round,
-    attempt: Attempt,
+    attempt: Comparison,
     /// No attempt begins before.
     rests_until: Duration,
     /// A higher limit is twice as high: until the first one that does not pay, or an error.
@@ -82,7 +82,7 @@ impl Window {
             bounds,
             limit: bounds.start,
             round: Round::after(0, bounds.start),
-            attempt: Attempt::None,
+            attempt: Comparison::None,
             rests_until: Duration::ZERO,
             doubling: true,
             climbs_to: 0,
@@ -138,7 +138,7 @@ impl Window {
     fn lower_to(&mut self, now: Duration, limit: u32) {
         self.doubling = false;
         self.lowered_at = now;
-        self.attempt = Attempt::None;
+        self.attempt = Comparison::None;
         self.rests_until = now;
         self.set(limit);
     }
@@ -157,9 +157,9 @@ impl Window {
 
     /// Ends an attempt for which there is no demand.
     fn give_up(&mut self) {
-        let limit = match std::mem::replace(&mut self.attempt, Attempt::None) {
-            Attempt::Lower { from, .. } => from,
-            Attempt::None | Attempt::Higher { .. } => self.limit,
+        let limit = match std::mem::replace(&mut self.attempt, Comparison::None) {
+            Comparison::Lower { from, .. } => from,
+            Comparison::None | Comparison::Higher { .. } => self.limit,
         };
         self.set(limit);
     }
@@ -172,12 +172,12 @@ impl Window {
             self.erred_at = None;
         }
         let round = self.set(self.limit);
-        match std::mem::replace(&mut self.attempt, Attempt::None) {
-            Attempt::None if now < self.rests_until => {}
-            Attempt::None if self.limit < self.bounds.max => self.go_higher(now, round),
-            Attempt::None => self.try_lower(now, round.limit, round),
-            Attempt::Higher { from } => self.judge_higher(now, from, round),
-            Attempt::Lower { from, best } => self.judge_lower(now, from, best, round),
+        match std::mem::replace(&mut self.attempt, Comparison::None) {
+            Comparison::None if now < self.rests_until => {}
+            Comparison::None if self.limit < self.bounds.max => self.go_higher(now, round),
+            Comparison::None => self.try_lower(now, round.limit, round),
+            Comparison::Higher { from } => self.judge_higher(now, from, round),
+            Comparison::Lower { from, best } => self.judge_lower(now, from, best, round),
         }
     }
 
@@ -186,7 +186,7 @@ impl Window {
             return self.rest(now, self.limit);
         }
         self.set(self.higher());
-        self.attempt = Attempt::Higher { from };
+        self.attempt = Comparison::Higher { from };
     }
 
     fn judge_higher(&mut self, now: Duration, from: Round, round: Round) {
@@ -215,7 +215,7 @@ impl Window {
             return self.rest(now, from);
         }
         self.set(lower);
-        self.attempt = Attempt::Lower { from, best };
+        self.attempt = Comparison::Lower { from, best };
     }
 
     fn judge_lower(&mut self, now: Duration, from: u32, best: Round, round: Round) {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    control::{Daemon, Request},
+    control::{DaemonClient, Request},
     failure::{Failure, Outcome},
     observe::Observed,
     terminal,
@@ -25,7 +25,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// What to show, and how often.
 pub struct Io<'a> {
-    pub daemons: &'a [Daemon],
+    pub daemons: &'a [DaemonClient],
     pub volume: Option<&'a str>,
     pub watch: Option<Duration>,
     pub histograms: bool,
