@@ -20,6 +20,8 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(900);
+/// A round moves something in this time, behind the link.
+const ROUND_MAX: Duration = Duration::from_secs(20);
 /// In use, all of it, and overwritten.
 const IN_USE_MIB: u64 = 1024;
 const IN_USE_MIB_QUICK: u64 = 256;
@@ -94,12 +96,29 @@ impl Load<'_> {
         Ok(Load { wan, server, dirs, size: format!("--size={mib}m"), seconds })
     }
 
+    /// Waits until a round that was begun with a bound is over: nothing has been moved for a while.
+    fn await_rest(&self) -> Result<()> {
+        let (begin, mut moved, mut since) = (Instant::now(), moved_bytes(self.server)?, Instant::now());
+        while since.elapsed() < ROUND_MAX {
+            ensure!(begin.elapsed() < LIMIT, "the cleaner moves without a bound");
+            std::thread::sleep(Duration::from_millis(500)); // nobody tells when it is so far
+            let now = moved_bytes(self.server)?;
+            if now != moved {
+                (moved, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
     fn turn(&self, cleaning: bool) -> Result<Turn> {
         let (uri, runtime) = (self.server.uri(), format!("--runtime={}", self.seconds));
         let [writing, reading, flushing] = &self.dirs;
         let ever = ["--refill_buffers", "--time_based", "--runtime=3600", &self.size];
         let writer = fio::background(writing, &uri, &[&WRITER[..], &ever].concat())?;
         let begin = Instant::now();
+        if !cleaning {
+            self.await_rest()?;
+        }
         let first = moved_bytes(self.server)?;
         while cleaning && moved_bytes(self.server)? == first {
             ensure!(begin.elapsed() < LIMIT, "the cleaner moves nothing");

@@ -17,8 +17,8 @@ const PIECE_BYTES: (u64, u64) = (128 << 10, 1 << 20);
 const SHARE: f64 = 0.75;
 /// With bodies from here on, most of the time is their bytes on the link.
 const LARGE_BYTES_MIN: u64 = 1 << 20;
-/// Smaller bodies say more about the round trip than about the link.
-const MEASURED_BYTES_MIN: u64 = 64 << 10;
+/// Smaller bodies are not like a piece.
+const SMALL_BYTES_MIN: u64 = 64 << 10;
 /// Where no large body came for so long, one piece is large: nothing else shows what the link gives.
 const PROBE: Duration = Duration::from_secs(60);
 
@@ -50,6 +50,7 @@ impl Peak {
 /// What single downloads of a place had lately, in bytes per second.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
+    /// Of bodies like a piece.
     small: Peak,
     large: Peak,
     /// When the last large body was asked for or came.
@@ -59,15 +60,13 @@ pub(super) struct Pieces {
 impl Pieces {
     /// A download that took so long came now.
     pub(super) fn answered(&mut self, now: Duration, latency: Duration, bytes: u64) {
-        if bytes < MEASURED_BYTES_MIN {
-            return;
-        }
         let per_s = bytes * 1_000_000 / (latency.as_micros() as u64).max(1);
-        if bytes < LARGE_BYTES_MIN {
-            return self.small.note(now, per_s);
+        if bytes >= LARGE_BYTES_MIN {
+            self.large.note(now, per_s);
+            self.probed_at = Some(now);
+        } else if (SMALL_BYTES_MIN..=self.piece_bytes()).contains(&bytes) {
+            self.small.note(now, per_s);
         }
-        self.large.note(now, per_s);
-        self.probed_at = Some(now);
     }
 
     /// The greatest rate of any.
@@ -144,6 +143,16 @@ mod tests {
         assert_eq!((Pieces::default().under_way_max(), Pieces::default().piece_bytes()), (PIECE, PIECE));
         assert_eq!(after(20, 30_000_000).piece_bytes(), PIECE, "of 19 MB/s");
         assert!(after(20, 1_000_000_000).piece_bytes() > PIECE);
+    }
+
+    /// What is neither like a piece nor large says nothing about either.
+    #[test]
+    fn bodies_in_between_do_not_count() {
+        let mut pieces = after(20, 30_000_000);
+        let before = pieces.under_way_max();
+        pieces.answered(NOW, Duration::from_millis(50), 900 << 10);
+        pieces.answered(NOW, Duration::from_millis(1), 4 << 10);
+        assert_eq!(pieces.under_way_max(), before);
     }
 
     /// The first piece is large, and again one a minute later, unless there was a large body anyway, or there are fewer bytes.
