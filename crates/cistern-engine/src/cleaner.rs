@@ -182,7 +182,12 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
             continue;
         }
         let moved_bytes = parts.space.moved_bytes();
-        match round::clean(&parts, victims).await {
+        let cleaned = tokio::select! {
+            biased;
+            () = parts.space.switched_off() => continue, // at once: the rest of a round is minutes of a thin link
+            cleaned = round::clean(&parts, victims) => cleaned,
+        };
+        match cleaned {
             Ok(cleaned) => {
                 left_alone.add(cleaned.unclean, parts.env.now());
                 pauses.reset();

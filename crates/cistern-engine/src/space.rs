@@ -224,6 +224,14 @@ impl Space {
         self.changed();
     }
 
+    /// Waits until nothing is to be cleaned any more, whatever there is.
+    pub async fn switched_off(&self) {
+        let mut changes = self.changes();
+        while self.state().policy.ratio().is_finite() {
+            let _ = changes.changed().await; // the sender is here
+        }
+    }
+
     /// Bytes a second that the cleaner is to move by itself at the most.
     pub fn rate(&self) -> Option<u64> {
         self.state().rate

@@ -5,7 +5,7 @@ mod volume_support;
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -193,6 +193,69 @@ async fn a_bound_that_is_set_is_kept_from_then_on() {
     let shown = space(&volume);
     assert_eq!(shown.bound, Some(1.1));
     assert!(shown.counters.moved_data_bytes >= 2 * MIB && shown.write_amplification > Some(1.1), "{shown:?}");
+    reads_half_overwritten(&volume).await;
+    close(volume).await;
+}
+
+/// A store in memory, whose log may answer nothing.
+struct Silent {
+    inner: MemoryStore,
+    is_silent: AtomicBool,
+    /// Requests that wait for an answer.
+    waiting: AtomicU64,
+}
+
+struct Waiting<'a>(&'a AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+#[async_trait]
+impl Passing for Silent {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn before(&self, request: &str, key: &str) -> StoreResult<()> {
+        if self.is_silent.load(SeqCst) && request.starts_with("get") && is_own_below("log/", key) {
+            self.waiting.fetch_add(1, SeqCst);
+            let _waiting = Waiting(&self.waiting);
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+/// Without a bound the cleaner stops at once, also in the middle of a round; with one it begins anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cleaner_stops_when_it_is_switched_off() {
+    let (inner, is_silent, waiting) = Default::default();
+    let store = Through::new(Silent { inner, is_silent, waiting });
+    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    let volume = open(&host, f64::INFINITY).await;
+    let bound = |ratio| {
+        let cleaning = Some(Bound::Ratio(ratio).into());
+        volume.set(LiveSettings { cleaning, ..LiveSettings::default() }).expect("set");
+    };
+    half_overwritten(&volume).await;
+    collect(&volume, Collect::Retire).await;
+    store.is_silent.store(true, SeqCst);
+    bound(1.1);
+    while store.waiting.load(SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    bound(f64::INFINITY);
+    while store.waiting.load(SeqCst) > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(space(&volume).counters.moved_data_bytes, 0);
+    store.is_silent.store(false, SeqCst);
+    bound(1.1);
+    while space(&volume).counters.vacated_segments < 4 {
+        tokio::task::yield_now().await;
+    }
     reads_half_overwritten(&volume).await;
     close(volume).await;
 }

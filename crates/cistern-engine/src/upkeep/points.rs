@@ -82,8 +82,17 @@ struct State {
     since_frozen: u64,
     /// A checkpoint is asked for, sooner than it would be due.
     requested: bool,
-    /// The newest point at which the table was frozen, while its checkpoint is not in the store.
-    outstanding: Option<Seq>,
+    /// The newest point at which the table was frozen. Its checkpoint may be in the store before this is noted.
+    frozen: Seq,
+    /// What the newest checkpoint of this process covers.
+    covered: Seq,
+}
+
+impl State {
+    /// Whether a checkpoint is on its way.
+    fn is_outstanding(&self) -> bool {
+        self.frozen > self.covered
+    }
 }
 
 impl CheckpointLag {
@@ -98,7 +107,8 @@ impl CheckpointLag {
                     segments,
                     mappings,
                     requested: false,
-                    outstanding: None,
+                    frozen: Seq(0),
+                    covered: Seq(0),
                 },
             ),
             advanced: Notify::new(),
@@ -128,12 +138,12 @@ impl CheckpointLag {
     /// Whether a checkpoint is asked for or on its way.
     pub fn is_checkpoint_coming(&self) -> bool {
         let state = self.state();
-        state.requested || state.outstanding.is_some()
+        state.requested || state.is_outstanding()
     }
 
     /// Whether one is on its way.
     pub fn is_checkpoint_outstanding(&self) -> bool {
-        self.state().outstanding.is_some()
+        self.state().is_outstanding()
     }
 
     /// Segments behind the newest checkpoint that brought something.
@@ -141,11 +151,18 @@ impl CheckpointLag {
         self.state().segments.values().filter(|counts| counts.mappings > 0).count()
     }
 
+    /// The table was frozen at a point whose checkpoint is on its way, or there already.
+    fn frozen(&self, point: Seq) {
+        let mut state = self.state();
+        (state.since_frozen, state.requested) = (0, false);
+        state.frozen = point;
+    }
+
     /// A checkpoint covers everything up to here.
     pub fn covered(&self, covered: Seq) {
         let mut state = self.state();
         state.segments = state.segments.split_off(&covered.next());
-        state.outstanding = state.outstanding.filter(|&point| point > covered);
+        state.covered = state.covered.max(covered);
         state.mappings = state.segments.values().map(|counts| counts.mappings).sum();
         drop(state);
         self.advanced.notify_one();
@@ -216,9 +233,7 @@ impl Points {
         let Ok(place) = self.send.try_reserve() else { return };
         map.freeze(point.covered);
         place.send(point);
-        let mut state = self.progress.state();
-        (state.since_frozen, state.requested) = (0, false);
-        state.outstanding = Some(point.covered);
+        self.progress.frozen(point.covered);
     }
 
     /// Returns once memory has room for another segment's mappings; `tables_len` counts those in tables.
@@ -255,6 +270,22 @@ mod tests {
             journal_chain: Chain::default(),
             size_bytes: 0,
         }
+    }
+
+    /// A checkpoint that was in the store before it was noted that its table was frozen is not waited for: whoever wants one
+    /// behind it would wait for ever.
+    #[test]
+    fn a_checkpoint_may_overtake_its_point() {
+        let progress = CheckpointLag::new(point(0), BTreeMap::new());
+        progress.frozen(Seq(5));
+        assert!(progress.is_checkpoint_outstanding());
+        progress.covered(Seq(5));
+        assert!(!progress.is_checkpoint_outstanding());
+        progress.covered(Seq(7));
+        progress.frozen(Seq(7));
+        assert!(!progress.is_checkpoint_outstanding() && !progress.is_checkpoint_coming());
+        progress.frozen(Seq(9));
+        assert!(progress.is_checkpoint_outstanding());
     }
 
     /// Commits wait at either bound of memory and nowhere else, and go on when a flush or a checkpoint has

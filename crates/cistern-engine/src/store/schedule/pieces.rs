@@ -21,6 +21,8 @@ const LARGE_BYTES_MIN: u64 = 1 << 20;
 const SMALL_BYTES_MIN: u64 = 64 << 10;
 /// Where no large body came for so long, one piece is large: nothing else shows what the link gives.
 const PROBE: Duration = Duration::from_secs(60);
+/// But not where a piece comes more slowly: the link may be so thin that a large one would hold up reads for long.
+const PROBE_BYTES_PER_S_MIN: u64 = 2_000_000;
 
 /// The greatest value of a peak is that of this and the previous period.
 const PEAK_PERIOD: Duration = Duration::from_secs(300);
@@ -77,7 +79,8 @@ impl Pieces {
     /// The next piece of a request of so many bytes, beside reads.
     pub(super) fn next(&mut self, now: Duration, bytes: u64) -> u64 {
         let is_due = self.probed_at.is_none_or(|at| now >= at + PROBE);
-        if is_due && bytes >= LARGE_BYTES_MIN {
+        let is_fast = self.small.get().is_some_and(|per_s| per_s >= PROBE_BYTES_PER_S_MIN);
+        if is_due && is_fast && bytes >= LARGE_BYTES_MIN {
             self.probed_at = Some(now);
             return LARGE_BYTES_MIN;
         }
@@ -155,15 +158,21 @@ mod tests {
         assert_eq!(pieces.under_way_max(), before);
     }
 
-    /// The first piece is large, and again one a minute later, unless there was a large body anyway, or there are fewer bytes.
+    /// Once a minute one piece is large, unless there was a large body anyway, or there are fewer bytes, or the link may be
+    /// thin.
     #[test]
     fn one_piece_a_minute_is_large() {
         let mut pieces = Pieces::default();
+        assert_eq!(pieces.next(NOW, 4 << 20), PIECE, "nothing is known of the link");
+        pieces.answered(NOW, Duration::from_millis(24), PIECE);
         assert_eq!(pieces.next(NOW, LARGE_BYTES_MIN - 1), PIECE);
         assert_eq!(pieces.next(NOW, 4 << 20), LARGE_BYTES_MIN);
         assert_eq!(pieces.next(NOW + PROBE / 2, 4 << 20), PIECE);
         assert_eq!(pieces.next(NOW + PROBE, 4 << 20), LARGE_BYTES_MIN);
         pieces.answered(NOW + PROBE * 2, Duration::from_millis(300), 2 << 20);
         assert_ne!(pieces.next(NOW + PROBE * 2, 4 << 20), LARGE_BYTES_MIN);
+        let mut thin = Pieces::default();
+        thin.answered(NOW, Duration::from_millis(150), PIECE);
+        assert_eq!(thin.next(NOW, 4 << 20), PIECE);
     }
 }
