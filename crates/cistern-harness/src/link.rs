@@ -219,6 +219,10 @@ fn pass(mut from: TcpStream, to: TcpStream, shared: &Shared, mut way: Way<'_>) {
                 None => {}
             }
             is_last = cut.is_some_and(|cut| follower.body_left() <= cut);
+            if is_last {
+                // Before the store hears of it: what it answers must not be faster.
+                let _ = from.shutdown(Shutdown::Both); // may be gone already
+            }
         } else if let Some(fault) = await_store(way.answer) {
             bytes = spoiled(fault, bytes);
             is_last = true;
