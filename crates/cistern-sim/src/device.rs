@@ -12,6 +12,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::Disk,
     env::Env,
+    space::Bound,
     store::{Rates, SharedStore},
     units::SECTOR_BYTES,
     volume::{CloseReport, Collect, Mode, RangeKind, VolumeStatus},
@@ -51,7 +52,7 @@ pub struct Settings {
     /// Bytes of the chunk cache; 0 for none.
     pub cache_bytes: u64,
     pub grace: Duration,
-    pub space_bound: f64,
+    pub space_bound: Bound,
 }
 
 /// One acknowledged change that a journal holds, in sectors.
@@ -129,6 +130,10 @@ pub trait Device: Send + Sync + 'static {
     }
     /// Holds the uploads, or lets them go on; false where that cannot be done.
     async fn set_paused(&self, _paused: bool) -> Result<bool> {
+        Ok(false)
+    }
+    /// Lets so much be stored for what is live; false where that cannot be done.
+    async fn set_bound(&self, _bound: Bound) -> Result<bool> {
         Ok(false)
     }
     /// One step of a collection of garbage; false where that cannot be done.

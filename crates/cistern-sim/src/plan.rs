@@ -7,6 +7,7 @@ use std::time::Duration;
 use cistern_engine::{
     codec::{Compression, KeySource},
     journal::JOURNAL_BYTES_MIN,
+    space::Bound,
     volume::Mode,
 };
 use rand::RngExt;
@@ -246,7 +247,7 @@ impl Plan {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
-                settings.space_bound = *pick(rng, &[1.05, 1.2]);
+                settings.space_bound = Bound::Ratio(*pick(rng, &[1.05, 1.2]));
                 (self.clients, self.ops) = (rng.random_range(1..4), *pick(rng, &[100, 400]));
                 self.pause = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 self.rounds = rng.random_range(4..9);
@@ -373,7 +374,10 @@ fn draw_settings(rng: &mut ChaCha8Rng, theme: Theme) -> Settings {
         cache_bytes: *pick(rng, &caches),
         // Longer than a read of the store is tried again: a lookup that is older may find an object deleted.
         grace: *pick(rng, &[Duration::from_secs(90), Duration::from_secs(300), Duration::from_secs(900)]),
-        space_bound: *pick(rng, &[1.05, 1.3, f64::INFINITY]),
+        space_bound: *pick(
+            rng,
+            &[Bound::Auto, Bound::Ratio(1.05), Bound::Ratio(1.3), Bound::Ratio(f64::INFINITY)],
+        ),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use cistern_engine::{Error, store::Rates, volume::Mode};
+use cistern_engine::{Error, space::Bound, store::Rates, volume::Mode};
 use futures_util::future::join;
 
 use super::{Line, Mood, check_status, flush, read, write, zero};
@@ -81,11 +81,22 @@ impl Line {
     }
 }
 
-/// Switches the mode, or limits the rates. One client at a time: of two switches at once nobody knows
-/// which one lasts.
+/// Bounds of space that clients switch between.
+const BOUNDS: [Bound; 4] = [Bound::Auto, Bound::Ratio(1.05), Bound::Ratio(1.3), Bound::Ratio(f64::INFINITY)];
+
+/// Switches the mode, limits the rates or bounds the space. One client at a time switches the mode: of two switches at once
+/// nobody knows which one lasts.
 pub(super) async fn switch(line: &Line, device: &dyn Device) -> Mood {
     const MIB: u64 = 1 << 20;
     let limit = |n: u64| [None, Some(2 * MIB), Some(20 * MIB)][n as usize];
+    if line.sim.chance(0.3) {
+        let bound = BOUNDS[line.sim.range(0, BOUNDS.len() as u64) as usize];
+        line.sim.note(format_args!("client: bounds space by {bound:?}"));
+        return match device.set_bound(bound).await {
+            Ok(_) => Mood::Content,
+            Err(error) => line.complain("a change of the bound of space", &error),
+        };
+    }
     if line.sim.chance(0.5) {
         let rates = Rates { upload: limit(line.sim.range(0, 3)), download: limit(line.sim.range(0, 3)) };
         line.sim.note(format_args!("client: limits {rates:?}"));

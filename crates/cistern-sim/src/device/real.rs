@@ -91,7 +91,7 @@ impl Engine for RealEngine {
             host: site.host.clone(),
             take_over,
             grace: settings.grace,
-            cleaning: Bound::Ratio(settings.space_bound).into(),
+            cleaning: settings.space_bound.into(),
             tariff: TARIFF,
         };
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
@@ -223,6 +223,11 @@ impl Device for RealDevice {
 
     async fn set_paused(&self, paused: bool) -> Result<bool> {
         self.0.set(LiveSettings { paused: Some(paused), ..LiveSettings::default() })?;
+        Ok(true)
+    }
+
+    async fn set_bound(&self, bound: Bound) -> Result<bool> {
+        self.0.set(LiveSettings { cleaning: Some(bound.into()), ..LiveSettings::default() })?;
         Ok(true)
     }
 
