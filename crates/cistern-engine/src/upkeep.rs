@@ -27,7 +27,7 @@ use crate::{
 
 use maintain::Maintainer;
 use points::Point;
-pub use points::{Points, SegmentCounts};
+pub use points::{Points, SEGMENTS_PER_CHECKPOINT, SegmentCounts};
 
 /// What an upkeep works with.
 pub struct UpkeepParts {

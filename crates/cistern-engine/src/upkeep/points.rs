@@ -19,7 +19,7 @@ use crate::{
 
 /// Segments after which the memory table becomes a run and a checkpoint is written, so that an opening
 /// after a crash reads at most about this many footers.
-const SEGMENTS_PER_CHECKPOINT: u64 = 48;
+pub const SEGMENTS_PER_CHECKPOINT: u64 = 48;
 /// The same where the cleaner has work, or would have if as much has died as was written since: then what died must become
 /// known. A part of all segments, and at least a few. And when as large a part was vacated and waits for a checkpoint.
 const SEGMENTS_PART: u64 = 20;

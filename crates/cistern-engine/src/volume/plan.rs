@@ -12,6 +12,7 @@ use crate::{
     space::{Plan, plan},
     store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place},
+    upkeep::SEGMENTS_PER_CHECKPOINT,
     volume::{
         Collect,
         accounting::{Accounted, read_accounts},
@@ -21,6 +22,8 @@ use crate::{
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Objects that come with a checkpoint, about: itself, the counts, a run, and one for what merges make of runs or an empty entry.
+const PUTS_PER_CHECKPOINT: u64 = 4;
 /// Memory for map and frames.
 const MEMORY_BYTES: u64 = 256 << 20;
 
@@ -72,6 +75,7 @@ pub async fn plan_collection(
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: MEMORY_BYTES };
         out.add_defragmentation(parts, &keys, &committed, (offset, len), progress).await?;
     }
+    out.add_checkpoints();
     Ok(out)
 }
 
@@ -94,6 +98,13 @@ impl CollectPlan {
             puts: moved_blocks.div_ceil(SEGMENT_BLOCKS),
             put_bytes: sum(Counts::live_bytes),
             after_bytes: *after_bytes,
+        }
+    }
+
+    /// One for so many segments, and those that it begins and ends with.
+    fn add_checkpoints(&mut self) {
+        if self.puts + self.dead_segments > 0 {
+            self.puts += PUTS_PER_CHECKPOINT * (self.puts / SEGMENTS_PER_CHECKPOINT + 2);
         }
     }
 
