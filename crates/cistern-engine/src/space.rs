@@ -370,7 +370,9 @@ impl Space {
         for object in state.orphans.take(covered, room) {
             state.grace.retire(object);
         }
-        state.grace.listed()
+        let listed = state.grace.listed();
+        debug_assert!(listed.len() <= RETIRED_MAX, "a checkpoint that retires more is not read");
+        listed
     }
 
     /// Those of some objects that the accounts do not know: neither counted, nor to be deleted, nor to be retired. Before the
@@ -395,6 +397,13 @@ impl Space {
     pub fn adopt(&self, orphans: &[Retired], from: Seq) {
         let mut state = self.state();
         debug_assert!(from <= state.newest, "what is not in the map yet says nothing");
+        let is_counted = |name: &RetiredName| match name {
+            RetiredName::Segment(seq) => {
+                state.uncovered.contains_key(seq) || state.counted([*seq]).segments > 0
+            }
+            RetiredName::Map(_) => false,
+        };
+        debug_assert!(!orphans.iter().any(|orphan| is_counted(&orphan.name)), "what is counted is no orphan");
         state.counters.swept_objects += orphans.len() as u64;
         state.counters.swept_bytes += orphans.iter().map(|orphan| orphan.bytes).sum::<u64>();
         state.orphans.add(orphans, from);
@@ -406,6 +415,8 @@ impl Space {
     /// log that was given out before that was known.
     pub fn checkpoint_stored(&self, covered: Seq, now: Duration, given: Seq) {
         let mut state = self.state();
+        debug_assert!(covered <= state.newest, "a checkpoint covers what is in the map");
+        debug_assert!(given >= covered, "what it covers had a slot before it was stored");
         state.grace.checkpoint_stored(covered, Since { stored_at: now, given });
         let behind = state.uncovered.split_off(&covered.next());
         let covered_now = std::mem::replace(&mut state.uncovered, behind);
@@ -432,7 +443,14 @@ impl Space {
         count_max: usize,
         without: &BTreeSet<RetiredName>,
     ) -> Vec<Retired> {
-        self.state().grace.due(now, grace, count_max, without)
+        let state = self.state();
+        let due = state.grace.due(now, grace, count_max, without);
+        let newest = RetiredName::Segment(state.newest);
+        debug_assert!(
+            due.iter().all(|object| object.name != newest),
+            "the newest entry tells where the log ends"
+        );
+        due
     }
 
     /// When something may become due by time alone.

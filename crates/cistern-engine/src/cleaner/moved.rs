@@ -12,7 +12,7 @@ use crate::{
     env::Env,
     log::{LogWriter, NewEntry, NewMoved, Offer, VolumeKeys},
     segment::{SealedSegment, SegmentBuilder, Slot},
-    units::{Mapping, Seq},
+    units::{BLOCK_BYTES, Mapping, Seq},
 };
 
 /// Blocks and where they are from, ascending. Kept until they are committed: the slot may be lost.
@@ -26,6 +26,18 @@ pub struct Move {
 
 impl Move {
     pub fn new(parts: &CleanerParts, base: Seq, blocks: Vec<(Mapping, Bytes)>) -> Move {
+        debug_assert!(
+            blocks.iter().all(|(mapping, _)| mapping.birth <= base),
+            "what is newer was written meanwhile"
+        );
+        debug_assert!(
+            blocks.is_sorted_by(|(a, _), (b, _)| a.extent.end() <= b.extent.start),
+            "each block is moved once, in ascending order"
+        );
+        debug_assert!(
+            blocks.iter().all(|(mapping, data)| data.len() as u64 == mapping.extent.len * BLOCK_BYTES as u64),
+            "all of a mapping is moved"
+        );
         let CleanerParts { env, log, compression, .. } = parts;
         Move { env: env.clone(), log: log.clone(), compression: *compression, base, blocks: Arc::new(blocks) }
     }

@@ -143,29 +143,21 @@ async fn look(parts: &CleanerParts, victims: &[Victim], unclean: &mut Vec<Seq>) 
             Err(e) => refuse(unclean, victim.seq, e)?,
         }
     }
-    let of_all = looked.iter().map(|victim| (victim.victim.seq, &victim.extents[..]));
-    match live(parts, of_all).await {
-        Ok(mut live) => {
-            looked.iter_mut().for_each(|one| one.live = live.remove(&one.victim.seq).unwrap_or_default());
-            Ok(looked)
-        }
-        // Something in the map is: whoever needs it.
-        Err(e) if e.is_damage() => {
-            let mut sound = Vec::with_capacity(looked.len());
-            for mut one in looked {
-                let seq = one.victim.seq;
-                match live(parts, [(seq, &one.extents[..])]).await {
-                    Ok(mut live) => {
-                        one.live = live.remove(&seq).unwrap_or_default();
-                        sound.push(one);
-                    }
-                    Err(e) => refuse(unclean, seq, e)?,
-                }
+    // Together; where something in the map is damaged each alone: it is for those that need it to be left alone.
+    let (mut sound, mut groups) = (Vec::with_capacity(looked.len()), vec![looked]);
+    while let Some(mut group) = groups.pop() {
+        match live(parts, group.iter().map(|one| (one.victim.seq, &one.extents[..]))).await {
+            Ok(mut live) => {
+                group.iter_mut().for_each(|one| one.live = live.remove(&one.victim.seq).unwrap_or_default());
+                sound.append(&mut group);
             }
-            Ok(sound)
+            Err(e) if e.is_damage() && group.len() > 1 => {
+                groups.extend(group.into_iter().rev().map(|one| vec![one]));
+            }
+            Err(e) => refuse(unclean, group[0].victim.seq, e)?,
         }
-        Err(e) => Err(e),
     }
+    Ok(sound)
 }
 
 /// What a victim maps with data.

@@ -119,9 +119,16 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    fn retires_what_it_names(&self) -> bool {
+        let runs = self.levels.iter().flatten().map(|run| run.id);
+        let named: BTreeSet<RunId> = runs.chain(self.usage.iter().map(|usage| usage.id)).collect();
+        self.retired.iter().any(|object| matches!(object.name, RetiredName::Map(id) if named.contains(&id)))
+    }
+
     /// The bytes of the object; its name is `keys::checkpoint(epoch, covered)`. `Error::Full` when
     /// it is longer than any reader would take.
     pub fn encode(&self, env: &Env, key: Option<&MasterKey>, volume: VolumeId) -> Result<Bytes> {
+        debug_assert!(!self.retires_what_it_names(), "what a state needs is not deleted");
         let salt = Salt(env.random_bytes());
         let mut out = MAGIC.to_vec();
         out.push(FORMAT);

@@ -124,7 +124,12 @@ impl Grace {
 
     pub fn deleted(&mut self, names: &[RetiredName]) {
         for name in names {
-            self.bytes -= self.objects.remove(name).map_or(0, |object| object.bytes);
+            let Some(object) = self.objects.remove(name) else { continue };
+            debug_assert!(
+                object.since.is_some(),
+                "only what a stored checkpoint retires is deleted: {name:?}"
+            );
+            self.bytes -= object.bytes;
         }
     }
 }

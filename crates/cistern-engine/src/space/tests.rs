@@ -163,6 +163,7 @@ fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
     assert_eq!(space.retire(Seq(5)), []);
     assert_eq!(space.retired(Seq(5)).len(), 3);
     assert!(!space.counts(Seq(3)) && space.counts(Seq(1)));
+    space.checkpoint_stored(Seq(5), Duration::ZERO, Seq(5));
     let [gone, never] = [Seq(3), Seq(1)].map(RetiredName::Segment);
     space.deleted(&[gone, never]);
     let counters = space.shown().counters;
@@ -182,7 +183,9 @@ fn garbage_that_is_billed_anyway_counts_for_nothing() {
         state.times = Times::new(&[(Seq(2), 0), (Seq(3), 86_400)], Seq(4), 2 * DAY);
     }
     let at = |day: u32| {
-        space.checkpoint_stored(Seq(4 + u64::from(day)), day * DAY, Seq(1000));
+        let seq = Seq(4 + u64::from(day));
+        space.committed(seq, Uncovered { stored_bytes: 0, is_moved: true }, 0);
+        space.checkpoint_stored(seq, day * DAY, seq);
         let shown = space.shown();
         let victims = victims(&space, day * DAY + LOOK_EVERY);
         (shown.ratio.map(|ratio| (ratio * 100.0) as u64), shown.billed_garbage_bytes, victims)

@@ -52,6 +52,10 @@ impl Times {
         while self.marks.len() > MARKS_MAX {
             self.marks.remove(self.least_telling(now));
         }
+        debug_assert!(
+            self.marks.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1),
+            "marks ascend in entries and in time"
+        );
     }
 
     /// The mark without which ages change least, as parts of themselves; not the first and not the last.
