@@ -11,6 +11,7 @@ mod cleaner_model;
 mod clients;
 mod cold_sequential;
 mod defragment;
+mod foreground;
 mod loads;
 mod many_volumes;
 mod object_peers;
@@ -102,6 +103,8 @@ const GROUPS: &[Group] = &[
     ("clients", clients::run),
     ("many-volumes", many_volumes::run),
     ("space", space::run),
+    ("foreground-directory", foreground::directory),
+    ("foreground-link", foreground::link),
     ("beside-cleaner", beside_cleaner::run),
     ("defragment", defragment::run),
     ("remove", remove::run),

@@ -70,7 +70,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
 }
 
 /// Filled in order, and as much overwritten at random, beside the store: so there is more to do than the turns take.
-fn fill(wan: &Wan, args: &[&str], mib: u64) -> Result<()> {
+pub fn fill(wan: &Wan, args: &[&str], mib: u64) -> Result<()> {
     let server = wan.host(&wan.cistern_beside(), "both").args(args.iter().copied()).start()?;
     let size = format!("--size={mib}m");
     let order = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers", &size];
@@ -176,12 +176,12 @@ fn rows(alone: &[Turn], beside: &[Turn], report: &mut Report) {
 }
 
 /// Since the daemon's start.
-fn moved_bytes(server: &Server) -> Result<u64> {
+pub fn moved_bytes(server: &Server) -> Result<u64> {
     space(server, "/counters/moved_bytes")?.as_u64().context("no count of bytes")
 }
 
 /// Stored bytes per live byte, as the cleaner knows it; 0 until it does.
-fn ratio(server: &Server) -> Result<f64> {
+pub fn ratio(server: &Server) -> Result<f64> {
     Ok(space(server, "/ratio")?.as_f64().unwrap_or(0.0))
 }
 
