@@ -42,7 +42,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub use dead::Dead;
 pub use lookup::Lookup;
-use runs::Runs;
+use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
 use table::Table;
 pub use writer::RunShape;
@@ -121,7 +121,7 @@ pub trait RunIo: Send + Sync {
     async fn read_fresh(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         self.read(run, range).await
     }
-    /// What `read` or `read_to_merge` gave did not verify: copies of the run are dropped.
+    /// What `read` or `read_patiently` gave did not verify: copies of the run are dropped.
     fn forget(&self, _run: &RunMeta) {}
     /// What the run's object is called where it lives.
     fn name(&self, id: RunId) -> String {
@@ -129,8 +129,8 @@ pub trait RunIo: Send + Sync {
     }
     /// Stores a new run; returns when another host could read it.
     async fn write(&self, id: RunId, body: Bytes) -> Result<()>;
-    /// As `read`, for a merge: nobody waits for it, and the bytes will not be wanted again.
-    async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+    /// As `read`, where nobody waits for it, and the bytes will hardly be wanted again: for a merge, or for the cleaner.
+    async fn read_patiently(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         self.read(run, range).await
     }
     /// As `write`, of what a merge made: nobody waits for it.
@@ -324,7 +324,7 @@ impl Map {
         }
         let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
         let (levels, runs) = (inner.levels.clone(), self.runs.clone());
-        Lookup { extent, count_max, table, frozen, levels, runs }
+        Lookup { extent, count_max, table, frozen, levels, runs, origin: Origin::Any }
     }
 
     /// What `extent` is, whole.
@@ -334,7 +334,7 @@ impl Map {
 
     /// What many extents are, ascending and apart; of each, mappings without gaps. It is much less work than a lookup for
     /// each where several lie in what is decoded together. Extents that are far from each other in the list may
-    /// be seen at different moments.
+    /// be seen at different moments. Nobody waits for it: runs are read behind everything else.
     pub async fn lookup_each(&self, extents: &[Extent]) -> Result<Vec<Mapping>> {
         let mut out = Vec::with_capacity(extents.len());
         for together in extents.chunks(EXTENTS_PER_LOOKUP) {
@@ -351,13 +351,14 @@ impl Map {
         let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
         let (levels, runs) = (inner.levels.clone(), self.runs.clone());
         let extent = Extent::between(first.start, last.end());
-        Lookup { extent, count_max: usize::MAX, table, frozen, levels, runs }
+        Lookup { extent, count_max: usize::MAX, table, frozen, levels, runs, origin: Origin::Patient }
     }
 
     /// What the beginning of `extent` is, in at most `count_max` mappings. Work grows with the
-    /// result and not with the extent.
+    /// result and not with the extent. Nobody waits for it, as for `lookup_each`.
     pub async fn lookup_limited(&self, extent: Extent, count_max: usize) -> Result<Vec<Mapping>> {
-        self.begin_limited(extent, count_max).finish().await
+        let lookup = Lookup { origin: Origin::Patient, ..self.begin_limited(extent, count_max) };
+        lookup.finish().await
     }
 
     /// Mappings in the memory table.

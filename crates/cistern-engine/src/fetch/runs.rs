@@ -73,9 +73,9 @@ impl RunIo for StoredRuns {
         self.put(&self.stores.write_back, id, body).await
     }
 
-    async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+    async fn read_patiently(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         // What is cached is used, but what is not does not come into the cache: a merged run is
-        // on its way out.
+        // on its way out, and what the cleaner looks at was overwritten.
         if let Some(cache) = &self.cache
             && let Some(bytes) = cache.get(run_key(run.id), range.clone()).await
         {

@@ -5,7 +5,7 @@
 
 use super::{
     RunMeta,
-    runs::{HeldParts, Look, Runs},
+    runs::{HeldParts, Look, Origin, Runs},
 };
 use crate::{Result, units::Mapping};
 
@@ -62,10 +62,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// Brings the first mappings that end behind `block` into the cursor.
-    pub(super) async fn seek(&mut self, runs: &Runs, block: u64) -> Result<()> {
+    pub(super) async fn seek(&mut self, runs: &Runs, origin: Origin, block: u64) -> Result<()> {
         let mut held = HeldParts::default();
         while let Some((run, wanted)) = self.advance(runs, block, &held)? {
-            runs.load(run, wanted, &mut held).await?;
+            runs.load(origin, run, wanted, &mut held).await?;
         }
         Ok(())
     }

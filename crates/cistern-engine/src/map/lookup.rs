@@ -11,7 +11,7 @@ use futures_util::future;
 use super::{
     Levels,
     cursor::{Cursor, Known},
-    runs::Runs,
+    runs::{Origin, Runs},
     table::Table,
     try_join,
 };
@@ -31,6 +31,8 @@ pub struct Lookup {
     pub(super) frozen: Vec<Arc<Table>>,
     pub(super) levels: Arc<Levels>,
     pub(super) runs: Arc<Runs>,
+    /// How runs are read.
+    pub(super) origin: Origin,
 }
 
 impl Lookup {
@@ -164,14 +166,14 @@ impl<'a> LookupWalk<'a> {
     /// are read at the same time: a cold lookup takes one round of requests and not one a level. They may
     /// not be needed at all, so only the level that is asked for can fail the lookup.
     async fn seek(&mut self, level: usize, at: u64) -> Result<()> {
-        let runs = &self.lookup.runs;
+        let Lookup { runs, origin, .. } = self.lookup;
         if self.cursors[level].try_seek(runs, at)? {
             return Ok(());
         }
         if !std::mem::take(&mut self.first_read) {
-            return self.cursors[level].seek(runs, at).await;
+            return self.cursors[level].seek(runs, *origin, at).await;
         }
-        let seeks = self.cursors[level..].iter_mut().map(|cursor| cursor.seek(runs, at));
+        let seeks = self.cursors[level..].iter_mut().map(|cursor| cursor.seek(runs, *origin, at));
         future::join_all(seeks).await.swap_remove(0)
     }
 }
@@ -183,4 +185,84 @@ fn here(m: Mapping, at: u64, limit: &mut u64) -> Option<Mapping> {
     }
     *limit = m.extent.start.min(*limit);
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        ops::Range,
+        sync::{
+            Mutex,
+            atomic::{AtomicU64, Ordering::Relaxed},
+        },
+    };
+
+    use async_trait::async_trait;
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        env::real::RealEnv,
+        map::{Map, MapOptions, RunIo, RunMeta},
+        units::{FrameRef, RunId, VolumeId},
+    };
+
+    /// Runs in memory, and how often they were read for whom.
+    #[derive(Default)]
+    struct Counting {
+        runs: Mutex<BTreeMap<RunId, Bytes>>,
+        hurried: AtomicU64,
+        patient: AtomicU64,
+    }
+
+    impl Counting {
+        fn part(&self, run: &RunMeta, range: Range<u64>) -> Bytes {
+            self.runs.lock().unwrap()[&run.id].slice(range.start as usize..range.end as usize)
+        }
+
+        fn take(&self) -> (bool, bool) {
+            (self.hurried.swap(0, Relaxed) > 0, self.patient.swap(0, Relaxed) > 0)
+        }
+    }
+
+    #[async_trait]
+    impl RunIo for Counting {
+        async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+            self.hurried.fetch_add(1, Relaxed);
+            Ok(self.part(run, range))
+        }
+        async fn read_patiently(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+            self.patient.fetch_add(1, Relaxed);
+            Ok(self.part(run, range))
+        }
+        async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
+            self.runs.lock().unwrap().insert(id, body);
+            Ok(())
+        }
+    }
+
+    /// What clients wait for is read at once; what the cleaner looks up is read behind everything else, so that it holds up
+    /// no client and is not taken for one.
+    #[tokio::test]
+    async fn only_clients_are_in_a_hurry() {
+        let io = Arc::new(Counting::default());
+        let options = MapOptions { memory_bytes: 0, ..MapOptions::default() };
+        let volume = VolumeId(uuid::Uuid::from_u128(7));
+        let map = Map::new(RealEnv::start(), io.clone(), None, volume, options, Levels::new(), Seq(0));
+        let place = |n| Place::Frame(FrameRef { seq: Seq(1), offset: n, stored: 4120, index: 0 });
+        let written =
+            |n: u64| Mapping { extent: Extent::new(n * 2, 1), birth: Seq(1), place: place(n as u32) };
+        map.insert(&(0..200).map(written).collect::<Vec<_>>());
+        map.freeze(Seq(1));
+        assert!(map.flush().await.expect("flushed"));
+        io.take();
+        let block = Extent::new(10, 1);
+        map.lookup(block).await.expect("found");
+        assert_eq!(io.take(), (true, false));
+        map.lookup_each(&[block]).await.expect("found");
+        assert_eq!(io.take(), (false, true));
+        map.lookup_limited(block, 1).await.expect("found");
+        assert_eq!(io.take(), (false, true));
+    }
 }

@@ -113,9 +113,11 @@ fn tail_at(run: &RunMeta) -> u64 {
 
 /// Which copy of a part is read.
 #[derive(Clone, Copy)]
-enum Origin {
+pub(super) enum Origin {
     /// Any that is at hand.
     Any,
+    /// The same, and nobody waits for it.
+    Patient,
     /// What the store has.
     Store,
 }
@@ -233,8 +235,14 @@ impl Runs {
     }
 
     /// Reads a part that `look` missed, and keeps it in the cache and in `held`.
-    pub(super) async fn load(&self, run: &RunMeta, wanted: Wanted, held: &mut HeldParts) -> Result<()> {
-        let part = self.load_sound(run, wanted, held).await?;
+    pub(super) async fn load(
+        &self,
+        origin: Origin,
+        run: &RunMeta,
+        wanted: Wanted,
+        held: &mut HeldParts,
+    ) -> Result<()> {
+        let part = self.load_sound(origin, run, wanted, held).await?;
         let key = wanted.key(run);
         self.cache.insert(key, part.clone());
         held.0.push((key, part));
@@ -248,7 +256,7 @@ impl Runs {
             if let Some(Part::Top(top)) = self.get((run.id, TOP), &held) {
                 return Ok(top);
             }
-            self.load(run, Wanted::Top, &mut held).await?;
+            self.load(Origin::Any, run, Wanted::Top, &mut held).await?;
         }
     }
 
@@ -257,17 +265,23 @@ impl Runs {
         if let Some(Part::Section(fence)) = self.cache.get(&(run.id, entry.offset)) {
             return Ok(fence);
         }
-        match self.load_sound(run, Wanted::Section(entry), &HeldParts::default()).await? {
+        match self.load_sound(Origin::Any, run, Wanted::Section(entry), &HeldParts::default()).await? {
             Part::Section(fence) => Ok(fence),
             Part::Top(_) | Part::Block(_) => unreachable!("a section was wanted"),
         }
     }
 
     /// A part, verified. What does not verify is read from the store itself before it is believed.
-    async fn load_sound(&self, run: &RunMeta, wanted: Wanted, held: &HeldParts) -> Result<Part> {
+    async fn load_sound(
+        &self,
+        origin: Origin,
+        run: &RunMeta,
+        wanted: Wanted,
+        held: &HeldParts,
+    ) -> Result<Part> {
         let place = wanted.place(run);
         if self.damage.is_empty() || !self.damage.is_known(&self.io.name(run.id), &place) {
-            match self.load_from(Origin::Any, run, wanted, held).await {
+            match self.load_from(origin, run, wanted, held).await {
                 Err(e) if e.is_damage() => self.io.forget(run),
                 loaded => return loaded,
             }
@@ -355,15 +369,15 @@ impl Runs {
         check_range(run, &range)?;
         let bytes = match origin {
             Origin::Any => self.io.read(run, range.clone()).await?,
+            Origin::Patient => self.io.read_patiently(run, range.clone()).await?,
             Origin::Store => self.io.read_fresh(run, range.clone()).await?,
         };
         whole(run, &range, bytes)
     }
 
-    /// As `read`, for a merge.
+    /// Some of a run as it is stored, for a merge.
     pub(super) async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        check_range(run, &range)?;
-        whole(run, &range, self.io.read_to_merge(run, range.clone()).await?)
+        self.read(Origin::Patient, run, range).await
     }
 
     async fn load_top(&self, origin: Origin, run: &RunMeta) -> Result<Top> {
