@@ -131,7 +131,8 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         usage: Vec::new(),
         retired: Vec::new(),
         times: Vec::new(),
-        roots: None,
+        snapshots: None,
+        held: Vec::new(),
     };
     let keys = claimed.writer.keys();
     let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;

@@ -74,6 +74,8 @@ pub enum Record {
     Zero { extent: Extent, allocated: bool },
     /// The volume got this size.
     Resize { size_bytes: u64 },
+    /// An operation on snapshots: so many bytes of the payload, which is one block. Alone in its group.
+    Operation { bytes: u32 },
 }
 
 /// How to create or open a journal.

@@ -26,6 +26,7 @@ mod policy;
 mod runs;
 mod table;
 mod varint;
+mod version;
 mod writer;
 
 #[cfg(test)]
@@ -40,7 +41,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-pub use dead::Dead;
+pub use dead::{Dead, SeenBy, SegmentBlocks};
 pub use lookup::Lookup;
 use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,8 @@ pub struct RunMeta {
     pub birth_max: Seq,
     /// Size class of its level: 0 as flushed, one more per merge of a full rank.
     pub rank: u8,
+    /// The first position at which the levels with it may be a snapshot's root.
+    pub since: Seq,
 }
 
 /// Levels from newest to oldest; within a level runs are ordered by span and do not overlap.
@@ -169,7 +172,17 @@ pub struct MapState {
     pub dead: Dead,
     /// Runs that merges used up between the state taken before and this one. Lookups that are under way may still
     /// read them.
-    pub used_up: Vec<RunMeta>,
+    pub used_up: Vec<UsedUp>,
+    /// Roots of snapshots that were taken since, and where.
+    pub roots: Vec<(Seq, Arc<Levels>)>,
+}
+
+/// A run that is in the levels no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsedUp {
+    pub run: RunMeta,
+    /// Roots of snapshots up to here may have it.
+    pub until: Seq,
 }
 
 /// The map of a volume.
@@ -194,8 +207,9 @@ struct Inner {
     levels: Arc<Levels>,
     covered: Seq,
     dead: Dead,
-    used_up: Vec<RunMeta>,
+    used_up: Vec<UsedUp>,
     snapshots: Arc<[Seq]>,
+    roots: Vec<(Seq, Arc<Levels>)>,
 }
 
 #[derive(Clone)]
@@ -226,6 +240,7 @@ impl Map {
             dead: Dead::default(),
             used_up: Vec::new(),
             snapshots: options.snapshots.into(),
+            roots: Vec::new(),
         };
         options.shape.assert_bounds();
         let runs = Runs::new(env.clone(), io, key, volume, options.memory_bytes, options.damage);
@@ -397,8 +412,9 @@ impl Map {
         let _one = self.flushing.lock().await;
         let Some(oldest) = self.inner().frozen.back().cloned() else { return Ok(false) };
         let mut writing = self.runs.written.begin();
-        let level =
+        let mut level =
             flush::write_table(&self.env, &self.runs, self.shape, &oldest.table, &mut writing).await?;
+        level.iter_mut().for_each(|run| run.since = oldest.covered);
         let mut inner = self.inner();
         let flushed = inner.frozen.pop_back().expect("only a flush takes frozen tables away");
         assert!(
@@ -406,12 +422,17 @@ impl Map {
             "the table that was written is the one that goes"
         );
         assert!(flushed.covered >= inner.covered, "runs cover the log in its order");
-        inner.covered = flushed.covered;
+        let before = std::mem::replace(&mut inner.covered, flushed.covered);
         inner.dead.add(flushed.table.dead());
         if !level.is_empty() {
             let mut levels = Levels::clone(&inner.levels);
             levels.insert(0, level);
             inner.levels = Arc::new(levels);
+        }
+        // A table frozen at the same place again is empty, and merges may have come between.
+        if inner.covered > before && inner.snapshots.binary_search(&inner.covered).is_ok() {
+            let root = (inner.covered, inner.levels.clone());
+            inner.roots.push(root);
         }
         Ok(true)
     }
@@ -448,13 +469,15 @@ impl Map {
         let newer = inner.levels.len() - levels.len();
         debug_assert_eq!(inner.levels[newer..], levels[..], "what was merged is what is replaced");
         let inputs = newer + plan.levels.start..newer + plan.levels.end;
+        let (until, since) = (inner.covered, inner.covered.next()); // a root of what is covered was taken before
+        let output = merged.output.map(|run| RunMeta { since, ..run });
         let before = inner.levels.clone();
-        inner.levels = Arc::new(policy::apply(&before, inputs.clone(), merged.extent, merged.output));
+        inner.levels = Arc::new(policy::apply(&before, inputs.clone(), merged.extent, output));
         let listed: BTreeSet<RunId> = inner.levels.iter().flatten().map(|run| run.id).collect();
         let read: BTreeMap<RunId, &RunMeta> =
             before[inputs].iter().flatten().map(|run| (run.id, run)).collect();
-        let used_up = read.into_values().filter(|run| !listed.contains(&run.id)).cloned();
-        inner.used_up.extend(used_up);
+        let used_up = read.into_values().filter(|run| !listed.contains(&run.id));
+        inner.used_up.extend(used_up.map(|run| UsedUp { run: run.clone(), until }));
         inner.dead.add(&merged.dead);
         debug_assert!(check_levels(&inner.levels).is_ok());
         Ok(true)
@@ -477,7 +500,8 @@ impl Map {
         let mut inner = self.inner();
         let dead = std::mem::take(&mut inner.dead);
         let used_up = std::mem::take(&mut inner.used_up);
-        MapState { levels: Levels::clone(&inner.levels), covered: inner.covered, dead, used_up }
+        let roots = std::mem::take(&mut inner.roots);
+        MapState { levels: Levels::clone(&inner.levels), covered: inner.covered, dead, used_up, roots }
     }
 
     /// The levels now.
@@ -495,8 +519,8 @@ impl Map {
         self.runs.written_bytes()
     }
 
-    /// Names the snapshots that exist, ascending. A new one must be named before anything behind
-    /// it is inserted.
+    /// Says where there are snapshots, ascending. A new one is told when the table is frozen at it, before anything behind
+    /// it is inserted: its root are the levels behind the flush of that table.
     pub fn set_snapshots(&self, snapshots: Vec<Seq>) {
         debug_assert!(snapshots.is_sorted());
         self.inner().snapshots = snapshots.into();

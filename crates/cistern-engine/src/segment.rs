@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::{
     codec::ObjectKind,
+    snapshot::Operation,
     units::{Epoch, JournalId, Mapping, Mark, Salt, SealNonce, Seq, VolumeId},
 };
 
@@ -34,6 +35,8 @@ pub const OBJECT_BYTES_MAX: u64 = 32 << 20;
 /// Mappings of one segment at most: 16 times what a full segment of single blocks has, so that only
 /// masses of small trims meet it. Bounds the memory of whoever reads a footer to about 4 MiB.
 pub const MAPPINGS_MAX: usize = 64 << 10;
+/// Operations on snapshots that one segment carries at most: so many can be asked for at once and cost one put.
+pub const OPERATIONS_MAX: usize = 64;
 /// Bytes of the longest host name in a claim.
 pub const HOST_BYTES_MAX: usize = 255;
 
@@ -114,6 +117,8 @@ pub enum Content {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     pub content: Content,
+    /// Operations on snapshots behind all that a written segment maps, in order.
+    pub operations: Vec<Operation>,
     /// Ascending and without overlap.
     pub mappings: Vec<Mapping>,
 }
@@ -145,6 +150,8 @@ pub struct SealedSegment {
     pub body: Bytes,
     /// What it maps, ascending.
     pub mappings: Vec<Mapping>,
+    /// Operations on snapshots behind that, in order.
+    pub operations: Vec<Operation>,
     /// Bytes of block data in it, before compression.
     pub data_bytes: u64,
 }

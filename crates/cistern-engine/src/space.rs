@@ -99,6 +99,8 @@ struct State {
     young: Young,
     /// When it is next looked for segments whose cleaning pays, where the bound holds.
     look_at: Duration,
+    /// Where the newest snapshot is.
+    snapshot: Option<Seq>,
 }
 
 /// What a volume's accounts begin with.
@@ -116,6 +118,8 @@ pub struct Start {
     pub policy: Policy,
     /// Bytes a second that the cleaner moves by itself at the most.
     pub rate: Option<u64>,
+    /// Where the newest snapshot is.
+    pub snapshot: Option<Seq>,
 }
 
 /// A segment that no checkpoint covers.
@@ -157,7 +161,7 @@ pub struct Shown {
 impl Space {
     /// The checkpoint that it begins from was in the store before the claim, so an entry behind the claim is behind it too.
     pub fn new(from: Start, now: Duration) -> Space {
-        let Start { newest, uncovered, retired, times, wall, policy, rate } = from;
+        let Start { newest, uncovered, retired, times, wall, policy, rate, snapshot } = from;
         let since = Since { stored_at: now, given: newest };
         let state = State {
             segments: None,
@@ -178,6 +182,7 @@ impl Space {
             wall_ahead: wall.saturating_sub(now),
             young: Young::default(),
             look_at: now,
+            snapshot,
         };
         Space { state: Ranked::new(Rank::Space, state), changes: watch::Sender::new(0) }
     }
@@ -212,6 +217,12 @@ impl Space {
             drop(state);
             self.changed();
         }
+    }
+
+    /// The newest snapshot is here. Told before anything behind it is committed.
+    pub fn set_snapshot(&self, newest: Option<Seq>) {
+        self.state().snapshot = newest;
+        self.changed();
     }
 
     /// From now on this is wanted of the cleaner.
@@ -310,6 +321,9 @@ impl Space {
         let mut state = self.state();
         debug_assert!(from <= state.newest, "what is not in the map yet says nothing");
         for &(seq, live_blocks) in segments {
+            if state.is_seen_by_snapshots(seq) {
+                continue; // one was made meanwhile: it finds there what was moved behind it
+            }
             // What else counts as live in it had died unnoticed.
             let unnoticed = state.counted([seq]).live_blocks.saturating_sub(live_blocks);
             state.unlearned_blocks = state.unlearned_blocks.saturating_sub(unnoticed);
@@ -560,6 +574,11 @@ impl Space {
 }
 
 impl State {
+    /// Whether a snapshot may see what lies in a segment.
+    fn is_seen_by_snapshots(&self, seq: Seq) -> bool {
+        self.snapshot.is_some_and(|newest| seq <= newest)
+    }
+
     /// Tells the policy what was counted up to now.
     fn measure(&mut self, now: Duration) {
         let Some(room) = self.room_of_all() else { return };
@@ -596,6 +615,7 @@ impl State {
             times: &self.times,
             now: self.wall(now),
             vacated: &self.vacated,
+            snapshot: self.snapshot,
             left_alone,
             is_cached,
         };

@@ -93,6 +93,10 @@ pub struct JournalId(pub uuid::Uuid);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId(pub uuid::Uuid);
 
+/// The identity of a snapshot: random, hence unique for ever, whatever its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SnapshotId(pub uuid::Uuid);
+
 /// Random bytes drawn by a writer for its epoch. They tell one writer's objects from another's,
 /// but not from those of its copies, and go into every sealing key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -112,7 +116,7 @@ macro_rules! show_uuid {
         }
     )*};
 }
-show_uuid!(VolumeId, JournalId, RunId);
+show_uuid!(VolumeId, JournalId, RunId, SnapshotId);
 
 /// What tells one sealing of a log object from every other one under the same key, those of a copied writer included.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,13 +4,14 @@
 //! when what they retire is deleted, and when orphans are looked for. It is told of commits; nothing of it is in their way but the bound of memory. Rests while write-back is
 //! paused.
 
+mod holdings;
 mod maintain;
 mod points;
 mod reclaim;
 mod sweep;
 mod usage;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
@@ -18,16 +19,17 @@ use crate::{
     Error, Result,
     damage::Damage,
     env::{Env, Running, Stop},
-    log::{LogWriter, Offerer, Walk, checkpoint::UsageRef},
+    log::{LogWriter, Offerer, Walk, checkpoint::MapObject},
     map::Map,
     space::Space,
     store::Stores,
     units::{Epoch, Seq},
 };
 
+pub use holdings::StoredHoldings;
 use maintain::Maintainer;
 use points::Point;
-pub use points::{Points, SEGMENTS_PER_CHECKPOINT, SegmentCounts};
+pub use points::{Behind, Operated, Points, SEGMENTS_PER_CHECKPOINT, SegmentCounts};
 
 /// What an upkeep works with.
 pub struct UpkeepParts {
@@ -39,9 +41,11 @@ pub struct UpkeepParts {
     pub walk: Walk,
     /// The checkpoint this state descends from, and the usage objects it names.
     pub checkpoint: Option<(Epoch, Seq)>,
-    pub usage: Vec<UsageRef>,
-    /// Segments that count behind that checkpoint.
-    pub applied: BTreeMap<Seq, SegmentCounts>,
+    pub usage: Vec<MapObject>,
+    /// What snapshots hold as of it.
+    pub holdings: StoredHoldings,
+    /// What counts behind that checkpoint.
+    pub behind: Behind,
     /// Told of objects that are damaged.
     pub damage: Arc<Damage>,
     pub space: Arc<Space>,

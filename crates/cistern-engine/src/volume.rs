@@ -20,6 +20,7 @@ mod partial;
 mod plan;
 mod prefetch;
 mod read;
+mod snapshots;
 mod space_status;
 mod write;
 
@@ -54,6 +55,7 @@ pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use plan::{CollectPlan, plan_collection};
 pub use prefetch::WarmTarget;
+pub use snapshots::SnapshotStatus;
 pub use space_status::{SegmentsStatus, SpaceStatus};
 
 /// What a new volume is to be.
@@ -119,6 +121,8 @@ pub struct ReadOnlyOptions {
     pub cache: Option<Arc<ChunkCache>>,
     pub key: KeySource,
     pub memory_bytes: u64,
+    /// Show this snapshot, and not the newest state.
+    pub snapshot: Option<String>,
 }
 
 /// One piece of a read, in ascending order and without gaps.
@@ -229,7 +233,7 @@ impl Volume {
         open::open(options).await
     }
 
-    /// Opens the newest committed state without a claim.
+    /// Opens the newest committed state, or a snapshot of it, without a claim.
     pub async fn open_read_only(options: ReadOnlyOptions) -> Result<Arc<Volume>> {
         open::open_read_only(options).await
     }

@@ -11,7 +11,10 @@ use cistern_engine::{
         Release, SealedSegment, SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release,
         open_frame, open_raw, read_head, read_tail,
     },
-    units::{BLOCK_BYTES, Chain, Epoch, Extent, FrameRef, JournalPos, Mark, Place, SealNonce, Seq},
+    snapshot::Operation,
+    units::{
+        BLOCK_BYTES, Chain, Epoch, Extent, FrameRef, JournalPos, Mark, Place, SealNonce, Seq, SnapshotId,
+    },
 };
 use golden::{corrupt, journal, key, noise, range, salt, slot, volume, whole};
 use proptest::prelude::*;
@@ -112,7 +115,8 @@ fn a_segment_reads_back() {
                     nonce: slot(1, 5).nonce.mixed_with(range().from.chain.0 ^ range().to.chain.0),
                 }
             );
-            let footer = Footer { content: written(), mappings: built.mappings.clone() };
+            let footer =
+                Footer { content: written(), operations: Vec::new(), mappings: built.mappings.clone() };
             assert_eq!(entry, Entry::Segment(footer));
             assert_eq!(built.data_bytes, 3 * BLOCK_BYTES as u64);
             let extents: Vec<_> = built.mappings.iter().map(|m| (m.extent.start, m.extent.len)).collect();
@@ -124,6 +128,24 @@ fn a_segment_reads_back() {
     }
 }
 
+/// Operations on snapshots read back in their order, behind everything else; a segment may carry nothing else.
+#[test]
+fn operations_read_back() {
+    for key in [None, Some(&*KEY)] {
+        let mut builder = builder(key, Compression::Lz4, slot(1, 5));
+        let id = SnapshotId(uuid::Uuid::from_u128(9));
+        let operations = vec![
+            Operation::Make { id, name: "a".into(), made_ms: 1_700_000_000_123 },
+            Operation::Hold { name: "a".into(), tag: "sent".into() },
+            Operation::Remove { name: "b".into() },
+        ];
+        operations.iter().for_each(|operation| builder.operation(operation.clone()));
+        let built = builder.finish();
+        let (_, entry) = whole(key, &slot(1, 5), &built.body).unwrap();
+        assert_eq!(entry, Entry::Segment(Footer { content: written(), operations, mappings: Vec::new() }));
+    }
+}
+
 /// Blocks that were moved read back with their births, also where a frame has blocks of several.
 #[test]
 fn what_was_moved_keeps_its_births() {
@@ -131,8 +153,8 @@ fn what_was_moved_keeps_its_births() {
         for compression in [Compression::None, Compression::Lz4] {
             let built = moved_sample(key, compression, slot(1, 5));
             let (_, entry) = whole(key, &slot(1, 5), &built.body).unwrap();
-            let footer =
-                Footer { content: Content::Moved { base: Seq(4) }, mappings: built.mappings.clone() };
+            let (content, mappings) = (Content::Moved { base: Seq(4) }, built.mappings.clone());
+            let footer = Footer { content, operations: Vec::new(), mappings };
             assert_eq!(entry, Entry::Segment(footer));
             assert_eq!(built.data_bytes, 5 * BLOCK_BYTES as u64);
             let places: Vec<_> = built

@@ -57,11 +57,11 @@ async fn write(encrypted: bool) -> (Vec<u8>, Levels, Option<Arc<MasterKey>>) {
     (body, levels, key)
 }
 
-const RUNS: [(&str, bool); 2] = [("map-run-v1", false), ("map-run-v1-sealed", true)];
+const RUNS: [(&str, bool); 2] = [("map-run-v2", false), ("map-run-v2-sealed", true)];
 
-/// Format version 1, with and without a key.
+/// Format version 2, with and without a key.
 #[tokio::test]
-async fn version_1() {
+async fn version_2() {
     for (name, encrypted) in RUNS {
         let (body, levels, key) = write(encrypted).await;
         let golden = fs::read(path(&format!("{name}.bin"))).unwrap();

@@ -3,12 +3,15 @@
 
 mod map_support;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use cistern_engine::{
     codec::MasterKey,
     env::Env,
-    map::{Levels, Map, MapOptions, check_levels},
+    map::{Levels, Map, MapOptions, SeenBy, UsedUp, check_levels},
     units::{Extent, FrameRef, Mapping, Place, Seq},
 };
 use map_support::*;
@@ -26,6 +29,9 @@ enum Op {
     Look(u64, u64),
     Move,
     Freeze,
+    /// A snapshot, where the table was not frozen already; and one of them goes.
+    Snapshot,
+    RemoveSnapshot(prop::sample::Index),
     Flush,
     Merge,
     Lookup(u64, u64),
@@ -58,6 +64,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (0..BLOCKS, 1..BLOCKS / 4).prop_map(|(start, len)| Op::Look(start, len)),
         4 => Just(Op::Move),
         4 => Just(Op::Freeze),
+        3 => Just(Op::Snapshot),
+        1 => any::<prop::sample::Index>().prop_map(Op::RemoveSnapshot),
         4 => Just(Op::Flush),
         6 => Just(Op::Merge),
         3 => (0..BLOCKS, 1..BLOCKS).prop_map(|(start, len)| Op::Lookup(start, len)),
@@ -78,8 +86,19 @@ struct Model {
     /// What the mover found, and up to where it knew the log.
     looked: (Seq, Vec<Mapping>),
     checkpoint: (Levels, Seq),
-    /// Dead blocks per segment as of the checkpoint.
+    /// Dead blocks per segment as of the checkpoint; and those that snapshots saw when they were dropped.
     dead: BTreeMap<Seq, u64>,
+    held: Vec<(SeenBy, Seq, u64)>,
+    used_up: Vec<UsedUp>,
+    snapshots: BTreeMap<Seq, Taken>,
+    /// Where the table was frozen last.
+    frozen: Seq,
+}
+
+/// A snapshot: what it must show, and the root that a checkpoint had for it.
+struct Taken {
+    blocks: Vec<(Seq, Place)>,
+    root: Option<Levels>,
 }
 
 impl Model {
@@ -91,7 +110,20 @@ impl Model {
             looked: (Seq(0), Vec::new()),
             checkpoint: (Levels::new(), Seq(0)),
             dead: BTreeMap::new(),
+            held: Vec::new(),
+            used_up: Vec::new(),
+            snapshots: BTreeMap::new(),
+            frozen: Seq(0),
         }
+    }
+
+    fn positions(&self) -> Vec<Seq> {
+        self.snapshots.keys().copied().collect()
+    }
+
+    /// Every block of every segment up to `covered`, by its place.
+    fn places(&self, covered: Seq) -> BTreeSet<(u64, Seq, FramePlace)> {
+        places(self.log.range(..=covered.0).flat_map(|(_, (_, batch))| batch))
     }
 
     fn segment(&mut self, writes: &[(u64, u64, Kind)]) -> Vec<Mapping> {
@@ -154,23 +186,76 @@ impl Model {
     }
 }
 
-/// Frame blocks in each level by itself, per segment: what is not dead.
+/// Offset and index of a block's frame.
+type FramePlace = (u32, u8);
+
+/// Blocks with their segments and places in them.
+fn places<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> BTreeSet<(u64, Seq, FramePlace)> {
+    let mut out = BTreeSet::new();
+    for m in mappings {
+        for (block, (_, place)) in (m.extent.start..).zip(by_block(&[*m])) {
+            if let Place::Frame(f) = place {
+                out.insert((block, f.seq, (f.offset, f.index)));
+            }
+        }
+    }
+    out
+}
+
+/// What each level has by itself: what is not dropped.
 async fn alive(
     env: &Env,
     io: &Arc<MemoryRuns>,
     key: Option<Arc<MasterKey>>,
     levels: &Levels,
-) -> BTreeMap<Seq, u64> {
-    let mut out = BTreeMap::new();
+) -> BTreeSet<(u64, Seq, FramePlace)> {
+    let mut out = BTreeSet::new();
     for level in levels {
         let map = open_map(env, io, key.clone(), MapOptions::default(), vec![level.clone()], Seq(0));
-        for m in map.lookup(Extent::new(0, BLOCKS)).await.unwrap() {
-            if let Place::Frame(f) = m.place {
-                *out.entry(f.seq).or_default() += m.extent.len;
-            }
-        }
+        out.extend(places(&map.lookup(Extent::new(0, BLOCKS)).await.unwrap()));
     }
     out
+}
+
+fn by_segment(places: &BTreeSet<(u64, Seq, FramePlace)>) -> BTreeMap<Seq, u64> {
+    let mut out = BTreeMap::new();
+    places.iter().for_each(|(_, seq, _)| *out.entry(*seq).or_default() += 1);
+    out
+}
+
+/// Every snapshot with a root shows what it must; what the head dropped is held if and only if one of them shows it; and a run
+/// that was used up is in the root of one if and only if its interval says so.
+async fn check_snapshots(
+    env: &Env,
+    io: &Arc<MemoryRuns>,
+    key: Option<Arc<MasterKey>>,
+    model: &Model,
+    covered: Seq,
+    dropped: &BTreeSet<(u64, Seq, FramePlace)>,
+) -> Result<(), TestCaseError> {
+    let (mut shown, mut roots) = (BTreeSet::new(), BTreeSet::new());
+    for (&at, taken) in model.snapshots.range(..=covered) {
+        let root = taken.root.clone().expect("a checkpoint that covers it has its root");
+        check_levels(&root).unwrap();
+        roots.extend(root.iter().flatten().map(|run| run.id));
+        let map = open_map(env, io, key.clone(), MapOptions::default(), root, at);
+        let found = map.lookup(Extent::new(0, BLOCKS)).await.unwrap();
+        prop_assert_eq!(&by_block(&found), &taken.blocks);
+        shown.extend(places(&found));
+    }
+    let positions = model.positions();
+    let mut held: BTreeMap<Seq, u64> = BTreeMap::new();
+    for (seen_by, seq, blocks) in &model.held {
+        if seen_by.any(&positions) {
+            *held.entry(*seq).or_default() += blocks;
+        }
+    }
+    prop_assert_eq!(held, by_segment(&dropped.intersection(&shown).copied().collect()));
+    for UsedUp { run, until } in &model.used_up {
+        let seen_by = SeenBy { first: run.since, last: *until };
+        prop_assert_eq!(seen_by.any(&positions), roots.contains(&run.id));
+    }
+    Ok(())
 }
 
 async fn check(model: &Model, map: &Map, extent: Extent) -> Result<(), TestCaseError> {
@@ -202,7 +287,26 @@ async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), T
                 let (batch, base) = model.moved();
                 map.insert_moved(&batch, base).await.unwrap();
             }
-            Op::Freeze => map.freeze(Seq(model.seq)),
+            Op::Freeze => {
+                model.frozen = Seq(model.seq);
+                map.freeze(model.frozen);
+            }
+            Op::Snapshot => {
+                let at = Seq(model.seq);
+                if at > model.frozen {
+                    model.snapshots.insert(at, Taken { blocks: model.blocks.clone(), root: None });
+                    map.set_snapshots(model.positions());
+                    map.freeze(at);
+                    model.frozen = at;
+                }
+            }
+            Op::RemoveSnapshot(which) => {
+                if !model.snapshots.is_empty() {
+                    let at = *which.get(&model.positions());
+                    model.snapshots.remove(&at);
+                    map.set_snapshots(model.positions());
+                }
+            }
             Op::Flush => {
                 map.flush().await.unwrap();
             }
@@ -243,26 +347,48 @@ async fn run(ops: Vec<Op>, encrypted: bool, options: MapOptions) -> Result<(), T
             Op::Checkpoint => {
                 let state = map.take_state();
                 check_levels(&state.levels).unwrap();
-                prop_assert!(state.dead.pinned.is_empty());
                 for (seq, blocks) in state.dead.free {
                     *model.dead.entry(seq).or_default() += blocks;
                 }
-                let mut accounted = alive(&env, &io, key.clone(), &state.levels).await;
+                for (seen_by, blocks) in state.dead.held {
+                    model.held.extend(blocks.into_iter().map(|(seq, blocks)| (seen_by, seq, blocks)));
+                }
+                model.used_up.extend(state.used_up);
+                for (at, root) in state.roots {
+                    if let Some(taken) = model.snapshots.get_mut(&at) {
+                        taken.root = Some(Levels::clone(&root));
+                    }
+                }
+                let alive = alive(&env, &io, key.clone(), &state.levels).await;
+                let mut accounted = by_segment(&alive);
                 for (&seq, &blocks) in &model.dead {
                     *accounted.entry(seq).or_default() += blocks;
                 }
+                for (_, seq, blocks) in &model.held {
+                    *accounted.entry(*seq).or_default() += blocks;
+                }
                 prop_assert_eq!(accounted, model.written(state.covered));
+                let dropped = model.places(state.covered).difference(&alive).copied().collect();
+                check_snapshots(&env, &io, key.clone(), &model, state.covered, &dropped).await?;
                 model.checkpoint = (state.levels, state.covered);
             }
             Op::Reopen => {
                 let (levels, covered) = model.checkpoint.clone();
-                map = open_map(&env, &io, key.clone(), options.clone(), levels, covered);
-                for (base, batch) in model.log.range(covered.0 + 1..).map(|(_, entry)| entry) {
+                let mut snapshots: Vec<Seq> = model.snapshots.range(..=covered).map(|(at, _)| *at).collect();
+                let options = MapOptions { snapshots: snapshots.clone(), ..options.clone() };
+                map = open_map(&env, &io, key.clone(), options, levels, covered);
+                for (&seq, (base, batch)) in model.log.range(covered.0 + 1..) {
                     match base {
                         None => map.insert(batch),
                         Some(base) => map.insert_moved(batch, *base).await.unwrap(),
                     }
+                    if model.snapshots.contains_key(&Seq(seq)) {
+                        snapshots.push(Seq(seq));
+                        map.set_snapshots(snapshots.clone());
+                        map.freeze(Seq(seq));
+                    }
                 }
+                model.frozen = snapshots.last().copied().unwrap_or(covered).max(covered);
             }
         }
     }
@@ -330,15 +456,15 @@ async fn flushes_and_merges_do_not_disturb_each_other() {
     assert!(map.take_state().covered == Seq(seq));
 }
 
-/// What a snapshot still sees is reported as pinned by it, and its holes are kept.
+/// What a snapshot still sees is reported as held by it, and holes that are newer are kept.
 #[tokio::test]
-async fn a_snapshot_pins_what_it_sees() {
+async fn a_snapshot_holds_what_it_sees() {
     let io = Arc::new(MemoryRuns::default());
     let map = new_map(&io);
     map.insert(&[frame(0, 8, 1, 0)]);
+    map.set_snapshots(vec![Seq(1)]);
     map.freeze(Seq(1));
     map.flush().await.unwrap();
-    map.set_snapshots(vec![Seq(1)]);
     map.insert(&[hole(0, 4, 2), frame(4, 2, 2, 0)]);
     map.insert(&[frame(4, 1, 3, 0)]);
     map.freeze(Seq(3));
@@ -347,7 +473,8 @@ async fn a_snapshot_pins_what_it_sees() {
     map.freeze(Seq(4));
     settle(&map).await;
     let state = map.take_state();
-    assert_eq!(state.dead.pinned, BTreeMap::from([(Seq(1), BTreeMap::from([(Seq(1), 6)]))]));
+    let seen_by = SeenBy { first: Seq(1), last: Seq(1) };
+    assert_eq!(state.dead.held, BTreeMap::from([(seen_by, BTreeMap::from([(Seq(1), 6)]))]));
     assert_eq!(state.dead.free, BTreeMap::from([(Seq(2), 1)]));
     let found = map.lookup(Extent::new(0, 4)).await.unwrap();
     assert_eq!(found, vec![hole(0, 4, 2)]);

@@ -89,7 +89,8 @@ async fn a_removed_volume_comes_back_as_it_was() {
             assert!(!removed.is_over(&host.env));
             in_trash(Volume::open(host.options()).await.map(drop), "host remover removed it");
             let (env, stores, key) = (host.env.clone(), Stores::same(host.store.clone()), host.key.clone());
-            let reader = ReadOnlyOptions { env, stores, cache: None, key, memory_bytes: 128 * MIB };
+            let reader =
+                ReadOnlyOptions { env, stores, cache: None, key, memory_bytes: 128 * MIB, snapshot: None };
             in_trash(Volume::open_read_only(reader).await.map(drop), "is in the trash");
             in_trash(admin::info(&host.env, &host.store, &host.key).await, "is in the trash");
             in_trash(admin::remove(&host.env, &host.store, &host.key, true, &|_, _| ()).await, "trash");

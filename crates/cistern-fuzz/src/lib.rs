@@ -8,11 +8,18 @@ use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
     journal::format::{GroupHeader, Superblock},
     log::{
-        checkpoint::Checkpoint, hot::HotSet, identity::Identity, keys, trash::Note, usage::decode_usage,
+        checkpoint::{self, Checkpoint},
+        hot::HotSet,
+        identity::Identity,
+        keys,
+        roots::{self, HeldBlocks, RootsObject, SnapshotTable, decode_roots},
+        trash::Note,
+        usage::{self, decode_usage},
         wrapping::Wrapping,
     },
-    map,
-    segment::{EntryKind, open_frame, open_raw, read_head, read_tail},
+    map::{self, Levels},
+    segment::{self, EntryKind, open_frame, open_raw, read_head, read_tail},
+    snapshot::Operation,
     store::StoreUrl,
     units::{BLOCK_BYTES, Epoch, FrameRef, RunId, Salt, Seq, VolumeId},
 };
@@ -32,7 +39,9 @@ pub const TARGETS: &[Target] = &[
     ("map_block", map::fuzz::block),
     ("map_index", map::fuzz::index),
     ("checkpoint", checkpoint),
-    ("usage", usage),
+    ("usage", usage_object),
+    ("roots", roots_objects),
+    ("operation", operation),
     ("hot", hot),
     ("identity", identity),
     ("names", names),
@@ -48,12 +57,8 @@ const VOLUME: VolumeId = VolumeId(Uuid::from_bytes([1; 16]));
 const SALT: Salt = Salt([2; 16]);
 const EPOCH: Epoch = Epoch(3);
 const SEQ: Seq = Seq(5);
-/// Version byte of the objects of the log.
-const LOG_FORMAT: u8 = 4;
-/// Version byte of checkpoints.
-const CHECKPOINT_FORMAT: u8 = 2;
-/// Version byte of every other format; each has its own constant.
-const FORMAT: u8 = 1;
+/// Version byte of hot sets, whose format keeps its own constant to itself.
+const HOT_FORMAT: u8 = 1;
 
 /// A block of the journal that begins with `magic` and ends with the right checksum.
 fn journal_block(magic: &[u8; 8], data: &[u8]) -> Vec<u8> {
@@ -92,7 +97,7 @@ pub fn log_entry(data: &[u8]) {
 
 /// A log object by the book (`docs/format/segment.md`), with any footer.
 fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
-    let mut object = [&MAGIC[..], &[LOG_FORMAT], &vec![0; frames]].concat();
+    let mut object = [&MAGIC[..], &[segment::FORMAT], &vec![0; frames]].concat();
     let offset = object.len();
     let plain = [&EPOCH.0.to_le_bytes()[..], footer].concat();
     Sealer::new(None, VOLUME, kind.sealed_as(), SALT, SEQ.0).seal(offset as u64, &plain, &mut object);
@@ -107,7 +112,7 @@ fn sealed_entry(kind: EntryKind, frames: usize, footer: &[u8]) -> Vec<u8> {
     object.extend([kind.sealed_as() as u8, 0, 0, 0]);
     object.extend(crc32c(&object[trailer..]).to_le_bytes());
     object.extend(MAGIC);
-    object.push(LOG_FORMAT);
+    object.push(segment::FORMAT);
     object
 }
 
@@ -138,7 +143,7 @@ pub fn frame(data: &[u8]) {
 /// A checkpoint: the bytes as they are, and as its plain content.
 pub fn checkpoint(data: &[u8]) {
     let _ = Checkpoint::decode(None, VOLUME, (EPOCH, SEQ), data);
-    let mut object = [&MAGIC[..], &[CHECKPOINT_FORMAT]].concat();
+    let mut object = [&MAGIC[..], &[checkpoint::FORMAT]].concat();
     object.extend(VOLUME.0.as_bytes());
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(SEQ.0.to_le_bytes());
@@ -151,10 +156,10 @@ pub fn checkpoint(data: &[u8]) {
 }
 
 /// The usage of segments: the bytes as they are, and as its plain content.
-pub fn usage(data: &[u8]) {
+pub fn usage_object(data: &[u8]) {
     let id = RunId(Uuid::from_bytes([4; 16]));
     let _ = decode_usage(None, VOLUME, id, data);
-    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    let mut object = [&MAGIC[..], &[usage::FORMAT]].concat();
     object.extend(VOLUME.0.as_bytes());
     object.extend(id.0.as_bytes());
     let salt = Salt(id.0.into_bytes());
@@ -162,11 +167,38 @@ pub fn usage(data: &[u8]) {
     let _ = decode_usage(None, VOLUME, id, &object);
 }
 
+/// What a checkpoint names of snapshots: the bytes as they are, and as the plain content of each kind of object.
+pub fn roots_objects(data: &[u8]) {
+    roots_object::<SnapshotTable>(data);
+    roots_object::<Levels>(data);
+    roots_object::<Vec<HeldBlocks>>(data);
+}
+
+fn roots_object<T: RootsObject>(data: &[u8]) {
+    let id = RunId(Uuid::from_bytes([4; 16]));
+    let _ = decode_roots::<T>(None, VOLUME, id, data);
+    let mut object = [&MAGIC[..], &[roots::FORMAT]].concat();
+    object.extend(VOLUME.0.as_bytes());
+    object.extend(id.0.as_bytes());
+    let from = object.len();
+    compress(Compression::Zstd, data, &mut object);
+    let salt = Salt(id.0.into_bytes());
+    Sealer::new(None, VOLUME, T::KIND, salt, 0).seal_tail(0, &mut object, from);
+    let _ = decode_roots::<T>(None, VOLUME, id, &object);
+}
+
+/// An operation on snapshots, as a journal or a footer has it: what is decoded is encoded again.
+pub fn operation(data: &[u8]) {
+    if let Some(operation) = Operation::decode(data) {
+        assert_eq!(Operation::decode(&operation.encode()), Some(operation));
+    }
+}
+
 /// The hot set: the bytes as they are, and as its plain content.
 pub fn hot(data: &[u8]) {
     const NUMBER: u64 = 7;
     let _ = HotSet::decode(None, VOLUME, (EPOCH, NUMBER), data);
-    let mut object = [&MAGIC[..], &[FORMAT]].concat();
+    let mut object = [&MAGIC[..], &[HOT_FORMAT]].concat();
     object.extend(VOLUME.0.as_bytes());
     object.extend(EPOCH.0.to_le_bytes());
     object.extend(NUMBER.to_le_bytes());

@@ -24,9 +24,11 @@ use crate::{
     stamp::{OpId, Seen, seen, stamped},
 };
 
+mod album;
 mod collect;
 mod switch;
 
+pub use album::{Album, take_snapshots};
 pub use collect::collect;
 pub use switch::Modes;
 use switch::{pause, switch};
@@ -52,6 +54,8 @@ pub struct Line {
     /// Why requests may fail for good.
     pub excuses: Mutex<Excuses>,
     pub modes: Mutex<Modes>,
+    /// The snapshots of the whole run.
+    pub album: Arc<Album>,
 }
 
 /// What the script did to a writer that entitles it to fail.

@@ -70,7 +70,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes every object of the volume.
     async fn remove(&self, site: &Site) -> Result<()>;
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>>;
-    async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>>;
+    /// Opens the newest committed state, or a snapshot of this name.
+    async fn open_read_only(
+        &self,
+        site: &Site,
+        settings: &Settings,
+        snapshot: Option<String>,
+    ) -> Result<Arc<dyn Device>>;
     /// Faults found in the committed state, one line each.
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>>;
     /// How many objects are in the store that nothing names.
@@ -139,6 +145,17 @@ pub trait Device: Send + Sync + 'static {
     /// One step of a collection of garbage; false where that cannot be done.
     async fn collect(&self, _what: Collect) -> Result<bool> {
         Ok(false)
+    }
+    /// Makes a snapshot of this name.
+    async fn snapshot(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+    async fn remove_snapshot(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+    /// Names of the snapshots.
+    fn snapshots(&self) -> Vec<String> {
+        Vec::new()
     }
     /// Limits the way to the store from now on.
     fn set_rates(&self, _rates: Rates) {}

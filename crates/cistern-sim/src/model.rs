@@ -265,6 +265,19 @@ impl Branch {
         }
     }
 
+    /// The history of whatever was there at one moment from tick `since` to `until`: what ended meanwhile may have come behind it.
+    pub fn as_of(&self, since: u64, until: u64) -> Branch {
+        let mut branch = self.clone();
+        branch.forget_promises(since);
+        let ops = &branch.ops;
+        let is_later = |entry: &Entry| ops[entry.op as usize].as_ref().is_some_and(|op| op.end >= since);
+        for entry in branch.sectors.iter_mut().flatten().filter(|entry| is_later(entry)) {
+            (entry.committed, entry.seen_at) = (false, NEVER);
+        }
+        branch.end_life(until);
+        branch
+    }
+
     /// The life in which this branch was written is over: nothing more will be replied to.
     pub fn end_life(&mut self, tick: u64) {
         for op in self.ops.iter_mut().flatten() {

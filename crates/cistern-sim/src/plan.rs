@@ -40,6 +40,8 @@ pub enum Theme {
     Merges,
     /// A volume that is overwritten again and again, cleaned all the time and rid of what it does not need at once.
     Cleaning,
+    /// As `Cleaning`, and clients make and remove snapshots.
+    Snapshots,
     /// Several uploads are on their way at any time, slow and late, when their writer crashes or is fenced.
     Stragglers,
     /// The store is sound, single replies are damaged: nothing of it may last.
@@ -55,7 +57,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 16] = [
+    pub const ALL: [Theme; 17] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -66,6 +68,7 @@ impl Theme {
         Theme::TinyRing,
         Theme::Merges,
         Theme::Cleaning,
+        Theme::Snapshots,
         Theme::Stragglers,
         Theme::BadReplies,
         Theme::RottenJournal,
@@ -87,6 +90,7 @@ impl Theme {
             Theme::TinyRing => "tiny-ring",
             Theme::Merges => "merges",
             Theme::Cleaning => "cleaning",
+            Theme::Snapshots => "snapshots",
             Theme::Stragglers => "stragglers",
             Theme::BadReplies => "bad-replies",
             Theme::RottenJournal => "rotten-journal",
@@ -156,6 +160,8 @@ pub struct Plan {
     pub filled: bool,
     /// Trims of the whole volume and resizes happen.
     pub sweeping: bool,
+    /// Clients make and remove snapshots.
+    pub snapshots: bool,
     /// Clients switch the mode and the rates, and pause the uploads, while others work.
     pub switching: bool,
     pub faults: StoreFaults,
@@ -183,7 +189,8 @@ impl Plan {
             19..21 => Theme::Damage,
             21..23 => Theme::TinyRing,
             23 if rng.random_bool(0.5) => Theme::Merges,
-            23 => Theme::Cleaning,
+            23 if rng.random_bool(0.5) => Theme::Cleaning,
+            23 => Theme::Snapshots,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
@@ -205,6 +212,7 @@ impl Plan {
             pause: *pick(rng, &[Duration::ZERO, Duration::from_millis(5), Duration::from_millis(300)]),
             write_bytes_max: *pick(rng, &[4096, 64 << 10, 256 << 10]),
             sweeping: rng.random_bool(0.5),
+            snapshots: theme == Theme::Snapshots,
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
@@ -243,7 +251,7 @@ impl Plan {
                 self.write_bytes_max = 8 << 10;
                 (self.filled, self.sweeping) = (true, false);
             }
-            Theme::Cleaning => {
+            Theme::Cleaning | Theme::Snapshots => {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
@@ -301,6 +309,11 @@ impl Plan {
         self
     }
 
+    /// Whether the run is about what is deleted, and when.
+    pub fn cleans(&self) -> bool {
+        matches!(self.theme, Theme::Cleaning | Theme::Snapshots)
+    }
+
     /// Whether what goes wrong on the way from the store must heal: the same request succeeds a little later.
     pub fn heals(&self) -> bool {
         self.theme == Theme::BadReplies
@@ -324,7 +337,7 @@ impl Plan {
             Theme::Calm => &[GoOn, Close],
             Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
-            Theme::Cleaning => {
+            Theme::Cleaning | Theme::Snapshots => {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],

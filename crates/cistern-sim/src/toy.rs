@@ -123,7 +123,12 @@ impl Engine for ToyEngine {
         Ok(toy)
     }
 
-    async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>> {
+    async fn open_read_only(
+        &self,
+        site: &Site,
+        settings: &Settings,
+        _snapshot: Option<String>,
+    ) -> Result<Arc<dyn Device>> {
         let walked = log::walk(site).await?;
         let last = walked.committed;
         Ok(Arc::new(Toy::new(site, settings, self.0, walked, None, last)))

@@ -12,7 +12,7 @@ use std::{
 use cistern_engine::{Error, disk::Disk, store::SharedStore};
 
 use crate::{
-    client::{self, Excuses, Line, Modes},
+    client::{self, Album, Excuses, Line, Modes},
     device::{Device, Engine, Site, may_pass},
     disk::{Death, SimDisk},
     env::SimEnv,
@@ -119,6 +119,7 @@ struct World {
     store: SimStore,
     hosts: Vec<Host>,
     ops: Arc<AtomicU32>,
+    album: Arc<Album>,
     writer: Option<Session>,
     zombies: Vec<Session>,
     /// The number of the volume's secret, and of the newest that was tried.
@@ -145,6 +146,7 @@ impl World {
             engine,
             lies,
             ops: Arc::new(AtomicU32::new(1)),
+            album: Arc::default(),
             writer: None,
             zombies: Vec::new(),
             damaged: false,
@@ -243,6 +245,9 @@ impl World {
         self.hosts[host].busy = true;
         let take_over = past.journal_on != Some(host) && !past.released;
         let scope = if past.journal_on == Some(host) { Scope::Journal } else { Scope::Store };
+        if scope == Scope::Store && !past.released {
+            self.album.lose_host();
+        }
         let mut branch = past.branch;
         branch.end_life(self.sim.tick());
         let (inc, device, found) = self.open_for_good(host, take_over).await?;
@@ -281,6 +286,7 @@ impl World {
             plan: self.plan.clone(),
             branch: Mutex::new(branch),
             ops: self.ops.clone(),
+            album: self.album.clone(),
             disk: self.hosts[host].state.clone(),
             successor: Mutex::new(None),
             modes: Mutex::new(Modes::new(self.plan.settings.mode)),

@@ -45,8 +45,10 @@ pub enum ObjectKind {
     Run = 4,
     Checkpoint = 5,
     Usage = 6,
-    Roots = 7,
+    Snapshots = 7,
     Hot = 8,
+    Root = 9,
+    Held = 10,
 }
 
 impl ObjectKind {

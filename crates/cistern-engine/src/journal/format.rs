@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The format this version writes, and the newest it reads.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Blocks before the ring.
 pub const SUPERBLOCK_AREA_BLOCKS: u64 = 16;
 /// Blocks of the file that hold the two superblock slots: far enough apart that no disk writes
@@ -48,6 +48,7 @@ const KIND_HOLE: u64 = 2;
 const KIND_ZERO: u64 = 3;
 const KIND_RESIZE: u64 = 4;
 const KIND_SECTORS: u64 = 5;
+const KIND_OPERATION: u64 = 6;
 
 const _: () = assert!(VOLUME_BLOCKS_MAX < 1 << START_BITS);
 const _: () = assert!(RECORD_BYTES + GROUP_PAYLOAD_BLOCKS_MAX as usize * CRC_BYTES <= ENTRIES_BYTES);
@@ -195,7 +196,7 @@ impl GroupHeader {
         self.pos + 1 + self.crcs.len() as u64
     }
 
-    /// Fills one block. The group must fit ([`fits_header`]).
+    /// Fills one block. The group must fit ([`fits_header`]), and an operation must be alone.
     pub fn encode(
         stamp: Stamp,
         records: impl ExactSizeIterator<Item = Record>,
@@ -257,7 +258,9 @@ impl GroupHeader {
             records,
             crcs: (0..payload_blocks).map(|n| u32_at(block, crcs_at + n * CRC_BYTES)).collect(),
         };
+        let is_alone = records_len == 1 || !header.records.iter().any(Record::is_operation);
         let sane = described == payload_blocks as u64
+            && is_alone
             && header.pos < POSITION_MAX
             && header.incarnation < POSITION_MAX
             && header.durable <= header.pos;
@@ -272,6 +275,7 @@ fn encode_record(record: &Record) -> (u64, u64) {
         Record::Zero { extent: e, allocated: true } => (KIND_ZERO, e.start, e.len),
         Record::Resize { size_bytes } => (KIND_RESIZE, 0, size_bytes),
         Record::Sectors { block, mask } => (KIND_SECTORS, block, mask.bits().into()),
+        Record::Operation { bytes } => (KIND_OPERATION, 0, bytes.into()),
     };
     debug_assert!(start < 1 << START_BITS);
     (kind << START_BITS | start, len)
@@ -288,6 +292,7 @@ fn decode_record(first: u64, second: u64) -> Option<Record> {
         KIND_SECTORS => {
             Record::Sectors { block: start, mask: SectorMask::from_bits(second.try_into().ok()?) }
         }
+        KIND_OPERATION if start == 0 => Record::Operation { bytes: second.try_into().ok()? },
         _ => return None,
     };
     record.is_valid().then_some(record)
@@ -298,9 +303,14 @@ impl Record {
     pub fn payload_blocks(&self) -> u64 {
         match self {
             Record::Write(extent) => extent.len,
-            Record::Sectors { .. } => 1,
+            Record::Sectors { .. } | Record::Operation { .. } => 1,
             Record::Zero { .. } | Record::Resize { .. } => 0,
         }
+    }
+
+    /// Whether it is an operation on snapshots.
+    pub fn is_operation(&self) -> bool {
+        matches!(self, Record::Operation { .. })
     }
 
     /// The blocks it changes.
@@ -308,7 +318,7 @@ impl Record {
         match *self {
             Record::Write(extent) | Record::Zero { extent, .. } => Some(extent),
             Record::Sectors { block, .. } => Some(Extent::new(block, 1)),
-            Record::Resize { .. } => None,
+            Record::Resize { .. } | Record::Operation { .. } => None,
         }
     }
 
@@ -320,6 +330,7 @@ impl Record {
             }
             Record::Sectors { block, mask } => *block < VOLUME_BLOCKS_MAX && mask.is_partial(),
             Record::Resize { size_bytes } => *size_bytes <= VOLUME_BYTES_MAX,
+            Record::Operation { bytes } => (1..=BLOCK_BYTES as u32).contains(bytes),
         }
     }
 }

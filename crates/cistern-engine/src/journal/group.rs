@@ -119,6 +119,11 @@ impl Group {
         &self.records
     }
 
+    /// Whether it is an operation on snapshots, and so nothing else.
+    pub fn is_operation(&self) -> bool {
+        self.records.iter().any(|placed| placed.record.is_operation())
+    }
+
     /// The payload blocks `[pos, pos + blocks)`. `None` unless all of them belong to this group.
     pub fn payload(&self, pos: JournalPos, blocks: u64) -> Option<Bytes> {
         let from = pos.0.checked_sub(self.start + 1)?;
@@ -187,9 +192,14 @@ impl OpenGroup {
         OpenGroup { group: Group { start, records: Vec::new(), crcs: Vec::new(), pieces: Vec::new() } }
     }
 
-    /// Whether one more record with so much payload fits.
-    pub fn takes(&self, payload_blocks: u64) -> bool {
-        fits_header(self.group.records.len() + 1, self.group.crcs.len() as u64 + payload_blocks)
+    /// Whether one more record fits. An operation is alone: ranges of segments begin and end between groups.
+    pub fn takes(&self, record: &Record) -> bool {
+        let is_alone = self.group.records.first().is_some_and(|first| first.record.is_operation());
+        if is_alone || (record.is_operation() && !self.group.records.is_empty()) {
+            return false;
+        }
+        let payload_blocks = self.group.crcs.len() as u64 + record.payload_blocks();
+        fits_header(self.group.records.len() + 1, payload_blocks)
     }
 
     pub fn next(&self) -> u64 {
@@ -202,7 +212,7 @@ impl OpenGroup {
 
     /// Adds a record, copying its payload if that is small; gives its position.
     pub fn push(&mut self, record: Record, payload: &Payload, slab: &mut Slab) -> JournalPos {
-        assert!(self.takes(payload.blocks()), "a group describes no more than its header holds");
+        assert!(self.takes(&record), "a group describes no more than its header holds");
         assert_eq!(payload.blocks(), record.payload_blocks(), "a record has the payload that it tells of");
         let bytes = payload.bytes();
         let pos = JournalPos(if bytes.is_empty() { self.group.start } else { self.next() });

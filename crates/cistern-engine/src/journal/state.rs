@@ -312,7 +312,7 @@ impl JournalState {
     }
 
     fn push(&mut self, record: Record, payload: &Payload) -> JournalPos {
-        if self.open.as_ref().is_some_and(|open| !open.takes(payload.blocks())) {
+        if self.open.as_ref().is_some_and(|open| !open.takes(&record)) {
             self.seal();
         }
         let start = self.at.appended;

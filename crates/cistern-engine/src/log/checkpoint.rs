@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Version of the checkpoint's format that is written and read.
-pub const FORMAT: u8 = 4;
+pub const FORMAT: u8 = 5;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -55,9 +55,9 @@ pub struct LastClaim {
     pub released: bool,
 }
 
-/// An object that holds changes of the segments' usage, and its length.
+/// An object under `map/` that is named by its id, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UsageRef {
+pub struct MapObject {
     pub id: RunId,
     pub bytes: u64,
 }
@@ -110,18 +110,27 @@ pub struct Checkpoint {
     /// Ascending; every epoch that still has segments.
     pub epochs: Vec<EpochStart>,
     pub levels: Levels,
-    pub usage: Vec<UsageRef>,
+    pub usage: Vec<MapObject>,
     /// What this state and all later ones can do without, and may still be there.
     pub retired: Vec<Retired>,
     /// Entries of the log, and when they were in it at the latest, in seconds since 1970. Ascending.
     pub times: Vec<(Seq, u64)>,
-    pub roots: Option<RunId>,
+    /// The table of snapshots; none without snapshots.
+    pub snapshots: Option<MapObject>,
+    /// Objects with the blocks that snapshots hold, oldest first.
+    pub held: Vec<MapObject>,
 }
 
 impl Checkpoint {
-    fn retires_what_it_names(&self) -> bool {
+    /// What it names under `map/`. What snapshots need besides is named by their table.
+    fn needed(&self) -> BTreeSet<RunId> {
         let runs = self.levels.iter().flatten().map(|run| run.id);
-        let named: BTreeSet<RunId> = runs.chain(self.usage.iter().map(|usage| usage.id)).collect();
+        let objects = self.usage.iter().chain(&self.held).chain(&self.snapshots);
+        runs.chain(objects.map(|object| object.id)).collect()
+    }
+
+    fn retires_what_it_names(&self) -> bool {
+        let named = self.needed();
         self.retired.iter().any(|object| matches!(object.name, RetiredName::Map(id) if named.contains(&id)))
     }
 
@@ -215,8 +224,7 @@ impl Checkpoint {
         if self.retired.len() > RETIRED_MAX {
             return Err("it retires too many objects");
         }
-        let needed: BTreeSet<RunId> =
-            self.levels.iter().flatten().map(|run| run.id).chain(self.usage.iter().map(|u| u.id)).collect();
+        let needed = self.needed();
         let is_needed = |retired: &Retired| match retired.name {
             RetiredName::Segment(seq) => seq > self.covered,
             RetiredName::Map(id) => needed.contains(&id),

@@ -21,13 +21,16 @@ use crate::{
     log::{
         checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint},
         identity::{IDENTITY_BYTES_MAX, Identity},
-        keys, trash,
+        keys,
+        roots::{ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
+        trash,
         walk::{Step, Walk},
         wrapping::read_wrapping,
     },
     segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
+    snapshot::{Operation, Snapshots},
     store::{Listed, Pages, SharedStore, Store, StoreError, Within},
-    units::{Epoch, Mapping, Place, Seq, VolumeId},
+    units::{Epoch, Mapping, Place, RunId, Seq, VolumeId},
 };
 
 /// Tails fetched at once. The log behind a checkpoint is bounded, so this only smooths the burst.
@@ -46,11 +49,13 @@ pub struct VolumeKeys {
 }
 
 /// A segment behind the checkpoint that counts.
+#[derive(Clone)]
 pub struct AppliedSegment {
     pub seq: Seq,
     /// Bytes of the object.
     pub stored_bytes: u64,
     pub content: Content,
+    pub operations: Vec<Operation>,
     pub mappings: Vec<Mapping>,
 }
 
@@ -78,6 +83,7 @@ pub struct DamagedCheckpoint {
 }
 
 /// The committed state of a volume.
+#[derive(Clone)]
 pub struct Committed {
     pub checkpoint: Option<Checkpoint>,
     /// The names of the newest checkpoints, whether they were of use or not.
@@ -290,12 +296,58 @@ impl Committed {
             if self.walk.step(&head, &entry) == Step::Applied
                 && let Entry::Segment(footer) = entry
             {
-                let Footer { content, mappings } = footer;
-                let stored_bytes = listed.bytes;
-                self.applied.push(AppliedSegment { seq: head.seq, stored_bytes, content, mappings });
+                let Footer { content, operations, mappings } = footer;
+                let (seq, stored_bytes) = (head.seq, listed.bytes);
+                self.applied.push(AppliedSegment { seq, stored_bytes, content, operations, mappings });
             }
         }
         Ok(())
+    }
+
+    /// The table of snapshots that the checkpoint names.
+    pub async fn snapshot_table(&self, store: &dyn Store, keys: &VolumeKeys) -> Result<SnapshotTable> {
+        match self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.snapshots) {
+            Some(table) => read_roots(store, keys, table.id).await,
+            None => Ok(SnapshotTable::default()),
+        }
+    }
+
+    /// The snapshots as of this state, with that table.
+    pub fn snapshots(&self, table: &SnapshotTable) -> Snapshots {
+        let mut snapshots = table.snapshots.clone();
+        for segment in &self.applied {
+            if let Content::Written { size_bytes, .. } = segment.content {
+                let operations = segment.operations.iter();
+                operations.for_each(|operation| snapshots.apply(operation, segment.seq, size_bytes));
+            }
+        }
+        snapshots
+    }
+
+    /// The state that a snapshot shows, with that table.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of that name.
+    pub async fn at_snapshot(
+        mut self,
+        table: &SnapshotTable,
+        name: &str,
+        store: &dyn Store,
+        keys: &VolumeKeys,
+    ) -> Result<Committed> {
+        let snapshots = self.snapshots(table);
+        let snapshot = snapshots.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
+        match &mut self.checkpoint {
+            Some(checkpoint) if snapshot.at <= checkpoint.covered => {
+                let root = table.roots.get(&snapshot.at).expect("a table that is read has the root of each");
+                checkpoint.levels = read_roots(store, keys, root.id).await?;
+                checkpoint.covered = snapshot.at;
+                self.applied.clear();
+            }
+            _ => self.applied.retain(|segment| segment.seq <= snapshot.at),
+        }
+        (self.walk.seq, self.walk.size_bytes) = (snapshot.at, snapshot.size_bytes);
+        Ok(self)
     }
 
     /// Whether a checkpoint came that this state does not know of. Segments that it covers may be deleted since.
@@ -314,6 +366,15 @@ impl Committed {
             None => Ok(()),
         }
     }
+}
+
+/// Reads an object of those that say what snapshots there are.
+async fn read_roots<T: RootsObject>(store: &dyn Store, keys: &VolumeKeys, id: RunId) -> Result<T> {
+    believed_twice(|| async move {
+        let body = store.get(&keys::run(id), ROOTS_BYTES_MAX).await?;
+        decode_roots(keys.key.as_deref(), keys.volume, id, &body)
+    })
+    .await
 }
 
 /// What looking for the checkpoint gave.

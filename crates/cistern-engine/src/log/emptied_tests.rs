@@ -280,7 +280,8 @@ impl Writing {
             usage: Vec::new(),
             retired: Vec::new(),
             times: Vec::new(),
-            roots: None,
+            snapshots: None,
+            held: Vec::new(),
         };
         checkpoint.encode(&self.world.env, None, volume).expect("encoded")
     }

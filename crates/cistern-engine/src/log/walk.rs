@@ -211,13 +211,13 @@ mod tests {
         let head = head(EntryKind::Segment, epoch, walk.seq.0 + 1);
         let range = JournalRange { journal: JOURNAL, from, to };
         let content = Content::Written { range, size_bytes: walk.size_bytes };
-        walk.step(&head, &Entry::Segment(Footer { content, mappings: Vec::new() }))
+        walk.step(&head, &Entry::Segment(Footer { content, operations: Vec::new(), mappings: Vec::new() }))
     }
 
     fn moved(walk: &mut Walk, epoch: u64) -> Step {
         let head = head(EntryKind::Segment, epoch, walk.seq.0 + 1);
         let content = Content::Moved { base: walk.seq };
-        walk.step(&head, &Entry::Segment(Footer { content, mappings: Vec::new() }))
+        walk.step(&head, &Entry::Segment(Footer { content, operations: Vec::new(), mappings: Vec::new() }))
     }
 
     fn release(walk: &mut Walk, epoch: u64) -> Step {
@@ -234,8 +234,11 @@ mod tests {
         segment(&mut walk, 1, 0, 10);
         claim(&mut walk, 2, 10);
         segment(&mut walk, 2, 10, 20);
-        let segment =
-            Entry::Segment(Footer { content: Content::Moved { base: Seq(0) }, mappings: Vec::new() });
+        let segment = Entry::Segment(Footer {
+            content: Content::Moved { base: Seq(0) },
+            operations: Vec::new(),
+            mappings: Vec::new(),
+        });
         let of = |epoch, seq| head(EntryKind::Segment, epoch, seq);
         assert!(!walk.is_fence(&of(1, 2), &segment) && !walk.is_fence(&of(2, 4), &segment));
         assert!(walk.is_fence(&of(2, 2), &segment) && walk.is_fence(&of(1, 4), &segment));

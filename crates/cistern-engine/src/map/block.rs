@@ -7,6 +7,7 @@ use super::{
     chunk::{self, Chunk},
     fence::TAG_BLOCK,
     varint,
+    version::Version,
 };
 use crate::units::{Extent, Mapping};
 
@@ -68,13 +69,13 @@ impl Block {
     }
 }
 
-/// The mappings of a block, appended to `out`; `None` when it is malformed.
-pub(super) fn decode(plain: &[u8], out: &mut Vec<Mapping>) -> Option<()> {
+/// The versions of a block, appended to `out`; `None` when it is malformed.
+pub(super) fn decode(plain: &[u8], out: &mut Vec<Version>) -> Option<()> {
     let (mut input, base) = begin(plain)?;
     while !input.is_empty() {
         let before = out.len();
-        chunk::take(&mut input, base)?.decode(0, u64::MAX, out)?;
-        if before > 0 && out[before - 1].extent.end() > out[before].extent.start {
+        chunk::take(&mut input, base)?.decode_versions(out)?;
+        if before > 0 && out[before - 1].extent().end() > out[before].extent().start {
             return None;
         }
     }
@@ -110,12 +111,16 @@ mod tests {
     };
     use crate::units::{Place, Seq};
 
+    fn plain(mappings: &[Mapping]) -> Vec<Version> {
+        mappings.iter().copied().map(Version::new).collect()
+    }
+
     fn encode(mappings: &[Mapping], chunk_mappings: usize) -> Vec<u8> {
         let base = mappings[0].extent.start;
-        let mut plain = vec![TAG_BLOCK];
-        varint::put(base, &mut plain);
-        mappings.chunks(chunk_mappings).for_each(|part| chunk::put(part, base, &mut plain));
-        plain
+        let mut bytes = vec![TAG_BLOCK];
+        varint::put(base, &mut bytes);
+        plain(mappings).chunks(chunk_mappings).for_each(|part| chunk::put(part, base, &mut bytes));
+        bytes
     }
 
     proptest! {
@@ -123,14 +128,14 @@ mod tests {
         #[test]
         fn finds_what_a_walk_finds(mappings in mappings(1..=40), chunk_mappings in 1usize..8,
                                    at in any::<prop::sample::Index>(), off in 0u64..4) {
-            let plain = encode(&mappings, chunk_mappings);
+            let bytes = encode(&mappings, chunk_mappings);
             let mut all = Vec::new();
-            prop_assert!(decode(&plain, &mut all).is_some());
-            prop_assert_eq!(&all, &mappings);
+            prop_assert!(decode(&bytes, &mut all).is_some());
+            prop_assert_eq!(&all, &plain(&mappings));
             let block = (mappings[at.index(mappings.len())].extent.start + off).saturating_sub(2);
             let whole = Extent::new(0, BLOCKS_MAX);
-            let found = Block::new(plain).expect("a block").find(block, block + 1, whole).expect("well-formed");
-            prop_assert_eq!(found.first(), all.iter().find(|m| m.extent.end() > block));
+            let found = Block::new(bytes).expect("a block").find(block, block + 1, whole).expect("well-formed");
+            prop_assert_eq!(found.first(), mappings.iter().find(|m| m.extent.end() > block));
         }
     }
 
@@ -138,9 +143,9 @@ mod tests {
     #[test]
     fn chunks_ascend() {
         let hole = |start| Mapping { extent: Extent::new(start, 1), birth: Seq(1), place: Place::Hole };
-        let mut plain = encode(&[hole(5), hole(9)], 1);
-        assert!(Block::new(plain.clone()).is_some());
-        chunk::put(&[hole(7)], 5, &mut plain);
-        assert!(Block::new(plain).is_none());
+        let mut bytes = encode(&[hole(5), hole(9)], 1);
+        assert!(Block::new(bytes.clone()).is_some());
+        chunk::put(&plain(&[hole(7)]), 5, &mut bytes);
+        assert!(Block::new(bytes).is_none());
     }
 }

@@ -9,6 +9,7 @@ use super::{
     BLOCKS_MAX,
     column::{self, CHUNK_MAPPINGS_MAX, Column},
     varint,
+    version::{Version, placed},
 };
 use crate::units::{Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq};
 
@@ -35,6 +36,8 @@ struct Columns {
     /// (incompressible blocks), have a constant remainder and a quotient of 12 bits.
     quotient: Values,
     remainder: Values,
+    /// How far back a mapping stands for what it replaced: from where it was put there, the seq of its place or its birth.
+    over: Values,
 }
 
 impl Columns {
@@ -50,12 +53,13 @@ impl Columns {
             index: zero,
             quotient: zero,
             remainder: zero,
+            over: zero,
         }
     }
 
-    fn in_order(&mut self) -> [&mut Values; 9] {
-        let Columns { gap, len, kind, birth, moved, stored, index, quotient, remainder } = self;
-        [gap, len, kind, birth, moved, stored, index, quotient, remainder]
+    fn in_order(&mut self) -> [&mut Values; 10] {
+        let Columns { gap, len, kind, birth, moved, stored, index, quotient, remainder, over } = self;
+        [gap, len, kind, birth, moved, stored, index, quotient, remainder, over]
     }
 
     fn set_place(&mut self, i: usize, birth: Seq, f: FrameRef) {
@@ -75,29 +79,32 @@ impl Columns {
     }
 }
 
-/// Appends a chunk of `mappings` (1 to 128, ascending) to a block whose first mapping starts at
+/// Appends a chunk of `versions` (1 to 128, ascending) to a block whose first mapping starts at
 /// `base`.
-pub(super) fn put(mappings: &[Mapping], base: u64, out: &mut Vec<u8>) {
-    assert!((1..=CHUNK_MAPPINGS_MAX).contains(&mappings.len()));
+pub(super) fn put(versions: &[Version], base: u64, out: &mut Vec<u8>) {
+    assert!((1..=CHUNK_MAPPINGS_MAX).contains(&versions.len()));
     let mut columns = Columns::new();
-    fill(&mut columns, mappings);
-    out.push((mappings.len() - 1) as u8);
-    varint::put(mappings[0].extent.start - base, out);
+    fill(&mut columns, versions);
+    out.push((versions.len() - 1) as u8);
+    varint::put(versions[0].extent().start - base, out);
     let length_at = out.len();
     out.extend_from_slice(&[0; 2]);
     for c in columns.in_order() {
-        column::put(&c[..mappings.len()], out);
+        column::put(&c[..versions.len()], out);
     }
-    let length = u16::try_from(out.len() - length_at - 2).expect("9 columns of 128 values are below 64 KiB");
+    let length = u16::try_from(out.len() - length_at - 2).expect("10 columns of 128 values are below 64 KiB");
     out[length_at..length_at + 2].copy_from_slice(&length.to_le_bytes());
 }
 
-fn fill(columns: &mut Columns, mappings: &[Mapping]) {
-    let mut end = mappings[0].extent.start;
+fn fill(columns: &mut Columns, versions: &[Version]) {
+    let mut end = versions[0].extent().start;
     let mut filled = 0; // mappings before this one have a place, their own or a copy
     let mut frame_before = None;
-    for (i, m) in mappings.iter().enumerate() {
+    for (i, version) in versions.iter().enumerate() {
+        let m = &version.mapping;
         debug_assert!(m.extent.start >= end && !m.extent.is_empty() && m.extent.end() <= BLOCKS_MAX);
+        debug_assert!(version.over <= version.placed(), "it stands for what was before it");
+        columns.over[i] = version.placed().0 - version.over.0;
         columns.gap[i] = m.extent.start - end;
         columns.len[i] = m.extent.len - 1;
         columns.birth[i] = m.birth.0;
@@ -145,11 +152,34 @@ impl Chunk<'_> {
     /// Appends the chunk's mappings that end behind `block` to `out`, up to the first that reaches `limit`;
     /// `None` when the columns are malformed or any of these mappings is impossible.
     pub(super) fn decode(&self, block: u64, limit: u64, out: &mut Vec<Mapping>) -> Option<()> {
+        self.decode_each(block, limit, |mapping, _| {
+            out.push(mapping);
+            Some(())
+        })
+    }
+
+    /// Appends all of the chunk; `None` as for `decode`.
+    pub(super) fn decode_versions(&self, out: &mut Vec<Version>) -> Option<()> {
+        self.decode_each(0, u64::MAX, |mapping, back| {
+            let over = Seq(placed(&mapping).0.checked_sub(back)?);
+            out.push(Version { mapping, over });
+            Some(())
+        })
+    }
+
+    /// Gives each mapping, and how far back it stands for what it replaced.
+    fn decode_each(
+        &self,
+        block: u64,
+        limit: u64,
+        mut each: impl FnMut(Mapping, u64) -> Option<()>,
+    ) -> Option<()> {
         let mut input = self.body;
         let mut next = || column::take(&mut input, self.mappings);
         let (gap, len, kind, birth) = (next()?, next()?, next()?, next()?);
         let frames =
             Frames { moved: next()?, stored: next()?, index: next()?, quotient: next()?, remainder: next()? };
+        let over = next()?;
         if !input.is_empty() {
             return None;
         }
@@ -170,7 +200,7 @@ impl Chunk<'_> {
                 KIND_FRAME => frames.place(i, birth, extent.len)?,
                 _ => return None,
             };
-            out.push(Mapping { extent, birth, place });
+            each(Mapping { extent, birth, place }, over.get(i))?;
             if end >= limit {
                 break;
             }
@@ -222,7 +252,27 @@ mod tests {
     use super::{super::arbitrary::mappings, *};
     use proptest::prelude::*;
 
+    fn plain(mappings: &[Mapping]) -> Vec<Version> {
+        mappings.iter().copied().map(Version::new).collect()
+    }
+
     proptest! {
+        /// How far back each version stands for others comes back, and changes nothing of what a lookup sees.
+        #[test]
+        fn versions_come_back(mappings in mappings(1..=CHUNK_MAPPINGS_MAX), back in prop::collection::vec(0u64..1 << 40, CHUNK_MAPPINGS_MAX)) {
+            let stand_for = |(m, back): (&Mapping, &u64)| {
+                Version { mapping: *m, over: Seq(placed(m).0.saturating_sub(*back)) }
+            };
+            let versions: Vec<Version> = mappings.iter().zip(&back).map(stand_for).collect();
+            let mut bytes = Vec::new();
+            put(&versions, 0, &mut bytes);
+            let (mut seen, mut looked_up) = (Vec::new(), Vec::new());
+            prop_assert!(take(&mut &bytes[..], 0).expect("a chunk").decode_versions(&mut seen).is_some());
+            prop_assert!(take(&mut &bytes[..], 0).expect("a chunk").decode(0, u64::MAX, &mut looked_up).is_some());
+            prop_assert_eq!(seen, versions);
+            prop_assert_eq!(looked_up, mappings);
+        }
+
         /// Of mappings of one length that follow one another, a lookup gives the one that covers its block, as a walk
         /// does: nothing behind the last, the first for what lies before it.
         #[test]
@@ -237,7 +287,7 @@ mod tests {
                 })
                 .collect();
             let mut bytes = Vec::new();
-            put(&all, 0, &mut bytes);
+            put(&plain(&all), 0, &mut bytes);
             let chunk = take(&mut &bytes[..], 0).expect("a chunk");
             let mut found = Vec::new();
             chunk.decode(block, block + 1, &mut found).expect("well-formed");
@@ -250,7 +300,7 @@ mod tests {
         fn comes_back(mappings in mappings(1..=CHUNK_MAPPINGS_MAX)) {
             let base = mappings[0].extent.start / 2;
             let mut bytes = Vec::new();
-            put(&mappings, base, &mut bytes);
+            put(&plain(&mappings), base, &mut bytes);
             let mut input = &bytes[..];
             let chunk = take(&mut input, base).expect("a chunk");
             prop_assert!(input.is_empty());
@@ -265,7 +315,7 @@ mod tests {
         fn decodes_what_is_asked_for(mappings in mappings(1..=CHUNK_MAPPINGS_MAX),
                                      at in any::<prop::sample::Index>(), off in 0u64..4, len in 1u64..1000) {
             let mut bytes = Vec::new();
-            put(&mappings, 0, &mut bytes);
+            put(&plain(&mappings), 0, &mut bytes);
             let block = (mappings[at.index(mappings.len())].extent.start + off).saturating_sub(2);
             let limit = block + len;
             let behind = mappings.iter().filter(|m| m.extent.end() > block);
@@ -293,7 +343,7 @@ mod tests {
         #[test]
         fn survives_changed_bytes(mappings in mappings(1..=20), at in any::<prop::sample::Index>(), to in any::<u8>()) {
             let mut bytes = Vec::new();
-            put(&mappings, 0, &mut bytes);
+            put(&plain(&mappings), 0, &mut bytes);
             let at = at.index(bytes.len());
             bytes[at] = to;
             let mut out = Vec::new();
@@ -330,12 +380,12 @@ mod tests {
             }),
         };
         let mut mappings: Vec<_> = (0..128).map(frame).collect();
-        let mut plain = Vec::new();
-        put(&mappings, 0, &mut plain);
+        let mut even = Vec::new();
+        put(&plain(&mappings), 0, &mut even);
         mappings[0].place = Place::Hole;
         mappings[64].place = Place::Zero;
         let mut mixed = Vec::new();
-        put(&mappings, 0, &mut mixed);
-        assert!(mixed.len() <= plain.len() + 2 * CHUNK_MAPPINGS_MAX / 8, "{} {}", mixed.len(), plain.len());
+        put(&plain(&mappings), 0, &mut mixed);
+        assert!(mixed.len() <= even.len() + 2 * CHUNK_MAPPINGS_MAX / 8, "{} {}", mixed.len(), even.len());
     }
 }

@@ -1,71 +1,90 @@
-//! Dead blocks: what overwriting and trimming took away from segments, in blocks per segment.
+//! Dead blocks: what overwriting, trimming and moving took away from segments, in blocks per segment.
 //!
 //! A mapping, or part of one, is dropped exactly once: in the memory table by a later insert, or
 //! by the merge that sees it beneath a newer one. The count belongs to the state that no longer
 //! has the mapping and becomes visible together with that state. So over all segments
-//! `blocks written = frame blocks in table and runs + dead blocks`, at every published state.
+//! `blocks written = frame blocks in table and runs + dead blocks + held blocks`, at every published state.
 //!
 //! Blocks and not bytes, because a mapping does not know how many blocks its frame has: the bytes
 //! that a segment would free are its size times dead blocks by written blocks.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
+
+use serde::{Deserialize, Serialize};
 
 use crate::units::{Place, Seq};
 
-/// Blocks that died, by segment, and for which snapshot they are still needed.
+/// Blocks by segment.
+pub type SegmentBlocks = BTreeMap<Seq, u64>;
+
+/// The first and the last snapshot of those that see something. They may be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SeenBy {
+    pub first: Seq,
+    pub last: Seq,
+}
+
+impl SeenBy {
+    /// What is in the volume from `interval.start` on, and not any more at `interval.end`; `snapshots` ascend.
+    pub fn within(snapshots: &[Seq], interval: Range<Seq>) -> Option<SeenBy> {
+        let first = *snapshots.get(snapshots.partition_point(|&s| s < interval.start))?;
+        let before = snapshots.partition_point(|&s| s < interval.end);
+        let last = *snapshots[..before].last()?;
+        (first <= last).then_some(SeenBy { first, last })
+    }
+
+    /// Whether one of them is left.
+    pub fn any(&self, snapshots: &[Seq]) -> bool {
+        snapshots.get(snapshots.partition_point(|&s| s < self.first)).is_some_and(|s| *s <= self.last)
+    }
+}
+
+/// Blocks that the head has lost, by segment, and by whom they are still seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dead {
-    /// Segment -> blocks that nothing needs any more.
-    pub free: BTreeMap<Seq, u64>,
-    /// Snapshot -> segment -> blocks that are dead in the head and needed by that snapshot. It is
-    /// the newest snapshot that may see them; an older one may see them as well.
-    pub pinned: BTreeMap<Seq, BTreeMap<Seq, u64>>,
+    /// Blocks that nothing needs any more.
+    pub free: SegmentBlocks,
+    /// Blocks that snapshots see.
+    pub held: BTreeMap<SeenBy, SegmentBlocks>,
 }
 
 impl Dead {
     pub fn is_empty(&self) -> bool {
-        self.free.is_empty() && self.pinned.is_empty()
+        self.free.is_empty() && self.held.is_empty()
     }
 
     /// All blocks in it.
     pub fn blocks(&self) -> u64 {
-        self.free.values().chain(self.pinned.values().flat_map(|p| p.values())).sum()
+        self.free.values().chain(self.held.values().flat_map(|held| held.values())).sum()
     }
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Dead) {
         add_all(&mut self.free, &other.free);
-        for (&snapshot, counts) in &other.pinned {
-            add_all(self.pinned.entry(snapshot).or_default(), counts);
+        for (&seen_by, blocks) in &other.held {
+            add_all(self.held.entry(seen_by).or_default(), blocks);
         }
     }
 
     /// Adds blocks that nothing needs.
-    pub(super) fn add_free(&mut self, blocks: &BTreeMap<Seq, u64>) {
+    pub(super) fn add_free(&mut self, blocks: &SegmentBlocks) {
         add_all(&mut self.free, blocks);
     }
 
-    /// Counts `blocks` blocks of a mapping born at `birth` that one born at `shadow` covers.
-    /// `snapshots` ascend; one in `[birth, shadow)` still sees the dropped mapping.
-    pub(super) fn drop_blocks(
-        &mut self,
-        place: Place,
-        birth: Seq,
-        blocks: u64,
-        shadow: Seq,
-        snapshots: &[Seq],
-    ) {
+    /// Counts `blocks` blocks that lost their place when the log was at `lost`. They were there from their segment on, whatever
+    /// their birth: before, a moved block was elsewhere. `snapshots` ascend.
+    pub(super) fn drop_blocks(&mut self, place: Place, blocks: u64, lost: Seq, snapshots: &[Seq]) {
         let Place::Frame(frame) = place else { return };
-        let before = snapshots.partition_point(|&s| s < shadow);
-        let counts = match snapshots[..before].last() {
-            Some(&snapshot) if snapshot >= birth => self.pinned.entry(snapshot).or_default(),
-            _ => &mut self.free,
+        debug_assert!(frame.seq <= lost, "only what was there loses its place");
+        let counts = match SeenBy::within(snapshots, frame.seq..lost) {
+            Some(seen_by) => self.held.entry(seen_by).or_default(),
+            None => &mut self.free,
         };
         *counts.entry(frame.seq).or_default() += blocks;
     }
 }
 
-fn add_all(to: &mut BTreeMap<Seq, u64>, from: &BTreeMap<Seq, u64>) {
+fn add_all(to: &mut SegmentBlocks, from: &SegmentBlocks) {
     for (&seq, &blocks) in from {
         *to.entry(seq).or_default() += blocks;
     }
@@ -76,21 +95,40 @@ mod tests {
     use super::*;
     use crate::units::FrameRef;
 
-    /// A dropped block belongs to the newest snapshot that sees it, and to none if none does.
+    fn seen(first: u64, last: u64) -> Option<SeenBy> {
+        Some(SeenBy { first: Seq(first), last: Seq(last) })
+    }
+
+    fn place(seq: u64) -> Place {
+        Place::Frame(FrameRef { seq: Seq(seq), offset: 0, stored: 1, index: 0 })
+    }
+
+    /// A dropped block is held by the snapshots between its segment and the loss of its place, and dead if there are none.
     #[test]
-    fn pins_by_snapshot() {
-        let place = Place::Frame(FrameRef { seq: Seq(5), offset: 0, stored: 1, index: 0 });
-        let pinned_by = |birth, shadow, snapshots: &[u64]| {
+    fn snapshots_hold_what_they_see() {
+        let holds = |at, lost, snapshots: &[u64]| {
             let snapshots: Vec<Seq> = snapshots.iter().copied().map(Seq).collect();
             let mut dead = Dead::default();
-            dead.drop_blocks(place, Seq(birth), 1, Seq(shadow), &snapshots);
+            dead.drop_blocks(place(at), 1, Seq(lost), &snapshots);
             assert_eq!(dead.blocks(), 1);
-            dead.pinned.keys().next().map(|s| s.0)
+            dead.held.keys().next().copied()
         };
-        assert_eq!(pinned_by(5, 9, &[]), None);
-        assert_eq!(pinned_by(5, 9, &[4, 9]), None);
-        assert_eq!(pinned_by(5, 9, &[5]), Some(5));
-        assert_eq!(pinned_by(5, 9, &[1, 5, 8, 9]), Some(8));
-        assert_eq!(pinned_by(5, 5, &[5]), None); // moved by the cleaner
+        assert_eq!(holds(5, 9, &[]), None);
+        assert_eq!(holds(5, 9, &[4, 9]), None);
+        assert_eq!(holds(5, 9, &[5]), seen(5, 5));
+        assert_eq!(holds(5, 9, &[1, 5, 8, 9]), seen(5, 8));
+        assert_eq!(holds(5, 9, &[6, 7]), seen(6, 7));
+    }
+
+    /// What is held stays so as long as one of the snapshots is there, whichever.
+    #[test]
+    fn one_snapshot_is_enough() {
+        let held = SeenBy { first: Seq(5), last: Seq(8) };
+        for (snapshots, is_held) in
+            [(&[5, 9][..], true), (&[6], true), (&[1, 8], true), (&[4, 9], false), (&[], false)]
+        {
+            let snapshots: Vec<Seq> = snapshots.iter().copied().map(Seq).collect();
+            assert_eq!(held.any(&snapshots), is_held, "{snapshots:?}");
+        }
     }
 }

@@ -13,11 +13,12 @@ use super::{
     RunMeta, block,
     fence::FencePart,
     runs::{self, Runs, corrupt},
+    version::Version,
 };
 use crate::{
     Error,
     codec::Sealer,
-    units::{Extent, Mapping, RunId},
+    units::{Extent, RunId},
 };
 
 /// What fails is one of the runs.
@@ -51,7 +52,7 @@ enum Trust {
 pub(super) struct Feed {
     runs: VecDeque<RunMeta>,
     open: Option<Open>,
-    decoded: Vec<Mapping>,
+    decoded: Vec<Version>,
     next: usize,
     /// Where the mapping before ended.
     end: u64,
@@ -60,7 +61,7 @@ pub(super) struct Feed {
 
 /// What a feed has at its front.
 pub(super) enum FeedFront {
-    Mapping(Mapping),
+    Version(Version),
     /// It must be refilled first.
     Dry,
     Ended,
@@ -77,8 +78,8 @@ impl Feed {
     /// The mapping at the front; decodes the next block if need be.
     pub(super) fn head(&mut self) -> RunResult<FeedFront> {
         loop {
-            if let Some(m) = self.decoded.get(self.next) {
-                return Ok(FeedFront::Mapping(*m));
+            if let Some(version) = self.decoded.get(self.next) {
+                return Ok(FeedFront::Version(*version));
             }
             let Some(open) = &mut self.open else {
                 return Ok(if self.runs.is_empty() { FeedFront::Ended } else { FeedFront::Dry });
@@ -105,13 +106,18 @@ impl Feed {
 
     /// Takes the front mapping up to `to` (behind its start) away.
     pub(super) fn consume(&mut self, to: u64) {
-        let m = &mut self.decoded[self.next];
-        debug_assert!(to > m.extent.start);
-        if to >= m.extent.end() {
+        let version = &mut self.decoded[self.next];
+        debug_assert!(to > version.extent().start);
+        if to >= version.extent().end() {
             self.next += 1;
         } else {
-            *m = m.slice(Extent::between(to, m.extent.end()));
+            *version = version.slice(Extent::between(to, version.extent().end()));
         }
+    }
+
+    /// Up to where the mappings are decoded: so much can be consumed without reading. `None` if none is.
+    pub(super) fn decoded_to(&self) -> Option<u64> {
+        self.decoded[self.next..].last().map(|version| version.extent().end())
     }
 
     /// Reads ahead if the front needs it.
@@ -188,7 +194,7 @@ impl Open {
     }
 
     /// Decodes the next block into `out`, cut to the span, and takes it off. Returns where its mappings end.
-    fn decode(&mut self, end: u64, out: &mut Vec<Mapping>) -> Result<u64, Error> {
+    fn decode(&mut self, end: u64, out: &mut Vec<Version>) -> Result<u64, Error> {
         let entry = *self.blocks.front().expect("raw bytes are whole blocks");
         debug_assert_eq!(entry.offset, self.raw_at);
         let sealed = self.raw.slice(..entry.bytes as usize);
@@ -196,21 +202,21 @@ impl Open {
         let malformed = || corrupt(&self.meta, entry.offset, "the block is malformed");
         block::decode(&plain, out).ok_or_else(malformed)?;
         let span = self.meta.span;
-        out.retain_mut(|m| match m.extent.intersect(span) {
+        out.retain_mut(|version| match version.extent().intersect(span) {
             Some(part) => {
-                if part != m.extent {
-                    *m = m.slice(part);
+                if part != version.extent() {
+                    *version = version.slice(part);
                 }
                 true
             }
             None => false,
         });
-        if out.first().is_some_and(|m| m.extent.start < end) {
+        if out.first().is_some_and(|first| first.extent().start < end) {
             return Err(malformed());
         }
         self.blocks.pop_front();
         self.raw = self.raw.slice(entry.bytes as usize..);
         self.raw_at += u64::from(entry.bytes);
-        Ok(out.last().map_or(end, |m| m.extent.end()))
+        Ok(out.last().map_or(end, |last| last.extent().end()))
     }
 }

@@ -20,7 +20,7 @@ pub(super) const TRAILER_BYTES: usize = 64;
 pub(super) const TAIL_MARK_BYTES: usize = 8;
 const TAIL_MAGIC: [u8; 7] = *b"cistern";
 /// The version of the run format that is written, and the greatest that is read.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// One part that a fence lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

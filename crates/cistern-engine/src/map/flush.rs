@@ -7,6 +7,7 @@ use super::{
     names::Writing,
     runs::Runs,
     table::Table,
+    version::Version,
     writer::{RunShape, RunWriter},
 };
 use crate::{Result, env::Env};
@@ -55,7 +56,7 @@ fn fill(writer: &mut RunWriter, table: &Table, from: u64) -> Option<u64> {
         if left == 0 || writer.is_full() {
             return Some(m.extent.start);
         }
-        writer.push(m);
+        writer.push(Version::new(m));
         left -= 1;
     }
     None

@@ -10,17 +10,18 @@ use futures_util::future;
 
 use super::{
     Levels, RunMeta,
-    dead::Dead,
+    dead::{Dead, SeenBy},
     feed::{self, Feed, FeedFront},
     names::Writing,
     policy::MergePlan,
     runs::Runs,
+    version::Version,
     writer::{RunShape, RunWriter},
 };
 use crate::{
     Error,
     env::Env,
-    units::{Extent, Mapping, Place, RunId, Seq},
+    units::{Extent, FRAME_BLOCKS_MAX, Mapping, Place, RunId, Seq},
 };
 
 /// Mappings per step on a worker: a few milliseconds.
@@ -113,9 +114,11 @@ struct Merge {
     /// Where the front of each feed begins, as far as known; `ENDED` behind the last mapping.
     starts: Vec<Option<u64>>,
     writer: RunWriter,
-    /// Everything before this block is merged; it was won by a mapping born at `shadow`.
+    /// Everything before this block is merged.
     done: u64,
-    shadow: Seq,
+    /// The newest version before `done`, which is not written yet: the parts of it, and since when each of them stands over what
+    /// is older than the feeds that were looked at.
+    front: Vec<Version>,
     /// Where the merge ended if that is not the end of the window.
     end: Option<u64>,
     dead: Dead,
@@ -135,7 +138,7 @@ impl Merge {
             feeds,
             writer,
             done: plan.window.start,
-            shadow: Seq(0),
+            front: Vec::new(),
             end: None,
             dead: Dead::default(),
             snapshots,
@@ -151,18 +154,19 @@ impl Merge {
                     return Ok(Pause::Dry);
                 }
             }
-            let Some((winner, start)) = self.front() else { return Ok(Pause::Done) };
+            self.write_front();
+            let Some((winner, start)) = self.first() else { return Ok(Pause::Done) };
             if self.writer.is_full() {
                 self.end = Some(start);
                 return Ok(Pause::Done);
             }
-            self.emit(winner, start)?;
+            self.take(winner, start)?;
         }
         Ok(Pause::Yield)
     }
 
     /// The newest of the feeds whose front begins first, and where that is.
-    fn front(&self) -> Option<(usize, u64)> {
+    fn first(&self) -> Option<(usize, u64)> {
         let known = self.starts.iter().map(|start| start.expect("step has looked at every feed"));
         let (winner, start) =
             known.enumerate().reduce(|first, other| if other.1 < first.1 { other } else { first })?;
@@ -174,41 +178,86 @@ impl Merge {
     fn skip_merged(&mut self, i: usize) -> feed::RunResult<bool> {
         self.starts[i] = None;
         loop {
-            let m = match self.feeds[i].head()? {
-                FeedFront::Mapping(m) => m,
+            let version = match self.feeds[i].head()? {
+                FeedFront::Version(version) => version,
                 FeedFront::Dry => return Ok(false),
                 FeedFront::Ended => {
                     self.starts[i] = Some(ENDED);
                     return Ok(true);
                 }
             };
-            if m.extent.start >= self.done {
-                self.starts[i] = Some(m.extent.start);
+            let extent = version.extent();
+            if extent.start >= self.done {
+                self.starts[i] = Some(extent.start);
                 return Ok(true);
             }
-            let end = m.extent.end().min(self.done);
-            let blocks = end - m.extent.start;
-            self.dead.drop_blocks(m.place, m.birth, blocks, self.shadow, &self.snapshots);
+            let end = extent.end().min(self.done);
+            self.lose(version.slice(Extent::between(extent.start, end)));
             self.feeds[i].consume(end);
         }
     }
 
-    /// Writes the front of the winner, up to where a newer mapping begins.
-    fn emit(&mut self, winner: usize, start: u64) -> feed::RunResult<()> {
-        let FeedFront::Mapping(m) = self.feeds[winner].head()? else {
-            unreachable!("the front is a mapping")
+    /// Takes the first version of the winner, up to where a newer one begins; and no further than the older feeds are decoded, so that
+    /// it does not come apart into more pieces than those have mappings in memory.
+    fn take(&mut self, winner: usize, start: u64) -> feed::RunResult<()> {
+        let FeedFront::Version(version) = self.feeds[winner].head()? else {
+            unreachable!("the first of all is a version")
         };
-        debug_assert!(m.extent.start == start && start >= self.done);
+        debug_assert!(version.extent().start == start && start >= self.done);
         let newer = self.starts[..winner].iter().flatten().min().copied();
-        let end = m.extent.end().min(newer.unwrap_or(ENDED));
-        let m = m.slice(Extent::between(start, end));
+        let decoded = match version.extent().len > FRAME_BLOCKS_MAX as u64 {
+            true => self.feeds[winner + 1..].iter().filter_map(Feed::decoded_to).min(),
+            false => None,
+        };
+        let end = version.extent().end().min(newer.unwrap_or(ENDED)).min(decoded.unwrap_or(ENDED));
         self.feeds[winner].consume(end);
         self.starts[winner] = None;
-        (self.done, self.shadow) = (end, m.birth);
-        if m.place != Place::Hole || self.hole_is_needed(&m) {
-            self.writer.push(m);
-        }
+        self.done = end;
+        debug_assert!(self.front.is_empty(), "what was taken before is written");
+        self.front.push(version.slice(Extent::between(start, end)));
         Ok(())
+    }
+
+    /// Counts what lies beneath the front, and is newer than all that the feeds behind its own have: each part of it lost its place when
+    /// the next newer version came there, and the front stands for it from now on.
+    fn lose(&mut self, lost: Version) {
+        let mut front = Vec::with_capacity(self.front.len() + 2);
+        for above in self.front.drain(..) {
+            let Some(part) = above.extent().intersect(lost.extent()) else {
+                front.push(above);
+                continue;
+            };
+            self.dead.drop_blocks(lost.mapping.place, part.len, above.over, &self.snapshots);
+            let ends = [
+                Extent::between(above.extent().start, part.start),
+                Extent::between(part.end(), above.extent().end()),
+            ];
+            let [before, behind] = ends.map(|end| (!end.is_empty()).then(|| above.slice(end)));
+            front.extend(before);
+            front.push(Version { over: lost.over, ..above.slice(part) });
+            front.extend(behind);
+        }
+        self.front = front;
+    }
+
+    /// Writes the front, beneath which nothing of the inputs is left.
+    fn write_front(&mut self) {
+        let mut front = std::mem::take(&mut self.front);
+        for version in front.drain(..) {
+            if version.mapping.place == Place::Hole && !self.hole_is_needed(&version.mapping) {
+                continue;
+            }
+            let over = if self.stands_for_others(&version) { version.over } else { version.placed() };
+            self.writer.push(Version { over, ..version });
+        }
+        self.front = front;
+    }
+
+    /// Whether it matters that a version stands for more than itself: only a snapshot makes the difference, and none will ever
+    /// be made between two places in the past.
+    fn stands_for_others(&self, version: &Version) -> bool {
+        SeenBy::within(&self.snapshots, version.over..version.placed()).is_some()
+            && self.older.iter().any(|span| span.intersect(version.extent()).is_some())
     }
 
     /// A hole may go if nothing older shines through it and no snapshot is older than it (a

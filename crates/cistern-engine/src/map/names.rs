@@ -62,7 +62,9 @@ impl Map {
         // In this order: what is not being written any more is listed.
         let mut names = self.runs.written.ids().clone();
         let inner = self.inner();
-        names.extend(inner.levels.iter().flatten().chain(&inner.used_up).map(|run| run.id));
+        names.extend(
+            inner.levels.iter().flatten().chain(inner.used_up.iter().map(|used| &used.run)).map(|run| run.id),
+        );
         names
     }
 }

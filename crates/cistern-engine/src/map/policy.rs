@@ -308,6 +308,7 @@ mod tests {
             birth_min: Seq(1),
             birth_max: Seq(1),
             rank,
+            since: Seq(0),
         }
     }
 

@@ -4,9 +4,10 @@
 //! that died among themselves. It is dropped as a whole when its run is published; after a crash
 //! it is built again from the footers.
 
-use std::collections::BTreeMap;
-
-use super::dead::Dead;
+use super::{
+    dead::{Dead, SegmentBlocks},
+    version,
+};
 use crate::{
     extents::{Divisible, ExtentMap},
     units::{Extent, FRAME_BLOCKS_MAX, Mapping, Place, Seq},
@@ -49,14 +50,14 @@ impl Table {
         if let Place::Frame(f) = m.place {
             assert!(f.stored > 0 && u64::from(f.index) + m.extent.len <= FRAME_BLOCKS_MAX as u64);
         }
-        let dead = &mut self.dead;
+        let (dead, replaced) = (&mut self.dead, version::placed(m));
         self.map.insert(m.extent, Value { birth: m.birth, place: m.place }, |extent, old| {
-            dead.drop_blocks(old.place, old.birth, extent.len, m.birth, snapshots);
+            dead.drop_blocks(old.place, extent.len, replaced, snapshots);
         });
     }
 
     /// Blocks that died before they were ever mapped.
-    pub(super) fn add_dead(&mut self, blocks: &BTreeMap<Seq, u64>) {
+    pub(super) fn add_dead(&mut self, blocks: &SegmentBlocks) {
         self.dead.add_free(blocks);
     }
 

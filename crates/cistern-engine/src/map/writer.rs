@@ -10,11 +10,12 @@ use super::{
     RunMeta, chunk,
     column::CHUNK_MAPPINGS_MAX,
     fence::{self, Fence, FencePart, TAG_BLOCK, TAG_SECTION, TAG_TOP, Trailer},
-    try_join, varint,
+    varint,
+    version::Version,
 };
 use crate::{
     codec::Sealer,
-    units::{Extent, Mapping, Place, RunId, Seq},
+    units::{Extent, Place, RunId, Seq},
 };
 
 /// Bytes of the largest run that is read or written.
@@ -79,7 +80,7 @@ pub(super) struct RunWriter {
     shape: RunShape,
     body: Vec<u8>,
     /// Mappings of the chunk that is being filled.
-    pending: Vec<Mapping>,
+    pending: Vec<Version>,
     /// Plain bytes of the block that is being filled.
     block: Vec<u8>,
     block_first: u64,
@@ -128,17 +129,18 @@ impl RunWriter {
     }
 
     /// Adds a mapping behind all others.
-    pub(super) fn push(&mut self, m: Mapping) {
-        debug_assert!(!m.extent.is_empty() && m.extent.end() <= super::BLOCKS_MAX);
-        assert!(self.pending.is_empty() || m.extent.start >= self.totals.end, "mappings ascend");
-        self.totals.end = m.extent.end();
-        if self.pending.last_mut().is_some_and(|last| try_join(last, &m)) {
+    pub(super) fn push(&mut self, version: Version) {
+        let extent = version.extent();
+        debug_assert!(!extent.is_empty() && extent.end() <= super::BLOCKS_MAX);
+        assert!(self.pending.is_empty() || extent.start >= self.totals.end, "mappings ascend");
+        self.totals.end = extent.end();
+        if self.pending.last_mut().is_some_and(|last| last.try_join(&version)) {
             return;
         }
         if self.pending.len() == self.shape.chunk_mappings {
             self.end_chunk();
         }
-        self.pending.push(m);
+        self.pending.push(version);
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -148,16 +150,16 @@ impl RunWriter {
     fn end_chunk(&mut self) {
         let Some(first) = self.pending.first() else { return };
         if self.block.is_empty() {
-            self.block_first = first.extent.start;
+            self.block_first = first.extent().start;
             self.block_birth_max = Seq(0);
             self.block.push(TAG_BLOCK);
             varint::put(self.block_first, &mut self.block);
         }
         if self.totals.mappings == 0 {
-            self.totals.start = first.extent.start;
+            self.totals.start = first.extent().start;
         }
         chunk::put(&self.pending, self.block_first, &mut self.block);
-        for m in &self.pending {
+        for m in self.pending.iter().map(|version| &version.mapping) {
             self.block_birth_max = self.block_birth_max.max(m.birth);
             self.totals.birth_min = self.totals.birth_min.min(m.birth);
             self.totals.mapped_blocks += m.extent.len;
@@ -223,8 +225,19 @@ impl RunWriter {
         self.body.extend_from_slice(&fence::tail_mark());
         let (id, bytes) = (self.id, self.body.len() as u64);
         assert!(bytes <= RUN_BYTES_MAX, "whoever pushes asks is_full");
-        let meta =
-            RunMeta { id, bytes, mappings, frame_blocks, mapped_blocks, span, birth_min, birth_max, rank };
+        let since = Seq(0); // told by who publishes it
+        let meta = RunMeta {
+            id,
+            bytes,
+            mappings,
+            frame_blocks,
+            mapped_blocks,
+            span,
+            birth_min,
+            birth_max,
+            rank,
+            since,
+        };
         Some((meta, Bytes::from(self.body)))
     }
 }

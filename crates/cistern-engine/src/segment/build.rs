@@ -2,13 +2,14 @@
 //! here, so run it on a worker.
 
 use super::{
-    Content, EntryKind, JournalRange, MAPPINGS_MAX, OBJECT_BYTES_MAX, SealedSegment, Slot,
+    Content, EntryKind, JournalRange, MAPPINGS_MAX, OBJECT_BYTES_MAX, OPERATIONS_MAX, SealedSegment, Slot,
     entry::{PREFIX_BYTES, TRAILER_BYTES, append_end, start_object},
     footer::{self, FOOTER_BYTES_MAX},
     frame::append_frame,
 };
 use crate::{
     codec::{Compression, Compressor, MasterKey, Sealer},
+    snapshot::Operation,
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq},
 };
 
@@ -25,6 +26,7 @@ pub struct SegmentBuilder {
     compressor: Compressor,
     body: Vec<u8>,
     mappings: Vec<Mapping>,
+    operations: Vec<Operation>,
     /// Blocks that wait for their frame to fill, from `pending_start` on.
     pending: Vec<u8>,
     pending_start: u64,
@@ -77,6 +79,7 @@ impl SegmentBuilder {
             compressor: Compressor::new(compression),
             body: start_object(),
             mappings: Vec::new(),
+            operations: Vec::new(),
             pending: Vec::with_capacity(FRAME_BYTES_MAX),
             pending_start: 0,
             births: Vec::new(),
@@ -145,6 +148,13 @@ impl SegmentBuilder {
         }
     }
 
+    /// Adds an operation on snapshots, behind everything that the segment maps. At most [`OPERATIONS_MAX`].
+    pub fn operation(&mut self, operation: Operation) {
+        assert!(matches!(self.content, Content::Written { .. }), "operations are part of what was written");
+        assert!(self.operations.len() < OPERATIONS_MAX, "the segment is sealed before it is full");
+        self.operations.push(operation);
+    }
+
     /// Mappings so far. The caller finishes the segment before they would exceed `MAPPINGS_MAX`:
     /// `zero` adds at most one, `data` one for every 16 blocks and one more.
     pub fn mappings(&self) -> usize {
@@ -156,10 +166,11 @@ impl SegmentBuilder {
         self.flush();
         let mut body = self.body;
         append_end(&self.sealer, EntryKind::Segment, &self.slot, &mut body, |out| {
-            footer::encode(&self.content, &self.mappings, out);
+            footer::encode(&self.content, &self.operations, &self.mappings, out);
         });
         assert!(body.len() as u64 <= OBJECT_BYTES_MAX);
-        SealedSegment { body: body.into(), mappings: self.mappings, data_bytes: self.data_bytes }
+        let (mappings, operations) = (self.mappings, self.operations);
+        SealedSegment { body: body.into(), mappings, operations, data_bytes: self.data_bytes }
     }
 
     fn pending_end(&self) -> u64 {

@@ -4,9 +4,10 @@
 //! only their lengths are. A single random block costs 4 to 8 bytes, and a few more for its birth
 //! where that is not the segment's own seq.
 
-use super::{Content, Footer, JournalRange, MAPPINGS_MAX};
+use super::{Content, Footer, JournalRange, MAPPINGS_MAX, OPERATIONS_MAX};
 use crate::{
     codec::fields::{Fields, VARINT_BYTES_MAX, put_varint},
+    snapshot::{OPERATION_BYTES_MAX, Operation},
     units::{
         BLOCK_BYTES, Chain, Extent, FRAME_BLOCKS_MAX, FrameRef, JournalId, JournalPos, Mapping, Mark, Place,
         SECTOR_BYTES, Seq, VOLUME_BYTES_MAX,
@@ -33,37 +34,56 @@ const _: () = assert!(FRAME_BLOCKS_MAX - 1 <= (u8::MAX >> BLOCKS_SHIFT) as usize
 /// What a segment carries, as its first byte tells.
 const WRITTEN: u8 = 1;
 const MOVED: u8 = 2;
+/// As `WRITTEN`, and operations on snapshots.
+const OPERATED: u8 = 3;
 
 /// Bytes of a footer before its mappings: kind, journal, from and to with their chains, size, count.
 const FIXED_BYTES: usize = 1 + 16 + 16 + 16 + 8 + 4;
+/// Bytes of all operations at most: their number, and the length of each.
+const OPERATIONS_BYTES_MAX: usize = 1 + OPERATIONS_MAX * (2 + OPERATION_BYTES_MAX);
 /// Bytes of a mapping at most: tag, two varints, birth, length of the piece.
 const MAPPING_BYTES_MAX: usize = 1 + 3 * VARINT_BYTES_MAX + 1;
 /// Plain bytes of the longest footer.
-pub(super) const FOOTER_BYTES_MAX: usize = FIXED_BYTES + MAPPINGS_MAX * MAPPING_BYTES_MAX;
+pub(super) const FOOTER_BYTES_MAX: usize =
+    FIXED_BYTES + OPERATIONS_BYTES_MAX + MAPPINGS_MAX * MAPPING_BYTES_MAX;
 
 /// Appends the plain footer. `mappings` ascend; their frames follow each other in the object.
-pub(super) fn encode(content: &Content, mappings: &[Mapping], out: &mut Vec<u8>) {
+pub(super) fn encode(content: &Content, operations: &[Operation], mappings: &[Mapping], out: &mut Vec<u8>) {
     assert!(mappings.len() <= MAPPINGS_MAX);
     match content {
         Content::Written { range, size_bytes } => {
-            out.push(WRITTEN);
+            out.push(if operations.is_empty() { WRITTEN } else { OPERATED });
             out.extend_from_slice(range.journal.0.as_bytes());
             for mark in [range.from, range.to] {
                 out.extend_from_slice(&mark.pos.0.to_le_bytes());
                 out.extend_from_slice(&mark.chain.0.to_le_bytes());
             }
             out.extend_from_slice(&size_bytes.to_le_bytes());
+            if !operations.is_empty() {
+                put_operations(operations, out);
+            }
             put_count(mappings.len(), out);
             let mut writer = FooterWriter::default();
             mappings.iter().for_each(|mapping| writer.mapping(mapping, out));
         }
         Content::Moved { base } => {
+            assert!(operations.is_empty(), "operations are part of what was written");
             out.push(MOVED);
             out.extend_from_slice(&base.0.to_le_bytes());
             let frames: Vec<&[Mapping]> = mappings.chunk_by(|a, b| frame_of(a) == frame_of(b)).collect();
             put_count(frames.len(), out);
             encode_frames(*base, &frames, out);
         }
+    }
+}
+
+fn put_operations(operations: &[Operation], out: &mut Vec<u8>) {
+    assert!(operations.len() <= OPERATIONS_MAX);
+    out.push(operations.len() as u8);
+    for operation in operations {
+        let bytes = operation.encode();
+        out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        out.extend_from_slice(&bytes);
     }
 }
 
@@ -137,7 +157,7 @@ impl FooterWriter {
 /// exactly. The error is what is wrong, for a message.
 pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Result<Footer, &'static str> {
     let mut fields = Fields::new(plain);
-    let (content, count) = decode_content(&mut fields, seq)?;
+    let (content, operations, count) = decode_content(&mut fields, seq)?;
     if count > MAPPINGS_MAX {
         return Err("it has too many mappings");
     }
@@ -160,7 +180,7 @@ pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Re
     if reader.offset != frames.end {
         return Err("its frames do not fill the object");
     }
-    Ok(Footer { content, mappings })
+    Ok(Footer { content, operations, mappings })
 }
 
 /// Whether a volume may have this size.
@@ -171,10 +191,11 @@ pub(super) fn check_size(size_bytes: u64) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What the segment at `seq` carries, and its number of mappings (or of frames, of what was moved).
-fn decode_content(fields: &mut Fields, seq: Seq) -> Result<(Content, usize), &'static str> {
-    let content = match fields.u8().ok_or(SHORT)? {
-        WRITTEN => decode_written(fields).ok_or(SHORT)?,
+/// What the segment at `seq` carries, operations, and its number of mappings (or of frames, of what was moved).
+fn decode_content(fields: &mut Fields, seq: Seq) -> Result<(Content, Vec<Operation>, usize), &'static str> {
+    let kind = fields.u8().ok_or(SHORT)?;
+    let content = match kind {
+        WRITTEN | OPERATED => decode_written(fields).ok_or(SHORT)?,
         MOVED => Content::Moved { base: Seq(fields.u64().ok_or(SHORT)?) },
         _ => return Err("it carries nothing that is known"),
     };
@@ -186,7 +207,25 @@ fn decode_content(fields: &mut Fields, seq: Seq) -> Result<(Content, usize), &'s
         Content::Moved { base } if *base >= seq => return Err("what it moves is of a later time"),
         Content::Moved { .. } => {}
     }
-    Ok((content, fields.u32().ok_or(SHORT)? as usize))
+    let operations = match kind {
+        OPERATED => decode_operations(fields)?,
+        _ => Vec::new(),
+    };
+    Ok((content, operations, fields.u32().ok_or(SHORT)? as usize))
+}
+
+fn decode_operations(fields: &mut Fields) -> Result<Vec<Operation>, &'static str> {
+    let count = usize::from(fields.u8().ok_or(SHORT)?);
+    if count == 0 || count > OPERATIONS_MAX {
+        return Err("no segment has so many operations");
+    }
+    let mut operations = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = u16::from_le_bytes(fields.array().ok_or(SHORT)?);
+        let bytes = fields.take(length.into()).ok_or(SHORT)?;
+        operations.push(Operation::decode(bytes).ok_or("an operation is of no known kind")?);
+    }
+    Ok(operations)
 }
 
 fn decode_written(fields: &mut Fields) -> Option<Content> {

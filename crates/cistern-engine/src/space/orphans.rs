@@ -70,7 +70,10 @@ mod tests {
         let uncovered = BTreeMap::from([(Seq(8), uncovered)]);
         let retired = vec![segment(2), run(2)];
         let (newest, times, wall, rate) = (Seq(9), Vec::new(), Duration::ZERO, None);
-        Space::new(Start { newest, uncovered, retired, times, wall, policy, rate }, Duration::ZERO)
+        Space::new(
+            Start { newest, uncovered, retired, times, wall, policy, rate, snapshot: None },
+            Duration::ZERO,
+        )
     }
 
     fn load(space: &Space, seq: u64) {

@@ -5,7 +5,16 @@ use crate::price::PriceTable;
 
 fn start(policy: Policy) -> Start {
     let (uncovered, retired, times) = Default::default();
-    Start { newest: Seq(4), uncovered, retired, times, wall: Duration::ZERO, policy, rate: None }
+    Start {
+        newest: Seq(4),
+        uncovered,
+        retired,
+        times,
+        wall: Duration::ZERO,
+        policy,
+        rate: None,
+        snapshot: None,
+    }
 }
 
 /// 400 bytes in four segments of 100 blocks, so many of which are dead.

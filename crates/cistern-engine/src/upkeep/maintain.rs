@@ -24,6 +24,7 @@ use crate::{
     units::{Epoch, RunId, Seq},
     upkeep::{
         UpkeepParts,
+        holdings::{Holdings, NamedHoldings},
         points::{CheckpointLag, Point, Points},
         usage::Accounts,
     },
@@ -57,6 +58,7 @@ pub struct Maintainer {
 struct LastCheckpoint {
     name: Option<(Epoch, Seq)>,
     accounts: Accounts,
+    holdings: Holdings,
     /// A checkpoint that may be in the store or not, because its reply was lost or never came: nothing else
     /// may be sent under its name.
     sent: Option<(Seq, Bytes)>,
@@ -72,7 +74,8 @@ impl Maintainer {
             walk,
             checkpoint,
             usage,
-            applied,
+            holdings,
+            behind,
             damage,
             space,
             grace,
@@ -84,12 +87,21 @@ impl Maintainer {
             journal_chain: walk.journal_chain,
             size_bytes: walk.size_bytes,
         };
-        let progress = CheckpointLag::new(newest, applied);
+        let progress = CheckpointLag::new(newest, behind);
         let (points, receive) = Points::new(progress.clone(), space.clone());
         let counted = checkpoint.map_or(Seq(0), |(_, covered)| covered);
         let store = stores.write_back.clone();
+        let holdings = Holdings::new(
+            env.clone(),
+            store.clone(),
+            log.clone(),
+            damage.clone(),
+            space.clone(),
+            holdings,
+            counted,
+        );
         let accounts = Accounts::new(env.clone(), store, log.clone(), damage, space.clone(), usage, counted);
-        let last = LastCheckpoint { name: checkpoint, accounts, sent: None };
+        let last = LastCheckpoint { name: checkpoint, accounts, holdings, sent: None };
         let merges_due = Notify::new();
         merges_due.notify_one();
         let last = tokio::sync::Mutex::new(last);
@@ -235,6 +247,7 @@ impl Maintainer {
         let last = self.last.lock().await;
         let mut named: BTreeSet<RunId> = self.map.names();
         named.extend(last.accounts.named().iter().map(|usage| usage.id));
+        named.extend(last.holdings.objects());
         let mut unnamed = self.space.unknown(listed);
         unnamed.retain(|object| !matches!(object.name, RetiredName::Map(id) if named.contains(&id)));
         unnamed
@@ -249,18 +262,19 @@ impl Maintainer {
 
     /// The bytes of the checkpoint at `point`, which from now on are the only ones for its name.
     async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
-        let state = self.map.take_state();
+        last.holdings.prepare(&self.progress, point.covered).await?;
+        let mut state = self.map.take_state();
         assert_eq!(state.covered, point.covered, "points are taken in order, and each is flushed first");
-        last.accounts.count(&state.dead, &self.progress, point.covered);
+        let free = last.holdings.take(&mut state, &self.progress);
+        last.accounts.count(&free, &self.progress, point.covered);
         self.space.expect(self.map.probably_dead(), point.covered);
-        self.space.use_up(
-            state.used_up.iter().map(|run| Retired { name: RetiredName::Map(run.id), bytes: run.bytes }),
-        );
         match last.accounts.load().await {
             Ok(()) => last.accounts.retire(point.covered),
             Err(e) => tracing::debug!(error = %e, "nothing is retired before the counts are known"),
         }
         last.accounts.store().await?;
+        last.holdings.store().await?;
+        let NamedHoldings { table, held } = last.holdings.named();
         let checkpoint = Checkpoint {
             epoch: self.log.epoch(),
             covered: point.covered,
@@ -274,7 +288,8 @@ impl Maintainer {
             usage: last.accounts.named().to_vec(),
             retired: self.space.retired(point.covered),
             times: self.space.times(),
-            roots: None,
+            snapshots: table,
+            held,
         };
         let keys = self.log.keys();
         let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;

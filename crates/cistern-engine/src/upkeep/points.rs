@@ -13,6 +13,7 @@ use crate::{
     map::Map,
     rank::{Locked, Rank, Ranked},
     segment::SealedSegment,
+    snapshot::{Operation, Snapshots},
     space::Space,
     units::{BLOCK_BYTES, Chain, JournalPos, Mark, Seq},
 };
@@ -65,6 +66,17 @@ impl SegmentCounts {
     }
 }
 
+/// What the log has behind a checkpoint, and what snapshots there are with it.
+#[derive(Default)]
+pub struct Behind {
+    pub segments: BTreeMap<Seq, SegmentCounts>,
+    pub operations: Vec<Operated>,
+    pub snapshots: Snapshots,
+}
+
+/// Operations on snapshots that one entry carried, and the size of the volume there.
+pub type Operated = (Seq, u64, Vec<Operation>);
+
 /// What was committed and is in no checkpoint yet.
 pub struct CheckpointLag {
     state: Ranked<State>,
@@ -78,6 +90,9 @@ struct State {
     segments: BTreeMap<Seq, SegmentCounts>,
     /// The sum over `segments`.
     mappings: u64,
+    operations: Vec<Operated>,
+    /// As of the newest commit.
+    snapshots: Snapshots,
     /// Segments behind the newest point at which the table was frozen.
     since_frozen: u64,
     /// A checkpoint is asked for, sooner than it would be due.
@@ -96,7 +111,8 @@ impl State {
 }
 
 impl CheckpointLag {
-    pub fn new(newest: Point, segments: BTreeMap<Seq, SegmentCounts>) -> Arc<CheckpointLag> {
+    pub fn new(newest: Point, behind: Behind) -> Arc<CheckpointLag> {
+        let Behind { segments, operations, snapshots } = behind;
         let mappings = segments.values().map(|counts| counts.mappings).sum();
         Arc::new(CheckpointLag {
             state: Ranked::new(
@@ -107,6 +123,8 @@ impl CheckpointLag {
                     segments,
                     mappings,
                     requested: false,
+                    operations,
+                    snapshots,
                     frozen: Seq(0),
                     covered: Seq(0),
                 },
@@ -130,6 +148,18 @@ impl CheckpointLag {
         behind.map(|(seq, counts)| (*seq, *counts)).collect()
     }
 
+    /// The operations on snapshots behind `after`, up to `covered`.
+    pub fn operations(&self, after: Seq, covered: Seq) -> Vec<Operated> {
+        let state = self.state();
+        let within = |(seq, _, _): &&Operated| *seq > after && *seq <= covered;
+        state.operations.iter().filter(within).cloned().collect()
+    }
+
+    /// The snapshots as of the newest commit.
+    pub fn snapshots(&self) -> Snapshots {
+        self.state().snapshots.clone()
+    }
+
     /// The next commit is to be followed by a checkpoint.
     pub fn request_checkpoint(&self) {
         self.state().requested = true;
@@ -148,7 +178,8 @@ impl CheckpointLag {
 
     /// Segments behind the newest checkpoint that brought something.
     pub fn uncovered_by_writes(&self) -> usize {
-        self.state().segments.values().filter(|counts| counts.mappings > 0).count()
+        let state = self.state();
+        state.segments.values().filter(|counts| counts.mappings > 0).count() + state.operations.len()
     }
 
     /// The table was frozen at a point whose checkpoint is on its way, or there already.
@@ -162,6 +193,7 @@ impl CheckpointLag {
     pub fn covered(&self, covered: Seq) {
         let mut state = self.state();
         state.segments = state.segments.split_off(&covered.next());
+        state.operations.retain(|(seq, _, _)| *seq > covered);
         state.covered = state.covered.max(covered);
         state.mappings = state.segments.values().map(|counts| counts.mappings).sum();
         drop(state);
@@ -209,6 +241,9 @@ impl Points {
             point.size_bytes = segment.size_bytes;
         }
         self.note(point, SegmentCounts::of(entry.sealed()));
+        if self.operate(point, &entry.sealed().operations, map) {
+            return;
+        }
         let (after, is_room_to_gain) = (self.segments_per_checkpoint(), self.is_room_to_gain());
         let is_due = {
             let state = self.progress.state();
@@ -217,6 +252,28 @@ impl Points {
         if is_due || map.table_len() >= TABLE_MAPPINGS_MAX {
             self.try_freeze(map, point);
         }
+    }
+
+    /// Takes operations on snapshots. Where one makes a snapshot, the table is frozen, whatever waits: with what is behind it nobody
+    /// could tell any more what was there. True when it was.
+    fn operate(&self, point: Point, operations: &[Operation], map: &Map) -> bool {
+        if operations.is_empty() {
+            return false;
+        }
+        let (seq, size_bytes) = (point.covered, point.size_bytes);
+        let positions = {
+            let mut state = self.progress.state();
+            operations.iter().for_each(|operation| state.snapshots.apply(operation, seq, size_bytes));
+            state.operations.push((seq, size_bytes, operations.to_vec()));
+            state.snapshots.positions()
+        };
+        self.space.set_snapshot(positions.last().copied());
+        map.set_snapshots(positions);
+        let makes = operations.iter().any(Operation::makes);
+        if makes && !self.try_freeze(map, point) {
+            map.freeze(seq);
+        }
+        makes
     }
 
     fn note(&self, point: Point, counts: SegmentCounts) {
@@ -228,12 +285,13 @@ impl Points {
         state.since_frozen += 1;
     }
 
-    /// Freezes the memory table at `point`, unless a point waits already.
-    fn try_freeze(&self, map: &Map, point: Point) {
-        let Ok(place) = self.send.try_reserve() else { return };
+    /// Freezes the memory table at `point`, unless a point waits already; whether it did.
+    fn try_freeze(&self, map: &Map, point: Point) -> bool {
+        let Ok(place) = self.send.try_reserve() else { return false };
         map.freeze(point.covered);
         place.send(point);
         self.progress.frozen(point.covered);
+        true
     }
 
     /// Returns once memory has room for another segment's mappings; `tables_len` counts those in tables.
@@ -276,7 +334,7 @@ mod tests {
     /// behind it would wait for ever.
     #[test]
     fn a_checkpoint_may_overtake_its_point() {
-        let progress = CheckpointLag::new(point(0), BTreeMap::new());
+        let progress = CheckpointLag::new(point(0), Behind::default());
         progress.frozen(Seq(5));
         assert!(progress.is_checkpoint_outstanding());
         progress.covered(Seq(5));
@@ -292,11 +350,11 @@ mod tests {
     /// made room.
     #[tokio::test]
     async fn commits_wait_for_memory_only() {
-        let progress = CheckpointLag::new(point(0), BTreeMap::new());
+        let progress = CheckpointLag::new(point(0), Behind::default());
         let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
         let (uncovered, retired, times) = Default::default();
         let (newest, wall, rate) = (Seq(0), Duration::ZERO, None);
-        let start = Start { newest, uncovered, retired, times, wall, policy, rate };
+        let start = Start { newest, uncovered, retired, times, wall, policy, rate, snapshot: None };
         let space = Space::new(start, Duration::ZERO);
         let (points, _nobody_takes_them) = Points::new(progress.clone(), Arc::new(space));
         let in_tables = Cell::new(0);

@@ -15,13 +15,13 @@ use crate::{
     env::Env,
     log::{
         LogWriter,
-        checkpoint::{Retired, RetiredName, UsageRef},
+        checkpoint::{MapObject, Retired, RetiredName},
         keys,
         usage::{
             CHANGES_MAX, Counts, SegmentUsage, USAGE_BYTES_MAX, UsageChange, decode_usage, encode_usage,
         },
     },
-    map::Dead,
+    map::SegmentBlocks,
     space::{Segments, Space},
     store::SharedStore,
     units::{RunId, Seq},
@@ -39,7 +39,7 @@ pub struct Accounts {
     damage: Arc<Damage>,
     space: Arc<Space>,
     /// Oldest first.
-    named: Vec<UsageRef>,
+    named: Vec<MapObject>,
     /// Those that could not be read. Looked at again when the volume is opened the next time.
     damaged: BTreeSet<RunId>,
     /// What is in no usage object yet.
@@ -55,7 +55,7 @@ impl Accounts {
         log: LogWriter,
         damage: Arc<Damage>,
         space: Arc<Space>,
-        named: Vec<UsageRef>,
+        named: Vec<MapObject>,
         counted: Seq,
     ) -> Accounts {
         let (damaged, unstored) = Default::default();
@@ -63,7 +63,7 @@ impl Accounts {
     }
 
     /// What the next checkpoint names.
-    pub fn named(&self) -> &[UsageRef] {
+    pub fn named(&self) -> &[MapObject] {
         &self.named
     }
 
@@ -92,15 +92,14 @@ impl Accounts {
         self.space.is_loaded() && self.damaged.is_empty()
     }
 
-    /// Counts what was written up to `covered`, and what died. There are no snapshots yet, so what died is free.
-    pub fn count(&mut self, dead: &Dead, progress: &CheckpointLag, covered: Seq) {
-        debug_assert!(dead.pinned.is_empty(), "nothing is pinned without snapshots");
+    /// Counts what was written up to `covered`, and what nothing needs any more.
+    pub fn count(&mut self, free: &SegmentBlocks, progress: &CheckpointLag, covered: Seq) {
         let mut changes: BTreeMap<Seq, Counts> = BTreeMap::new();
         for (seq, written) in progress.written(self.counted, covered) {
             let (stored_bytes, written_blocks) = (written.stored_bytes, written.data_blocks);
             changes.insert(seq, Counts { stored_bytes, written_blocks, dead_blocks: 0, touched: covered });
         }
-        for (&seq, &dead_blocks) in &dead.free {
+        for (&seq, &dead_blocks) in free {
             let died = Counts { dead_blocks, touched: covered, ..Counts::default() };
             changes.entry(seq).or_default().add(&died);
         }
@@ -143,7 +142,7 @@ impl Accounts {
         if self.unstored.is_empty() {
             return Ok(());
         }
-        let is_lost = |usage: &UsageRef| self.damaged.contains(&usage.id);
+        let is_lost = |usage: &MapObject| self.damaged.contains(&usage.id);
         let (lost, sound): (Vec<_>, Vec<_>) = self.named.iter().copied().partition(is_lost);
         if self.space.is_loaded()
             && sound.len() >= OBJECTS_MAX + (self.space.segments() as usize).div_ceil(CHANGES_MAX)
@@ -152,7 +151,7 @@ impl Accounts {
             let stored = self.store_all(self.space.all().into_iter().map(counts).collect()).await?;
             self.named = [lost, stored].concat();
             self.space.use_up(sound.into_iter().map(|usage| {
-                let UsageRef { id, bytes } = usage;
+                let MapObject { id, bytes } = usage;
                 Retired { name: RetiredName::Map(id), bytes }
             }));
         } else {
@@ -181,13 +180,13 @@ impl Accounts {
         decode_usage(keys.key.as_deref(), keys.volume, id, &body)
     }
 
-    async fn store_all(&self, changes: Vec<SegmentUsage>) -> Result<Vec<UsageRef>> {
+    async fn store_all(&self, changes: Vec<SegmentUsage>) -> Result<Vec<MapObject>> {
         let keys = self.log.keys();
         let mut stored = Vec::new();
         for part in changes.chunks(CHANGES_MAX) {
             let id = RunId(self.env.uuid());
             let body = encode_usage(keys.key.as_deref(), keys.volume, id, part);
-            let usage = UsageRef { id, bytes: body.len() as u64 };
+            let usage = MapObject { id, bytes: body.len() as u64 };
             stored.push(usage);
             self.log.put_unique(&keys::run(id), body).await?;
             self.space.stored(usage.bytes);

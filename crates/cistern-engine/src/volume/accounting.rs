@@ -71,8 +71,9 @@ impl SpaceReport {
 pub struct Accounting {
     /// By the usage objects of the checkpoint.
     counts: Segments,
-    /// Blocks that the map resolves to each segment.
+    /// Blocks that the map resolves to each segment; and those that only snapshots resolve to.
     live: BTreeMap<Seq, u64>,
+    held: BTreeMap<Seq, u64>,
     retired: BTreeSet<RetiredName>,
     map: BTreeSet<RunId>,
     covered: Seq,
@@ -113,6 +114,7 @@ impl Accounting {
         let mut accounting = Accounting {
             counts: Segments::default(),
             live: BTreeMap::new(),
+            held: BTreeMap::new(),
             retired: checkpoint.iter().flat_map(|c| &c.retired).map(|retired| retired.name).collect(),
             map: checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id).collect(),
             covered: checkpoint.map_or(Seq(0), |c| c.covered),
@@ -151,18 +153,39 @@ impl Accounting {
         }
     }
 
+    /// The walk over the snapshots' roots came to so many blocks that the head does not resolve to.
+    pub fn note_held(&mut self, segment: Seq, blocks: u64) {
+        *self.held.entry(segment).or_default() += blocks;
+    }
+
+    /// Snapshots need these objects under `map/`.
+    pub fn need(&mut self, objects: impl IntoIterator<Item = RunId>) {
+        self.map.extend(objects);
+    }
+
     /// How the accounts contradict the walk: each contradiction could have something deleted that is needed.
     pub fn contradictions(&self) -> Vec<String> {
         let mut out = Vec::new();
-        for (&seq, &live) in &self.live {
+        let mut needed = self.live.clone();
+        self.held.iter().for_each(|(seq, blocks)| *needed.entry(*seq).or_default() += blocks);
+        for (&seq, &live) in &needed {
             let object = keys::entry(seq);
             if self.retired.contains(&RetiredName::Segment(seq)) {
-                out.push(format!("{object} is to be deleted, but {live} of its blocks are live"));
+                out.push(format!("{object} is to be deleted, but {live} of its blocks are needed"));
             }
             let known = self.counts.get(seq).filter(|_| seq <= self.covered);
             if let Some(counts) = known.filter(|counts| counts.live_blocks() < live) {
                 let (written, dead) = (counts.written_blocks, counts.dead_blocks);
-                out.push(format!("{object}: {dead} of {written} blocks count as dead, but {live} are live"));
+                out.push(format!(
+                    "{object}: {dead} of {written} blocks count as dead, but {live} are needed"
+                ));
+            }
+        }
+        for name in &self.retired {
+            if let RetiredName::Map(id) = name
+                && self.map.contains(id)
+            {
+                out.push(format!("{} is to be deleted, but it is needed", keys::run(*id)));
             }
         }
         out
@@ -219,7 +242,7 @@ impl Accounting {
     ) -> Result<()> {
         let share =
             |live: u64, of: u64| (u128::from(listed.bytes) * u128::from(live) / u128::from(of.max(1))) as u64;
-        let live = self.live.get(&seq).copied().unwrap_or(0);
+        let live = self.live.get(&seq).copied().unwrap_or(0) + self.held.get(&seq).copied().unwrap_or(0);
         if self.retired.contains(&RetiredName::Segment(seq)) {
             report.grace.add(listed.bytes);
         } else if let Some(blocks) = self.behind.get(&seq) {

@@ -3,7 +3,10 @@
 //! A check looks at one committed state and may take longer than what that needs stays in the store while somebody writes. So
 //! where something is missing and there is a newer state, it is no fault: the check goes on with the newer one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::Serialize;
 
@@ -11,9 +14,9 @@ use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
-    log::{Committed, VolumeKeys, checkpoint_names, find_volume, keys, read_committed},
+    log::{Committed, VolumeKeys, checkpoint_names, find_volume, keys, read_committed, roots::SnapshotTable},
     store::{Pages, SharedStore, Stores},
-    units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, Seq},
+    units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
         accounting::{Accounting, SpaceReport},
@@ -114,6 +117,20 @@ impl State {
         Ok(State { committed, volume, segments: list_segments(store).await? })
     }
 
+    /// The volume as a snapshot shows it.
+    async fn at_snapshot(
+        &self,
+        from: &CheckedVolume<'_>,
+        table: &SnapshotTable,
+        name: &str,
+    ) -> Result<Volume> {
+        let CheckedVolume { env, store, keys, .. } = *from;
+        let committed = self.committed.clone().at_snapshot(table, name, store.as_ref(), keys).await?;
+        let stores = Stores::same(store.clone());
+        let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
+        read_only(parts, keys, &committed).await
+    }
+
     /// Whether there is a newer one, for which objects of this one may have been deleted.
     async fn is_old(&self, from: &CheckedVolume<'_>) -> Result<bool> {
         Ok(checkpoint_names(from.store.as_ref()).await? != self.committed.names)
@@ -152,12 +169,81 @@ impl State {
                 Err(e) => return Err(e),
             }
         }
+        self.check_snapshots(from, &mut accounting, &mut report).await?;
         accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
         if what.space {
             report.space = Some(accounting.sort(from.place, from.keys).await?);
         }
         progress(blocks, blocks);
         Ok(report)
+    }
+
+    /// What snapshots need: the objects that say so, the runs of their roots, and what they see and the head does not.
+    async fn check_snapshots(
+        &self,
+        from: &CheckedVolume<'_>,
+        accounting: &mut Accounting,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let table = match self.committed.snapshot_table(from.store.as_ref(), from.keys).await {
+            Err(e) if e.is_damage() => {
+                report.fault(format!("table of snapshots: {e}"));
+                return Ok(());
+            }
+            table => table?,
+        };
+        let checkpoint = self.committed.checkpoint.as_ref();
+        let objects =
+            checkpoint.iter().flat_map(|c| c.snapshots.iter().chain(&c.held)).chain(table.roots.values());
+        accounting.need(objects.map(|object| object.id));
+        accounting.need(table.runs.iter().map(|held| held.run.id));
+        let mut runs: BTreeSet<RunId> = table.runs.iter().map(|held| held.run.id).collect();
+        runs.extend(checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id));
+        let snapshots = self.committed.snapshots(&table);
+        let by_position: BTreeMap<Seq, &str> = snapshots.iter().map(|(name, s)| (s.at, name)).collect();
+        let mut next = self.volume.clone();
+        for name in by_position.into_values().rev() {
+            let checked = async {
+                let volume = Arc::new(self.at_snapshot(from, &table, name).await?);
+                let levels = volume.map.levels();
+                if let Some(lost) = levels.iter().flatten().find(|run| !runs.contains(&run.id)) {
+                    report.fault(format!("snapshot {name}: nobody knows that it needs run {}", lost.id));
+                }
+                self.compare(&volume, &next, accounting, report).await?;
+                Ok::<_, Error>(volume)
+            };
+            match checked.await {
+                Ok(volume) => next = volume,
+                Err(e) if e.is_damage() => report.fault(format!("snapshot {name}: {e}")),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what a snapshot sees where the next younger state sees something else: a version is seen without gaps, so each
+    /// is noted once.
+    async fn compare(
+        &self,
+        snapshot: &Volume,
+        next: &Volume,
+        accounting: &mut Accounting,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let blocks = snapshot.size_bytes().div_ceil(BLOCK_BYTES as u64);
+        let mut at = 0;
+        while at < blocks {
+            let seen = snapshot.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
+            let end = seen.last().map_or(blocks, |mapping| mapping.extent.end());
+            let later = next.map.lookup(Extent::between(at, end)).await?;
+            for mapping in &seen {
+                self.check_presence(mapping, report);
+                let Place::Frame(frame) = mapping.place else { continue };
+                accounting.note_held(frame.seq, mapping.extent.len - blocks_in_common(mapping, &later));
+            }
+            at = end;
+        }
+        Ok(())
     }
 
     /// Whether the segment was there when this was read, and was long enough.
@@ -192,6 +278,17 @@ impl State {
             report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
         }
     }
+}
+
+/// Blocks of a mapping that lie in the same place in another state; `others` ascend.
+fn blocks_in_common(mapping: &Mapping, others: &[Mapping]) -> u64 {
+    let first = others.partition_point(|other| other.extent.end() <= mapping.extent.start);
+    let overlapping = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
+    let same = |other: &Mapping| {
+        let part = other.extent.intersect(mapping.extent)?;
+        (other.slice(part).place == mapping.slice(part).place).then_some(part.len)
+    };
+    overlapping.filter_map(same).sum()
 }
 
 fn blocks_of(mapping: &Mapping) -> String {

@@ -11,11 +11,14 @@ use crate::{
     codec::Compression,
     damage::Damage,
     env::Env,
-    log::{AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots},
+    log::{
+        AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots, roots::SnapshotTable,
+    },
     segment::Content,
+    snapshot::Snapshots,
     space::{self, Policy, Space, Uncovered},
     units::Seq,
-    upkeep::{self, Points, Rested, SegmentCounts, Upkeep},
+    upkeep::{self, Behind, Operated, Points, Rested, SegmentCounts, StoredHoldings, Upkeep},
     volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
     writeback::{self, Control, WriteBack},
 };
@@ -80,6 +83,9 @@ pub struct Flows {
 /// What the flows begin with.
 pub struct Beginning {
     pub committed: Committed,
+    /// What snapshots there were as of its checkpoint, and what there are with what is behind it.
+    pub table: SnapshotTable,
+    pub snapshots: Snapshots,
     pub log: LogWriter,
     pub slots: Slots,
     pub blocks: Arc<CommittedBlocks>,
@@ -89,15 +95,18 @@ pub struct Beginning {
 
 impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
-        let Beginning { committed, log, slots, blocks, damage, compression } = from;
+        let Beginning { committed, table, snapshots, log, slots, blocks, damage, compression } = from;
         let Committed { checkpoint, walk, applied, .. } = committed;
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
         let uncovered = applied.iter().map(uncovered).collect();
         let policy = Policy::new(o.cleaning.bound, o.tariff, now);
         let times = checkpoint.as_ref().map_or_else(Vec::new, |c| c.times.clone());
+        let snapshot = snapshots.positions().last().copied();
+        let stored = checkpoint.as_ref().and_then(|c| c.snapshots);
+        let held = checkpoint.as_ref().map_or_else(Vec::new, |c| c.held.clone());
         let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
-        let start = space::Start { newest, uncovered, retired, times, wall, policy, rate };
+        let start = space::Start { newest, uncovered, retired, times, wall, policy, rate, snapshot };
         let space = Arc::new(Space::new(start, now));
         let (upkeep, points) = upkeep::prepare(upkeep::UpkeepParts {
             env: o.env.clone(),
@@ -107,7 +116,12 @@ impl Flows {
             walk: walk.clone(),
             checkpoint: checkpoint.as_ref().map(|c| (c.epoch, c.covered)),
             usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
-            applied: applied.iter().map(counts).collect(),
+            holdings: StoredHoldings { table, stored, held },
+            behind: Behind {
+                segments: applied.iter().map(counts).collect(),
+                operations: applied.iter().filter_map(operated).collect(),
+                snapshots,
+            },
             damage,
             space: space.clone(),
             grace: o.grace,
@@ -173,6 +187,15 @@ fn counts(segment: &AppliedSegment) -> (Seq, SegmentCounts) {
     let (stored_bytes, data_blocks) = (segment.stored_bytes, segment.data_blocks());
     let mappings = segment.mappings.len() as u64;
     (segment.seq, SegmentCounts { stored_bytes, data_blocks, mappings })
+}
+
+fn operated(segment: &AppliedSegment) -> Option<Operated> {
+    match segment.content {
+        Content::Written { size_bytes, .. } if !segment.operations.is_empty() => {
+            Some((segment.seq, size_bytes, segment.operations.clone()))
+        }
+        _ => None,
+    }
 }
 
 fn uncovered(segment: &AppliedSegment) -> (Seq, Uncovered) {

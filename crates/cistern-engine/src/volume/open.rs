@@ -20,13 +20,14 @@ use crate::{
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
+        AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
         keys, look, own_store, read_committed, read_identity,
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
     segment::Content,
+    snapshot::{NOT_COMMITTED, Operation, Snapshots},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
     units::{BLOCK_BYTES, Epoch, Extent, JournalPos, VolumeId},
@@ -106,7 +107,12 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
     let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
-    let committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
+    let mut committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
+    if let Some(name) = &o.snapshot {
+        let store = o.stores.read.as_ref();
+        let table = committed.snapshot_table(store, &keys).await?;
+        committed = committed.at_snapshot(&table, name, store, &keys).await?;
+    }
     let cache = o.cache.clone();
     let parts = ReadParts { env: &o.env, stores: &o.stores, cache, memory_bytes: o.memory_bytes };
     let mut volume = read_only(parts, &keys, &committed).await?;
@@ -119,7 +125,7 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
 pub async fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Result<Volume> {
     let env = parts.env.clone();
     let io = IoCounters::new(env.now());
-    let ReadSide { map, frames, ahead, damage } = parts.build(keys, committed).await?;
+    let ReadSide { map, frames, ahead, damage } = parts.build(keys, committed, Snapshots::default()).await?;
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
@@ -159,15 +165,22 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 
     let parts =
         ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
-    let ReadSide { map, frames, ahead, damage } = parts.build(&keys, &committed).await?;
+    let table = committed.snapshot_table(o.stores.read.as_ref(), &keys).await?;
+    let snapshots = committed.snapshots(&table);
+    let side = parts.build(&keys, &committed, table.snapshots.clone()).await?;
+    let ReadSide { map, frames, ahead, damage } = side;
+    let operations = recovered.operations(start, &journal).await?;
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes)?;
+    let mut acknowledged = snapshots.clone();
+    operations.iter().for_each(|operation| acknowledged.apply(operation, NOT_COMMITTED, size_bytes));
     journal.free(start);
     assert_eq!(journal.committed(), start, "the journal and the store agree on what is committed");
     let tuning = tuning(&o, &journal);
     let pacer = Pacer::new(o.env.clone(), journal.clone(), tuning.room_bytes);
     let admit = AtomicBool::new(o.mode != Mode::Writearound);
     let written = Written { cache: o.cache.clone(), salt: log.salt(), admit };
-    let core = Arc::new(Core::new(journal.clone(), map.clone(), pacer, written, dirty, size_bytes));
+    let core =
+        Arc::new(Core::new(journal.clone(), map.clone(), pacer, written, (dirty, acknowledged), size_bytes));
 
     let epoch = Some(log.epoch());
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
@@ -176,6 +189,8 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let control = Arc::new(Control::new(journal.clone(), tuning, o.paused));
     let beginning = Beginning {
         committed,
+        table,
+        snapshots,
         log: log.clone(),
         slots,
         blocks,
@@ -326,6 +341,22 @@ impl Recovered {
         self.records.push((record.clone(), payload, group));
     }
 
+    /// The operations on snapshots in groups from `start` on.
+    ///
+    /// # Errors
+    /// `Corrupt` for one that nobody can have appended.
+    async fn operations(&self, start: JournalPos, journal: &Journal) -> Result<Vec<Operation>> {
+        let mut operations = Vec::new();
+        for (record, payload, _) in self.records.iter().filter(|(_, _, group)| *group >= start) {
+            let Record::Operation { bytes } = *record else { continue };
+            let block = journal.read(*payload, 1).await?.expect("what was just recovered is not freed");
+            let operation = Operation::decode(&block[..bytes as usize]);
+            let of_no_kind = || Error::corrupt("journal", "an operation on snapshots is of no known kind");
+            operations.push(operation.ok_or_else(of_no_kind)?);
+        }
+        Ok(operations)
+    }
+
     /// The dirty index and the size after everything in groups from `start` on.
     ///
     /// # Errors
@@ -348,6 +379,7 @@ impl Recovered {
                     dirty.insert(extent, Dirty::Zero { at: group, allocated })
                 }
                 Record::Resize { size_bytes } => size = size_bytes,
+                Record::Operation { .. } => {}
             }
         }
         Ok((dirty, size))
@@ -371,8 +403,8 @@ struct ReadSide {
 }
 
 impl ReadParts<'_> {
-    /// Builds map, frame reader and read-ahead over a committed state.
-    async fn build(self, keys: &VolumeKeys, committed: &Committed) -> Result<ReadSide> {
+    /// Builds map, frame reader and read-ahead over a committed state; `snapshots` are those of its checkpoint, for a writer.
+    async fn build(self, keys: &VolumeKeys, committed: &Committed, snapshots: Snapshots) -> Result<ReadSide> {
         let ahead_bytes = self.memory_bytes / AHEAD_SHARE;
         let (reader, task) =
             ObjectReader::start(self.env.clone(), self.stores.clone(), self.cache.clone(), ahead_bytes);
@@ -383,18 +415,39 @@ impl ReadParts<'_> {
         let runs = Arc::new(StoredRuns::new(reader.clone(), self.stores.clone(), self.cache));
         let damage = Arc::<Damage>::default();
         let memory_bytes = self.memory_bytes / MAP_SHARE;
-        let options = MapOptions { memory_bytes, damage: damage.clone(), ..MapOptions::default() };
+        let options = MapOptions {
+            memory_bytes,
+            damage: damage.clone(),
+            snapshots: snapshots.positions(),
+            ..MapOptions::default()
+        };
         let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
-        for segment in &committed.applied {
-            match segment.content {
-                Content::Written { .. } => map.insert(&segment.mappings),
-                Content::Moved { base } => map.insert_moved(&segment.mappings, base).await?,
-            }
-        }
+        replay(&map, &committed.applied, snapshots).await?;
         let epochs = committed.walk.epochs.clone().into();
         let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
         let frames = FrameReader::new(env, reader, keys.clone(), epochs, frames_bytes, damage.clone());
         let frames = Arc::new(frames);
         Ok(ReadSide { map, frames: frames.clone(), ahead: Ahead::new(frames, task, ahead_bytes), damage })
     }
+}
+
+/// Puts what counts behind a checkpoint into the map, and freezes its table at every snapshot, as when that was committed.
+async fn replay(map: &Map, applied: &[AppliedSegment], mut snapshots: Snapshots) -> Result<()> {
+    for segment in applied {
+        match segment.content {
+            Content::Moved { base } => map.insert_moved(&segment.mappings, base).await?,
+            Content::Written { size_bytes, .. } => {
+                map.insert(&segment.mappings);
+                let operations = &segment.operations;
+                operations.iter().for_each(|operation| snapshots.apply(operation, segment.seq, size_bytes));
+                if !operations.is_empty() {
+                    map.set_snapshots(snapshots.positions());
+                }
+                if operations.iter().any(Operation::makes) {
+                    map.freeze(segment.seq);
+                }
+            }
+        }
+    }
+    Ok(())
 }

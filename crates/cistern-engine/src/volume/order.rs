@@ -21,6 +21,7 @@ use crate::{
     map::{Lookup, Map},
     rank::{FairlyLocked, FairlyRanked, Rank},
     sectors::SectorMask,
+    snapshot::{NOT_COMMITTED, Operation, Snapshots},
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
     volume::{
         dirty::{Dirty, DirtyIndex},
@@ -66,6 +67,8 @@ impl Written {
 struct Order {
     dirty: DirtyIndex,
     held: HeldExtents,
+    /// As acknowledged; those that are not committed are [`NOT_COMMITTED`].
+    snapshots: Snapshots,
     /// Why no request is served any more.
     refusal: Option<Error>,
 }
@@ -111,11 +114,11 @@ impl Core {
         map: Arc<Map>,
         pacer: Pacer,
         written: Written,
-        dirty: DirtyIndex,
+        (dirty, snapshots): (DirtyIndex, Snapshots),
         size_bytes: u64,
     ) -> Core {
-        let order =
-            FairlyRanked::new(Rank::Facade, Order { dirty, held: HeldExtents::default(), refusal: None });
+        let order = Order { dirty, held: HeldExtents::default(), snapshots, refusal: None };
+        let order = FairlyRanked::new(Rank::Facade, order);
         Core { journal, map, pacer, written, size_bytes: AtomicU64::new(size_bytes), order }
     }
 
@@ -179,7 +182,7 @@ impl Core {
             let value = match record {
                 Record::Zero { allocated, .. } => Dirty::Zero { at, allocated: *allocated },
                 Record::Sectors { mask, .. } => Dirty::Sectors { at, mask: *mask },
-                Record::Write(_) | Record::Resize { .. } => Dirty::Data(at),
+                Record::Write(_) | Record::Resize { .. } | Record::Operation { .. } => Dirty::Data(at),
             };
             dirty.insert(part, value);
         };
@@ -201,6 +204,33 @@ impl Core {
                 Err(e)
             }
         }
+    }
+
+    /// As `submit`, for an operation on snapshots that makes sense behind all that was acknowledged.
+    pub fn operate(&self, prepared: &Prepared, operation: &Operation) -> Result<Submitted> {
+        debug_assert!(prepared.record().is_operation());
+        let mut order = self.order();
+        if let Some(e) = &order.refusal {
+            return Err(e.clone());
+        }
+        order.snapshots.check(operation)?;
+        let from = self.journal.appended();
+        match self.journal.append(prepared, &mut |_, _| {}) {
+            Ok(to) => {
+                order.snapshots.apply(operation, NOT_COMMITTED, self.size_bytes());
+                Ok(Submitted::Done { from, to })
+            }
+            Err(AppendError::Full) => Ok(Submitted::NoRoom),
+            Err(AppendError::Failed(e)) => {
+                order.refusal.get_or_insert(e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    /// The snapshots, as acknowledged.
+    pub fn snapshots(&self) -> Snapshots {
+        self.order().snapshots.clone()
     }
 
     /// Holds an extent for a write of parts of blocks, or gives whom to wait for.
@@ -266,6 +296,11 @@ impl Core {
         }
         for &block in left_out {
             self.order().dirty.forget(Extent::new(block, 1), range.to.pos);
+        }
+        for operation in &sealed.operations {
+            if let Operation::Make { id, .. } = operation {
+                self.order().snapshots.place(*id, seq);
+            }
         }
         self.written.offer(seq, &sealed.body);
     }

@@ -74,7 +74,7 @@ impl Writer {
         }
     }
 
-    async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
+    pub(super) async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
         loop {
             let Range { start: committed, end: appended } = self.core.journal.dirty();
             let dirty = appended.0 - committed.0;
@@ -86,7 +86,7 @@ impl Writer {
     }
 
     /// Makes everything before `to` as durable as the mode says.
-    async fn make_durable(&self, to: JournalPos) -> Result<()> {
+    pub(super) async fn make_durable(&self, to: JournalPos) -> Result<()> {
         let waits = self.core.journal.durable() < to;
         let began = self.env.now();
         let synced = self.core.journal.sync(to).await;

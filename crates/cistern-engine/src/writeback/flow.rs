@@ -11,7 +11,7 @@ use crate::{
     journal::Record,
     log::{Published, Vacancy},
     rank::{Rank, Ranked},
-    segment::{self, JournalRange},
+    segment::{self, JournalRange, OPERATIONS_MAX},
     units::{BLOCK_BYTES, JournalPos, Mark, Seq},
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
@@ -176,11 +176,12 @@ impl Flow {
         Ok(())
     }
 
-    /// Reads the groups from `packed` on, until a segment is full or nothing durable is left.
+    /// Reads the groups from `packed` on, until a segment is full or nothing durable is left; behind an operation nothing but
+    /// operations, so that what a snapshot shows is what its segment ends with.
     async fn load(&self, segment_bytes: u64) -> Result<Range> {
         let journal = &self.parts.journal;
         let (from, durable) = (self.packed, journal.durable());
-        let (mut to, mut data_bytes, mut records) = (from.pos, 0, 0);
+        let (mut to, mut data_bytes, mut records, mut operations) = (from.pos, 0, 0, 0);
         let mut size_bytes = self.size_bytes;
         let mut groups = Vec::new();
         let mut loaded = VecDeque::new();
@@ -192,9 +193,12 @@ impl Flow {
             let payload_bytes = payload_bytes(&group);
             let full = data_bytes + payload_bytes > segment_bytes as usize
                 || records + group.records().len() > RECORDS_MAX;
-            if !groups.is_empty() && full {
+            let is_operation = group.is_operation();
+            let ends = operations == OPERATIONS_MAX || (operations > 0 && !is_operation);
+            if !groups.is_empty() && (full || ends) {
                 break;
             }
+            operations += usize::from(is_operation);
             data_bytes += payload_bytes;
             records += group.records().len();
             for placed in group.records() {

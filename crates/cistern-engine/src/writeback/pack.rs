@@ -13,6 +13,7 @@ use crate::{
     log::VolumeKeys,
     sectors::SectorMask,
     segment::{JournalRange, SealedSegment, SegmentBuilder, Slot},
+    snapshot::Operation,
     units::{BLOCK_BYTES, Extent, JournalPos},
     writeback::bases::{Completed, Sectors},
 };
@@ -103,7 +104,25 @@ pub fn pack(
             },
         }
     }
+    operations(&load.groups).into_iter().for_each(|operation| builder.operation(operation));
     builder.finish()
+}
+
+/// The operations on snapshots in some groups, in order. What does not read as one was refused when the journal was opened.
+fn operations(groups: &[Arc<Group>]) -> Vec<Operation> {
+    let mut out = Vec::new();
+    for group in groups {
+        for placed in group.records() {
+            if let Record::Operation { bytes } = placed.record {
+                let block = payload(group, placed.pos, 1);
+                out.push(
+                    Operation::decode(&block[..bytes as usize])
+                        .expect("only operations are appended as such"),
+                );
+            }
+        }
+    }
+    out
 }
 
 /// Whether groups lie one behind the other from the beginning of a range to its end.
@@ -141,7 +160,7 @@ fn newest(groups: &[Arc<Group>]) -> ExtentMap<BlockSource> {
                 Record::Zero { extent, allocated } => {
                     index.insert(extent, BlockSource::Zero { allocated }, |_, _| {});
                 }
-                Record::Resize { .. } => {}
+                Record::Resize { .. } | Record::Operation { .. } => {}
             }
         }
     }

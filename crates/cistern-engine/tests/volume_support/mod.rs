@@ -102,7 +102,7 @@ impl Host {
     pub async fn open_read_only(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
         let (env, key) = (self.env.clone(), self.key.clone());
         let stores = Stores::same(self.store.clone());
-        let options = ReadOnlyOptions { env, stores, cache, key, memory_bytes: 128 * MIB };
+        let options = ReadOnlyOptions { env, stores, cache, key, memory_bytes: 128 * MIB, snapshot: None };
         Volume::open_read_only(options).await.expect("opened read-only")
     }
 }

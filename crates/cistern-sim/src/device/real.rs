@@ -97,7 +97,12 @@ impl Engine for RealEngine {
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }
 
-    async fn open_read_only(&self, site: &Site, settings: &Settings) -> Result<Arc<dyn Device>> {
+    async fn open_read_only(
+        &self,
+        site: &Site,
+        settings: &Settings,
+        snapshot: Option<String>,
+    ) -> Result<Arc<dyn Device>> {
         let scheduler = Scheduler::new(site.env.clone());
         let options = ReadOnlyOptions {
             env: site.env.clone(),
@@ -105,6 +110,7 @@ impl Engine for RealEngine {
             cache: None,
             key: settings.key.clone(),
             memory_bytes: settings.memory_bytes,
+            snapshot,
         };
         Ok(Arc::new(RealDevice(Volume::open_read_only(options).await?, scheduler)))
     }
@@ -233,6 +239,18 @@ impl Device for RealDevice {
 
     async fn collect(&self, what: Collect) -> Result<bool> {
         self.0.collect(what).await.map(|_| true)
+    }
+
+    async fn snapshot(&self, name: &str) -> Result<()> {
+        self.0.snapshot(name).await
+    }
+
+    async fn remove_snapshot(&self, name: &str) -> Result<()> {
+        self.0.remove_snapshot(name).await
+    }
+
+    fn snapshots(&self) -> Vec<String> {
+        self.0.snapshots().into_iter().flatten().map(|snapshot| snapshot.name).collect()
     }
 
     fn set_rates(&self, rates: Rates) {

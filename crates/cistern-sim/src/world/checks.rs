@@ -83,13 +83,13 @@ impl World {
         let (sim, line, damaged) = (self.sim.clone(), session.line.clone(), self.damaged);
         let heals = self.plan.heals();
         let (since, begin, grace) = (self.sim.tick(), self.sim.now(), settings.grace);
-        let lingers = self.plan.theme == Theme::Cleaning && self.sim.chance(0.5);
+        let lingers = self.plan.cleans() && self.sim.chance(0.5);
         let promised = line.branch(|b| {
             b.hold();
             b.committed_until()
         });
         let open = async move {
-            let device = engine.open_read_only(&site, &settings).await?;
+            let device = engine.open_read_only(&site, &settings, None).await?;
             let mut branch = line.branch(|b| b.clone());
             branch.forget_promises(since);
             if lingers {
@@ -116,6 +116,46 @@ impl World {
                 Err(Damaged)
             }
         }
+    }
+
+    /// P7: every snapshot that the volume lists, which is drained and idle, shows on another host what it must; and none is missing.
+    pub(super) async fn look_at_snapshots(&mut self, session: &Session) -> Result<(), Damaged> {
+        let names = session.device().map_or_else(Vec::new, |device| device.snapshots());
+        if let Err(why) = self.album.listed(&names) {
+            self.sim.fail(why);
+            return Err(Damaged);
+        }
+        for name in names {
+            let inc = self.sim.incarnate();
+            let host = (session.host + 1) % self.hosts.len();
+            let (site, engine, settings) =
+                (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
+            let (sim, damaged, heals, wanted) =
+                (self.sim.clone(), self.damaged, self.plan.heals(), Some(name.clone()));
+            let open = async move {
+                let device = engine.open_read_only(&site, &settings, wanted).await?;
+                client::observe(&sim, &*device, damaged, heals).await
+            };
+            let seen = self.sim.limit(PATIENCE, self.sim.on(inc, "snapshot", open)).await.flatten();
+            self.sim.kill(inc, || ());
+            match seen {
+                Some(Ok(found)) => {
+                    if let Err(why) = self.album.explain(&name, &found) {
+                        self.sim.fail(why);
+                        return Err(Damaged);
+                    }
+                }
+                Some(Err(error)) if may_pass(&error) => {}
+                other => {
+                    self.sim.fail(format!(
+                        "P7: snapshot {name} cannot be read: {:?}",
+                        other.and_then(Result::err)
+                    ));
+                    return Err(Damaged);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn accept_reader(
@@ -345,8 +385,9 @@ impl World {
         }
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
+        self.look_at_snapshots(&session).await?;
         self.check_store(0).await;
-        if self.plan.theme == Theme::Cleaning {
+        if self.plan.cleans() {
             self.orphans_vanish(&session).await;
         }
         if self.plan.theme == Theme::Rekeyed {

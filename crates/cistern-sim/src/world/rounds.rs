@@ -64,9 +64,13 @@ impl World {
             self.sim.start(session.inc, "client", work)
         };
         let mut clients: Clients = (0..self.plan.clients).map(client).collect();
-        if self.plan.theme == Theme::Cleaning {
+        if self.plan.cleans() {
             let collection = client::collect(session.line.clone(), device.clone());
             clients.push(self.sim.start(session.inc, "collection", collection));
+        }
+        if self.plan.snapshots {
+            let album = client::take_snapshots(session.line.clone(), device.clone());
+            clients.push(self.sim.start(session.inc, "snapshots", album));
         }
         clients
     }
@@ -170,6 +174,7 @@ impl World {
 
     async fn take_over_from(&mut self, old: &Session, host: usize, promised: u64) -> Result<(), Damaged> {
         self.hosts[host].busy = true;
+        self.album.lose_host();
         let (inc, device, found) = self.open_for_good(host, true).await?;
         let mut branch = old.line.branch(|b| b.clone());
         let tick = self.sim.tick();
@@ -235,7 +240,8 @@ impl World {
         reader?;
         self.drained(&session).await;
         self.read_elsewhere(&session).await?;
-        if self.plan.theme == Theme::Cleaning {
+        self.look_at_snapshots(&session).await?;
+        if self.plan.cleans() {
             // Long enough, now and then, for a sweep.
             self.sim.sleep(self.sim.time(Duration::ZERO, 4 * self.plan.settings.grace)).await;
             self.check_store(session.host).await;

@@ -163,6 +163,7 @@ impl Opener<'_> {
                 cache: cache.clone(),
                 key,
                 memory_bytes: self.memory_bytes,
+                snapshot: None,
             })
         });
         Ok(opened.await?.0)

@@ -1,0 +1,149 @@
+//! What a checkpoint names of snapshots: their table, the root of each, and the blocks that they hold
+//! (`docs/format/snapshots.md`).
+//!
+//! All three are objects under `map/` with a random id: a plain header, and one sealed part of zstd-compressed JSON. The id is
+//! unique, so it is the salt of the seal. Does no IO.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{checkpoint::MapObject, keys};
+use crate::{
+    Error, Result,
+    codec::{
+        Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, decompress_bounded, fields::Fields,
+    },
+    map::{Levels, SeenBy, check_levels},
+    snapshot::Snapshots,
+    units::{RunId, Salt, Seq, VolumeId},
+};
+
+/// Version of the formats that is written and read.
+pub const FORMAT: u8 = 1;
+/// Bytes of the largest such object, as stored and as JSON.
+pub const ROOTS_BYTES_MAX: u64 = 64 << 20;
+/// Entries of held blocks in one object at most. More take several.
+pub const HELD_MAX: usize = 1 << 19;
+/// Bytes of the header: magic, version, volume, id.
+const HEADER_BYTES: usize = MAGIC.len() + 1 + 16 + 16;
+/// The only sealed part.
+const PART: u64 = 0;
+const NUMBER: u64 = 0;
+
+/// What snapshots a volume has, and what they hold besides blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotTable {
+    pub snapshots: Snapshots,
+    /// The object that holds the root of the snapshots at a position.
+    pub roots: BTreeMap<Seq, MapObject>,
+    /// Runs that the head does not need any more.
+    pub runs: Vec<HeldRun>,
+}
+
+/// A run that roots may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldRun {
+    pub run: MapObject,
+    pub seen_by: SeenBy,
+}
+
+/// Blocks of a segment that the head has lost, and that snapshots saw then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HeldBlocks {
+    pub segment: Seq,
+    pub seen_by: SeenBy,
+    pub blocks: u64,
+}
+
+/// What is stored in such an object.
+pub trait RootsObject: Serialize + DeserializeOwned {
+    /// The kind under which it is sealed.
+    const KIND: ObjectKind;
+    /// What later code relies on.
+    fn is_valid(&self) -> bool;
+}
+
+impl RootsObject for SnapshotTable {
+    const KIND: ObjectKind = ObjectKind::Snapshots;
+
+    fn is_valid(&self) -> bool {
+        let positions = self.snapshots.positions();
+        self.snapshots.is_valid()
+            && self.roots.keys().copied().eq(positions)
+            && self.runs.iter().all(|held| held.seen_by.first <= held.seen_by.last)
+    }
+}
+
+impl RootsObject for Levels {
+    const KIND: ObjectKind = ObjectKind::Root;
+
+    fn is_valid(&self) -> bool {
+        check_levels(self).is_ok()
+    }
+}
+
+impl RootsObject for Vec<HeldBlocks> {
+    const KIND: ObjectKind = ObjectKind::Held;
+
+    fn is_valid(&self) -> bool {
+        self.len() <= HELD_MAX && self.iter().all(|held| held.seen_by.first <= held.seen_by.last)
+    }
+}
+
+/// The bytes of the object `id`. `Error::Full` when it is longer than any reader would take.
+pub fn encode_roots<T: RootsObject>(
+    key: Option<&MasterKey>,
+    volume: VolumeId,
+    id: RunId,
+    content: &T,
+) -> Result<Bytes> {
+    debug_assert!(content.is_valid(), "what is written is read");
+    let mut out = MAGIC.to_vec();
+    out.push(FORMAT);
+    out.extend_from_slice(volume.0.as_bytes());
+    out.extend_from_slice(id.0.as_bytes());
+    debug_assert_eq!(out.len(), HEADER_BYTES);
+    let json = serde_json::to_vec(content).expect("plain fields always serialize");
+    if json.len() as u64 > ROOTS_BYTES_MAX {
+        return Err(Error::Full(format!("what there is to say of snapshots has {} bytes", json.len())));
+    }
+    compress(Compression::Zstd, &json, &mut out);
+    sealer(key, volume, T::KIND, id).seal_tail(PART, &mut out, HEADER_BYTES);
+    Ok(out.into())
+}
+
+/// Reads the object `id`. `Error::Corrupt` names it and what is wrong.
+pub fn decode_roots<T: RootsObject>(
+    key: Option<&MasterKey>,
+    volume: VolumeId,
+    id: RunId,
+    bytes: &[u8],
+) -> Result<T> {
+    let corrupt = |detail: &str| Error::corrupt(keys::run(id), detail);
+    let mut fields = Fields::new(bytes);
+    if fields.array() != Some(MAGIC) {
+        return Err(corrupt("not a cistern object"));
+    }
+    match fields.u8() {
+        Some(FORMAT) => {}
+        Some(other) if other > 0 => {
+            return Err(Error::Version { what: keys::run(id), found: other.into(), known: FORMAT.into() });
+        }
+        _ => return Err(corrupt("not a cistern object")),
+    }
+    if fields.array() != Some(*volume.0.as_bytes()) || fields.array() != Some(*id.0.as_bytes()) {
+        return Err(corrupt("it is another object or of another volume"));
+    }
+    let payload =
+        sealer(key, volume, T::KIND, id).open(PART, fields.rest()).map_err(|e| corrupt(&e.to_string()))?;
+    let json = decompress_bounded(&payload, ROOTS_BYTES_MAX as usize).map_err(|e| corrupt(&e.to_string()))?;
+    let content: T = serde_json::from_slice(&json).map_err(|e| corrupt(&e.to_string()))?;
+    if content.is_valid() { Ok(content) } else { Err(corrupt("its content is impossible")) }
+}
+
+fn sealer(key: Option<&MasterKey>, volume: VolumeId, kind: ObjectKind, id: RunId) -> Sealer {
+    Sealer::new(key, volume, kind, Salt(id.0.into_bytes()), NUMBER)
+}

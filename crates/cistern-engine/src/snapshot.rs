@@ -1,0 +1,281 @@
+//! What snapshots a volume has, and the operations by which that changes (`docs/design/snapshots.md`).
+//!
+//! Pure. The operations are part of the history: the journal and the log carry them in order, and applying them in that order
+//! gives the same table everywhere. So applying never fails: whether an operation makes sense is asked before it
+//! gets its place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    units::{BLOCK_BYTES, Seq, SnapshotId},
+};
+
+/// Bytes of the longest name of a snapshot, and of the longest tag of a hold.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of an operation at most, so that it fits one block of the journal.
+pub const OPERATION_BYTES_MAX: usize = BLOCK_BYTES;
+/// Snapshots of a volume at most: their table is in memory, at some 200 bytes each.
+pub const SNAPSHOTS_MAX: usize = 100_000;
+/// Where a snapshot is whose entry has no place in the log yet: behind everything that is there.
+pub const NOT_COMMITTED: Seq = Seq(u64::MAX);
+/// Holds of one snapshot at most.
+const HOLDS_MAX: usize = 64;
+
+const _: () = assert!(4 * (2 * NAME_BYTES_MAX + 100) <= OPERATION_BYTES_MAX);
+
+/// What somebody did with snapshots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Operation {
+    /// Made one. `made_ms` is the wall clock, for people.
+    Make {
+        id: SnapshotId,
+        name: String,
+        made_ms: u64,
+    },
+    Remove {
+        name: String,
+    },
+    /// Put a hold on one, under a tag: it is not removed before all of them are released.
+    Hold {
+        name: String,
+        tag: String,
+    },
+    Release {
+        name: String,
+        tag: String,
+    },
+}
+
+impl Operation {
+    /// Its bytes, at most [`OPERATION_BYTES_MAX`].
+    pub fn encode(&self) -> Vec<u8> {
+        let json = serde_json::to_vec(self).expect("plain fields always serialize");
+        assert!(json.len() <= OPERATION_BYTES_MAX, "names are short");
+        json
+    }
+
+    /// `None` for anything that no operation can be.
+    pub fn decode(bytes: &[u8]) -> Option<Operation> {
+        let operation: Operation = serde_json::from_slice(bytes).ok()?;
+        let (name, tag) = operation.names();
+        (check_name(name).is_ok() && tag.is_none_or(|tag| check_name(tag).is_ok())).then_some(operation)
+    }
+
+    /// Whether it makes a snapshot: then where it stands among the writes matters.
+    pub fn makes(&self) -> bool {
+        matches!(self, Operation::Make { .. })
+    }
+
+    /// Of the snapshot, and of the hold.
+    fn names(&self) -> (&str, Option<&str>) {
+        match self {
+            Operation::Make { name, .. } | Operation::Remove { name } => (name, None),
+            Operation::Hold { name, tag } | Operation::Release { name, tag } => (name, Some(tag)),
+        }
+    }
+}
+
+/// Letters, digits and `-_.:+`, not beginning with a dash: so it needs no quotes and is a name in every store, list and path.
+///
+/// # Errors
+/// `Invalid` says what a name looks like.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:+".contains(c);
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('-') {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{name:?} is no name of a snapshot: letters, digits and -_.:+, at most {NAME_BYTES_MAX}, not beginning with -"
+    )))
+}
+
+/// One snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub id: SnapshotId,
+    /// Its content is everything in the log up to here.
+    pub at: Seq,
+    /// When, by the clock of the host that made it, in milliseconds since 1970.
+    pub made_ms: u64,
+    /// Size of the volume then.
+    pub size_bytes: u64,
+    /// Tags of the holds on it.
+    pub holds: BTreeSet<String>,
+}
+
+/// The snapshots of a volume, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshots(BTreeMap<String, Snapshot>);
+
+impl Snapshots {
+    /// Whether an operation makes sense now.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` or `Invalid`, to show to who asked for it.
+    pub fn check(&self, operation: &Operation) -> Result<()> {
+        let (name, tag) = operation.names();
+        check_name(name)?;
+        tag.map_or(Ok(()), check_name)?;
+        if operation.makes() {
+            return match self.0.len() {
+                _ if self.0.contains_key(name) => Err(Error::Exists(format!("snapshot {name}"))),
+                SNAPSHOTS_MAX.. => {
+                    Err(Error::Invalid(format!("no volume has more than {SNAPSHOTS_MAX} snapshots")))
+                }
+                _ => Ok(()),
+            };
+        }
+        let snapshot = self.0.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
+        match operation {
+            Operation::Remove { .. } if !snapshot.holds.is_empty() => {
+                let tags: Vec<&str> = snapshot.holds.iter().map(String::as_str).collect();
+                Err(Error::Invalid(format!("snapshot {name} is held: {}", tags.join(", "))))
+            }
+            Operation::Hold { tag, .. } if snapshot.holds.contains(tag) => {
+                Err(Error::Exists(format!("hold {tag} on snapshot {name}")))
+            }
+            Operation::Hold { .. } if snapshot.holds.len() >= HOLDS_MAX => {
+                Err(Error::Invalid(format!("snapshot {name} has {HOLDS_MAX} holds already")))
+            }
+            Operation::Release { tag, .. } if !snapshot.holds.contains(tag) => {
+                Err(Error::NotFound(format!("hold {tag} on snapshot {name}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes an operation that was carried by the entry at `seq`, as of which the volume has that size.
+    pub fn apply(&mut self, operation: &Operation, seq: Seq, size_bytes: u64) {
+        match operation {
+            Operation::Make { id, name, made_ms } => {
+                let made =
+                    Snapshot { id: *id, at: seq, made_ms: *made_ms, size_bytes, holds: BTreeSet::new() };
+                self.0.insert(name.clone(), made);
+            }
+            Operation::Remove { name } => {
+                self.0.remove(name);
+            }
+            Operation::Hold { name, tag } => {
+                self.0.get_mut(name).map(|snapshot| snapshot.holds.insert(tag.clone()));
+            }
+            Operation::Release { name, tag } => {
+                self.0.get_mut(name).map(|snapshot| snapshot.holds.remove(tag));
+            }
+        }
+    }
+
+    /// The entry that carried the making of a snapshot is committed.
+    pub fn place(&mut self, id: SnapshotId, at: Seq) {
+        if let Some(snapshot) = self.0.values_mut().find(|snapshot| snapshot.id == id) {
+            snapshot.at = at;
+        }
+    }
+
+    /// Keeps those at some positions.
+    pub fn retain(&mut self, keep: impl Fn(Seq) -> bool) {
+        self.0.retain(|_, snapshot| keep(snapshot.at));
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Snapshot> {
+        self.0.get(name)
+    }
+
+    /// By name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Snapshot)> {
+        self.0.iter().map(|(name, snapshot)| (name.as_str(), snapshot))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Where they are in the log, ascending, each place once.
+    pub fn positions(&self) -> Vec<Seq> {
+        let all: BTreeSet<Seq> = self.0.values().map(|snapshot| snapshot.at).collect();
+        all.into_iter().collect()
+    }
+
+    /// What a decoder has to refuse: names that nobody can have given, too many.
+    pub fn is_valid(&self) -> bool {
+        let is_valid = |(name, snapshot): (&String, &Snapshot)| {
+            check_name(name).is_ok()
+                && snapshot.holds.len() <= HOLDS_MAX
+                && snapshot.holds.iter().all(|tag| check_name(tag).is_ok())
+        };
+        self.0.len() <= SNAPSHOTS_MAX && self.0.iter().all(is_valid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(name: &str) -> Operation {
+        Operation::Make { id: SnapshotId(uuid::Uuid::from_u128(7)), name: name.into(), made_ms: 7 }
+    }
+
+    fn hold(name: &str, tag: &str) -> Operation {
+        Operation::Hold { name: name.into(), tag: tag.into() }
+    }
+
+    /// Operations read back; what is none, and what has a name that nobody can have given, does not.
+    #[test]
+    fn operations_read_back() {
+        let longest = "x".repeat(NAME_BYTES_MAX);
+        let release = Operation::Release { name: "a".into(), tag: "b".into() };
+        for operation in
+            [make("a"), Operation::Remove { name: longest.clone() }, hold(&longest, &longest), release]
+        {
+            assert_eq!(Operation::decode(&operation.encode()), Some(operation));
+        }
+        for bad in [
+            "",
+            "{}",
+            r#"{"remove":{"name":""}}"#,
+            r#"{"remove":{"name":"a/b"}}"#,
+            r#"{"paint":{"name":"a"}}"#,
+        ] {
+            assert_eq!(Operation::decode(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    /// Who asks for what makes no sense hears why, and nothing changes: a name twice, a snapshot that is not there, the removal
+    /// of one that is held, names that need quotes.
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let mut table = Snapshots::default();
+        assert!(matches!(table.check(&Operation::Remove { name: "a".into() }), Err(Error::NotFound(_))));
+        table.check(&make("a")).expect("it is new");
+        table.apply(&make("a"), Seq(5), 512);
+        assert!(matches!(table.check(&make("a")), Err(Error::Exists(_))));
+        table.apply(&hold("a", "sent"), Seq(6), 512);
+        assert!(matches!(table.check(&hold("a", "sent")), Err(Error::Exists(_))));
+        let refused = table.check(&Operation::Remove { name: "a".into() }).expect_err("it is held");
+        assert!(refused.to_string().contains("sent"), "{refused}");
+        let release = Operation::Release { name: "a".into(), tag: "sent".into() };
+        table.apply(&release, Seq(7), 512);
+        assert!(matches!(table.check(&release), Err(Error::NotFound(_))));
+        table.check(&Operation::Remove { name: "a".into() }).expect("nobody holds it");
+        for bad in ["", "a b", "a@b", "-a", "ä", &"x".repeat(256)] {
+            assert!(matches!(table.check(&make(bad)), Err(Error::Invalid(_))), "{bad}");
+        }
+    }
+
+    /// Two snapshots may be of one place; it is one position until both are gone.
+    #[test]
+    fn positions_are_each_told_once() {
+        let mut table = Snapshots::default();
+        for (name, at) in [("c", 9), ("a", 5), ("b", 5)] {
+            table.apply(&make(name), Seq(at), 512);
+        }
+        assert_eq!(table.positions(), [Seq(5), Seq(9)]);
+        table.apply(&Operation::Remove { name: "b".into() }, Seq(10), 512);
+        assert_eq!(table.positions(), [Seq(5), Seq(9)]);
+        table.apply(&Operation::Remove { name: "a".into() }, Seq(11), 512);
+        assert_eq!(table.positions(), [Seq(9)]);
+    }
+}

@@ -1,0 +1,306 @@
+//! What snapshots hold, as it lies in the store: their table, the root of each, and the blocks and runs that the head has lost and
+//! one of them sees.
+//!
+//! Invariants: the table is that of the position a checkpoint covers, and every snapshot in it has its root in the store; what
+//! no snapshot sees any more has left these accounts with the checkpoint that says so, and is in those of space. What is held and
+//! can not be read stays held for ever: nothing is deleted for damage.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    Result,
+    damage::Damage,
+    env::Env,
+    log::{
+        LogWriter,
+        checkpoint::{MapObject, Retired, RetiredName},
+        keys,
+        roots::{
+            HELD_MAX, HeldBlocks, HeldRun, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots,
+            encode_roots,
+        },
+    },
+    map::{Dead, Levels, MapState, SeenBy, SegmentBlocks, UsedUp},
+    snapshot::Snapshots,
+    space::Space,
+    store::SharedStore,
+    units::{RunId, Seq},
+    upkeep::points::CheckpointLag,
+};
+
+/// Objects of held blocks that a checkpoint names before they are written anew as one.
+const OBJECTS_MAX: usize = 16;
+
+/// The accounts of what snapshots hold.
+pub struct Holdings {
+    env: Env,
+    store: SharedStore,
+    log: LogWriter,
+    damage: Arc<Damage>,
+    space: Arc<Space>,
+    table: SnapshotTable,
+    /// As of where that is.
+    as_of: Seq,
+    /// The object that holds it, if it was stored.
+    stored: Option<MapObject>,
+    is_changed: bool,
+    /// Roots that are in no object yet.
+    new_roots: BTreeMap<Seq, Arc<Levels>>,
+    /// Held blocks, but for those in objects that were not read yet.
+    held: BTreeMap<(Seq, SeenBy), u64>,
+    /// Objects with held blocks, oldest first; and whether they were read.
+    named: Vec<MapObject>,
+    is_loaded: bool,
+    /// What is in none of them.
+    unstored: BTreeMap<(Seq, SeenBy), u64>,
+}
+
+/// What holdings begin with: the checkpoint's table and the objects it names.
+#[derive(Clone, Default)]
+pub struct StoredHoldings {
+    pub table: SnapshotTable,
+    pub stored: Option<MapObject>,
+    pub held: Vec<MapObject>,
+}
+
+/// What a checkpoint names of snapshots.
+pub struct NamedHoldings {
+    pub table: Option<MapObject>,
+    pub held: Vec<MapObject>,
+}
+
+impl Holdings {
+    pub fn new(
+        env: Env,
+        store: SharedStore,
+        log: LogWriter,
+        damage: Arc<Damage>,
+        space: Arc<Space>,
+        from: StoredHoldings,
+        as_of: Seq,
+    ) -> Holdings {
+        let StoredHoldings { table, stored, held: named } = from;
+        Holdings {
+            env,
+            store,
+            log,
+            damage,
+            space,
+            table,
+            as_of,
+            stored,
+            is_changed: false,
+            new_roots: BTreeMap::new(),
+            held: BTreeMap::new(),
+            is_loaded: named.is_empty(),
+            named,
+            unstored: BTreeMap::new(),
+        }
+    }
+
+    /// What the next checkpoint names.
+    pub fn named(&self) -> NamedHoldings {
+        NamedHoldings { table: self.stored, held: self.named.clone() }
+    }
+
+    /// Every object under `map/` that is needed because of snapshots.
+    pub fn objects(&self) -> impl Iterator<Item = RunId> + '_ {
+        let runs = self.table.runs.iter().map(|held| held.run);
+        let roots = self.new_roots.values().flat_map(|levels| levels.iter().flatten().map(|run| run.id));
+        let named = self.stored.iter().chain(&self.named).chain(self.table.roots.values()).copied();
+        named.chain(runs).map(|object| object.id).chain(roots)
+    }
+
+    /// The snapshots as of `covered`.
+    fn snapshots(&self, lag: &CheckpointLag, covered: Seq) -> Snapshots {
+        let mut snapshots = self.table.snapshots.clone();
+        for (seq, size_bytes, operations) in lag.operations(self.as_of, covered) {
+            operations.iter().for_each(|operation| snapshots.apply(operation, seq, size_bytes));
+        }
+        snapshots
+    }
+
+    /// Whether snapshots that were there are not, with these.
+    fn some_went(&self, positions: &[Seq]) -> bool {
+        self.table.snapshots.positions().iter().any(|at| positions.binary_search(at).is_err())
+    }
+
+    /// Reads what has to be known to take what happened up to `covered`.
+    pub async fn prepare(&mut self, lag: &CheckpointLag, covered: Seq) -> Result<()> {
+        match self.some_went(&self.snapshots(lag, covered).positions()) {
+            true => self.load().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Takes what happened up to `state.covered`, which was prepared: operations, roots, and what the head has lost. Gives the
+    /// blocks that nothing needs any more; what else is not needed is told to the accounts of space.
+    pub fn take(&mut self, state: &mut MapState, lag: &CheckpointLag) -> SegmentBlocks {
+        self.new_roots.extend(std::mem::take(&mut state.roots));
+        let mut snapshots = self.snapshots(lag, state.covered);
+        // One that was removed before its table was written has no root. Whoever goes on from here meets its removal in the log.
+        snapshots.retain(|at| self.table.roots.contains_key(&at) || self.new_roots.contains_key(&at));
+        let positions = snapshots.positions();
+        let some_went = self.some_went(&positions);
+        assert!(self.is_loaded || !some_went, "what is let go of is known");
+        self.is_changed |= snapshots != self.table.snapshots;
+        (self.table.snapshots, self.as_of) = (snapshots, state.covered);
+        self.new_roots.retain(|at, _| positions.binary_search(at).is_ok());
+        let mut free = std::mem::take(&mut state.dead.free);
+        self.take_blocks(&mut state.dead, &positions, &mut free);
+        self.take_runs(std::mem::take(&mut state.used_up), &positions);
+        if some_went {
+            self.let_go(&positions, &mut free);
+        }
+        free
+    }
+
+    fn take_blocks(&mut self, dead: &mut Dead, positions: &[Seq], free: &mut SegmentBlocks) {
+        for (seen_by, segments) in std::mem::take(&mut dead.held) {
+            for (segment, blocks) in segments {
+                if seen_by.any(positions) {
+                    *self.held.entry((segment, seen_by)).or_default() += blocks;
+                    *self.unstored.entry((segment, seen_by)).or_default() += blocks;
+                } else {
+                    *free.entry(segment).or_default() += blocks;
+                }
+            }
+        }
+    }
+
+    fn take_runs(&mut self, used_up: Vec<UsedUp>, positions: &[Seq]) {
+        for UsedUp { run, until } in used_up {
+            let (seen_by, run) =
+                (SeenBy { first: run.since, last: until }, MapObject { id: run.id, bytes: run.bytes });
+            if seen_by.any(positions) {
+                self.table.runs.push(HeldRun { run, seen_by });
+                self.is_changed = true;
+            } else {
+                self.use_up([run]);
+            }
+        }
+    }
+
+    /// Some snapshots went: what none of those that are left sees is let go of.
+    fn let_go(&mut self, positions: &[Seq], free: &mut SegmentBlocks) {
+        self.is_changed = true;
+        self.held.retain(|&(segment, seen_by), blocks| {
+            let is_held = seen_by.any(positions);
+            if !is_held {
+                *free.entry(segment).or_default() += *blocks;
+            }
+            is_held
+        });
+        self.unstored.retain(|(_, seen_by), _| seen_by.any(positions));
+        let (held, free): (Vec<HeldRun>, Vec<HeldRun>) =
+            self.table.runs.iter().partition(|held| held.seen_by.any(positions));
+        self.table.runs = held;
+        self.use_up(free.into_iter().map(|held| held.run));
+        let gone: Vec<Seq> =
+            self.table.roots.keys().filter(|at| positions.binary_search(at).is_err()).copied().collect();
+        let roots: Vec<MapObject> = gone.iter().filter_map(|at| self.table.roots.remove(at)).collect();
+        self.use_up(roots);
+    }
+
+    fn use_up(&self, objects: impl IntoIterator<Item = MapObject>) {
+        let retired = |object: MapObject| Retired { name: RetiredName::Map(object.id), bytes: object.bytes };
+        self.space.use_up(objects.into_iter().map(retired));
+    }
+
+    /// Reads what is held, unless that was done. What no snapshot sees was counted as free when that came about.
+    async fn load(&mut self) -> Result<()> {
+        if self.is_loaded {
+            return Ok(());
+        }
+        let positions = self.table.snapshots.positions();
+        let mut held = self.unstored.clone();
+        for object in &self.named {
+            match self.read(object.id).await {
+                Ok(blocks) => {
+                    for HeldBlocks { segment, seen_by, blocks } in blocks {
+                        if seen_by.any(&positions) {
+                            *held.entry((segment, seen_by)).or_default() += blocks;
+                        }
+                    }
+                }
+                Err(e) if e.is_damage() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        (self.held, self.is_loaded) = (held, true);
+        Ok(())
+    }
+
+    /// Reads an object, and once more if it does not verify: a reply may be damaged as well.
+    async fn read(&self, id: RunId) -> Result<Vec<HeldBlocks>> {
+        let first = self.read_once(id).await;
+        if !first.as_ref().is_err_and(|e| e.is_damage()) {
+            return first;
+        }
+        let second = self.read_once(id).await;
+        self.damage.tell(&keys::run(id), &(0..ROOTS_BYTES_MAX), &second, self.env.now());
+        second
+    }
+
+    async fn read_once(&self, id: RunId) -> Result<Vec<HeldBlocks>> {
+        let keys = self.log.keys();
+        let body = self.store.get(&keys::run(id), ROOTS_BYTES_MAX).await?;
+        decode_roots(keys.key.as_deref(), keys.volume, id, &body)
+    }
+
+    /// Stores what is not stored yet.
+    pub async fn store(&mut self) -> Result<()> {
+        while let Some((&at, levels)) = self.new_roots.first_key_value() {
+            let root = self.put(&Levels::clone(levels)).await?;
+            self.table.roots.insert(at, root);
+            self.is_changed = true;
+            self.new_roots.remove(&at);
+        }
+        if !self.unstored.is_empty() {
+            self.store_held().await?;
+        }
+        if self.is_changed {
+            let table = match self.table == SnapshotTable::default() {
+                true => None,
+                false => Some(self.put(&self.table).await?),
+            };
+            let before = std::mem::replace(&mut self.stored, table);
+            self.use_up(before);
+            self.is_changed = false;
+        }
+        Ok(())
+    }
+
+    async fn store_held(&mut self) -> Result<()> {
+        if self.named.len() >= OBJECTS_MAX {
+            self.load().await?;
+        }
+        let entry =
+            |(&(segment, seen_by), &blocks): (&(Seq, SeenBy), &u64)| HeldBlocks { segment, seen_by, blocks };
+        let all = self.named.len() >= OBJECTS_MAX + self.held.len().div_ceil(HELD_MAX);
+        let entries: Vec<HeldBlocks> = match all {
+            true => self.held.iter().map(entry).collect(),
+            false => self.unstored.iter().map(entry).collect(),
+        };
+        let mut stored = Vec::new();
+        for part in entries.chunks(HELD_MAX) {
+            stored.push(self.put(&part.to_vec()).await?);
+        }
+        if all {
+            let before = std::mem::take(&mut self.named);
+            self.use_up(before);
+        }
+        self.named.extend(stored);
+        self.unstored.clear();
+        Ok(())
+    }
+
+    async fn put<T: RootsObject>(&self, content: &T) -> Result<MapObject> {
+        let (keys, id) = (self.log.keys(), RunId(self.env.uuid()));
+        let body = encode_roots(keys.key.as_deref(), keys.volume, id, content)?;
+        let bytes = body.len() as u64;
+        self.log.put_unique(&keys::run(id), body).await?;
+        self.space.stored(bytes);
+        Ok(MapObject { id, bytes })
+    }
+}
