@@ -330,6 +330,11 @@ impl Journal {
         Ok(end)
     }
 
+    /// Whether an append of a record with so much payload would find room. It stays so while nobody appends.
+    pub fn has_room(&self, payload_blocks: u64) -> bool {
+        self.shared.lock().has_room(payload_blocks)
+    }
+
     /// Waits until a record with so much payload can be appended. Who comes first goes first.
     pub async fn room(&self, payload_blocks: u64) -> Result<()> {
         check_fits_ring(payload_blocks, self.capacity_blocks())?;

@@ -339,7 +339,7 @@ impl Map {
         }
         let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
         let (levels, runs) = (inner.levels.clone(), self.runs.clone());
-        Lookup { extent, count_max, table, frozen, levels, runs, origin: Origin::Any }
+        Lookup { extent, count_max, table, frozen, levels, runs, origin: Origin::Any, since: Seq(0) }
     }
 
     /// What `extent` is, whole.
@@ -366,13 +366,29 @@ impl Map {
         let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
         let (levels, runs) = (inner.levels.clone(), self.runs.clone());
         let extent = Extent::between(first.start, last.end());
-        Lookup { extent, count_max: usize::MAX, table, frozen, levels, runs, origin: Origin::Patient }
+        Lookup {
+            extent,
+            count_max: usize::MAX,
+            table,
+            frozen,
+            levels,
+            runs,
+            origin: Origin::Patient,
+            since: Seq(0),
+        }
     }
 
     /// What the beginning of `extent` is, in at most `count_max` mappings. Work grows with the
     /// result and not with the extent. Nobody waits for it, as for `lookup_each`.
     pub async fn lookup_limited(&self, extent: Extent, count_max: usize) -> Result<Vec<Mapping>> {
         let lookup = Lookup { origin: Origin::Patient, ..self.begin_limited(extent, count_max) };
+        lookup.finish().await
+    }
+
+    /// What of the beginning of `extent` was born behind `since`, in at most `count_max` mappings; anything else is a hole born
+    /// at 0. Reads only parts of runs in which something was. Nobody waits for it, as for `lookup_each`.
+    pub async fn changes(&self, extent: Extent, since: Seq, count_max: usize) -> Result<Vec<Mapping>> {
+        let lookup = Lookup { origin: Origin::Patient, since, ..self.begin_limited(extent, count_max) };
         lookup.finish().await
     }
 

@@ -1,6 +1,6 @@
 //! Locks that know their rank: the order in which a thread takes the engine's locks, asserted in debug builds.
 //!
-//! **Whoever holds a lock takes locks of later ranks only, and never two of one rank.** So no two threads wait for each other. The
+//! **Whoever holds a lock takes locks of later ranks only, and never two of one rank**, unless together. So no two threads wait for each other. The
 //! order is that of the layers (`lib.rs`), from above: code calls downward, also under a lock. `tests/layers.rs` compares.
 //!
 //! | rank | layer | locks, and what is taken under them |
@@ -149,7 +149,8 @@ pub struct FairlyLocked<'a, T> {
     // In this order: marked, let go, then forgotten.
     poison: Poison<'a>,
     value: parking_lot::MutexGuard<'a, T>,
-    note: RankHeld,
+    /// Of several that were taken together the first has it.
+    note: Option<RankHeld>,
 }
 
 /// Marks a lock under which somebody panics; not one that is taken to clear up after a panic elsewhere.
@@ -179,7 +180,25 @@ impl<T> FairlyRanked<T> {
 
     /// For who must not panic: also what a panic left behind.
     pub fn lock_after_panic(&self) -> FairlyLocked<'_, T> {
-        let note = RankHeld::take(self.rank);
+        self.take(Some(RankHeld::take(self.rank)))
+    }
+
+    /// Several locks of one rank at once, each a different one, in the order of the list. They are taken in the order of
+    /// their addresses: so two that take some of the same do not wait for each other.
+    pub fn lock_all<'a>(locks: &[&'a FairlyRanked<T>]) -> Vec<FairlyLocked<'a, T>> {
+        let mut order: Vec<usize> = (0..locks.len()).collect();
+        order.sort_by_key(|&n| std::ptr::from_ref(locks[n]));
+        let mut locked: Vec<Option<FairlyLocked<'a, T>>> = locks.iter().map(|_| None).collect();
+        let mut note = locks.first().map(|first| RankHeld::take(first.rank));
+        for n in order {
+            let taken = locks[n].take(note.take());
+            assert!(!locks[n].poisoned.load(Relaxed), "nobody panics under a lock");
+            locked[n] = Some(taken);
+        }
+        locked.into_iter().flatten().collect()
+    }
+
+    fn take(&self, note: Option<RankHeld>) -> FairlyLocked<'_, T> {
         let value = self.value.lock();
         let poison = Poison { poisoned: &self.poisoned, panicked_before: std::thread::panicking() };
         FairlyLocked { poison, value, note }
@@ -236,6 +255,28 @@ mod tests {
         above.unlock_fairly();
         assert_eq!(*map.lock(), 3);
         assert_eq!(*order.lock(), 1, "one after the other");
+    }
+
+    /// Several of one rank are taken together or not at all, in any order of the list, and count as one.
+    #[test]
+    fn several_of_a_rank_are_taken_together() {
+        let all: Vec<_> = (0..3).map(|n| FairlyRanked::new(Rank::Facade, n)).collect();
+        let below = Ranked::new(Rank::Structure, 7);
+        std::thread::scope(|scope| {
+            for order in [[0, 1, 2], [2, 0, 1]] {
+                let (all, below) = (&all, &below);
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        let mut locked = FairlyRanked::lock_all(&order.map(|n: usize| &all[n]));
+                        let _below = below.lock();
+                        locked.iter_mut().for_each(|value| **value += 10);
+                    }
+                });
+            }
+        });
+        let locked = FairlyRanked::lock_all(&[&all[2], &all[0]]);
+        assert_eq!(locked.iter().map(|value| **value).collect::<Vec<_>>(), [20_002, 20_000]);
+        assert_eq!(panics(|| drop(all[1].lock())), cfg!(debug_assertions));
     }
 
     /// What other threads hold is no matter of order.

@@ -5,6 +5,7 @@
 
 mod accounting;
 mod base;
+mod changes;
 mod check;
 mod close;
 mod collect;
@@ -40,6 +41,7 @@ use crate::{
     fetch::{Ahead, AheadCounts, DecodedCounts, FrameReader},
     map::Map,
     price::Tariff,
+    snapshot::Snapshots,
     space::Cleaning,
     stats::{IoCounters, IoKind, IoStats},
     store::{SharedStore, Stores},
@@ -50,12 +52,13 @@ pub mod admin;
 pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
+pub use changes::{Change, Changes, SnapshotSpace, snapshot_space, unique_space};
 pub use collect::{Collect, CollectStep};
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use plan::{CollectPlan, plan_collection};
 pub use prefetch::WarmTarget;
-pub use snapshots::SnapshotStatus;
+pub use snapshots::{SnapshotStatus, snapshot_together};
 pub use space_status::{SegmentsStatus, SpaceStatus};
 
 /// What a new volume is to be.
@@ -217,6 +220,8 @@ struct Opened {
     epoch: u64,
     seq: u64,
     mode: Mode,
+    /// Of a reader: those in the state that it opened.
+    snapshots: Snapshots,
 }
 
 impl Volume {

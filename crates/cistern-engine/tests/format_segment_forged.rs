@@ -120,7 +120,8 @@ fn forged_footers_are_refused() {
     let frame = |births: &[u8]| [&[0x12, 1, 100][..], births].concat(); // of two blocks
     let cases = cases.into_iter().chain([
         ("nothing that is known", vec![0]),
-        ("nothing that is known", vec![3]),
+        ("nothing that is known", vec![4]),
+        ("cut short", vec![3]),
         ("cut short", vec![]),
         ("cut short", vec![2, 4]),
         ("later time", moved(5, 0, &[])),

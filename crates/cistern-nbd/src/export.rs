@@ -141,6 +141,24 @@ pub trait Export: Send + Sync {
     /// What the range is: lengths in bytes, ascending from `offset` and without gaps, at least
     /// one and at most `count_max` of them. May end before the range does.
     async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, Allocation)>>;
+
+    /// Earlier states against which it knows what changed: to clients each is the context `qemu:dirty-bitmap:NAME`, as the bitmaps
+    /// of QEMU's exports are. Asked when a client negotiates contexts.
+    fn bitmaps(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether the parts of the range changed since the state of a bitmap; as `block_status` else. What did not change may be called
+    /// changed.
+    async fn changed(
+        &self,
+        bitmap: &str,
+        _offset: u64,
+        _len: u64,
+        _count_max: usize,
+    ) -> Result<Vec<(u64, bool)>> {
+        Err(ExportError::new(Errno::Inval, format!("there is no bitmap {bitmap}")))
+    }
 }
 
 /// One line of the list of exports.
@@ -152,11 +170,13 @@ pub struct ExportEntry {
 }
 
 /// The exports of a server.
+#[async_trait]
 pub trait Exports: Send + Sync {
     /// All exports, as shown to clients that ask for a list.
     fn list(&self) -> Vec<ExportEntry>;
 
     /// The export of that name; the empty name is the default export, if there is one. Asked
-    /// for every connection: it may get an object of its own, which tells it from the others.
-    fn find(&self, name: &str) -> Option<Arc<dyn Export>>;
+    /// for every connection, and several times: it may get an object of its own, which tells it from the others. It may take a
+    /// while, if the export is to be opened first.
+    async fn find(&self, name: &str) -> Option<Arc<dyn Export>>;
 }

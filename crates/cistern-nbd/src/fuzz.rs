@@ -1,7 +1,7 @@
 //! Entries for fuzzing: every decoder of bytes that a client controls, panic-free on any input.
 
 use crate::{
-    gate::{self, Moment, Request, Terms, Verdict},
+    gate::{self, Contexts, Moment, Request, Terms, Verdict},
     option,
     wire::{Header, OptionHeader},
 };
@@ -22,11 +22,13 @@ pub fn request(data: &[u8]) {
     let Some((&bits, data)) = data.split_first() else { return };
     let bit = |n: u8| bits & 1 << n != 0;
     let moment = Moment { size_bytes: 1 << 40 };
+    let mut contexts = Contexts::default();
+    [1, 3].into_iter().filter(|_| bit(2)).for_each(|id| contexts.add(id));
     for extended in [false, true] {
         let terms = Terms {
             extended,
             structured: extended || bit(1),
-            status: bit(2),
+            contexts,
             read_only: bit(3),
             fast_zero: bit(4),
             aligned: !bit(5),
@@ -37,7 +39,7 @@ pub fn request(data: &[u8]) {
         };
         let Some((Ok(header), rest)) = decoded else { continue };
         let verdict = gate::judge(&header, &terms, &moment);
-        if let Verdict::Run { request: Request::FilteredStatus { offset, one_range }, .. } = verdict {
+        if let Verdict::Run { request: Request::FilteredStatus { offset, one_range, .. }, .. } = verdict {
             let _ = gate::filter(offset, one_range, rest, &terms, &moment);
         }
     }

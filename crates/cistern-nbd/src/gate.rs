@@ -7,18 +7,48 @@ use std::fmt;
 
 use crate::{
     export::{BLOCK_BYTES_MIN, Errno, PAYLOAD_BYTES_MAX},
-    wire::{BASE_ALLOCATION_ID, Header, cmd, cmd_flag},
+    wire::{Header, cmd, cmd_flag},
 };
 
 /// Bytes of the largest payload of a refused compact write that is read and thrown away. More is
 /// not worth its bandwidth: the connection is closed. Twice the maximum, so that a client that
 /// ignores the limit a little learns so by an error.
 const SKIP_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
-/// Metadata contexts a filter may name. Only one exists, so more is nonsense or a duplicate; the
-/// bound only keeps the payload small.
-const FILTER_IDS_MAX: u64 = 16;
+/// Metadata contexts a filter may name. No more can be selected, so more is nonsense or a duplicate.
+const FILTER_IDS_MAX: u64 = Contexts::MAX as u64;
 /// Bytes of a filter before its ids: the length of effect.
 const FILTER_PREFIX_BYTES: usize = 8;
+
+/// A set of metadata contexts, by their ids: `base:allocation` and bitmaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contexts(u16);
+
+impl Contexts {
+    /// How many there can be: ids begin at 1.
+    pub(crate) const MAX: u32 = u16::BITS;
+
+    pub(crate) fn add(&mut self, id: u32) {
+        debug_assert!((1..=Contexts::MAX).contains(&id));
+        self.0 |= 1 << (id - 1);
+    }
+
+    pub(crate) fn has(self, id: u32) -> bool {
+        (1..=Contexts::MAX).contains(&id) && self.0 & (1 << (id - 1)) != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Their ids, ascending.
+    pub(crate) fn ids(self) -> impl Iterator<Item = u32> {
+        (1..=Contexts::MAX).filter(move |id| self.has(*id))
+    }
+}
 
 /// What was negotiated for a connection, as far as it bears on requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +56,8 @@ pub(crate) struct Terms {
     /// Extended headers; they imply structured replies.
     pub(crate) extended: bool,
     pub(crate) structured: bool,
-    /// `base:allocation` was selected for this export.
-    pub(crate) status: bool,
+    /// The metadata contexts that were selected for this export.
+    pub(crate) contexts: Contexts,
     pub(crate) read_only: bool,
     pub(crate) fast_zero: bool,
     /// The client asked for the block sizes, and so has agreed to keep to them.
@@ -75,11 +105,14 @@ pub(crate) enum Request {
         offset: u64,
         len: u64,
         one_range: bool,
+        contexts: Contexts,
     },
     /// A block status whose length and contexts follow as payload, for [`filter`].
     FilteredStatus {
         offset: u64,
         one_range: bool,
+        /// Those that can be asked for.
+        contexts: Contexts,
     },
 }
 
@@ -179,19 +212,20 @@ fn request(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -> Res
 }
 
 fn block_status(header: &Header, terms: &Terms, moment: &Moment, payload: u64) -> Result<Request, Refusal> {
-    if !terms.status {
+    let contexts = terms.contexts;
+    if contexts.is_empty() {
         return refuse(Errno::Inval, "no metadata context was negotiated");
     }
     let one_range = header.flags & cmd_flag::REQ_ONE != 0;
     if header.flags & cmd_flag::PAYLOAD_LEN == 0 {
         let (offset, len) = range(header, terms, moment, Errno::Inval)?;
-        return Ok(Request::BlockStatus { offset, len, one_range });
+        return Ok(Request::BlockStatus { offset, len, one_range, contexts });
     }
     let ids = payload.checked_sub(FILTER_PREFIX_BYTES as u64);
     if !ids.is_some_and(|bytes| bytes.is_multiple_of(4) && bytes / 4 <= FILTER_IDS_MAX) {
         return refuse(Errno::Inval, "the filter of a block status has a wrong length");
     }
-    Ok(Request::FilteredStatus { offset: header.offset, one_range })
+    Ok(Request::FilteredStatus { offset: header.offset, one_range, contexts })
 }
 
 /// Decides about the payload of a [`Request::FilteredStatus`]: the length of effect u64, then the
@@ -208,11 +242,17 @@ pub(crate) fn filter(
     };
     let (offset, len) = bounded(offset, u64::from_be_bytes(*len), terms, moment, Errno::Inval)?;
     let (ids, rest) = ids.as_chunks::<4>();
-    if !rest.is_empty() || ids.len() > 1 || ids.iter().any(|id| u32::from_be_bytes(*id) != BASE_ALLOCATION_ID)
-    {
-        return refuse(Errno::Inval, "unknown or repeated metadata context");
+    let mut contexts = Contexts::default();
+    for id in ids.iter().map(|id| u32::from_be_bytes(*id)) {
+        if !terms.contexts.has(id) || contexts.has(id) {
+            return refuse(Errno::Inval, "unknown or repeated metadata context");
+        }
+        contexts.add(id);
     }
-    Ok((!ids.is_empty()).then_some(Request::BlockStatus { offset, len, one_range }))
+    if !rest.is_empty() {
+        return refuse(Errno::Inval, "the filter of a block status has a wrong length");
+    }
+    Ok((!contexts.is_empty()).then_some(Request::BlockStatus { offset, len, one_range, contexts }))
 }
 
 /// FUA is valid with every command; each other flag with one, if its feature was negotiated.
@@ -223,7 +263,10 @@ fn check_flags(header: &Header, terms: &Terms) -> Result<(), Refusal> {
         cmd::WRITE => when(terms.extended, cmd_flag::PAYLOAD_LEN),
         cmd::FLUSH | cmd::TRIM | cmd::CACHE => 0,
         cmd::WRITE_ZEROES => cmd_flag::NO_HOLE | when(terms.fast_zero, cmd_flag::FAST_ZERO),
-        cmd::BLOCK_STATUS => cmd_flag::REQ_ONE | when(terms.extended && terms.status, cmd_flag::PAYLOAD_LEN),
+        cmd::BLOCK_STATUS => {
+            let is_filtered = terms.extended && !terms.contexts.is_empty();
+            cmd_flag::REQ_ONE | when(is_filtered, cmd_flag::PAYLOAD_LEN)
+        }
         _ => return refuse(Errno::Inval, "unknown command"),
     };
     if header.flags & !(known | cmd_flag::FUA) != 0 {

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 use crate::{
     conn::Conn,
     export::{BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, Export, Exports, PAYLOAD_BYTES_MAX, Properties},
-    gate::Terms,
+    gate::{Contexts, Terms},
     input::Input,
     listen::TlsMode,
     option::{self, BadOption},
     output::Output,
     wire::{
-        BASE_ALLOCATION, BASE_ALLOCATION_ID, GREETING_MAGIC, OPTION_HEADER_BYTES, OPTION_MAGIC,
+        BASE_ALLOCATION, BASE_ALLOCATION_ID, DIRTY_BITMAP, GREETING_MAGIC, OPTION_HEADER_BYTES, OPTION_MAGIC,
         OPTION_REPLY_MAGIC, OptionHeader, STRING_BYTES_MAX, handshake, info, opt, rep, trait_flag,
     },
 };
@@ -53,6 +53,17 @@ pub(crate) enum Step {
 pub(crate) struct Agreed {
     pub(crate) export: Arc<dyn Export>,
     pub(crate) terms: Terms,
+    /// Of the contexts behind `base:allocation`, in the order of their ids.
+    pub(crate) bitmaps: Vec<String>,
+}
+
+/// The metadata contexts that a client has selected, and of which export.
+#[derive(Default)]
+struct Selected {
+    export: String,
+    contexts: Contexts,
+    /// What the contexts behind `base:allocation` are, in the order of their ids.
+    bitmaps: Vec<String>,
 }
 
 /// One negotiation in progress.
@@ -66,8 +77,7 @@ pub(crate) struct Handshake<'a> {
     out: Output,
     structured: bool,
     extended: bool,
-    /// The export for which `base:allocation` was selected.
-    status_of: Option<String>,
+    selected: Selected,
 }
 
 impl<'a> Handshake<'a> {
@@ -88,7 +98,7 @@ impl<'a> Handshake<'a> {
             out: Output::default(),
             structured: false,
             extended: false,
-            status_of: None,
+            selected: Selected::default(),
         }
     }
 
@@ -118,7 +128,7 @@ impl<'a> Handshake<'a> {
                 return Err(HandshakeError::Protocol("an option without its magic"));
             };
             let Some(data) = self.option_data(head).await? else { continue };
-            let step = self.answer(head.code, &data)?;
+            let step = self.answer(head.code, &data).await?;
             self.send().await?;
             if let Some(step) = step {
                 return Ok(step);
@@ -152,7 +162,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// Answers one option. `None` goes on with the next.
-    fn answer(&mut self, code: u32, data: &[u8]) -> Result<Option<Step>, HandshakeError> {
+    async fn answer(&mut self, code: u32, data: &[u8]) -> Result<Option<Step>, HandshakeError> {
         let secured = matches!(self.conn, Conn::Tls(_));
         if code == opt::ABORT {
             self.reply(code, rep::ACK, &[]);
@@ -163,7 +173,7 @@ impl<'a> Handshake<'a> {
             if tls_missing || *self.stop.borrow() {
                 return Err(HandshakeError::Protocol("an export was chosen that cannot be had now"));
             }
-            return self.export_name(data).map(Some);
+            return self.export_name(data).await.map(Some);
         }
         let without_data = [opt::LIST, opt::STARTTLS, opt::STRUCTURED_REPLY, opt::EXTENDED_HEADERS];
         if tls_missing {
@@ -173,12 +183,12 @@ impl<'a> Handshake<'a> {
         } else if without_data.contains(&code) && !data.is_empty() {
             self.reply_text(code, rep::ERR_INVALID, "this option has no data");
         } else {
-            return self.answer_allowed(code, data, secured);
+            return self.answer_allowed(code, data, secured).await;
         }
         Ok(None)
     }
 
-    fn answer_allowed(
+    async fn answer_allowed(
         &mut self,
         code: u32,
         data: &[u8],
@@ -209,21 +219,21 @@ impl<'a> Handshake<'a> {
                 self.extended = true;
                 self.reply(code, rep::ACK, &[]);
             }
-            opt::INFO | opt::GO => return Ok(self.info(code, data).map(Step::Transmit)),
-            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(code, data),
+            opt::INFO | opt::GO => return Ok(self.info(code, data).await.map(Step::Transmit)),
+            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(code, data).await,
             _ => self.reply_text(code, rep::ERR_UNSUP, "unknown option"),
         }
         Ok(None)
     }
 
-    fn export_name(&mut self, data: &[u8]) -> Result<Step, HandshakeError> {
+    async fn export_name(&mut self, data: &[u8]) -> Result<Step, HandshakeError> {
         if self.extended {
             return Err(HandshakeError::Protocol("EXPORT_NAME after extended headers"));
         }
         let Ok(name) = option::export_name(data) else {
             return Err(HandshakeError::Protocol("a bad export name"));
         };
-        let Some(export) = self.exports.find(name) else {
+        let Some(export) = self.exports.find(name).await else {
             return Err(HandshakeError::Protocol("no export of the chosen name"));
         };
         let properties = export.properties();
@@ -233,7 +243,7 @@ impl<'a> Handshake<'a> {
             self.out.put_zeroes(124);
         }
         let terms = self.terms(name, &properties);
-        Ok(Step::Transmit(Agreed { export, terms }))
+        Ok(Step::Transmit(self.agreed(export, terms)))
     }
 
     fn list(&mut self) {
@@ -246,7 +256,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// INFO and GO, which differ only in what comes after success.
-    fn info(&mut self, code: u32, data: &[u8]) -> Option<Agreed> {
+    async fn info(&mut self, code: u32, data: &[u8]) -> Option<Agreed> {
         let request = match option::info(data) {
             Ok(request) => request,
             Err(bad) => {
@@ -254,7 +264,7 @@ impl<'a> Handshake<'a> {
                 return None;
             }
         };
-        let Some(export) = self.exports.find(request.name) else {
+        let Some(export) = self.exports.find(request.name).await else {
             self.reply_text(code, rep::ERR_UNKNOWN, "no export of that name");
             return None;
         };
@@ -275,14 +285,18 @@ impl<'a> Handshake<'a> {
         self.reply(code, rep::ACK, &[]);
         let aligned = request.wants(info::BLOCK_SIZE);
         let terms = Terms { aligned, ..self.terms(request.name, &properties) };
-        (code == opt::GO).then_some(Agreed { export, terms })
+        (code == opt::GO).then(|| self.agreed(export, terms))
     }
 
-    fn meta_context(&mut self, code: u32, data: &[u8]) {
+    fn agreed(&mut self, export: Arc<dyn Export>, terms: Terms) -> Agreed {
+        Agreed { export, terms, bitmaps: std::mem::take(&mut self.selected.bitmaps) }
+    }
+
+    async fn meta_context(&mut self, code: u32, data: &[u8]) {
         let set = code == opt::SET_META_CONTEXT;
         if set {
             // Replaces the previous selection even if it fails.
-            self.status_of = None;
+            self.selected = Selected::default();
         }
         if !self.structured && !self.extended {
             return self.reply_text(code, rep::ERR_INVALID, "needs structured replies or extended headers");
@@ -291,18 +305,42 @@ impl<'a> Handshake<'a> {
             Ok(request) => request,
             Err(bad) => return self.reply_bad(code, bad),
         };
-        if self.exports.find(request.name).is_none() {
+        let Some(export) = self.exports.find(request.name).await else {
             return self.reply_text(code, rep::ERR_UNKNOWN, "no export of that name");
-        }
+        };
         let listed = !set && (request.wildcard || request.no_query);
         if request.exact || listed {
-            let id = if set { BASE_ALLOCATION_ID } else { 0 };
-            self.reply(code, rep::META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
+            self.reply_context(code, set.then_some(BASE_ALLOCATION_ID), BASE_ALLOCATION);
         }
+        let all_bitmaps = !set && (request.all_bitmaps || request.no_query);
+        let bitmaps = match all_bitmaps || !request.bitmaps.is_empty() {
+            true => export.bitmaps(),
+            false => Vec::new(),
+        };
+        let mut selected = Selected { export: request.name.to_owned(), ..Selected::default() };
         if set && request.exact {
-            self.status_of = Some(request.name.to_owned());
+            selected.contexts.add(BASE_ALLOCATION_ID);
+        }
+        for bitmap in bitmaps {
+            let id = BASE_ALLOCATION_ID + 1 + selected.bitmaps.len() as u32;
+            if !all_bitmaps && (!request.bitmaps.contains(&bitmap.as_str()) || id > Contexts::MAX) {
+                continue;
+            }
+            self.reply_context(code, set.then_some(id), &format!("{DIRTY_BITMAP}{bitmap}"));
+            if set {
+                selected.contexts.add(id);
+                selected.bitmaps.push(bitmap);
+            }
+        }
+        if set {
+            self.selected = selected;
         }
         self.reply(code, rep::ACK, &[]);
+    }
+
+    /// A context that can be had, or one that was selected, with the id it is called by.
+    fn reply_context(&mut self, code: u32, id: Option<u32>, name: &str) {
+        self.reply(code, rep::META_CONTEXT, &[&id.unwrap_or(0).to_be_bytes(), name.as_bytes()]);
     }
 
     fn reply_bad(&mut self, code: u32, bad: BadOption) {
@@ -312,15 +350,14 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    fn has_status(&self, name: &str) -> bool {
-        self.status_of.as_deref() == Some(name)
-    }
-
     fn terms(&self, name: &str, properties: &Properties) -> Terms {
         Terms {
             extended: self.extended,
             structured: self.structured || self.extended,
-            status: self.has_status(name),
+            contexts: match self.selected.export == name {
+                true => self.selected.contexts,
+                false => Contexts::default(),
+            },
             read_only: properties.read_only,
             fast_zero: properties.fast_zero && !properties.read_only,
             aligned: false,
@@ -339,7 +376,7 @@ impl<'a> Handshake<'a> {
             (terms.fast_zero, trait_flag::SEND_FAST_ZERO),
             (terms.structured, trait_flag::SEND_DF),
             (properties.can_multi_conn, trait_flag::CAN_MULTI_CONN),
-            (terms.extended && terms.status, trait_flag::BLOCK_STATUS_PAYLOAD),
+            (terms.extended && !terms.contexts.is_empty(), trait_flag::BLOCK_STATUS_PAYLOAD),
         ]
         .into_iter()
         .filter(|(has, _)| *has)

@@ -2,7 +2,7 @@
 //!
 //! Every length is checked against what is there; names and queries borrow from the payload.
 
-use crate::wire::{BASE_ALLOCATION, STRING_BYTES_MAX};
+use crate::wire::{BASE_ALLOCATION, DIRTY_BITMAP, STRING_BYTES_MAX};
 
 /// Why a payload is not what the option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl InfoRequest<'_> {
 }
 
 /// The payload of LIST_META_CONTEXT and SET_META_CONTEXT, as far as it matters to a server with
-/// the one context `base:allocation`.
+/// `base:allocation` and bitmaps.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MetaRequest<'a> {
     pub(crate) name: &'a str,
@@ -39,6 +39,10 @@ pub(crate) struct MetaRequest<'a> {
     pub(crate) exact: bool,
     /// A query is `base:`, which stands for all of that namespace in a list.
     pub(crate) wildcard: bool,
+    /// The bitmaps that queries name.
+    pub(crate) bitmaps: Vec<&'a str>,
+    /// A query stands for all bitmaps in a list.
+    pub(crate) all_bitmaps: bool,
 }
 
 /// Parses: name length u32, name, count u16, then so many kinds u16.
@@ -63,12 +67,25 @@ pub(crate) fn meta(data: &[u8]) -> Result<MetaRequest<'_>, BadOption> {
         return Err(BadOption::Invalid("the number of queries is missing"));
     };
     let count = u32::from_be_bytes(*count);
-    let mut request = MetaRequest { name, no_query: count == 0, exact: false, wildcard: false };
+    let mut request = MetaRequest {
+        name,
+        no_query: count == 0,
+        exact: false,
+        wildcard: false,
+        bitmaps: Vec::new(),
+        all_bitmaps: false,
+    };
     for _ in 0..count {
         // Ends at the first missing query, so a huge count costs nothing.
         let (query, more) = string(rest, "query")?;
         request.exact |= query == BASE_ALLOCATION.as_bytes();
         request.wildcard |= query == b"base:";
+        let query = std::str::from_utf8(query).unwrap_or_default(); // other bytes name nothing that we have
+        match query.strip_prefix(DIRTY_BITMAP) {
+            Some("") => request.all_bitmaps = true,
+            Some(bitmap) => request.bitmaps.push(bitmap),
+            None => request.all_bitmaps |= query == "qemu:",
+        }
         rest = more;
     }
     if !rest.is_empty() {
@@ -147,7 +164,7 @@ mod tests {
         assert!(info(&info_bytes(&[b'a'; 4096], 0, &[])).is_ok());
     }
 
-    /// Of many queries the known ones are found, unknown ones are ignored.
+    /// Of many queries the known ones are found, unknown ones are ignored; bitmaps are asked for by name or all.
     #[test]
     fn meta_requests() {
         let bytes = meta_bytes(b"d", 3, &[b"qemu:dirty", b"base:allocation", b"nonsense"]);
@@ -155,6 +172,15 @@ mod tests {
         assert!(request.exact && !request.wildcard && !request.no_query);
         assert!(meta(&meta_bytes(b"d", 1, &[b"base:"])).is_ok_and(|r| r.wildcard && !r.exact));
         assert!(meta(&meta_bytes(b"d", 0, &[])).is_ok_and(|r| r.no_query));
+        let bytes = meta_bytes(
+            b"d",
+            3,
+            &[b"qemu:dirty-bitmap:a", b"qemu:dirty-bitmap:b@c", b"qemu:allocation-depth"],
+        );
+        assert!(meta(&bytes).is_ok_and(|r| r.bitmaps == ["a", "b@c"] && !r.all_bitmaps && !r.exact));
+        for all in [&b"qemu:"[..], b"qemu:dirty-bitmap:"] {
+            assert!(meta(&meta_bytes(b"d", 1, &[all])).is_ok_and(|r| r.all_bitmaps && r.bitmaps.is_empty()));
+        }
         assert!(matches!(meta(&meta_bytes(b"d", u32::MAX, &[b"base:"])), Err(BadOption::Invalid(_))));
         assert!(matches!(meta(&meta_bytes(b"d", 0, &[b"base:"])), Err(BadOption::Invalid(_))));
         assert!(matches!(meta(&meta_bytes(b"d", 1, &[&[b'a'; 4097]])), Err(BadOption::TooBig(_))));

@@ -94,28 +94,57 @@ pub(crate) fn read(out: &mut Output, style: Style, ticket: &Ticket, pieces: &[Re
     }
 }
 
-/// The ranges of a block status in the context `base:allocation`.
-pub(crate) fn status(out: &mut Output, style: Style, ticket: &Ticket, ranges: &[(u64, Allocation)]) {
+/// The ranges of a block status in one context, with flags.
+pub(crate) struct ContextRanges {
+    pub(crate) id: u32,
+    pub(crate) ranges: Vec<(u64, u32)>,
+}
+
+impl ContextRanges {
+    pub(crate) fn of_allocation(ranges: Vec<(u64, Allocation)>) -> ContextRanges {
+        let flags = |kind| match kind {
+            Allocation::Data => 0,
+            Allocation::Hole => state::HOLE | state::ZERO,
+            Allocation::Zero => state::ZERO,
+        };
+        let ranges = ranges.into_iter().map(|(len, kind)| (len, flags(kind))).collect();
+        ContextRanges { id: BASE_ALLOCATION_ID, ranges }
+    }
+
+    pub(crate) fn of_bitmap(id: u32, ranges: Vec<(u64, bool)>) -> ContextRanges {
+        let flags = |changed| if changed { state::DIRTY } else { 0 };
+        ContextRanges { id, ranges: ranges.into_iter().map(|(len, changed)| (len, flags(changed))).collect() }
+    }
+}
+
+/// The ranges of a block status, a chunk for each context.
+pub(crate) fn status(out: &mut Output, style: Style, ticket: &Ticket, contexts: &[ContextRanges]) {
     debug_assert_ne!(style, Style::Simple, "contexts need structured replies");
-    let Some(ranges) = fitted(ticket, ranges) else {
+    let fitted: Option<Vec<_>> =
+        contexts.iter().map(|context| Some((context.id, fitted(ticket, &context.ranges)?))).collect();
+    let Some(contexts) = fitted.filter(|contexts| !contexts.is_empty()) else {
         return broken(out, style, ticket, "the export answered a block status with an empty range");
     };
-    let count = ranges.len() as u64;
-    if style == Style::Extended {
-        head(out, style, ticket, chunk::FLAG_DONE, chunk::BLOCK_STATUS_EXT, 8 + 16 * count);
-        out.put(&BASE_ALLOCATION_ID.to_be_bytes());
-        out.put(&(count as u32).to_be_bytes());
-        for (len, flags) in ranges {
-            out.put(&len.to_be_bytes());
-            out.put(&u64::from(flags).to_be_bytes());
-        }
-    } else {
-        head(out, style, ticket, chunk::FLAG_DONE, chunk::BLOCK_STATUS, 4 + 8 * count);
-        out.put(&BASE_ALLOCATION_ID.to_be_bytes());
-        for (len, flags) in ranges {
-            // Without extended headers a request's length has 32 bits, and ranges end with it.
-            out.put(&(len as u32).to_be_bytes());
-            out.put(&flags.to_be_bytes());
+    let last = contexts.len() - 1;
+    for (n, (id, ranges)) in contexts.into_iter().enumerate() {
+        let count = ranges.len() as u64;
+        let flags = if n == last { chunk::FLAG_DONE } else { 0 };
+        if style == Style::Extended {
+            head(out, style, ticket, flags, chunk::BLOCK_STATUS_EXT, 8 + 16 * count);
+            out.put(&id.to_be_bytes());
+            out.put(&(count as u32).to_be_bytes());
+            for (len, flags) in ranges {
+                out.put(&len.to_be_bytes());
+                out.put(&u64::from(flags).to_be_bytes());
+            }
+        } else {
+            head(out, style, ticket, flags, chunk::BLOCK_STATUS, 4 + 8 * count);
+            out.put(&id.to_be_bytes());
+            for (len, flags) in ranges {
+                // Without extended headers a request's length has 32 bits, and ranges end with it.
+                out.put(&(len as u32).to_be_bytes());
+                out.put(&flags.to_be_bytes());
+            }
         }
     }
 }
@@ -125,20 +154,15 @@ pub(crate) fn status_of_nothing(out: &mut Output, style: Style, ticket: &Ticket)
     head(out, style, ticket, chunk::FLAG_DONE, chunk::NONE, 0);
 }
 
-/// Neighbours of one kind joined, cut to the request, as status flags. `None` if a range is empty.
-fn fitted(ticket: &Ticket, ranges: &[(u64, Allocation)]) -> Option<Vec<(u64, u32)>> {
+/// Neighbours with the same flags joined, cut to the request. `None` if a range is empty.
+fn fitted(ticket: &Ticket, ranges: &[(u64, u32)]) -> Option<Vec<(u64, u32)>> {
     if ranges.is_empty() || ranges.iter().any(|(len, _)| *len == 0) {
         return None;
     }
     let mut fitted: Vec<(u64, u32)> = Vec::with_capacity(ranges.len());
     let mut left = ticket.len;
-    for (len, kind) in ranges {
-        let flags = match kind {
-            Allocation::Data => 0,
-            Allocation::Hole => state::HOLE | state::ZERO,
-            Allocation::Zero => state::ZERO,
-        };
-        let len = (*len).min(left);
+    for &(len, flags) in ranges {
+        let len = len.min(left);
         left -= len;
         match fitted.last_mut() {
             Some((before, same)) if *same == flags => *before += len,
@@ -224,13 +248,14 @@ mod tests {
     #[test]
     fn ranges_are_fitted() {
         use Allocation::*;
-        let ranges = [(512, Data), (512, Data), (1024, Hole), (u64::MAX, Zero)];
+        let flags = |ranges: &[(u64, Allocation)]| ContextRanges::of_allocation(ranges.to_vec()).ranges;
+        let ranges = flags(&[(512, Data), (512, Data), (1024, Hole), (u64::MAX, Zero)]);
         assert_eq!(fitted(&ticket(4096, false), &ranges), Some(vec![(1024, 0), (1024, 3), (2048, 2)]));
         assert_eq!(fitted(&ticket(2048, false), &ranges), Some(vec![(1024, 0), (1024, 3)]));
         assert_eq!(fitted(&ticket(4096, true), &ranges), Some(vec![(1024, 0)]));
         assert_eq!(fitted(&ticket(512, true), &ranges), Some(vec![(512, 0)]));
         assert_eq!(fitted(&ticket(512, false), &[]), None);
-        assert_eq!(fitted(&ticket(512, false), &[(512, Data), (0, Hole)]), None);
+        assert_eq!(fitted(&ticket(512, false), &flags(&[(512, Data), (0, Hole)])), None);
     }
 
     /// A read of the wrong length is EIO, not a reply that the client would misread.

@@ -222,7 +222,7 @@ async fn connection(entry: Entry) {
     tracing::debug!(extended = terms.extended, structured = terms.structured, "a client begins");
     let (bytes_max, stall_limit) = (settings.connection_bytes_max, settings.stall_limit);
     let allowance = Allowance { bytes_max, share, stall_limit };
-    match session::run(conn, input, &*agreed.export, agreed.terms, allowance, stop).await {
+    match session::run(conn, input, (&*agreed.export, &agreed.bitmaps), agreed.terms, allowance, stop).await {
         End::Stalled => tracing::warn!(
             seconds = settings.stall_limit.as_secs(),
             "closing a connection: its client did not move, and others waited for the memory it held"

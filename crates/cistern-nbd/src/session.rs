@@ -25,21 +25,21 @@ use tokio::{
 
 use crate::{
     conn::Conn,
-    export::{self, Allocation, Export, ReadPiece},
-    gate::{self, Moment, Refusal, Request, Terms, Verdict},
+    export::{self, Export, ReadPiece},
+    gate::{self, Contexts, Moment, Refusal, Request, Terms, Verdict},
     input::Input,
     output::Output,
     patience::Patience,
     pool::Share,
-    reply::{self, Style, Ticket},
-    wire::{BadMagic, COMPACT_HEADER_BYTES, EXTENDED_HEADER_BYTES, Header},
+    reply::{self, ContextRanges, Style, Ticket},
+    wire::{BASE_ALLOCATION_ID, BadMagic, COMPACT_HEADER_BYTES, EXTENDED_HEADER_BYTES, Header},
 };
 
 /// Bytes a request counts in the budget beside its data: its future and its place in the queue.
 const REQUEST_COST_BYTES: u64 = 4 << 10;
 /// Ranges of one reply to a block status; the client asks again for the rest.
 const RANGES_MAX: usize = 16 << 10;
-/// Bytes a block status counts: its ranges as the export returns them and as they are encoded.
+/// Bytes a block status counts for each context: its ranges as the export returns them and as they are encoded.
 const STATUS_COST_BYTES: u64 = 2 * 16 * RANGES_MAX as u64;
 /// Bytes of replies after which they are sent although more requests are at hand.
 const SEND_BYTES: usize = 256 << 10;
@@ -104,6 +104,7 @@ enum Need {
 /// One connection in its transmission phase.
 pub(crate) struct Session<'a> {
     export: &'a dyn Export,
+    bitmaps: &'a [String],
     terms: Terms,
     style: Style,
     budget: u64,
@@ -129,11 +130,11 @@ pub(crate) struct Allowance {
     pub(crate) stall_limit: Duration,
 }
 
-/// Serves requests until the connection ends, and says why it ended.
+/// Serves requests until the connection ends, and says why it ended. The bitmaps are the selected ones.
 pub(crate) async fn run(
     conn: Conn,
     input: Input,
-    export: &dyn Export,
+    (export, bitmaps): (&dyn Export, &[String]),
     terms: Terms,
     allowance: Allowance,
     mut stop: watch::Receiver<bool>,
@@ -145,6 +146,7 @@ pub(crate) async fn run(
     };
     let mut session = Session {
         export,
+        bitmaps,
         terms,
         style,
         budget: allowance.bytes_max,
@@ -354,7 +356,7 @@ impl<'a> Session<'a> {
     /// Begins a request whose payload is here, and answers it if it is done at once.
     fn start(&mut self, cx: &mut Context<'_>, mut ticket: Ticket, mut request: Request, payload: Bytes) {
         let cost = cost(&request);
-        if let Request::FilteredStatus { offset, one_range } = request {
+        if let Request::FilteredStatus { offset, one_range, .. } = request {
             match gate::filter(offset, one_range, &payload, &self.terms, &self.moment()) {
                 Ok(Some(wanted)) => request = wanted,
                 Ok(None) => {
@@ -376,7 +378,7 @@ impl<'a> Session<'a> {
         if let Request::BlockStatus { len, .. } = request {
             ticket.len = len;
         }
-        let mut running = Running { ticket, cost, work: work(self.export, request, payload) };
+        let mut running = Running { ticket, cost, work: work(self.export, self.bitmaps, request, payload) };
         match Pin::new(&mut running).poll(cx) {
             Poll::Ready((ticket, cost, outcome)) => self.answer(&ticket, cost, outcome),
             // That poll has registered this task's waker; once woken, `collect` polls it again.
@@ -437,8 +439,10 @@ fn cost(request: &Request) -> u64 {
     REQUEST_COST_BYTES
         + match request {
             Request::Read { len, .. } | Request::Write { len, .. } => *len,
-            Request::BlockStatus { one_range: false, .. }
-            | Request::FilteredStatus { one_range: false, .. } => STATUS_COST_BYTES,
+            Request::BlockStatus { one_range: false, contexts, .. }
+            | Request::FilteredStatus { one_range: false, contexts, .. } => {
+                STATUS_COST_BYTES * u64::from(contexts.len())
+            }
             _ => 0,
         }
 }
@@ -455,17 +459,17 @@ fn wants_one(request: &Request) -> bool {
 enum Outcome {
     Done,
     Read(Vec<ReadPiece>),
-    Status(Vec<(u64, Allocation)>),
+    Status(Vec<ContextRanges>),
 }
 
 /// The export's future, by what it returns.
 enum Work<'a> {
     Done(BoxFuture<'a, export::Result<()>>),
     Read(BoxFuture<'a, export::Result<Vec<ReadPiece>>>),
-    Status(BoxFuture<'a, export::Result<Vec<(u64, Allocation)>>>),
+    Status(BoxFuture<'a, export::Result<Vec<ContextRanges>>>),
 }
 
-fn work(export: &dyn Export, request: Request, payload: Bytes) -> Work<'_> {
+fn work<'a>(export: &'a dyn Export, bitmaps: &'a [String], request: Request, payload: Bytes) -> Work<'a> {
     match request {
         Request::Read { offset, len, .. } => Work::Read(export.read(offset, len)),
         Request::Write { offset, fua, .. } => Work::Done(export.write(offset, payload, fua)),
@@ -475,11 +479,35 @@ fn work(export: &dyn Export, request: Request, payload: Bytes) -> Work<'_> {
             Work::Done(export.write_zeroes(offset, len, no_hole, fast, fua))
         }
         Request::Cache { offset, len } => Work::Done(export.cache(offset, len)),
-        Request::BlockStatus { offset, len, one_range } => {
-            Work::Status(export.block_status(offset, len, if one_range { 1 } else { RANGES_MAX }))
+        Request::BlockStatus { offset, len, one_range, contexts } => {
+            let count_max = if one_range { 1 } else { RANGES_MAX };
+            Work::Status(Box::pin(status(export, bitmaps, contexts, (offset, len), count_max)))
         }
         Request::FilteredStatus { .. } => unreachable!("filters become plain block status before they run"),
     }
+}
+
+/// What a range is in each of some contexts.
+async fn status(
+    export: &dyn Export,
+    bitmaps: &[String],
+    contexts: Contexts,
+    (offset, len): (u64, u64),
+    count_max: usize,
+) -> export::Result<Vec<ContextRanges>> {
+    let mut out = Vec::with_capacity(contexts.len() as usize);
+    for id in contexts.ids() {
+        out.push(match id {
+            BASE_ALLOCATION_ID => {
+                ContextRanges::of_allocation(export.block_status(offset, len, count_max).await?)
+            }
+            id => {
+                let bitmap = &bitmaps[(id - BASE_ALLOCATION_ID - 1) as usize];
+                ContextRanges::of_bitmap(id, export.changed(bitmap, offset, len, count_max).await?)
+            }
+        });
+    }
+    Ok(out)
 }
 
 /// A request that has begun.

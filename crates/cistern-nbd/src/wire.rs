@@ -111,11 +111,15 @@ pub(crate) mod chunk {
 pub(crate) mod state {
     pub(crate) const HOLE: u32 = 1 << 0;
     pub(crate) const ZERO: u32 = 1 << 1;
+    /// In the context of a bitmap.
+    pub(crate) const DIRTY: u32 = 1 << 0;
 }
 
-/// The one metadata context there is, and its id on every connection.
+/// What blocks are now, and its id on every connection.
 pub(crate) const BASE_ALLOCATION: &str = "base:allocation";
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
+/// What the names of bitmaps' contexts begin with (QEMU's `docs/interop/nbd.rst`). The first has the id after that one.
+pub(crate) const DIRTY_BITMAP: &str = "qemu:dirty-bitmap:";
 
 /// Bytes of the longest string the protocol allows.
 pub(crate) const STRING_BYTES_MAX: usize = 4096;

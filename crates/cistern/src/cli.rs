@@ -14,8 +14,10 @@ use crate::{
 mod check;
 mod cost;
 mod create;
+mod diff;
 mod drain;
 mod gc;
+mod hold;
 mod info;
 mod journal;
 mod key;
@@ -27,6 +29,8 @@ mod restore;
 mod rm;
 mod serve;
 mod set;
+mod snapshot;
+mod snapshots;
 mod status;
 mod warm;
 
@@ -36,6 +40,7 @@ First steps:
   cistern create s3://bucket/tank --size 90T      a volume in a bucket
   cistern serve s3://bucket/tank                  serve it over NBD, until Ctrl-C
   cistern status                                  is everything uploaded?
+  cistern snapshot s3://bucket/tank@monday        keep what it holds now
 
 Stores: s3://bucket/name, gs://bucket/name, az://container/name, /directory/name, ./name.
 Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...).";
@@ -64,6 +69,10 @@ enum Verb {
     Resume(set::Resume),
     Drain(drain::Drain),
     Ls(ls::Ls),
+    Snapshot(snapshot::Snapshot),
+    Hold(hold::Hold),
+    Release(hold::Release),
+    Diff(diff::Diff),
     Info(info::Info),
     Check(check::Check),
     Probe(probe::Probe),
@@ -108,6 +117,10 @@ impl Cli {
             Verb::Resume(verb) => verb.run(&context).await,
             Verb::Drain(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
+            Verb::Snapshot(verb) => verb.run(&context).await,
+            Verb::Hold(verb) => verb.run(&context).await,
+            Verb::Release(verb) => verb.run(&context).await,
+            Verb::Diff(verb) => verb.run(&context).await,
             Verb::Info(verb) => verb.run(&context).await,
             Verb::Check(verb) => verb.run(&context).await,
             Verb::Probe(verb) => verb.run(&context).await,

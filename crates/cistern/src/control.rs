@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::volume::{Collect, VolumeStatus, WarmTarget};
+use cistern_engine::{
+    Error,
+    volume::{Collect, Volume, VolumeStatus, WarmTarget},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -55,6 +58,42 @@ pub enum Request {
     Warm { volume: String, what: WarmTarget, from: u64 },
     /// One step of a collection of garbage: `CollectStep`.
     Collect { volume: String, what: Collect },
+    /// The snapshots of a volume: a list of `SnapshotStatus`.
+    Snapshots { volume: String },
+    /// Makes snapshots, all at one instant: a list of `SnapshotStatus`, in the same order. With `wait` the reply comes when they are
+    /// in the store.
+    Snapshot { snapshots: Vec<NamedSnapshot>, wait: bool },
+    /// Changes what there is of a snapshot: null.
+    ChangeSnapshot { snapshot: NamedSnapshot, change: SnapshotChange },
+}
+
+/// A snapshot of a volume, which is named as in a [`Request`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedSnapshot {
+    pub volume: String,
+    pub name: String,
+}
+
+/// What can be done to a snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotChange {
+    Remove,
+    /// A hold under this tag.
+    Hold(String),
+    Release(String),
+}
+
+impl SnapshotChange {
+    /// Does it.
+    pub async fn make(&self, volume: &Volume, name: &str) -> Result<(), Error> {
+        match self {
+            SnapshotChange::Remove => volume.remove_snapshot(name).await,
+            SnapshotChange::Hold(tag) => volume.hold_snapshot(name, tag).await,
+            SnapshotChange::Release(tag) => volume.release_snapshot(name, tag).await,
+        }
+    }
 }
 
 /// What a daemon answers.
@@ -132,7 +171,7 @@ pub struct Resized {
 }
 
 /// A daemon that can be asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonClient {
     directory: PathBuf,
     socket: String,
@@ -179,7 +218,9 @@ pub async fn serving(state_dir: &Path, volume: &str) -> Outcome<Option<(DaemonCl
             Err(gone) if gone.kind == Kind::NotFound => continue,
             Err(failure) => return Err(failure),
         };
-        if let Some(served) = status.volumes.into_iter().find(|served| served.is(volume)) {
+        // A volume comes before a snapshot of it that is served beside it.
+        let found = status.volumes.into_iter().filter(|served| served.is(volume));
+        if let Some(served) = found.min_by_key(|served| served.status.read_only) {
             return Ok(Some((daemon, served)));
         }
     }

@@ -13,6 +13,7 @@ mod live;
 mod metrics;
 mod open;
 mod panic;
+mod snapshots;
 mod stop;
 mod watch;
 
@@ -40,11 +41,11 @@ use serde::Serialize;
 use crate::{
     config::Resolved,
     control::{DaemonStatus, Drained, Resized, ServedStatus, SetDone},
-    export::{ExportSet, VolumeExport},
+    export::{ExportSet, ShownSnapshots, VolumeExport},
     failure::{Failure, Kind, Outcome},
     live::Change,
     observe::{Observed, ObservedVolume, stored_bytes},
-    place::{OpenStore, VolumeUrl},
+    place::{OpenStore, StateUrl},
     prices::{Prices, StorePrices},
     quantity::ByteSize,
     signals::{EndAtOnce, Signals},
@@ -54,7 +55,8 @@ use crate::{
 /// What a daemon is to do.
 pub struct ServePlan {
     pub settings: Resolved,
-    pub volumes: Vec<VolumeUrl>,
+    /// Snapshots are served read-only.
+    pub volumes: Vec<StateUrl>,
     /// Create what is missing, with this size.
     pub create_bytes: Option<u64>,
     pub read_only: bool,
@@ -81,6 +83,8 @@ pub struct Daemon {
     /// All requests to the stores of all volumes wait in it.
     scheduler: Arc<Scheduler>,
     stopping: AtomicBool,
+    /// Snapshots that clients asked for.
+    shown: Arc<ShownSnapshots>,
 }
 
 /// Serves until told to stop.
@@ -91,7 +95,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
     let prices = Prices::load(&plan.settings.prices)?;
-    let doors = listen::bind(&plan.settings, &plan.volumes[0].name).await?;
+    let doors = listen::bind(&plan.settings, &plan.volumes[0].name()).await?;
     let metrics = match &plan.settings.metrics {
         Some(address) => Some(metrics::MetricsDoor::bind(address).await?),
         None => None,
@@ -103,8 +107,8 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let (served, cache) = open::open_all(env, &plan, &prices, &doors, &scheduler).await?;
     let mut signals = Signals::listen()?;
     drop(at_once);
-    let daemon =
-        Arc::new(Daemon { env: env.clone(), served, cache, scheduler, stopping: AtomicBool::new(false) });
+    let (stopping, shown) = Default::default();
+    let daemon = Arc::new(Daemon { env: env.clone(), served, cache, scheduler, stopping, shown });
     daemon.set_rates();
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
@@ -142,7 +146,7 @@ async fn serve(
     announce(daemon, metrics_url);
     host::notify_ready();
     let exports = daemon.served.iter().map(Served::export).collect();
-    let server = Server::new(Arc::new(ExportSet::new(exports)), limits);
+    let server = Server::new(Arc::new(ExportSet::new(exports, daemon.shown.clone())), limits);
     let stop_asked = async {
         signals.next().await;
         daemon.stopping.store(true, Ordering::Relaxed);
@@ -170,10 +174,10 @@ impl Served {
 }
 
 /// Exports are found by name, so two volumes of one daemon cannot share theirs.
-fn check_names(volumes: &[VolumeUrl]) -> Outcome {
+fn check_names(volumes: &[StateUrl]) -> Outcome {
     for (i, volume) in volumes.iter().enumerate() {
-        if volumes[..i].iter().any(|other| other.name == volume.name) {
-            let failure = Failure::usage(format!("two of the volumes are named {}", volume.name));
+        if volumes[..i].iter().any(|other| other.name() == volume.name()) {
+            let failure = Failure::usage(format!("two of the volumes are named {}", volume.name()));
             return Err(failure.hint("serve them by two daemons, each with its own --listen address"));
         }
     }
@@ -353,9 +357,12 @@ impl Daemon {
         let by_name = |served: &&Served| {
             served.name == volume || served.url == volume || served.volume.id().to_string() == volume
         };
-        self.served.iter().find(by_name).ok_or_else(|| {
-            Failure::new(Kind::NotFound, format!("this daemon does not serve {volume}"))
-                .hint("`cistern status` lists what is served")
-        })
+        // A volume comes before a snapshot of it that is served beside it.
+        self.served.iter().filter(by_name).min_by_key(|served| served.volume.is_read_only()).ok_or_else(
+            || {
+                Failure::new(Kind::NotFound, format!("this daemon does not serve {volume}"))
+                    .hint("`cistern status` lists what is served")
+            },
+        )
     }
 }

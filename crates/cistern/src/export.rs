@@ -3,8 +3,9 @@
 //! Thin by intent: this is on the path of every request. Holds no state of a volume.
 
 use std::{
+    collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -20,6 +21,8 @@ use cistern_nbd::{Allocation, Errno, Export, ExportEntry, ExportError, Exports, 
 
 /// How often the same kind of fault is logged.
 const SAME_FAULT_INTERVAL: Duration = Duration::from_secs(60);
+/// Snapshots that are shown beside their volumes at a time: each has some memory for its map.
+const SHOWN_MAX: usize = 16;
 
 /// A volume as one connection sees it.
 #[derive(Clone)]
@@ -42,6 +45,11 @@ impl VolumeExport {
             faults,
             client: ClientId::default(),
         }
+    }
+
+    /// Whether a client has it.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.volume) > 1
     }
 
     fn failed(&self, operation: &'static str, error: Error) -> ExportError {
@@ -118,6 +126,21 @@ impl Export for VolumeExport {
             Ok(ranges) => Ok(ranges.into_iter().map(|(len, kind)| (len, range_kind(kind))).collect()),
             Err(error) => Err(self.failed("block status", error)),
         }
+    }
+
+    fn bitmaps(&self) -> Vec<String> {
+        self.volume.bases()
+    }
+
+    async fn changed(
+        &self,
+        bitmap: &str,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    ) -> cistern_nbd::Result<Vec<(u64, bool)>> {
+        let ranges = self.volume.changed_ranges(bitmap, offset, len, count_max).await;
+        ranges.map_err(|error| self.failed("block status", error))
     }
 }
 
@@ -214,21 +237,75 @@ impl FaultLog {
     }
 }
 
-/// All volumes of a daemon.
+/// Snapshots of volumes that somebody asked for, beside the volumes: opened when they are, and kept open.
+#[derive(Default)]
+pub struct ShownSnapshots(Mutex<VecDeque<VolumeExport>>);
+
+impl ShownSnapshots {
+    /// The snapshot `VOLUME@NAME` of a volume that is open for writing. `None` where there is none, or it cannot be opened now.
+    async fn open(&self, name: &str, of: &VolumeExport) -> Option<VolumeExport> {
+        let (_, snapshot) = name.rsplit_once('@')?;
+        if let Some(open) = self.exports().iter().find(|export| &*export.name == name) {
+            return Some(open.clone());
+        }
+        let opened = match of.volume.open_snapshot(snapshot).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(snapshot = name, %error, "a client asked for a snapshot that cannot be shown");
+                return None;
+            }
+        };
+        let export =
+            VolumeExport::new(name, &format!("snapshot {snapshot} of {}", of.description), Arc::new(opened));
+        let mut open = self.exports();
+        if let Some(unused) =
+            open.iter().position(|export| !export.is_used()).filter(|_| open.len() >= SHOWN_MAX)
+        {
+            open.remove(unused);
+        }
+        if open.len() >= SHOWN_MAX {
+            tracing::warn!(
+                snapshot = name,
+                "clients use {SHOWN_MAX} snapshots already: this one is not shown"
+            );
+            return None;
+        }
+        open.push_back(export.clone());
+        Some(export)
+    }
+
+    /// Closes a snapshot; false while a client uses it.
+    pub fn close(&self, name: &str) -> bool {
+        let mut open = self.exports();
+        let is_used = open.iter().any(|export| &*export.name == name && export.is_used());
+        if !is_used {
+            open.retain(|export| &*export.name != name);
+        }
+        !is_used
+    }
+
+    fn exports(&self) -> MutexGuard<'_, VecDeque<VolumeExport>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+/// All volumes of a daemon, and their snapshots.
 pub struct ExportSet {
     exports: Vec<VolumeExport>,
+    snapshots: Arc<ShownSnapshots>,
     /// Connections so far.
     clients: AtomicU64,
 }
 
 impl ExportSet {
     /// The names must differ.
-    pub fn new(exports: Vec<VolumeExport>) -> Self {
+    pub fn new(exports: Vec<VolumeExport>, snapshots: Arc<ShownSnapshots>) -> Self {
         debug_assert!(exports.iter().enumerate().all(|(i, a)| exports[..i].iter().all(|b| a.name != b.name)));
-        Self { exports, clients: AtomicU64::new(0) }
+        Self { exports, snapshots, clients: AtomicU64::new(0) }
     }
 }
 
+#[async_trait]
 impl Exports for ExportSet {
     fn list(&self) -> Vec<ExportEntry> {
         let entry = |e: &VolumeExport| ExportEntry {
@@ -238,13 +315,18 @@ impl Exports for ExportSet {
         self.exports.iter().map(entry).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+    async fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+        let named = |name: &str| self.exports.iter().find(|export| &*export.name == name);
         let found = match (name, &self.exports[..]) {
-            ("", [only]) => only,
-            _ => self.exports.iter().find(|export| &*export.name == name)?,
+            ("", [only]) => only.clone(),
+            _ => match (named(name), name.rsplit_once('@')) {
+                (Some(found), _) => found.clone(),
+                (None, Some((volume, _))) => self.snapshots.open(name, named(volume)?).await?,
+                (None, None) => return None,
+            },
         };
         let client = ClientId(self.clients.fetch_add(1, Ordering::Relaxed) + 1);
-        Some(Arc::new(VolumeExport { client, ..found.clone() }))
+        Some(Arc::new(VolumeExport { client, ..found }))
     }
 }
 

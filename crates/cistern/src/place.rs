@@ -1,10 +1,11 @@
 //! Which volume in which store: URLs opened as stores with retries and metering around them.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use cistern_engine::{
     Error,
     env::Env,
+    snapshot::check_name,
     store::{self, Meter, Retry, Scheduler, SharedStore, StoreUrl, Stores},
 };
 
@@ -41,6 +42,64 @@ pub fn volume_url(text: &str) -> Result<VolumeUrl, String> {
     let url = StoreUrl::parse(text).map_err(|e| e.to_string())?;
     let name = url.volume_name().map_err(|e| e.to_string())?.to_owned();
     Ok(VolumeUrl { url, name })
+}
+
+/// The newest state of a volume, or a snapshot of it: `URL` or `URL@NAME`.
+#[derive(Clone, Debug)]
+pub struct StateUrl {
+    pub volume: VolumeUrl,
+    pub snapshot: Option<String>,
+}
+
+/// A snapshot: `URL@NAME`.
+#[derive(Clone, Debug)]
+pub struct SnapshotUrl {
+    pub volume: VolumeUrl,
+    pub name: String,
+}
+
+/// Parses the URL of a volume or of a snapshot; for clap.
+pub fn state_url(text: &str) -> Result<StateUrl, String> {
+    match text.rsplit_once('@').filter(|(_, name)| !name.contains('/')) {
+        Some((url, name)) => {
+            check_name(name).map_err(|e| e.to_string())?;
+            Ok(StateUrl { volume: volume_url(url)?, snapshot: Some(name.to_owned()) })
+        }
+        None => Ok(StateUrl { volume: volume_url(text)?, snapshot: None }),
+    }
+}
+
+/// Parses the URL of a snapshot; for clap.
+pub fn snapshot_url(text: &str) -> Result<SnapshotUrl, String> {
+    match state_url(text)? {
+        StateUrl { volume, snapshot: Some(name) } => Ok(SnapshotUrl { volume, name }),
+        StateUrl { .. } => Err(format!("'{text}' names no snapshot: write {text}@NAME")),
+    }
+}
+
+impl StateUrl {
+    /// The name of the volume, or of the volume and the snapshot.
+    pub fn name(&self) -> String {
+        match &self.snapshot {
+            Some(snapshot) => format!("{}@{snapshot}", self.volume.name),
+            None => self.volume.name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for StateUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.snapshot {
+            Some(snapshot) => write!(f, "{}@{snapshot}", self.volume.url),
+            None => write!(f, "{}", self.volume.url),
+        }
+    }
+}
+
+impl fmt::Display for SnapshotUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.volume.url, self.name)
+    }
 }
 
 /// Parses the URL of a place that holds volumes; for clap.

@@ -5,6 +5,7 @@
 mod journal;
 mod log;
 mod map;
+mod snapshots;
 mod space;
 mod store;
 mod volume;
@@ -49,9 +50,17 @@ pub struct Simulation {
 
 /// All of them, by area.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    [journal::MUTANTS, log::MUTANTS, map::MUTANTS, space::MUTANTS, store::MUTANTS, volume::MUTANTS]
-        .into_iter()
-        .flatten()
+    [
+        journal::MUTANTS,
+        log::MUTANTS,
+        map::MUTANTS,
+        snapshots::MUTANTS,
+        space::MUTANTS,
+        store::MUTANTS,
+        volume::MUTANTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 const fn test(target: &'static str, name: &'static str) -> Option<Test> {

@@ -272,11 +272,14 @@ impl JournalState {
             && matches!(self.phase, Phase::Running)
     }
 
-    fn fits(&self, need: Need) -> bool {
+    /// Whether there is room beside what was granted to others; `own` is the grant of who asks.
+    fn fits(&self, need: Need, own: Option<usize>) -> bool {
         let free = self.ring_blocks - (self.at.appended - self.at.tail);
-        let granted: u64 = self.grants.iter().map(|g| g.blocks).sum();
+        let others =
+            || self.grants.iter().enumerate().filter(|(n, _)| Some(*n) != own).map(|(_, grant)| grant);
+        let granted: u64 = others().map(|g| g.blocks).sum();
         // One record is taken whatever its size when nothing else is queued.
-        let queue = self.queued_bytes + self.grants.iter().map(|g| g.memory).sum::<usize>();
+        let queue = self.queued_bytes + others().map(|g| g.memory).sum::<usize>();
         need.blocks + granted <= free && (queue == 0 || queue + need.memory <= self.memory_bytes_max)
     }
 
@@ -301,14 +304,24 @@ impl JournalState {
 
     /// Who waits for room goes first: while somebody does, only what was granted is taken.
     fn admit(&mut self, need: Need) -> bool {
-        let best = (0..self.grants.len())
+        let (has_room, grant) = self.look_for_room(need);
+        if let Some(grant) = grant {
+            self.grants.swap_remove(grant);
+        }
+        has_room
+    }
+
+    /// Whether `append` would take a record with so much payload.
+    pub fn has_room(&self, payload_blocks: u64) -> bool {
+        self.look_for_room(Need::of(payload_blocks)).0
+    }
+
+    /// Whether there is room, and the grant that is used for it.
+    fn look_for_room(&self, need: Need) -> (bool, Option<usize>) {
+        let grant = (0..self.grants.len())
             .filter(|&n| self.grants[n].blocks >= need.blocks)
             .min_by_key(|&n| self.grants[n].blocks);
-        if let Some(best) = best {
-            self.grants.swap_remove(best);
-            return self.fits(need);
-        }
-        self.room_waiters.is_empty() && self.fits(need)
+        ((grant.is_some() || self.room_waiters.is_empty()) && self.fits(need, grant), grant)
     }
 
     fn push(&mut self, record: Record, payload: &Payload) -> JournalPos {
@@ -499,7 +512,7 @@ impl JournalState {
             return Err(why);
         }
         let need = Need::of(payload_blocks);
-        if self.room_waiters.is_empty() && self.fits(need) {
+        if self.room_waiters.is_empty() && self.fits(need, None) {
             return Ok(None);
         }
         let (answer, receiver) = oneshot::channel();
@@ -518,7 +531,7 @@ impl JournalState {
     pub fn grant(&mut self) {
         self.grants.clear();
         while let Some((need, answer)) = self.room_waiters.front() {
-            if !answer.is_closed() && !self.fits(*need) {
+            if !answer.is_closed() && !self.fits(*need, None) {
                 break;
             }
             let (need, answer) = self.room_waiters.pop_front().expect("it was just looked at");

@@ -7,13 +7,18 @@ use super::{
     RunMeta,
     runs::{HeldParts, Look, Origin, Runs},
 };
-use crate::{Result, units::Mapping};
+use crate::{
+    Result,
+    units::{Mapping, Seq},
+};
 
 /// A cursor over the runs of one level.
 pub(super) struct Cursor<'a> {
     level: &'a [RunMeta],
     /// Nobody asks for this block or one behind it.
     limit: u64,
+    /// Nobody asks for what was born up to here: where that is all there is, it may be passed over.
+    since: Seq,
     /// Mappings of one chunk that are not yet behind the position, as far as the limit.
     chunk: Vec<Mapping>,
     next: usize,
@@ -32,8 +37,8 @@ pub(super) enum Known {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(level: &'a [RunMeta], limit: u64) -> Cursor<'a> {
-        Cursor { level, limit, chunk: Vec::new(), next: 0, ended: false }
+    pub(super) fn new(level: &'a [RunMeta], limit: u64, since: Seq) -> Cursor<'a> {
+        Cursor { level, limit, since, chunk: Vec::new(), next: 0, ended: false }
     }
 
     fn run_behind(&self, block: u64) -> usize {
@@ -76,8 +81,9 @@ impl<'a> Cursor<'a> {
         block: u64,
         held: &HeldParts,
     ) -> Result<Option<(&'a RunMeta, super::runs::Wanted)>> {
-        for run in &self.level[self.run_behind(block)..] {
-            match runs.look(run, block, self.limit, held)? {
+        let behind = &self.level[self.run_behind(block)..];
+        for run in behind.iter().filter(|run| run.birth_max > self.since) {
+            match runs.look(run, block..self.limit, self.since, held)? {
                 Look::Found(chunk) => {
                     (self.chunk, self.next) = (chunk, 0);
                     return Ok(None);

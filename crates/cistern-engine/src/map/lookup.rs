@@ -33,6 +33,8 @@ pub struct Lookup {
     pub(super) runs: Arc<Runs>,
     /// How runs are read.
     pub(super) origin: Origin,
+    /// What was born up to here is not told from what was never written.
+    pub(super) since: Seq,
 }
 
 impl Lookup {
@@ -46,6 +48,11 @@ impl Lookup {
         self.table.len()
     }
 
+    /// Does not tell what was born up to `since` from what was never written.
+    pub fn since(self, since: Seq) -> Lookup {
+        Lookup { since, ..self }
+    }
+
     /// What the first block is, if memory tells: nothing is read.
     pub fn first_known(&self) -> Option<Mapping> {
         let (at, block) = (self.extent.start, Extent::new(self.extent.start, 1));
@@ -56,7 +63,7 @@ impl Lookup {
             if found.is_some() {
                 break;
             }
-            let mut cursor = Cursor::new(level, block.end());
+            let mut cursor = Cursor::new(level, block.end(), self.since);
             if !cursor.try_seek(&self.runs, at).ok()? {
                 return None;
             }
@@ -122,7 +129,7 @@ impl<'a> LookupWalk<'a> {
     fn over(lookup: &'a Lookup) -> LookupWalk<'a> {
         let extent = lookup.extent;
         let levels = lookup.levels.iter().map(Vec::as_slice).filter(|level| overlaps(level, extent));
-        let cursors: Vec<_> = levels.map(|level| Cursor::new(level, extent.end())).collect();
+        let cursors: Vec<_> = levels.map(|level| Cursor::new(level, extent.end(), lookup.since)).collect();
         LookupWalk { lookup, next_piece: 0, cursors, first_read: true }
     }
 
@@ -142,7 +149,9 @@ impl<'a> LookupWalk<'a> {
             }
         }
         let extent = Extent::between(at, limit);
-        let Some(m) = found else {
+        // Where a part was passed over, what an older level has is older still.
+        let Some(m) = found.filter(|m| m.birth > self.lookup.since) else {
+            let extent = found.and_then(|m| m.extent.intersect(extent)).unwrap_or(extent);
             return Ok(Mapping { extent, birth: Seq(0), place: Place::Hole });
         };
         let part = m.extent.intersect(extent).expect("it covers the block");

@@ -29,7 +29,7 @@ use crate::{
     codec::{MasterKey, ObjectKind, Sealer},
     damage::Damage,
     env::Env,
-    units::{Extent, Mapping, RunId, Salt, VolumeId},
+    units::{Extent, Mapping, RunId, Salt, Seq, VolumeId},
 };
 
 /// Bytes that are read at the end of a run to find trailer and top in one request.
@@ -195,15 +195,21 @@ impl Runs {
         Sealer::new(self.key.as_deref(), self.volume, ObjectKind::Run, Salt(*id.0.as_bytes()), 0)
     }
 
-    /// Looks for the first mappings of `run` that end behind `block`, up to one that reaches `limit`, using
-    /// what is in memory.
-    pub(super) fn look(&self, run: &RunMeta, block: u64, limit: u64, held: &HeldParts) -> Result<Look> {
-        let block = block.max(run.span.start);
+    /// Looks for the first mappings of `run` that end behind the beginning of `blocks`, up to one that reaches its end, using
+    /// what is in memory. Parts of which nothing was born behind `since` are passed over.
+    pub(super) fn look(
+        &self,
+        run: &RunMeta,
+        blocks: Range<u64>,
+        since: Seq,
+        held: &HeldParts,
+    ) -> Result<Look> {
+        let (block, limit) = (blocks.start.max(run.span.start), blocks.end);
         let Some(Part::Top(top)) = self.get((run.id, TOP), held) else {
             return Ok(Look::Missing(Wanted::Top));
         };
         let sections = &top.fence.entries[top.fence.find(block)..];
-        for section in sections {
+        for section in sections.iter().filter(|section| section.birth_max > since) {
             let Some(Part::Section(fence)) = self.get((run.id, section.offset), held) else {
                 return Ok(Look::Missing(Wanted::Section(*section)));
             };
@@ -211,6 +217,9 @@ impl Runs {
                 // What begins behind the limit is not read: nobody asks for it, and it may be damaged.
                 if entry.first >= run.span.end().min(limit) {
                     return Ok(Look::End);
+                }
+                if entry.birth_max <= since {
+                    continue;
                 }
                 let Some(Part::Block(part)) = self.get((run.id, entry.offset), held) else {
                     return Ok(Look::Missing(Wanted::Block(*entry)));

@@ -15,7 +15,7 @@ use crate::{
     log::{
         Committed, VolumeKeys, find_volume,
         identity::{FORMAT, Identity},
-        keys, own_store, read_committed, read_identity,
+        keys, own_store, read_committed, read_identity, read_identity_anywhere,
         wrapping::{read_wrapping, replace_wrapping},
     },
     store::SharedStore,
@@ -82,6 +82,15 @@ pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Vol
         compression: identity.compression,
         state,
     })
+}
+
+/// Whether there is a volume at a place, in the trash or not.
+pub async fn has_volume(store: &SharedStore) -> Result<bool> {
+    match read_identity_anywhere(store.as_ref()).await {
+        Ok(_) => Ok(true),
+        Err(Error::NotFound(_)) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 fn stored_state(committed: &Committed) -> StoredState {

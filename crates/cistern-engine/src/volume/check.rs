@@ -21,6 +21,7 @@ use crate::{
         Volume,
         accounting::{Accounting, SpaceReport},
         admin::ProgressFn,
+        changes::blocks_in_common,
         open::{ReadParts, read_only},
     },
 };
@@ -278,17 +279,6 @@ impl State {
             report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
         }
     }
-}
-
-/// Blocks of a mapping that lie in the same place in another state; `others` ascend.
-fn blocks_in_common(mapping: &Mapping, others: &[Mapping]) -> u64 {
-    let first = others.partition_point(|other| other.extent.end() <= mapping.extent.start);
-    let overlapping = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
-    let same = |other: &Mapping| {
-        let part = other.extent.intersect(mapping.extent)?;
-        (other.slice(part).place == mapping.slice(part).place).then_some(part.len)
-    };
-    overlapping.filter_map(same).sum()
 }
 
 fn blocks_of(mapping: &Mapping) -> String {

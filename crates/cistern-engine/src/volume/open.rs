@@ -23,6 +23,7 @@ use crate::{
         AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
         keys, look, own_store, read_committed, read_identity,
+        roots::SnapshotTable,
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
@@ -51,6 +52,8 @@ const JOURNAL_SHARE: u64 = 4;
 const FRAMES_SHARE: u64 = 8;
 const MAP_SHARE: u64 = 8;
 const AHEAD_SHARE: u64 = 8;
+/// What one snapshot of a volume may use that is shown beside it.
+const SNAPSHOT_SHARE: u64 = 8;
 /// Lost races for a claim before giving up; each means another writer was faster.
 const CLAIMS_MAX: usize = 16;
 
@@ -107,18 +110,51 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
     let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
-    let mut committed = read_committed(o.stores.read.as_ref(), &keys, identity.size_bytes).await?;
-    if let Some(name) = &o.snapshot {
-        let store = o.stores.read.as_ref();
-        let table = committed.snapshot_table(store, &keys).await?;
-        committed = committed.at_snapshot(&table, name, store, &keys).await?;
-    }
-    let cache = o.cache.clone();
-    let parts = ReadParts { env: &o.env, stores: &o.stores, cache, memory_bytes: o.memory_bytes };
-    let mut volume = read_only(parts, &keys, &committed).await?;
+    let reading = Reading {
+        stores: o.stores.clone(),
+        cache: o.cache.clone(),
+        keys: keys.clone(),
+        size_at_creation: identity.size_bytes,
+        memory_bytes: o.memory_bytes,
+    };
+    let mut volume = reading.open(&o.env, o.snapshot.as_deref()).await?;
     let side = (&volume.map, &volume.frames);
     volume.hot = keep_hot_set(&o.env, &o.stores, o.cache, &keys, side, None);
     Ok(Arc::new(volume))
+}
+
+/// What it takes to open a volume for reading only.
+pub struct Reading {
+    /// Of its own objects.
+    pub stores: Stores,
+    pub cache: Option<Arc<ChunkCache>>,
+    pub keys: VolumeKeys,
+    pub size_at_creation: u64,
+    pub memory_bytes: u64,
+}
+
+impl Reading {
+    /// The newest committed state, or a snapshot of it.
+    pub async fn open(&self, env: &Env, snapshot: Option<&str>) -> Result<Volume> {
+        let (store, keys) = (self.stores.read.as_ref(), &self.keys);
+        let mut committed = read_committed(store, keys, self.size_at_creation).await?;
+        let table = match committed.snapshot_table(store, keys).await {
+            Err(e) if e.is_damage() && snapshot.is_none() => {
+                tracing::warn!(%e, "the snapshots of the volume are not known");
+                SnapshotTable::default()
+            }
+            table => table?,
+        };
+        let snapshots = committed.snapshots(&table);
+        if let Some(name) = snapshot {
+            committed = committed.at_snapshot(&table, name, store, keys).await?;
+        }
+        let (stores, cache) = (&self.stores, self.cache.clone());
+        let parts = ReadParts { env, stores, cache, memory_bytes: self.memory_bytes };
+        let mut volume = read_only(parts, keys, &committed).await?;
+        volume.opened.snapshots = snapshots;
+        Ok(volume)
+    }
 }
 
 /// A volume that shows one committed state.
@@ -131,6 +167,7 @@ pub async fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Comm
         epoch: committed.walk.epoch.0,
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
+        snapshots: Snapshots::default(),
     };
     Ok(Volume { env, id: keys.volume, io, map, frames, ahead, damage, hot: None, opened, writer: None })
 }
@@ -184,7 +221,8 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 
     let epoch = Some(log.epoch());
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
-    let opened = Opened { size_bytes, epoch: log.epoch().0, seq: committed.walk.seq.0, mode: o.mode };
+    let (epoch, seq, none) = (log.epoch().0, committed.walk.seq.0, Snapshots::default());
+    let opened = Opened { size_bytes, epoch, seq, mode: o.mode, snapshots: none };
     let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let control = Arc::new(Control::new(journal.clone(), tuning, o.paused));
     let beginning = Beginning {
@@ -216,6 +254,13 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         collector: flows.collector(),
         resizing: tokio::sync::Mutex::new(()),
         flows: tokio::sync::Mutex::new(Some(flows)),
+        reading: Reading {
+            stores: o.stores.clone(),
+            cache: o.cache.clone(),
+            keys,
+            size_at_creation: identity.size_bytes,
+            memory_bytes: o.memory_bytes / SNAPSHOT_SHARE,
+        },
     };
     let (env, io) = (o.env.clone(), IoCounters::new(o.env.now()));
     Ok(Arc::new(Volume {

@@ -5,9 +5,12 @@
 //! reader finds the newest acknowledged version of a block in exactly one of the two. Whoever comes here has done before
 //! what takes time by the byte.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -21,7 +24,7 @@ use crate::{
     map::{Lookup, Map},
     rank::{FairlyLocked, FairlyRanked, Rank},
     sectors::SectorMask,
-    snapshot::{NOT_COMMITTED, Operation, Snapshots},
+    snapshot::{NOT_COMMITTED, Operation, Snapshot, Snapshots},
     units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
     volume::{
         dirty::{Dirty, DirtyIndex},
@@ -106,6 +109,14 @@ pub enum Submitted {
     Held(Arc<Held>),
     /// The journal has no room.
     NoRoom,
+}
+
+/// What became of asking for places for operations.
+pub enum Operated {
+    /// Appended, each between two journal positions.
+    Done(Vec<Range<JournalPos>>),
+    /// The journal of this one has no room.
+    NoRoom(usize),
 }
 
 impl Core {
@@ -206,31 +217,53 @@ impl Core {
         }
     }
 
-    /// As `submit`, for an operation on snapshots that makes sense behind all that was acknowledged.
-    pub fn operate(&self, prepared: &Prepared, operation: &Operation) -> Result<Submitted> {
-        debug_assert!(prepared.record().is_operation());
-        let mut order = self.order();
-        if let Some(e) = &order.refusal {
-            return Err(e.clone());
-        }
-        order.snapshots.check(operation)?;
-        let from = self.journal.appended();
-        match self.journal.append(prepared, &mut |_, _| {}) {
-            Ok(to) => {
-                order.snapshots.apply(operation, NOT_COMMITTED, self.size_bytes());
-                Ok(Submitted::Done { from, to })
+    /// As `submit`, for operations on snapshots of several volumes: all at one instant, or none. Nobody who waited for one of their
+    /// writes to be acknowledged finds a later one of another in a snapshot, and not that one.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` or `Invalid` for what makes no sense behind all that was acknowledged; whatever stopped a volume.
+    pub fn operate(all: &[(&Core, &Prepared, &Operation)]) -> Result<Operated> {
+        let orders: Vec<&FairlyRanked<Order>> = all.iter().map(|(core, ..)| &core.order).collect();
+        let mut orders = FairlyRanked::lock_all(&orders);
+        for ((_, _, operation), order) in all.iter().zip(&orders) {
+            if let Some(e) = &order.refusal {
+                return Err(e.clone());
             }
-            Err(AppendError::Full) => Ok(Submitted::NoRoom),
-            Err(AppendError::Failed(e)) => {
-                order.refusal.get_or_insert(e.clone());
-                Err(e)
+            order.snapshots.check(operation)?;
+        }
+        let blocks = |prepared: &Prepared| prepared.payload_blocks();
+        if let Some(full) =
+            all.iter().position(|(core, prepared, _)| !core.journal.has_room(blocks(prepared)))
+        {
+            return Ok(Operated::NoRoom(full));
+        }
+        let mut places = Vec::with_capacity(all.len());
+        for ((core, prepared, operation), order) in all.iter().zip(&mut orders) {
+            debug_assert!(prepared.record().is_operation());
+            let from = core.journal.appended();
+            match core.journal.append(prepared, &mut |_, _| {}) {
+                Ok(to) => {
+                    order.snapshots.apply(operation, NOT_COMMITTED, core.size_bytes());
+                    places.push(from..to);
+                }
+                Err(AppendError::Full) => unreachable!("there was room, and nobody else appends"),
+                Err(AppendError::Failed(e)) => {
+                    order.refusal.get_or_insert(e.clone());
+                    return Err(e);
+                }
             }
         }
+        Ok(Operated::Done(places))
     }
 
     /// The snapshots, as acknowledged.
     pub fn snapshots(&self) -> Snapshots {
         self.order().snapshots.clone()
+    }
+
+    /// One of them.
+    pub fn snapshot(&self, name: &str) -> Option<Snapshot> {
+        self.order().snapshots.get(name).cloned()
     }
 
     /// Holds an extent for a write of parts of blocks, or gives whom to wait for.

@@ -9,7 +9,7 @@ use crate::{
     Error, Result,
     map::Lookup,
     sectors::SectorMask,
-    units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place},
+    units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place, Seq},
     volume::{
         Piece, RangeKind, Volume,
         order::{Source, View},
@@ -174,16 +174,37 @@ impl Volume {
         len: u64,
         count_max: usize,
     ) -> Result<Vec<(u64, RangeKind)>> {
+        self.joined(offset, len, count_max, &Allocated).await
+    }
+
+    /// Whether the parts of a range were born behind `since`, or are not committed.
+    pub(super) async fn ranges_since(
+        &self,
+        since: Seq,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    ) -> Result<Vec<(u64, bool)>> {
+        self.joined(offset, len, count_max, &Changed { since }).await
+    }
+
+    async fn joined<K: Kinds>(
+        &self,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+        kinds: &K,
+    ) -> Result<Vec<(u64, K::Kind)>> {
         let extent = Extent::between(offset / BLOCK, (offset + len).div_ceil(BLOCK));
         let count_max = count_max.clamp(1, RANGES_MAX);
-        let mut found: Vec<(Extent, RangeKind)> = Vec::new();
+        let mut found: Vec<(Extent, K::Kind)> = Vec::new();
         let (mut at, mut looked_at) = (extent.start, 0);
         while at < extent.end() && found.len() <= count_max && looked_at < RANGES_MAX {
             // At first as much as was asked for; what joins to one range takes more.
             let pieces_max = (count_max + 1).max(looked_at).min(VIEW_PIECES);
             let view = self.view_first(Extent::between(at, extent.end()), pieces_max, RANGES_MAX)?;
             let end = view.end;
-            let (seen_to, pieces) = join_view(&mut found, view).await?;
+            let (seen_to, pieces) = join_view(&mut found, view, kinds).await?;
             looked_at += pieces;
             if seen_to < end {
                 break;
@@ -195,22 +216,82 @@ impl Volume {
     }
 }
 
+/// What ranges are told apart by.
+trait Kinds {
+    type Kind: Copy + PartialEq;
+    /// Of what is not committed: zeroes, or data.
+    fn of_zeroes(&self, allocated: bool) -> Self::Kind;
+    fn of_data(&self) -> Self::Kind;
+    /// The map is asked no more than it takes to tell.
+    fn lookup(&self, lookup: Lookup) -> Lookup;
+    fn of(&self, mapping: &Mapping) -> Self::Kind;
+}
+
+struct Allocated;
+
+impl Kinds for Allocated {
+    type Kind = RangeKind;
+
+    fn of_zeroes(&self, allocated: bool) -> RangeKind {
+        if allocated { RangeKind::Zero } else { RangeKind::Hole }
+    }
+
+    fn of_data(&self) -> RangeKind {
+        RangeKind::Data
+    }
+
+    fn lookup(&self, lookup: Lookup) -> Lookup {
+        lookup
+    }
+
+    fn of(&self, mapping: &Mapping) -> RangeKind {
+        kind_of(mapping)
+    }
+}
+
+struct Changed {
+    since: Seq,
+}
+
+impl Kinds for Changed {
+    type Kind = bool;
+
+    fn of_zeroes(&self, _allocated: bool) -> bool {
+        true
+    }
+
+    fn of_data(&self) -> bool {
+        true
+    }
+
+    fn lookup(&self, lookup: Lookup) -> Lookup {
+        lookup.since(self.since)
+    }
+
+    fn of(&self, mapping: &Mapping) -> bool {
+        mapping.birth > self.since
+    }
+}
+
 /// Adds the ranges of a view to those found. Gives the block up to which they are known, and the pieces and
 /// mappings looked at.
-async fn join_view(found: &mut Vec<(Extent, RangeKind)>, view: View) -> Result<(u64, usize)> {
+async fn join_view<K: Kinds>(
+    found: &mut Vec<(Extent, K::Kind)>,
+    view: View,
+    kinds: &K,
+) -> Result<(u64, usize)> {
     let mut pieces = 0;
     for (part, source) in view.parts {
         pieces += 1;
         match source {
-            Source::Zeroes { allocated: true } => join(found, part, RangeKind::Zero),
-            Source::Zeroes { allocated: false } => join(found, part, RangeKind::Hole),
-            Source::Journal(_) | Source::Sectors { .. } => join(found, part, RangeKind::Data),
+            Source::Zeroes { allocated } => join(found, part, kinds.of_zeroes(allocated)),
+            Source::Journal(_) | Source::Sectors { .. } => join(found, part, kinds.of_data()),
             Source::Map(lookup) => {
-                let mappings = lookup.finish().await?;
+                let mappings = kinds.lookup(lookup).finish().await?;
                 pieces += mappings.len();
                 let end = mappings.last().map_or(part.start, |m| m.extent.end());
                 for m in mappings {
-                    join(found, m.extent, kind_of(&m));
+                    join(found, m.extent, kinds.of(&m));
                 }
                 if end < part.end() {
                     return Ok((end, pieces));
@@ -229,7 +310,7 @@ fn kind_of(m: &Mapping) -> RangeKind {
     }
 }
 
-fn join(found: &mut Vec<(Extent, RangeKind)>, part: Extent, kind: RangeKind) {
+fn join<K: PartialEq>(found: &mut Vec<(Extent, K)>, part: Extent, kind: K) {
     match found.last_mut() {
         Some((last, k)) if *k == kind => last.len += part.len,
         _ => found.push((part, kind)),
@@ -237,7 +318,7 @@ fn join(found: &mut Vec<(Extent, RangeKind)>, part: Extent, kind: RangeKind) {
 }
 
 /// Ranges of blocks as lengths in bytes inside `[offset, offset + len)`.
-fn clip(found: &[(Extent, RangeKind)], offset: u64, len: u64) -> Vec<(u64, RangeKind)> {
+fn clip<K: Copy>(found: &[(Extent, K)], offset: u64, len: u64) -> Vec<(u64, K)> {
     found
         .iter()
         .map(|(e, kind)| {

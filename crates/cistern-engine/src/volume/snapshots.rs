@@ -1,14 +1,19 @@
 //! Snapshots of a volume that is open for writing: made, removed and held while it is used (`docs/design/snapshots.md`).
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    journal::Record,
+    journal::{Prepared, Record},
     snapshot::{NOT_COMMITTED, Operation, Snapshot},
-    units::{BLOCK_BYTES, JournalPos, SnapshotId},
-    volume::{Volume, order::Submitted, write::Writer},
+    units::{BLOCK_BYTES, SnapshotId, VolumeId},
+    volume::{
+        Volume,
+        order::{Core, Operated},
+        write::Writer,
+    },
 };
 
 /// A snapshot, as its volume shows it.
@@ -18,6 +23,7 @@ pub struct SnapshotStatus {
     pub id: SnapshotId,
     /// When it was made, in milliseconds since 1970 by the clock of the host that made it.
     pub made_ms: u64,
+    /// Size of the volume then.
     pub size_bytes: u64,
     /// Its position in the log; absent until everything before it is in the store.
     pub at: Option<u64>,
@@ -39,6 +45,30 @@ impl SnapshotStatus {
     }
 }
 
+/// Makes a snapshot of each of some volumes under a name, all at one instant: what somebody wrote to one of them after a write to
+/// another was acknowledged is in its snapshot only if that write is in the other's. When this returns they survive what a FLUSH
+/// survives, whether the store answers or not. A crash before that may leave some of them.
+///
+/// # Errors
+/// `Exists` for a name that is taken, `Invalid` for what is no name and for a volume that is given twice, `ReadOnly`; whatever stopped
+/// a volume. If the error is one of these no snapshot was made; if a volume stopped, look.
+pub async fn snapshot_together(snapshots: &[(&Volume, &str)]) -> Result<()> {
+    let mut volumes: Vec<VolumeId> = snapshots.iter().map(|(volume, _)| volume.id).collect();
+    volumes.sort();
+    volumes.dedup();
+    if volumes.len() < snapshots.len() {
+        return Err(Error::Invalid("of one instant a volume has one snapshot".into()));
+    }
+    let make = |(volume, name): &(&Volume, &str)| Operation::Make {
+        id: SnapshotId(volume.env.uuid()),
+        name: (*name).to_owned(),
+        made_ms: volume.env.wall_ms(),
+    };
+    let operations: Vec<Operation> = snapshots.iter().map(make).collect();
+    let writers: Option<Vec<&Writer>> = snapshots.iter().map(|(volume, _)| volume.writer.as_ref()).collect();
+    operate(&writers.ok_or(Error::ReadOnly)?, &operations).await
+}
+
 impl Volume {
     /// Makes a snapshot of everything that was acknowledged before this call, and perhaps of some of what is being written. When
     /// this returns it survives what a FLUSH survives, whether the store answers or not.
@@ -46,8 +76,7 @@ impl Volume {
     /// # Errors
     /// `Exists` for a name that is taken, `Invalid` for what is no name, `ReadOnly`; whatever stopped the volume.
     pub async fn snapshot(&self, name: &str) -> Result<()> {
-        let id = SnapshotId(self.env.uuid());
-        self.operate(Operation::Make { id, name: name.to_owned(), made_ms: self.env.wall_ms() }).await
+        snapshot_together(&[(self, name)]).await
     }
 
     /// Removes a snapshot. What it alone held is given up in the background.
@@ -74,45 +103,69 @@ impl Volume {
         self.operate(Operation::Release { name: name.to_owned(), tag: tag.to_owned() }).await
     }
 
-    /// The snapshots as acknowledged, by name; `None` where the volume is open for reading only.
-    pub fn snapshots(&self) -> Option<Vec<SnapshotStatus>> {
-        let snapshots = self.writer.as_ref()?.core.snapshots();
-        Some(snapshots.iter().map(SnapshotStatus::of).collect())
+    /// The snapshots by name: as acknowledged, or as of the state that was opened for reading.
+    pub fn snapshots(&self) -> Vec<SnapshotStatus> {
+        let snapshots = match &self.writer {
+            Some(writer) => &writer.core.snapshots(),
+            None => &self.opened.snapshots,
+        };
+        snapshots.iter().map(SnapshotStatus::of).collect()
     }
 
-    /// Waits until the snapshots that were made before this call are in the store, so that other hosts can open them.
+    /// One of them.
+    pub fn snapshot_named(&self, name: &str) -> Option<SnapshotStatus> {
+        let found = match &self.writer {
+            Some(writer) => writer.core.snapshot(name),
+            None => self.opened.snapshots.get(name).cloned(),
+        };
+        found.map(|snapshot| SnapshotStatus::of((name, &snapshot)))
+    }
+
+    /// A snapshot, as others open it for reading only. Waits until it is in the store.
     ///
     /// # Errors
-    /// As of `drain`.
-    pub async fn store_snapshots(&self) -> Result<()> {
-        self.drain().await
+    /// `NotFound`; `ReadOnly` where the volume is not open for writing; those of the store.
+    pub async fn open_snapshot(&self, name: &str) -> Result<Volume> {
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        let snapshot =
+            writer.core.snapshot(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
+        if snapshot.at == NOT_COMMITTED {
+            self.drain().await?;
+        }
+        writer.reading.open(&self.env, Some(name)).await
     }
 
     async fn operate(&self, operation: Operation) -> Result<()> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
-        let to = writer.operate(&operation).await?;
-        writer.make_durable(to).await
+        operate(&[writer], &[operation]).await
     }
 }
 
-impl Writer {
-    /// Appends an operation as soon as it may go; returns the position to make durable.
-    async fn operate(&self, operation: &Operation) -> Result<JournalPos> {
+/// Appends an operation to the history of each volume, as soon as all of them may go, and makes them durable.
+async fn operate(writers: &[&Writer], operations: &[Operation]) -> Result<()> {
+    let prepare = |(writer, operation): (&&Writer, &Operation)| {
         let mut payload = operation.encode();
         let record = Record::Operation { bytes: payload.len() as u32 }; // below a block
         payload.resize(BLOCK_BYTES, 0);
-        let prepared = self.core.journal.prepare(record, Bytes::from(payload))?;
-        let blocks = prepared.payload_blocks() + 1;
-        loop {
-            self.wait_below_dirty_max(blocks).await?;
-            match self.core.operate(&prepared, operation)? {
-                Submitted::Done { from, to } => {
-                    self.control.note_append(from, to, self.env.now());
-                    return Ok(to);
-                }
-                Submitted::Held(_) => unreachable!("an operation changes no blocks"),
-                Submitted::NoRoom => self.core.journal.room(blocks).await?,
-            }
+        writer.core.journal.prepare(record, Bytes::from(payload))
+    };
+    let prepared: Vec<Prepared> = writers.iter().zip(operations).map(prepare).collect::<Result<_>>()?;
+    let blocks: Vec<u64> = prepared.iter().map(|prepared| prepared.payload_blocks() + 1).collect();
+    let parts = writers.iter().zip(&prepared).zip(operations);
+    let all: Vec<_> =
+        parts.map(|((writer, prepared), operation)| (&*writer.core, prepared, operation)).collect();
+    let places = loop {
+        for (writer, blocks) in writers.iter().zip(&blocks) {
+            writer.wait_below_dirty_max(*blocks).await?;
         }
+        match Core::operate(&all)? {
+            Operated::Done(places) => break places,
+            Operated::NoRoom(n) => writers[n].core.journal.room(blocks[n]).await?,
+        }
+    };
+    for (writer, place) in writers.iter().zip(&places) {
+        writer.control.note_append(place.start, place.end, writer.env.now());
     }
+    try_join_all(writers.iter().zip(&places).map(|(writer, place)| writer.make_durable(place.end))).await?;
+    Ok(())
 }

@@ -19,6 +19,7 @@ use crate::{
         flows::Flows,
         live::PAUSED,
         locks::Held,
+        open::Reading,
         order::{Core, Submitted},
     },
     writeback::Control,
@@ -42,6 +43,8 @@ pub struct Writer {
     pub resizing: tokio::sync::Mutex<()>,
     /// Taken by the first `close`.
     pub flows: tokio::sync::Mutex<Option<Flows>>,
+    /// For snapshots that are shown beside it.
+    pub reading: Reading,
 }
 
 impl Writer {

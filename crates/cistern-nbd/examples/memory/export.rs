@@ -245,13 +245,14 @@ impl Export for MemoryExport {
 /// One export, which is also the default one.
 pub struct OneExport(pub Arc<MemoryExport>);
 
+#[async_trait]
 impl Exports for OneExport {
     fn list(&self) -> Vec<ExportEntry> {
         let properties = self.0.properties();
         vec![ExportEntry { name: properties.name, description: properties.description }]
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+    async fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
         (name.is_empty() || name == self.0.name).then(|| self.0.clone() as Arc<dyn Export>)
     }
 }

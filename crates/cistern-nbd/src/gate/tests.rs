@@ -1,14 +1,17 @@
 //! What the gate answers to every kind of request, as a table.
 
 use super::*;
+use crate::wire::BASE_ALLOCATION_ID;
 use proptest::prelude::*;
 
 const SIZE: u64 = 1 << 20;
 const MOMENT: Moment = Moment { size_bytes: SIZE };
+const NONE: Contexts = Contexts(0);
+const BASE: Contexts = Contexts(1);
 const COMPACT: Terms = Terms {
     extended: false,
     structured: false,
-    status: false,
+    contexts: NONE,
     read_only: false,
     fast_zero: true,
     aligned: true,
@@ -16,7 +19,7 @@ const COMPACT: Terms = Terms {
 const EXTENDED: Terms = Terms {
     extended: true,
     structured: true,
-    status: true,
+    contexts: BASE,
     read_only: false,
     fast_zero: true,
     aligned: true,
@@ -171,8 +174,13 @@ fn status_filters() {
         len.to_be_bytes().into_iter().chain(ids).collect::<Vec<u8>>()
     };
     let decide = |bytes: &[u8]| filter(512, true, bytes, &EXTENDED, &MOMENT);
-    let request = Request::BlockStatus { offset: 512, len: 1024, one_range: true };
-    assert_eq!(decide(&payload(1024, &[BASE_ALLOCATION_ID])), Ok(Some(request)));
+    let request = |contexts| Request::BlockStatus { offset: 512, len: 1024, one_range: true, contexts };
+    assert_eq!(decide(&payload(1024, &[BASE_ALLOCATION_ID])), Ok(Some(request(BASE))));
+    let both = Terms { contexts: Contexts(0b101), ..EXTENDED };
+    let decide_both = |ids: &[u32]| filter(512, true, &payload(1024, ids), &both, &MOMENT);
+    assert_eq!(decide_both(&[3, 1]), Ok(Some(request(Contexts(0b101)))));
+    assert_eq!(decide_both(&[3]), Ok(Some(request(Contexts(0b100)))));
+    assert!(decide_both(&[2]).is_err() && decide_both(&[3, 3]).is_err() && decide_both(&[u32::MAX]).is_err());
     assert_eq!(decide(&payload(1024, &[])), Ok(None));
     assert!(decide(&payload(1024, &[2])).is_err());
     assert!(decide(&payload(1024, &[BASE_ALLOCATION_ID, BASE_ALLOCATION_ID])).is_err());
@@ -195,10 +203,11 @@ proptest! {
         flags: u16, command in prop_oneof![0u16..9, any::<u16>()],
         offset in prop_oneof![(0u64..4096).prop_map(|n| n * 512), any::<u64>()],
         length in prop_oneof![(0u64..4096).prop_map(|n| n * 512), any::<u64>()],
-        extended: bool, structured: bool, status: bool, read_only: bool, fast_zero: bool, aligned: bool,
+        extended: bool, structured: bool, contexts: u16, read_only: bool, fast_zero: bool, aligned: bool,
         size_bytes in prop_oneof![Just(SIZE), any::<u64>()],
     ) {
-        let terms = Terms { extended, structured, status, read_only, fast_zero, aligned };
+        let contexts = Contexts(contexts);
+        let terms = Terms { extended, structured, contexts, read_only, fast_zero, aligned };
         let moment = Moment { size_bytes };
         match judge(&header(command, flags, offset, length), &terms, &moment) {
             Verdict::Run { request, payload } => {

@@ -100,6 +100,27 @@ impl Export for HeldExport {
     async fn block_status(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, Allocation)>> {
         self.memory.block_status(offset, len, count_max).await
     }
+
+    /// Two, and many more: enough that no client gets all.
+    fn bitmaps(&self) -> Vec<String> {
+        let more = (0..20).map(|n| format!("more-{n}"));
+        ["monday", "tuesday"].map(str::to_owned).into_iter().chain(more).collect()
+    }
+
+    /// On Monday the first 4 KiB changed, on Tuesday nothing.
+    async fn changed(
+        &self,
+        bitmap: &str,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    ) -> Result<Vec<(u64, bool)>> {
+        let first = 4096u64.saturating_sub(offset).min(len);
+        let mut ranges = vec![(first, bitmap == "monday"), (len - first, false)];
+        ranges.retain(|(len, _)| *len > 0);
+        ranges.truncate(count_max);
+        Ok(ranges)
+    }
 }
 
 /// The exports of the tests: "disk" (also the default), "frozen" (read-only), "huge" (100 TiB)
@@ -111,6 +132,7 @@ pub struct TestExports {
     pub held: Arc<HeldExport>,
 }
 
+#[async_trait]
 impl Exports for TestExports {
     fn list(&self) -> Vec<ExportEntry> {
         [&self.disk, &self.frozen, &self.huge]
@@ -119,7 +141,7 @@ impl Exports for TestExports {
             .into()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
+    async fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
         match name {
             "" | "disk" => Some(self.disk.clone()),
             "frozen" => Some(self.frozen.clone()),

@@ -258,6 +258,60 @@ fn filtered_block_status() {
     assert_eq!(client.run(FLUSH, 0, 0, 0), 0);
 }
 
+/// An export's bitmaps are contexts: listed all or by name, selected by name, and told beside what is allocated, each in a chunk with its
+/// id; with a filter only those that it names. No more are selected than there can be, and unknown ones are not.
+#[test]
+fn bitmaps_are_contexts() {
+    let fixture = Fixture::start();
+    let mut client = Client::newstyle(&fixture.path);
+    assert_eq!(client.option(OPT_EXTENDED, &[]), [(REP_ACK, vec![])]);
+    let context = |id: u32, name: &str| (REP_META, [&id.to_be_bytes()[..], name.as_bytes()].concat());
+    let ack = || (REP_ACK, vec![]);
+    let (monday, tuesday) = ("qemu:dirty-bitmap:monday", "qemu:dirty-bitmap:tuesday");
+    for all in ["qemu:", "qemu:dirty-bitmap:"] {
+        assert_eq!(client.option(OPT_LIST_META, &meta("held", &[all])).len(), 23);
+        assert_eq!(client.option(OPT_SET_META, &meta("held", &[all])), [ack()], "not chosen by a wildcard");
+    }
+    assert_eq!(client.option(OPT_LIST_META, &meta("held", &[])).len(), 24, "these and base:allocation");
+    assert_eq!(client.option(OPT_LIST_META, &meta("held", &[tuesday])), [context(0, tuesday), ack()]);
+    let many: Vec<String> = (0..20).map(|n| format!("qemu:dirty-bitmap:more-{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(client.option(OPT_SET_META, &meta("held", &many)).len(), 16, "15 and the end");
+    let wanted = ["qemu:dirty-bitmap:none", tuesday, "base:allocation", monday];
+    let selected = [context(1, "base:allocation"), context(2, monday), context(3, tuesday), ack()];
+    assert_eq!(client.option(OPT_SET_META, &meta("held", &wanted)), selected);
+    assert_eq!(client.option(OPT_GO, &info("held", &[3])).last(), Some(&ack()));
+    client.extended = true;
+    let mut ask = |flags: u16, ids: Option<&[u32]>| {
+        match ids {
+            None => client.request(BLOCK_STATUS, flags, 1, 0, 65_536),
+            Some(ids) => {
+                let payload = filter(65_536, ids);
+                client.request(BLOCK_STATUS, flags | PAYLOAD, 1, 0, payload.len() as u64);
+                client.send(&payload);
+            }
+        }
+        let mut told = Vec::new();
+        loop {
+            let Reply::Chunk { done, kind: CHUNK_STATUS_EXT, payload, .. } = client.reply() else {
+                panic!("a status")
+            };
+            let words: Vec<u64> = payload[8..]
+                .chunks(8)
+                .map(|bytes| u64::from_be_bytes(bytes.try_into().expect("eight bytes")))
+                .collect();
+            told.push((payload[3], words));
+            if done {
+                return told;
+            }
+        }
+    };
+    let (hole, mixed, clean) = (vec![65_536, 3], vec![4096, 1, 61_440, 0], vec![65_536, 0]);
+    assert_eq!(ask(0, None), [(1, hole.clone()), (2, mixed.clone()), (3, clean.clone())]);
+    assert_eq!(ask(REQ_ONE, None), [(1, hole), (2, vec![4096, 1]), (3, vec![4096, 0])]);
+    assert_eq!(ask(0, Some(&[3, 2])), [(2, mixed), (3, clean)]);
+}
+
 /// A thousand requests sent before the first reply is read are all answered, each with its own
 /// cookie, equal cookies included.
 #[test]

@@ -250,7 +250,7 @@ impl Device for RealDevice {
     }
 
     fn snapshots(&self) -> Vec<String> {
-        self.0.snapshots().into_iter().flatten().map(|snapshot| snapshot.name).collect()
+        self.0.snapshots().into_iter().map(|snapshot| snapshot.name).collect()
     }
 
     fn set_rates(&self, rates: Rates) {

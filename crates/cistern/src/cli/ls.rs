@@ -1,6 +1,6 @@
-//! `cistern ls`: the volumes in a place.
+//! `cistern ls`: the volumes in a place, or the snapshots of a volume.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use cistern_engine::{
     Error,
@@ -9,7 +9,9 @@ use cistern_engine::{
     store::StoreUrl,
     units::utc,
     volume::{
+        SnapshotSpace, SnapshotStatus,
         admin::{self, VolumeInfo},
+        snapshot_space,
         trash::{self, InTrash},
     },
 };
@@ -18,22 +20,40 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, info::writer},
+    cli::{Context, info::writer, snapshots},
+    config::{KeySettings, Resolved, StateSettings},
     failure::{Failure, Outcome},
-    place::{self, place_url},
+    place::{self, COMMAND_PATIENCE, VolumeUrl, place_url, volume_url},
     quantity::{ByteSize, Span},
-    terminal,
+    secret, terminal,
 };
 
 /// Volumes looked at in parallel.
 const PARALLEL: usize = 8;
 
-/// List the volumes in a bucket, below a prefix, or in a directory
+/// List the volumes in a bucket, below a prefix, or in a directory; or the snapshots of a volume
+///
+/// Snapshots are listed oldest first: as the daemon of this host has them that serves the volume, or as they are in the store. What is
+/// not in the store yet is "uploading".
 #[derive(Args)]
 pub(super) struct Ls {
-    /// URL of the place, like s3://bucket/ or /srv/volumes
+    /// URL of the place, like s3://bucket/ or /srv/volumes, or of a volume
     #[arg(value_name = "URL", value_parser = place_url)]
     place: StoreUrl,
+
+    /// Show what each snapshot takes, before compression: REFERENCED is what it shows; WRITTEN of that, what was written since the
+    /// one before it; UNIQUE, what neither another one nor the volume shows, which is what removing it alone frees. Found in the
+    /// maps that are in the store; of large volumes this reads much
+    #[arg(long, conflicts_with = "trash")]
+    space: bool,
+
+    /// For scripts: no header, and one tab between columns
+    #[arg(short = 'H')]
+    scripted: bool,
+
+    /// Exact numbers: bytes, and seconds since 1970
+    #[arg(short = 'p')]
+    parseable: bool,
 
     /// List what is in the trash instead, and how long it can be restored at least
     #[arg(long)]
@@ -42,6 +62,12 @@ pub(super) struct Ls {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+
+    #[command(flatten)]
+    key: KeySettings,
 }
 
 /// One volume of the list.
@@ -68,6 +94,16 @@ impl Ls {
         if self.trash {
             return self.list_trash(context).await;
         }
+        if let Some(volume) = self.volume(context).await? {
+            return self.list_snapshots(context, &volume).await;
+        }
+        if self.space {
+            let failure = Failure::usage(format!(
+                "there is no volume at {}: --space is about snapshots of one",
+                self.place
+            ));
+            return Err(failure.hint(format!("`cistern ls {}` lists what is there", self.place)));
+        }
         let looks = children(context, &self.place).await?.into_iter().map(|child| child.look(context));
         let found: Vec<Option<Line>> = stream::iter(looks).buffered(PARALLEL).try_collect().await?;
         let lines: Vec<Line> = found.into_iter().flatten().collect();
@@ -78,9 +114,73 @@ impl Ls {
             terminal::remark(format!("no volumes in {}", self.place));
             return Ok(());
         }
-        let header = ["NAME", "SIZE", "ENCRYPTED", "WRITER"].map(str::to_owned).to_vec();
-        let rows: Vec<_> = std::iter::once(header).chain(lines.iter().map(Line::row)).collect();
-        terminal::say(terminal::table(&rows))
+        let rows = lines.iter().map(|line| line.row(self.parseable)).collect();
+        self.say_table(&["NAME", "SIZE", "ENCRYPTED", "WRITER"], rows)
+    }
+
+    fn say_table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Outcome {
+        if self.scripted {
+            return rows.iter().try_for_each(|row| terminal::say(row.join("\t")));
+        }
+        let header = header.iter().map(|name| (*name).to_owned()).collect();
+        terminal::say(terminal::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()))
+    }
+
+    /// The volume at the URL, if there is one.
+    async fn volume(&self, context: &Context) -> Outcome<Option<VolumeUrl>> {
+        let Ok(volume) = volume_url(&self.place.to_string()) else { return Ok(None) };
+        let store = place::browse(&self.place, &context.env).await?;
+        match admin::has_volume(&store).await {
+            Ok(has) => Ok(has.then_some(volume)),
+            Err(e) => Err(volume.explain(e)),
+        }
+    }
+
+    async fn list_snapshots(&self, context: &Context, volume: &VolumeUrl) -> Outcome {
+        let settings = snapshots::settings(context, &self.state, &self.key)?;
+        let all = snapshots::list(context, &settings, volume).await?;
+        let mut space = match self.space {
+            true => self.look_at_space(context, &settings, volume).await?,
+            false => BTreeMap::new(),
+        };
+        let line = |snapshot: SnapshotStatus| SnapshotLine {
+            url: format!("{}@{}", volume.url, snapshot.name),
+            space: space.remove(&snapshot.name),
+            snapshot,
+        };
+        let lines: Vec<SnapshotLine> = all.into_iter().map(line).collect();
+        if self.json {
+            return terminal::say_json(&lines);
+        }
+        if lines.is_empty() {
+            terminal::remark(format!(
+                "{} has no snapshots: `cistern snapshot {}@NAME` makes one",
+                volume.name, volume.url
+            ));
+            return Ok(());
+        }
+        let rows = lines.iter().map(|line| line.row(self.space, self.parseable)).collect();
+        let space = ["REFERENCED", "WRITTEN", "UNIQUE"].into_iter().filter(|_| self.space);
+        let header: Vec<&str> =
+            ["NAME", "CREATED", "SIZE"].into_iter().chain(space).chain(["STATE", "HOLDS"]).collect();
+        self.say_table(&header, rows)
+    }
+
+    async fn look_at_space(
+        &self,
+        context: &Context,
+        settings: &Resolved,
+        volume: &VolumeUrl,
+    ) -> Outcome<BTreeMap<String, SnapshotSpace>> {
+        let store = volume.open(&context.env, COMMAND_PATIENCE).await?.store;
+        let progress = terminal::Progress::counting("snapshots");
+        let show = |done, of| progress.set(done, of);
+        let looked = secret::unlocking(&settings.key, &volume.name, |key| {
+            let (env, store, show) = (&context.env, &store, &show);
+            async move { snapshot_space(env, store, &key, show).await }
+        });
+        let (space, _) = looked.await.map_err(|failure| failure.context(&volume.url))?;
+        Ok(space.into_iter().collect())
     }
 
     async fn list_trash(&self, context: &Context) -> Outcome {
@@ -92,9 +192,8 @@ impl Ls {
             terminal::remark(format!("nothing is in the trash of {}", self.place));
             return Ok(());
         }
-        let header = ["NAME", "REMOVED", "BY", "LEFT"].map(str::to_owned).to_vec();
-        let rows = lines.iter().map(|line| line.row(&context.env));
-        terminal::say(terminal::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()))?;
+        let rows = lines.iter().map(|line| line.row(&context.env, self.parseable)).collect();
+        self.say_table(&["NAME", "REMOVED", "BY", "LEFT"], rows)?;
         if lines.iter().any(|line| line.info.is_over(&context.env)) {
             terminal::remark(format!(
                 "what is over stays until somebody deletes it: `cistern rm --expired {}`",
@@ -151,28 +250,63 @@ impl Child {
     }
 }
 
+/// One snapshot of the list.
+#[derive(Serialize)]
+struct SnapshotLine {
+    url: String,
+    #[serde(flatten)]
+    snapshot: SnapshotStatus,
+    /// If that was asked for, and it is in the store.
+    #[serde(flatten)]
+    space: Option<SnapshotSpace>,
+}
+
+impl SnapshotLine {
+    fn row(&self, with_space: bool, exact: bool) -> Vec<String> {
+        let SnapshotStatus { name, made_ms, size_bytes, at, holds, .. } = &self.snapshot;
+        let created = if exact { (made_ms / 1000).to_string() } else { utc(*made_ms) };
+        let mut row = vec![name.clone(), created, shown(*size_bytes, exact)];
+        if with_space {
+            let space = |of: fn(&SnapshotSpace) -> u64| {
+                self.space.as_ref().map_or("-".to_owned(), |space| shown(of(space), exact))
+            };
+            row.push(space(|space| space.referenced_bytes));
+            row.push(space(|space| space.written_bytes));
+            row.push(space(|space| space.unique_bytes));
+        }
+        row.push(if at.is_some() { "stored" } else { "uploading" }.to_owned());
+        row.push(if holds.is_empty() { "-".to_owned() } else { holds.join(",") });
+        row
+    }
+}
+
+fn shown(bytes: u64, exact: bool) -> String {
+    if exact { bytes.to_string() } else { ByteSize(bytes).to_string() }
+}
+
 impl Line {
-    fn row(&self) -> Vec<String> {
+    fn row(&self, exact: bool) -> Vec<String> {
         let Some(info) = &self.info else {
             let error = self.error.clone().unwrap_or_default();
             return vec![self.name.clone(), "?".into(), "?".into(), error];
         };
-        let size =
-            info.state.as_ref().map_or("sealed".to_owned(), |state| ByteSize(state.size_bytes).to_string());
+        let size = info.state.as_ref().map_or("sealed".to_owned(), |state| shown(state.size_bytes, exact));
         let encrypted = if info.encrypted { "yes" } else { "no" };
         vec![self.name.clone(), size, encrypted.into(), info.state.as_ref().map(writer).unwrap_or_default()]
     }
 }
 
 impl TrashLine {
-    fn row(&self, env: &Env) -> Vec<String> {
+    fn row(&self, env: &Env, exact: bool) -> Vec<String> {
         let InTrash { removed_ms, until_ms, host, deleting, .. } = &self.info;
         let left_s = until_ms.saturating_sub(env.wall_ms()).div_ceil(1000);
         let left = match (deleting, left_s) {
             (true, _) => "being deleted".to_owned(),
             (false, 0) => "over".to_owned(),
+            (false, seconds) if exact => seconds.to_string(),
             (false, seconds) => Span(Duration::from_secs(seconds)).to_string(),
         };
-        vec![self.name.clone(), utc(*removed_ms), host.clone(), left]
+        let removed = if exact { (removed_ms / 1000).to_string() } else { utc(*removed_ms) };
+        vec![self.name.clone(), removed, host.clone(), left]
     }
 }

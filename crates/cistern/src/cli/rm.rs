@@ -1,4 +1,4 @@
-//! `cistern rm`: put a volume into the trash, or delete it from its store.
+//! `cistern rm`: remove a snapshot, put a volume into the trash, or delete it from its store.
 
 use std::{path::Path, time::Duration};
 
@@ -15,14 +15,14 @@ use cistern_engine::{
 use clap::Args;
 
 use crate::{
-    cli::Context,
+    cli::{Context, snapshots},
     config::{KeySettings, StateSettings},
-    control,
+    control::{self, SnapshotChange},
     daemon::{host_name, volume_disk},
     failure::{Failure, Kind, Outcome},
     known::Known,
-    place::{COMMAND_PATIENCE, OpenStore, VolumeUrl, place_url, volume_url},
-    quantity::Span,
+    place::{COMMAND_PATIENCE, OpenStore, SnapshotUrl, VolumeUrl, place_url, snapshot_url, volume_url},
+    quantity::{ByteSize, Span},
     secret, terminal,
 };
 
@@ -33,7 +33,9 @@ const KEEP: &str = "24h";
 /// The longest that can be asked for: a century.
 const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Put a volume into the trash, or delete it for good
+/// Remove a snapshot; or put a volume into the trash, or delete it for good
+///
+/// A snapshot (URL@NAME) is removed at once, and for good: what it alone held is deleted in the background. One that is held is not.
 ///
 /// In the trash everything stays in the store as it is, at its price, and nothing opens the volume. `cistern restore`
 /// brings it back, `cistern ls --trash` lists what is there. When its time is over nothing deletes it by itself:
@@ -43,9 +45,13 @@ const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// terminal; that also finishes a deletion that was interrupted. What a removed volume left is deleted either way.
 #[derive(Args)]
 pub(super) struct Rm {
-    /// URL of the volume; with --expired of a place, like s3://bucket/ or /srv/volumes
-    #[arg(value_name = "URL", value_parser = place_url)]
-    url: StoreUrl,
+    /// URL of the volume, or URL@NAME of a snapshot; with --expired of a place, like s3://bucket/ or /srv/volumes
+    #[arg(value_name = "URL", value_parser = target)]
+    target: Target,
+
+    /// Of a snapshot: say what removing it would free, and change nothing
+    #[arg(long, conflicts_with_all = ["now", "expired", "force"])]
+    dry_run: bool,
 
     /// How long it can be restored at least, by the clock of this host. Given again, the time begins anew
     #[arg(long, value_name = "TIME", default_value = KEEP)]
@@ -74,6 +80,17 @@ pub(super) struct Rm {
     key: KeySettings,
 }
 
+/// What is to be removed. With --expired it is a place, whatever it looks like.
+#[derive(Clone, Debug)]
+struct Target {
+    url: StoreUrl,
+    snapshot: Option<SnapshotUrl>,
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    Ok(Target { url: place_url(text)?, snapshot: snapshot_url(text).ok() })
+}
+
 /// What lies at a URL.
 enum There {
     Volume(VolumeId),
@@ -86,9 +103,15 @@ impl Rm {
     pub async fn run(self, context: &Context) -> Outcome {
         let state_dir = self.state.clone().resolve(&context.file)?;
         if self.expired {
-            return expired::delete(context, &self.url, &state_dir, self.yes).await;
+            return expired::delete(context, &self.target.url, &state_dir, self.yes).await;
         }
-        let volume = volume_url(&self.url.to_string()).map_err(Failure::usage)?;
+        if let Some(snapshot) = &self.target.snapshot {
+            return self.remove_snapshot(context, snapshot).await;
+        }
+        if self.dry_run {
+            return Err(Failure::usage("--dry-run is about a snapshot: write URL@NAME"));
+        }
+        let volume = volume_url(&self.target.url.to_string()).map_err(Failure::usage)?;
         let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
         let there = self.look(context, &volume, &open).await?;
         self.refuse_if_served(&volume, &state_dir, there.id()).await?;
@@ -99,6 +122,28 @@ impl Rm {
             }
             there => self.delete(context, &volume, &open, there, &state_dir).await,
         }
+    }
+
+    async fn remove_snapshot(&self, context: &Context, snapshot: &SnapshotUrl) -> Outcome {
+        if self.now || self.force {
+            return Err(Failure::usage(
+                "--now and --force are about volumes: a snapshot is always removed at once",
+            ));
+        }
+        let settings = snapshots::settings(context, &self.state, &self.key)?;
+        if self.dry_run {
+            let bytes = snapshots::unique_bytes(context, &settings, snapshot).await?;
+            return terminal::say(format!(
+                "{snapshot}: removing it frees {} (before compression)",
+                ByteSize(bytes)
+            ));
+        }
+        if let Some((_, served)) = control::serving(&settings.state_dir, &snapshot.to_string()).await? {
+            let failure = Failure::new(Kind::InUse, format!("{snapshot} is being served"));
+            return Err(failure.hint(format!("stop the daemon that serves {} first", served.name)));
+        }
+        snapshots::change(context, &settings, snapshot, SnapshotChange::Remove).await?;
+        terminal::say(format!("removed {snapshot}"))
     }
 
     async fn look(&self, context: &Context, volume: &VolumeUrl, open: &OpenStore) -> Outcome<There> {

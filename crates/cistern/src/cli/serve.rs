@@ -7,7 +7,7 @@ use crate::{
     config::Settings,
     daemon::{self, ServePlan},
     failure::Outcome,
-    place::{VolumeUrl, volume_url},
+    place::{StateUrl, state_url},
     quantity::ByteSize,
 };
 
@@ -21,9 +21,9 @@ use crate::{
 /// Understands systemd: readiness, status and stop notifications (Type=notify), socket activation.
 #[derive(Args)]
 pub(super) struct Serve {
-    /// URLs of the volumes
-    #[arg(value_name = "URL", required = true, value_parser = volume_url)]
-    volumes: Vec<VolumeUrl>,
+    /// URLs of the volumes; URL@NAME is a snapshot, which is served read-only, also beside the volume and on many hosts
+    #[arg(value_name = "URL", required = true, value_parser = state_url)]
+    volumes: Vec<StateUrl>,
 
     /// Create the volumes that do not exist, with this size; existing ones are just served
     #[arg(long, value_name = "SIZE")]

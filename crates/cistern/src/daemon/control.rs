@@ -148,6 +148,11 @@ async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
         }
         Request::Warm { volume, what, from } => encode(daemon.warm(&volume, what, from).await),
         Request::Collect { volume, what } => encode(daemon.collect(&volume, what).await),
+        Request::Snapshots { volume } => encode(daemon.snapshots(&volume)),
+        Request::Snapshot { snapshots, wait } => encode(daemon.clone().snapshot(snapshots, wait).await),
+        Request::ChangeSnapshot { snapshot, change } => {
+            encode(daemon.clone().change_snapshot(snapshot, change).await)
+        }
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }

@@ -34,7 +34,7 @@ use crate::{
     failure::{Failure, Kind, Outcome},
     known::Known,
     memory,
-    place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
+    place::{COMMAND_PATIENCE, OpenStore, StateUrl, VolumeUrl},
     prices::Prices,
     quantity::ByteSize,
     secret, terminal,
@@ -54,7 +54,7 @@ pub async fn open_all(
     doors: &Doors,
     scheduler: &Arc<Scheduler>,
 ) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
-    let finding = plan.volumes.iter().map(|volume| find_or_create(env, plan, scheduler, volume));
+    let finding = plan.volumes.iter().map(|state| find_or_create(env, plan, scheduler, state));
     let found = try_join_all(finding).await?;
     let cached: Vec<&Found> = found.iter().filter(|found| found.wants_cache).collect();
     let sizes: Option<Vec<u64>> = cached.iter().map(|found| found.size_bytes).collect();
@@ -66,7 +66,7 @@ pub async fn open_all(
     let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
     let opener = Opener { env, plan, prices, cache: cache.clone(), memory_bytes, recoveries };
     let volumes = plan.volumes.iter().zip(found);
-    let results = join_all(volumes.map(|(volume, found)| opener.open(volume, found, doors))).await;
+    let results = join_all(volumes.map(|(state, found)| opener.open(state, found, doors))).await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
     memory::give_back_after_start(); // what reading the journals took
@@ -91,8 +91,9 @@ async fn find_or_create(
     env: &Env,
     plan: &ServePlan,
     scheduler: &Arc<Scheduler>,
-    volume: &VolumeUrl,
+    state: &StateUrl,
 ) -> Outcome<Found> {
+    let volume = &state.volume;
     let wants_cache = wants_cache(&plan.settings, volume);
     let found = match volume.open_scheduled(env, scheduler).await {
         Ok(store) => admin::info(env, &store.store, &KeySource::None)
@@ -101,7 +102,7 @@ async fn find_or_create(
             .map_err(|e| volume.explain(e)),
         Err(failure) => Err(failure),
     };
-    match (found, plan.create_bytes) {
+    match (found, plan.create_bytes.filter(|_| state.snapshot.is_none())) {
         (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
             let options =
                 CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
@@ -126,18 +127,20 @@ struct Opener<'a> {
 }
 
 impl Opener<'_> {
-    async fn open(&self, volume: &VolumeUrl, found: Found, doors: &Doors) -> Outcome<Served> {
+    async fn open(&self, state: &StateUrl, found: Found, doors: &Doors) -> Outcome<Served> {
         let Found { store, wants_cache, .. } = found;
         let cache = self.cache.clone().filter(|_| wants_cache);
-        let opened = match self.plan.read_only {
-            true => self.open_read_only(volume, &store.stores, cache).await.map(|v| (v, None)),
+        let volume = &state.volume;
+        let opened = match self.plan.read_only || state.snapshot.is_some() {
+            true => self.open_read_only(state, &store.stores, cache).await.map(|v| (v, None)),
             false => {
                 self.open_for_writing(volume, &store.stores, cache).await.map(|(v, live)| (v, Some(live)))
             }
         };
-        let (name, url) = (volume.name.clone(), volume.url.to_string());
+        let (name, url) = (state.name(), state.to_string());
         let (opened, live) = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
-        if let Some(wanted) = self.plan.create_bytes.filter(|bytes| *bytes != opened.size_bytes()) {
+        let wanted = self.plan.create_bytes.filter(|_| live.is_some());
+        if let Some(wanted) = wanted.filter(|bytes| *bytes != opened.size_bytes()) {
             let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
@@ -147,7 +150,7 @@ impl Opener<'_> {
 
     async fn open_read_only(
         &self,
-        volume: &VolumeUrl,
+        StateUrl { volume, snapshot }: &StateUrl,
         stores: &Stores,
         cache: Option<Arc<ChunkCache>>,
     ) -> Outcome<Arc<Volume>> {
@@ -163,7 +166,7 @@ impl Opener<'_> {
                 cache: cache.clone(),
                 key,
                 memory_bytes: self.memory_bytes,
-                snapshot: None,
+                snapshot: snapshot.clone(),
             })
         });
         Ok(opened.await?.0)

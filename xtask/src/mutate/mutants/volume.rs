@@ -110,8 +110,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "block status calls data a hole that is not stored yet",
         changes: &[Change {
             file: READ,
-            old: "join(found, part, RangeKind::Data)",
-            new: "join(found, part, RangeKind::Hole)",
+            old: "fn of_data(&self) -> RangeKind {\n        RangeKind::Data",
+            new: "fn of_data(&self) -> RangeKind {\n        RangeKind::Hole",
         }],
         test: None,
         simulation: seeds(40),

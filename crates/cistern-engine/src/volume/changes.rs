@@ -1,0 +1,270 @@
+//! What differs between two states of a volume, and what space snapshots take: found in the maps alone, of which only the parts are read
+//! in which something changed (`docs/design/snapshots.md`). No data is read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    codec::KeySource,
+    env::Env,
+    log::{Committed, VolumeKeys, find_volume, read_committed, roots::SnapshotTable},
+    snapshot::NOT_COMMITTED,
+    store::{SharedStore, Stores},
+    units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, SnapshotId},
+    volume::{
+        RangeKind, Volume,
+        admin::ProgressFn,
+        open::{ReadParts, read_only},
+    },
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Mappings looked at in one step.
+const STEP_MAPPINGS: usize = 4096;
+/// Memory for the map of each state that is looked at; there are three.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// A range that was written or discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// In bytes, whole blocks but for the end of the volume.
+    pub offset: u64,
+    pub len: u64,
+    /// What it is now.
+    pub kind: RangeKind,
+}
+
+/// Some of the changes, ascending, and apart or of different kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    pub changes: Vec<Change>,
+    /// Everything before this offset was looked at.
+    pub end: u64,
+}
+
+/// What a snapshot takes, in bytes of its volume: before compression, in whole blocks, holes and zeroes not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotSpace {
+    /// What it shows.
+    pub referenced_bytes: u64,
+    /// Of that, what was written since the snapshot before it.
+    pub written_bytes: u64,
+    /// Of that, what neither another snapshot nor the volume shows: what removing it alone frees.
+    pub unique_bytes: u64,
+}
+
+impl Volume {
+    /// What was written or discarded behind a position of the log, [`SnapshotStatus::at`](super::SnapshotStatus::at), as far as this
+    /// volume shows it: from `offset` on, at most `count_max` ranges and perhaps fewer. Only of a volume that is open for reading.
+    pub async fn changes_since(&self, at: u64, offset: u64, count_max: usize) -> Result<Changes> {
+        debug_assert!(self.is_read_only(), "what is not committed is not looked at");
+        let size = self.size_bytes();
+        let extent = Extent::between((offset / BLOCK).min(size.div_ceil(BLOCK)), size.div_ceil(BLOCK));
+        if extent.is_empty() {
+            return Ok(Changes { changes: Vec::new(), end: size });
+        }
+        let mappings = self.map.changes(extent, Seq(at), count_max).await?;
+        let end = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
+        let mut changes: Vec<Change> = Vec::new();
+        for mapping in mappings.iter().filter(|mapping| mapping.birth > Seq(0)) {
+            let kind = match mapping.place {
+                Place::Frame(_) => RangeKind::Data,
+                Place::Hole => RangeKind::Hole,
+                Place::Zero => RangeKind::Zero,
+            };
+            let offset = mapping.extent.start * BLOCK;
+            let len = (mapping.extent.end() * BLOCK).min(size) - offset;
+            match changes.last_mut() {
+                Some(last) if last.kind == kind && last.offset + last.len == offset => last.len += len,
+                _ => changes.push(Change { offset, len, kind }),
+            }
+        }
+        Ok(Changes { changes, end: (end * BLOCK).min(size) })
+    }
+}
+
+impl Volume {
+    /// The snapshots behind whose positions this volume knows what changed, oldest first: of a snapshot the older ones, else all.
+    pub fn bases(&self) -> Vec<String> {
+        let mut all = self.snapshots();
+        let shown = self.opened.seq;
+        all.retain(|snapshot| self.writer.is_some() || snapshot.at.is_some_and(|at| at <= shown));
+        all.sort_by_key(|snapshot| snapshot.at.unwrap_or(u64::MAX));
+        all.into_iter().map(|snapshot| snapshot.name).collect()
+    }
+
+    /// Whether the parts of a range changed since a snapshot was made, ascending from `offset`, at most `count_max` of them; may end
+    /// early. What is not committed counts as changed.
+    ///
+    /// # Errors
+    /// `NotFound` where the snapshot is none of [`bases`](Self::bases); else as for `ranges`.
+    pub async fn changed_ranges(
+        &self,
+        base: &str,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    ) -> Result<Vec<(u64, bool)>> {
+        loop {
+            let (id, at) = self.base(base)?;
+            let ranges = self.ranges_since(at, offset, len, count_max).await?;
+            // If it was committed meanwhile, so may something behind it have been.
+            if at < NOT_COMMITTED || self.base(base)? == (id, at) {
+                return Ok(ranges);
+            }
+        }
+    }
+
+    /// A snapshot behind whose position this volume knows what changed.
+    fn base(&self, name: &str) -> Result<(SnapshotId, Seq)> {
+        let found = self.snapshot_named(name);
+        let at = found.map(|snapshot| (snapshot.id, snapshot.at.map_or(NOT_COMMITTED, Seq)));
+        let is_known = |at: Seq| self.writer.is_some() || at.0 <= self.opened.seq;
+        at.filter(|(_, at)| is_known(*at)).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))
+    }
+}
+
+/// What each snapshot of a volume takes, by the newest committed state, ascending by position and then by name. What is not committed is
+/// not among them. Progress counts snapshots.
+///
+/// # Errors
+/// `Corrupt` where a map is damaged; those of the store.
+pub async fn snapshot_space(
+    env: &Env,
+    store: &SharedStore,
+    key: &KeySource,
+    progress: ProgressFn<'_>,
+) -> Result<Vec<(String, SnapshotSpace)>> {
+    let states = States::read(env, store, key).await?;
+    let all = states.ascending();
+    let mut out = Vec::with_capacity(all.len());
+    let (mut before, mut referenced) = (None, 0);
+    let mut this = states.open(all.first()).await?;
+    for (n, (name, at)) in all.iter().enumerate() {
+        progress(n as u64, all.len() as u64);
+        let next = states.open(all.get(n + 1)).await?;
+        let Difference { written, replaced, unique } = difference(before.as_ref(), &this, &next).await?;
+        referenced = referenced + written - replaced;
+        let space = SnapshotSpace {
+            referenced_bytes: referenced * BLOCK,
+            written_bytes: written * BLOCK,
+            unique_bytes: unique * BLOCK,
+        };
+        out.push((name.clone(), space));
+        before = Some((std::mem::replace(&mut this, next), *at));
+    }
+    Ok(out)
+}
+
+/// What removing a snapshot frees, in bytes as [`SnapshotSpace::unique_bytes`].
+///
+/// # Errors
+/// `NotFound`; else as for [`snapshot_space`].
+pub async fn unique_space(env: &Env, store: &SharedStore, key: &KeySource, name: &str) -> Result<u64> {
+    let states = States::read(env, store, key).await?;
+    let all = states.ascending();
+    let found = all.iter().position(|(other, _)| other == name);
+    let n = found.ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
+    let before = match n.checked_sub(1).map(|n| &all[n]) {
+        Some(before) => Some((states.open(Some(before)).await?, before.1)),
+        None => None,
+    };
+    let (this, next) = (states.open(all.get(n)).await?, states.open(all.get(n + 1)).await?);
+    Ok(difference(before.as_ref(), &this, &next).await?.unique * BLOCK)
+}
+
+/// The states of a volume that can be looked at.
+struct States<'a> {
+    env: &'a Env,
+    stores: Stores,
+    keys: VolumeKeys,
+    committed: Committed,
+    table: SnapshotTable,
+}
+
+impl<'a> States<'a> {
+    async fn read(env: &'a Env, store: &SharedStore, key: &KeySource) -> Result<States<'a>> {
+        let (identity, store) = find_volume(store).await?;
+        let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
+        let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+        let table = committed.snapshot_table(store.as_ref(), &keys).await?;
+        Ok(States { env, stores: Stores::same(store), keys, committed, table })
+    }
+
+    /// The snapshots by position, and then by name.
+    fn ascending(&self) -> Vec<(String, Seq)> {
+        let snapshots = self.committed.snapshots(&self.table);
+        let mut all: Vec<_> =
+            snapshots.iter().map(|(name, snapshot)| (name.to_owned(), snapshot.at)).collect();
+        all.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+        all
+    }
+
+    /// What a snapshot shows; without one, the newest state.
+    async fn open(&self, snapshot: Option<&(String, Seq)>) -> Result<Volume> {
+        let mut committed = self.committed.clone();
+        if let Some((name, _)) = snapshot {
+            let store = self.stores.read.as_ref();
+            committed = committed.at_snapshot(&self.table, name, store, &self.keys).await?;
+        }
+        let (env, stores) = (self.env, &self.stores);
+        read_only(ReadParts { env, stores, cache: None, memory_bytes: MEMORY_BYTES }, &self.keys, &committed)
+            .await
+    }
+}
+
+/// Blocks in frames by which a state differs from the one before it.
+#[derive(Default)]
+struct Difference {
+    /// That this one shows, and the one before does not.
+    written: u64,
+    /// The other way round.
+    replaced: u64,
+    /// Of those that were written, what the next state does not show.
+    unique: u64,
+}
+
+/// Compares a state with the one before it, which is given with its position, and with the next one.
+async fn difference(before: Option<&(Volume, Seq)>, this: &Volume, next: &Volume) -> Result<Difference> {
+    let mut out = Difference::default();
+    let since = before.map_or(Seq(0), |(_, at)| *at);
+    let sizes = before.iter().map(|(volume, _)| volume.size_bytes()).chain([this.size_bytes()]);
+    let (mut at, end) = (0, sizes.max().unwrap_or(0).div_ceil(BLOCK));
+    while at < end {
+        let seen = this.map.changes(Extent::between(at, end), since, STEP_MAPPINGS).await?;
+        at = seen.last().map_or(end, |mapping| mapping.extent.end());
+        let changed: Vec<Mapping> = seen.into_iter().filter(|mapping| mapping.birth > Seq(0)).collect();
+        if changed.is_empty() {
+            continue;
+        }
+        let extents: Vec<Extent> = changed.iter().map(|mapping| mapping.extent).collect();
+        out.written += changed.iter().map(blocks_in_frames).sum::<u64>();
+        if let Some((before, _)) = before {
+            out.replaced += before.map.lookup_each(&extents).await?.iter().map(blocks_in_frames).sum::<u64>();
+        }
+        let later = next.map.lookup_each(&extents).await?;
+        out.unique += changed
+            .iter()
+            .map(|mapping| blocks_in_frames(mapping) - blocks_in_common(mapping, &later))
+            .sum::<u64>();
+    }
+    Ok(out)
+}
+
+fn blocks_in_frames(mapping: &Mapping) -> u64 {
+    if matches!(mapping.place, Place::Frame(_)) { mapping.extent.len } else { 0 }
+}
+
+/// Blocks in frames of a mapping that lie in the same place in another state; `others` ascend.
+pub(super) fn blocks_in_common(mapping: &Mapping, others: &[Mapping]) -> u64 {
+    if !matches!(mapping.place, Place::Frame(_)) {
+        return 0;
+    }
+    let first = others.partition_point(|other| other.extent.end() <= mapping.extent.start);
+    let overlapping = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
+    let same = |other: &Mapping| {
+        let part = other.extent.intersect(mapping.extent)?;
+        (other.slice(part).place == mapping.slice(part).place).then_some(part.len)
+    };
+    overlapping.filter_map(same).sum()
+}

@@ -1,0 +1,179 @@
+//! `cistern diff`: what was written or discarded between two states of a volume.
+
+use cistern_engine::volume::{Change, RangeKind, Volume};
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    cli::{Context, snapshots},
+    config::{KeySettings, StateSettings},
+    failure::{Failure, Outcome},
+    place::{SnapshotUrl, StateUrl, snapshot_url, state_url},
+    quantity::ByteSize,
+    terminal,
+};
+
+/// Ranges that are asked for at once.
+const STEP: usize = 4096;
+
+/// Show what was written or discarded since a snapshot
+///
+/// Compares the snapshot with a later one of the same volume, or with the newest state that is in the store, by their maps alone: no data is
+/// read, and of the maps only the parts in which something changed. A range that was written with what it held before counts as
+/// written. Ctrl-C at any time: nothing is changed.
+#[derive(Args)]
+pub(super) struct Diff {
+    /// URL of the volume, @, and the name of the older snapshot
+    #[arg(value_name = "URL@NAME", value_parser = snapshot_url)]
+    from: SnapshotUrl,
+
+    /// The later one; without it, the newest state in the store
+    #[arg(value_name = "URL[@NAME]", value_parser = state_url)]
+    to: Option<StateUrl>,
+
+    /// Print the result as JSON: the ranges, and then the totals
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+
+    #[command(flatten)]
+    key: KeySettings,
+}
+
+/// Bytes of all ranges, by what became of them.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Totals {
+    ranges: u64,
+    /// Hold data now.
+    data_bytes: u64,
+    /// Were zeroed, and stay allocated.
+    zero_bytes: u64,
+    /// Were discarded.
+    hole_bytes: u64,
+    /// Of the volume then and now.
+    from_size_bytes: u64,
+    to_size_bytes: u64,
+}
+
+impl Totals {
+    fn add(&mut self, change: &Change) {
+        self.ranges += 1;
+        *match change.kind {
+            RangeKind::Data => &mut self.data_bytes,
+            RangeKind::Zero => &mut self.zero_bytes,
+            RangeKind::Hole => &mut self.hole_bytes,
+        } += change.len;
+    }
+}
+
+impl Diff {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let settings = snapshots::settings(context, &self.state, &self.key)?;
+        let snapshot = self.to.as_ref().and_then(|to| to.snapshot.as_deref());
+        if let Some(to) = self.to.as_ref().filter(|to| to.volume.url != self.from.volume.url) {
+            let (from, to) = (&self.from.volume.url, &to.volume.url);
+            return Err(Failure::usage(format!(
+                "{from} and {to} are different volumes: nothing is known in common"
+            )));
+        }
+        let to = snapshots::open(context, &settings, &self.from.volume, snapshot).await?;
+        let all = to.snapshots();
+        let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name);
+        let Some(from) = find(&self.from.name) else {
+            // Says what is wrong with it.
+            snapshots::open(context, &settings, &self.from.volume, Some(&self.from.name)).await?;
+            return Err(Failure::usage(format!("{} was made just now: ask again", self.from)));
+        };
+        let since = from.at.unwrap_or(u64::MAX);
+        if let Some(later) = snapshot.and_then(find).filter(|to| to.at.is_some_and(|at| at < since)) {
+            let (from, to) = (&self.from.name, &later.name);
+            let failure = Failure::usage(format!("{to} is older than {from}"));
+            return Err(failure.hint("give the older one first"));
+        }
+        let mut totals =
+            Totals { from_size_bytes: from.size_bytes, to_size_bytes: to.size_bytes(), ..Totals::default() };
+        match self.json {
+            true => self.say_json(&to, since, &mut totals).await,
+            false => self.say(&to, since, &mut totals).await,
+        }
+    }
+
+    async fn say(&self, to: &Volume, since: u64, totals: &mut Totals) -> Outcome {
+        let progress = terminal::Progress::counting("bytes");
+        let mut said_header = false;
+        each(to, since, &progress, |change| {
+            totals.add(change);
+            if !std::mem::replace(&mut said_header, true) {
+                terminal::say(format!("{:>20}  {:>16}  KIND", "OFFSET", "LENGTH"))?;
+            }
+            let Change { offset, len, kind } = *change;
+            terminal::say(format!("{offset:>20}  {len:>16}  {}", name(kind)))
+        })
+        .await?;
+        drop(progress);
+        let Totals { ranges, data_bytes, zero_bytes, hole_bytes, from_size_bytes, to_size_bytes } = *totals;
+        let [data, zero, hole] = [data_bytes, zero_bytes, hole_bytes].map(ByteSize);
+        terminal::remark(format!("{ranges} ranges: {data} written, {zero} zeroed, {hole} discarded"));
+        if from_size_bytes != to_size_bytes {
+            let (from, to) = (ByteSize(from_size_bytes), ByteSize(to_size_bytes));
+            terminal::remark(format!("the volume had {from}, and has {to}"));
+        }
+        Ok(())
+    }
+
+    /// Range by range: there may be more than fit into memory.
+    async fn say_json(&self, to: &Volume, since: u64, totals: &mut Totals) -> Outcome {
+        let progress = terminal::Progress::counting("bytes");
+        let mut comma = "";
+        terminal::say("{\"ranges\": [")?;
+        each(to, since, &progress, |change| {
+            totals.add(change);
+            let range = serde_json::to_string(change).expect("plain fields always serialize");
+            terminal::say(format!("{}{range}", std::mem::replace(&mut comma, ",")))
+        })
+        .await?;
+        let totals = serde_json::to_string(totals).expect("plain fields always serialize");
+        terminal::say(format!("], \"totals\": {totals}}}"))
+    }
+}
+
+/// Gives every change of a volume since a position to `tell`, ascending.
+async fn each(
+    to: &Volume,
+    since: u64,
+    progress: &terminal::Progress,
+    mut tell: impl FnMut(&Change) -> Outcome,
+) -> Outcome {
+    let size = to.size_bytes();
+    let mut at = 0;
+    // What one step ends with may go on in the next.
+    let mut open: Option<Change> = None;
+    while at < size {
+        progress.set(at, size);
+        let step = to.changes_since(since, at, STEP).await?;
+        for change in step.changes {
+            match &mut open {
+                Some(last) if last.kind == change.kind && last.offset + last.len == change.offset => {
+                    last.len += change.len;
+                }
+                _ => {
+                    if let Some(whole) = open.replace(change) {
+                        tell(&whole)?;
+                    }
+                }
+            }
+        }
+        at = step.end;
+    }
+    open.iter().try_for_each(tell)
+}
+
+fn name(kind: RangeKind) -> &'static str {
+    match kind {
+        RangeKind::Data => "data",
+        RangeKind::Zero => "zero",
+        RangeKind::Hole => "hole",
+    }
+}

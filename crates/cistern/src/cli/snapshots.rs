@@ -1,0 +1,225 @@
+//! What the verbs about snapshots share: asking the daemon that has the volume open, or opening it for a moment.
+
+use std::sync::Arc;
+
+use cistern_engine::{
+    codec::KeySource,
+    volume::{ReadOnlyOptions, SnapshotStatus, Volume, admin, snapshot_together, unique_space},
+};
+
+use crate::{
+    cli::Context,
+    config::{KeySettings, Resolved, Settings, StateSettings},
+    control::{self, DaemonClient, NamedSnapshot, Request, ServedStatus, SnapshotChange},
+    daemon,
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, SnapshotUrl, VolumeUrl},
+    secret,
+};
+
+/// Memory for the map of a volume that a command looks at.
+const MEMORY_BYTES: u64 = 128 << 20;
+
+/// The settings with which a volume is opened for a moment.
+pub fn settings(context: &Context, state: &StateSettings, key: &KeySettings) -> Outcome<Resolved> {
+    let flags = Settings { state: state.clone(), key: key.clone(), ..Settings::default() };
+    flags.resolve(context.file.clone())
+}
+
+impl SnapshotUrl {
+    fn named(&self) -> NamedSnapshot {
+        NamedSnapshot { volume: self.volume.url.to_string(), name: self.name.clone() }
+    }
+
+    /// In the words of somebody who typed its URL.
+    fn explain(&self, failure: Failure) -> Failure {
+        let kind = failure.kind;
+        let failure = failure.context(&self.volume.url);
+        match kind {
+            Kind::NotFound => failure.hint(format!("`cistern ls {}` lists its snapshots", self.volume.url)),
+            _ => failure,
+        }
+    }
+}
+
+/// Makes snapshots, all at one instant. Where nobody serves the volumes they are in the store when this returns.
+pub async fn make(
+    context: &Context,
+    settings: &Resolved,
+    snapshots: &[SnapshotUrl],
+    wait: bool,
+) -> Outcome<Vec<SnapshotStatus>> {
+    let mut served = Vec::with_capacity(snapshots.len());
+    for snapshot in snapshots {
+        served.push(control::serving(&settings.state_dir, &snapshot.volume.url.to_string()).await?);
+    }
+    let explain = |failure: Failure| match snapshots {
+        [one] => one.explain(failure),
+        _ => failure,
+    };
+    match one_daemon(snapshots, &served)? {
+        Some(daemon) => {
+            let request =
+                Request::Snapshot { snapshots: snapshots.iter().map(SnapshotUrl::named).collect(), wait };
+            daemon.ask(&request, None).await.map_err(explain)
+        }
+        None => make_here(context, settings, snapshots).await,
+    }
+}
+
+/// The daemon that has all of the volumes open; `None` if none of them is open.
+fn one_daemon<'a>(
+    snapshots: &[SnapshotUrl],
+    served: &'a [Option<(DaemonClient, ServedStatus)>],
+) -> Outcome<Option<&'a DaemonClient>> {
+    let daemons: Vec<Option<&DaemonClient>> =
+        served.iter().map(|served| served.as_ref().map(|(daemon, _)| daemon)).collect();
+    match daemons.iter().position(|daemon| *daemon != daemons[0]) {
+        None => Ok(daemons[0]),
+        Some(other) => {
+            let (first, other) = (&snapshots[0].volume.url, &snapshots[other].volume.url);
+            let failure =
+                Failure::usage(format!("{first} and {other} are not served by the same daemon of this host"));
+            Err(failure.hint(
+                "snapshots of one instant need one daemon: serve the volumes together, `cistern serve URL URL2`; or make the \
+                 snapshots one after the other",
+            ))
+        }
+    }
+}
+
+async fn make_here(
+    context: &Context,
+    settings: &Resolved,
+    snapshots: &[SnapshotUrl],
+) -> Outcome<Vec<SnapshotStatus>> {
+    let mut open: Vec<Arc<Volume>> = Vec::with_capacity(snapshots.len());
+    let mut made = Ok(());
+    for snapshot in snapshots {
+        match daemon::open_once(&context.env, settings, &snapshot.volume).await {
+            Ok(volume) => open.push(volume),
+            Err(failure) => {
+                made = Err(failure);
+                break;
+            }
+        }
+    }
+    if made.is_ok() {
+        let named: Vec<(&Volume, &str)> = open
+            .iter()
+            .zip(snapshots)
+            .map(|(volume, snapshot)| (&**volume, snapshot.name.as_str()))
+            .collect();
+        made = snapshot_together(&named).await.map_err(Failure::from);
+    }
+    let closed = close(&open).await;
+    let status = |(volume, snapshot): (&Arc<Volume>, &SnapshotUrl)| volume.snapshot_named(&snapshot.name);
+    match made {
+        Ok(()) => closed.map(|()| open.iter().zip(snapshots).filter_map(status).collect()),
+        Err(failure) => match snapshots {
+            [one] => Err(one.explain(failure)),
+            _ => Err(failure),
+        },
+    }
+}
+
+/// Closes what was opened for a moment.
+async fn close(open: &[Arc<Volume>]) -> Outcome {
+    let mut left = None;
+    for volume in open {
+        let closed = volume.close(COMMAND_PATIENCE).await;
+        if !closed.clean {
+            left = Some(closed.reason.unwrap_or_else(|| "unknown".to_owned()));
+        }
+    }
+    match left {
+        None => Ok(()),
+        Some(why) => {
+            let failure = Failure::new(Kind::NotClean, format!("done here, but not in the store yet: {why}"));
+            Err(failure.hint("the journal holds it; the next `cistern serve` on this host brings it there"))
+        }
+    }
+}
+
+/// Changes what there is of a snapshot.
+pub async fn change(
+    context: &Context,
+    settings: &Resolved,
+    snapshot: &SnapshotUrl,
+    change: SnapshotChange,
+) -> Outcome {
+    let url = snapshot.volume.url.to_string();
+    let changed = match control::serving(&settings.state_dir, &url).await? {
+        Some((daemon, _)) => {
+            daemon.ask(&Request::ChangeSnapshot { snapshot: snapshot.named(), change }, None).await
+        }
+        None => {
+            let volume = daemon::open_once(&context.env, settings, &snapshot.volume).await?;
+            let changed = change.make(&volume, &snapshot.name).await.map_err(Failure::from);
+            let closed = close(&[volume]).await;
+            changed.and(closed)
+        }
+    };
+    changed.map_err(|failure| snapshot.explain(failure))
+}
+
+/// The snapshots of a volume, oldest first: as the daemon of this host has them that serves it, or as they are in the store.
+pub async fn list(
+    context: &Context,
+    settings: &Resolved,
+    volume: &VolumeUrl,
+) -> Outcome<Vec<SnapshotStatus>> {
+    let url = volume.url.to_string();
+    let mut all: Vec<SnapshotStatus> = match control::serving(&settings.state_dir, &url).await? {
+        Some((daemon, _)) => daemon.ask(&Request::Snapshots { volume: url }, None).await?,
+        None => open(context, settings, volume, None).await?.snapshots(),
+    };
+    all.sort_by(|a, b| {
+        let key = |snapshot: &SnapshotStatus| (snapshot.at.unwrap_or(u64::MAX), snapshot.made_ms);
+        key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+    });
+    Ok(all)
+}
+
+/// The newest committed state of a volume, or a snapshot of it.
+pub async fn open(
+    context: &Context,
+    settings: &Resolved,
+    volume: &VolumeUrl,
+    snapshot: Option<&str>,
+) -> Outcome<Arc<Volume>> {
+    let stores = volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
+    let opened = secret::unlocking(&settings.key, &volume.name, |key| {
+        Volume::open_read_only(ReadOnlyOptions {
+            env: context.env.clone(),
+            stores: stores.clone(),
+            cache: None,
+            key,
+            memory_bytes: MEMORY_BYTES,
+            snapshot: snapshot.map(str::to_owned),
+        })
+    });
+    let failure = match opened.await {
+        Ok((opened, _)) => return Ok(opened),
+        Err(failure) => failure,
+    };
+    if let (Kind::NotFound, Err(e)) =
+        (failure.kind, admin::info(&context.env, &stores.read, &KeySource::None).await)
+    {
+        return Err(volume.explain(e));
+    }
+    match snapshot {
+        Some(name) => Err(SnapshotUrl { volume: volume.clone(), name: name.to_owned() }.explain(failure)),
+        None => Err(failure.context(&volume.url)),
+    }
+}
+
+/// What removing a snapshot frees, before compression.
+pub async fn unique_bytes(context: &Context, settings: &Resolved, snapshot: &SnapshotUrl) -> Outcome<u64> {
+    let store = snapshot.volume.open(&context.env, COMMAND_PATIENCE).await?.store;
+    let looked = secret::unlocking(&settings.key, &snapshot.volume.name, |key| {
+        let (env, store) = (&context.env, &store);
+        async move { unique_space(env, store, &key, &snapshot.name).await }
+    });
+    looked.await.map(|(bytes, _)| bytes).map_err(|failure| snapshot.explain(failure))
+}

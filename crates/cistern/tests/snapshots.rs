@@ -1,0 +1,163 @@
+//! Snapshots as people use them: made and removed beside a daemon and without one, listed, read by NBD clients, compared.
+
+mod daemon;
+
+use daemon::Home;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+fn names(home: &Home, url: &str) -> Vec<String> {
+    let listed = home.ok(&["ls", url, "-H"]);
+    listed.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// A snapshot shows what was there when it was made: under its own name at the daemon that serves the volume, and at another daemon,
+/// while the volume is written on. Nobody can write to it.
+#[test]
+fn a_snapshot_is_served_beside_the_volume() {
+    let home = Home::new();
+    let mut writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, 2 * MIB);
+    let told = home.ok(&["snapshot", "./tank@monday"]);
+    assert!(told.contains("tank@monday"), "{told}");
+    writer.fill(2, MIB, 2 * MIB);
+
+    let uri = writer.uri.clone();
+    writer.uri = uri.replace("///tank?", "///tank@monday?");
+    writer.assert_filled(1, 0, 2 * MIB);
+    writer.assert_filled(0, 2 * MIB, MIB);
+    let refused = writer.try_nbdsh("h.pwrite(b'x' * 512, 0)");
+    assert!(!refused.status.success(), "a snapshot is not written to");
+    writer.uri = uri.replace("///tank?", "///tank@tuesday?");
+    assert!(!writer.try_nbdsh("h.pread(512, 0)").status.success(), "there is none of that name");
+    writer.uri = uri;
+    writer.assert_filled(2, MIB, 2 * MIB);
+
+    let socket = home.path("other.sock");
+    let listen = format!("unix:{}", socket.display());
+    let reader = home.start(&["./tank@monday", "--listen", &listen]);
+    reader.assert_filled(1, 0, 2 * MIB);
+    let busy = home.fails(3, &["rm", "./tank@monday"]);
+    assert!(busy.contains("being served"), "{busy}");
+    reader.stop();
+    home.ok(&["rm", "./tank@monday"]);
+    assert_eq!(names(&home, "./tank"), [""; 0]);
+    writer.stop();
+}
+
+/// Without a daemon as with one: snapshots are made, held, listed with what they take, and removed; what they would free is said before.
+#[test]
+fn snapshots_need_no_daemon() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, 4 * MIB);
+    writer.stop();
+    let made = home.ok(&["snapshot", "./tank@a", "--wait"]);
+    assert!(made.contains("in the store"), "{made}");
+    let writer = home.start(&["./tank"]);
+    writer.fill(2, MIB, MIB);
+    home.ok(&["snapshot", "./tank@b"]);
+    writer.fill(3, MIB, 2 * MIB);
+    writer.stop();
+
+    let listed = json(&home.ok(&["ls", "./tank", "--space", "--json"]));
+    let of = |n: usize, what: &str| listed[n][what].as_u64().expect(what) / MIB;
+    let space = |n| [of(n, "referenced_bytes"), of(n, "written_bytes"), of(n, "unique_bytes")];
+    assert_eq!(listed[0]["name"], "a");
+    assert_eq!((space(0), space(1)), ([4, 4, 1], [4, 1, 1]), "{listed}");
+    let freed = home.ok(&["rm", "./tank@a", "--dry-run"]);
+    assert!(freed.contains("1 MiB"), "{freed}");
+
+    home.ok(&["hold", "./tank@a", "backup"]);
+    let held = home.fails(2, &["rm", "./tank@a"]);
+    assert!(held.contains("held") && held.contains("backup"), "{held}");
+    assert!(home.ok(&["ls", "./tank"]).contains("backup"));
+    home.ok(&["release", "./tank@a", "backup"]);
+    home.ok(&["rm", "./tank@a"]);
+    assert_eq!(names(&home, "./tank"), ["b"]);
+    home.ok(&["check", "./tank", "--data"]);
+}
+
+/// A difference is what was written and discarded between two states, and its totals; whole ranges and nothing else.
+#[test]
+fn a_difference_is_listed() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, 8 * MIB);
+    home.ok(&["snapshot", "./tank@a"]);
+    writer.fill(2, 2 * MIB, MIB);
+    writer.nbdsh(&format!("h.trim({MIB}, {})", 6 * MIB));
+    home.ok(&["snapshot", "./tank@b", "--wait"]);
+    writer.fill(3, 20 * MIB, MIB);
+    writer.stop();
+    let between = json(&home.ok(&["diff", "./tank@a", "./tank@b", "--json"]));
+    let range = |n: usize| {
+        let range = &between["ranges"][n];
+        (range["offset"].as_u64(), range["len"].as_u64(), range["kind"].as_str())
+    };
+    assert_eq!(range(0), (Some(2 * MIB), Some(MIB), Some("data")), "{between}");
+    assert_eq!(range(1), (Some(6 * MIB), Some(MIB), Some("hole")), "{between}");
+    assert_eq!((&between["totals"]["ranges"], &between["totals"]["data_bytes"]), (&2.into(), &MIB.into()));
+    let to_newest = json(&home.ok(&["diff", "./tank@b", "--json"]));
+    assert_eq!(to_newest["ranges"][0]["offset"], 20 * MIB);
+    assert_eq!(home.ok(&["diff", "./tank@b", "./tank@b"]), "");
+}
+
+/// Two volumes at once where one daemon has both, or nobody any; else it is said how.
+#[test]
+fn several_volumes_at_once() {
+    let home = Home::new();
+    for name in ["./a", "./b"] {
+        home.ok(&["create", name, "--size", "64M"]);
+    }
+    home.ok(&["snapshot", "./a@one", "./b@one"]);
+    let both = home.start(&["./a", "./b"]);
+    home.ok(&["snapshot", "./a@two", "./b@two"]);
+    let exists = home.fails(11, &["snapshot", "./a@three", "./b@two"]);
+    assert!(exists.contains("two"), "{exists}");
+    both.stop();
+    let one = home.start(&["./a"]);
+    let apart = home.fails(2, &["snapshot", "./a@four", "./b@four"]);
+    assert!(apart.contains("same daemon"), "{apart}");
+    one.stop();
+    assert_eq!(
+        (names(&home, "./a"), names(&home, "./b")),
+        (vec!["one".into(), "two".into()], vec!["one".to_owned(), "two".into()])
+    );
+}
+
+/// What makes no sense is refused in one sentence with the right code, and changes nothing.
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let home = Home::new();
+    home.ok(&["create", "./tank", "--size", "64M"]);
+    home.ok(&["create", "./other", "--size", "64M"]);
+    home.ok(&["snapshot", "./tank@old"]);
+    home.ok(&["snapshot", "./tank@new"]);
+    for (code, arguments, text) in [
+        (11, &["snapshot", "./tank@old"][..], "exists"),
+        (2, &["snapshot", "./tank"], "@NAME"),
+        (2, &["snapshot", "./tank@-x"], "letters"),
+        (4, &["snapshot", "./nowhere@a"], "no volume"),
+        (4, &["rm", "./tank@none"], "cistern ls"),
+        (4, &["rm", "./tank@none", "--dry-run"], "cistern ls"),
+        (2, &["rm", "./tank@old", "--now"], "at once"),
+        (2, &["rm", "./tank", "--dry-run"], "URL@NAME"),
+        (4, &["hold", "./tank@none", "x"], "none"),
+        (4, &["release", "./tank@old", "x"], "x"),
+        (4, &["serve", "./tank@none"], "none"),
+        (4, &["diff", "./tank@none"], "none"),
+        (2, &["diff", "./tank@new", "./tank@old"], "older one first"),
+        (2, &["diff", "./tank@old", "./other"], "different volumes"),
+        (2, &["ls", ".", "--space"], "--space"),
+    ] {
+        let stderr = home.fails(code, arguments);
+        assert!(stderr.contains(text), "{arguments:?}: no '{text}' in {stderr}");
+    }
+    assert_eq!(names(&home, "./tank"), ["old", "new"]);
+}
