@@ -52,7 +52,7 @@ pub mod admin;
 pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
-pub use changes::{Change, Changes, SnapshotSpace, snapshot_space, unique_space};
+pub use changes::{ChangedRange, Changes, SnapshotSpace, snapshot_space, unique_space};
 pub use collect::{Collect, CollectStep};
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;

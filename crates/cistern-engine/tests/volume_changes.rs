@@ -18,7 +18,7 @@ use cistern_engine::{
     env::real::RealEnv,
     store::{MemoryStore, Stores},
     volume::{
-        Change, Collect, LiveSettings, OpenOptions, RangeKind, ReadOnlyOptions, SnapshotSpace, Volume,
+        ChangedRange, Collect, LiveSettings, OpenOptions, RangeKind, ReadOnlyOptions, SnapshotSpace, Volume,
         snapshot_space, snapshot_together, unique_space,
     },
 };
@@ -75,7 +75,7 @@ async fn changes(volume: &Volume, at: u64, step: usize) -> BTreeMap<u64, RangeKi
     while offset < volume.size_bytes() {
         let found = volume.changes_since(at, offset, step).await.expect("looked");
         assert!(found.end > offset, "it goes on");
-        for Change { offset, len, kind } in found.changes {
+        for ChangedRange { offset, len, kind } in found.changes {
             assert!(offset % BLOCK == 0 && len % BLOCK == 0 && len > 0);
             (offset / BLOCK..(offset + len) / BLOCK).for_each(|block| _ = out.insert(block, kind));
         }

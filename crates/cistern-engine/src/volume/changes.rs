@@ -26,7 +26,7 @@ const MEMORY_BYTES: u64 = 64 << 20;
 
 /// A range that was written or discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ChangedRange {
     /// In bytes, whole blocks but for the end of the volume.
     pub offset: u64,
     pub len: u64,
@@ -37,7 +37,7 @@ pub struct Change {
 /// Some of the changes, ascending, and apart or of different kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    pub changes: Vec<Change>,
+    pub changes: Vec<ChangedRange>,
     /// Everything before this offset was looked at.
     pub end: u64,
 }
@@ -65,7 +65,7 @@ impl Volume {
         }
         let mappings = self.map.changes(extent, Seq(at), count_max).await?;
         let end = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
-        let mut changes: Vec<Change> = Vec::new();
+        let mut changes: Vec<ChangedRange> = Vec::new();
         for mapping in mappings.iter().filter(|mapping| mapping.birth > Seq(0)) {
             let kind = match mapping.place {
                 Place::Frame(_) => RangeKind::Data,
@@ -76,7 +76,7 @@ impl Volume {
             let len = (mapping.extent.end() * BLOCK).min(size) - offset;
             match changes.last_mut() {
                 Some(last) if last.kind == kind && last.offset + last.len == offset => last.len += len,
-                _ => changes.push(Change { offset, len, kind }),
+                _ => changes.push(ChangedRange { offset, len, kind }),
             }
         }
         Ok(Changes { changes, end: (end * BLOCK).min(size) })

@@ -110,7 +110,7 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(o.stores.read.as_ref()).await?;
     let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
-    let reading = Reading {
+    let reading = ReadOnlyParts {
         stores: o.stores.clone(),
         cache: o.cache.clone(),
         keys: keys.clone(),
@@ -124,7 +124,7 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
 }
 
 /// What it takes to open a volume for reading only.
-pub struct Reading {
+pub struct ReadOnlyParts {
     /// Of its own objects.
     pub stores: Stores,
     pub cache: Option<Arc<ChunkCache>>,
@@ -133,7 +133,7 @@ pub struct Reading {
     pub memory_bytes: u64,
 }
 
-impl Reading {
+impl ReadOnlyParts {
     /// The newest committed state, or a snapshot of it.
     pub async fn open(&self, env: &Env, snapshot: Option<&str>) -> Result<Volume> {
         let (store, keys) = (self.stores.read.as_ref(), &self.keys);
@@ -254,7 +254,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         collector: flows.collector(),
         resizing: tokio::sync::Mutex::new(()),
         flows: tokio::sync::Mutex::new(Some(flows)),
-        reading: Reading {
+        reading: ReadOnlyParts {
             stores: o.stores.clone(),
             cache: o.cache.clone(),
             keys,

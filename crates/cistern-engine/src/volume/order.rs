@@ -112,7 +112,7 @@ pub enum Submitted {
 }
 
 /// What became of asking for places for operations.
-pub enum Operated {
+pub enum OperationPlaces {
     /// Appended, each between two journal positions.
     Done(Vec<Range<JournalPos>>),
     /// The journal of this one has no room.
@@ -222,7 +222,7 @@ impl Core {
     ///
     /// # Errors
     /// `Exists`, `NotFound` or `Invalid` for what makes no sense behind all that was acknowledged; whatever stopped a volume.
-    pub fn operate(all: &[(&Core, &Prepared, &Operation)]) -> Result<Operated> {
+    pub fn operate(all: &[(&Core, &Prepared, &Operation)]) -> Result<OperationPlaces> {
         let orders: Vec<&FairlyRanked<Order>> = all.iter().map(|(core, ..)| &core.order).collect();
         let mut orders = FairlyRanked::lock_all(&orders);
         for ((_, _, operation), order) in all.iter().zip(&orders) {
@@ -235,7 +235,7 @@ impl Core {
         if let Some(full) =
             all.iter().position(|(core, prepared, _)| !core.journal.has_room(blocks(prepared)))
         {
-            return Ok(Operated::NoRoom(full));
+            return Ok(OperationPlaces::NoRoom(full));
         }
         let mut places = Vec::with_capacity(all.len());
         for ((core, prepared, operation), order) in all.iter().zip(&mut orders) {
@@ -253,7 +253,7 @@ impl Core {
                 }
             }
         }
-        Ok(Operated::Done(places))
+        Ok(OperationPlaces::Done(places))
     }
 
     /// The snapshots, as acknowledged.

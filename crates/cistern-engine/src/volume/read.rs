@@ -185,7 +185,7 @@ impl Volume {
         len: u64,
         count_max: usize,
     ) -> Result<Vec<(u64, bool)>> {
-        self.joined(offset, len, count_max, &Changed { since }).await
+        self.joined(offset, len, count_max, &ChangedSince { since }).await
     }
 
     async fn joined<K: Kinds>(
@@ -249,11 +249,11 @@ impl Kinds for Allocated {
     }
 }
 
-struct Changed {
+struct ChangedSince {
     since: Seq,
 }
 
-impl Kinds for Changed {
+impl Kinds for ChangedSince {
     type Kind = bool;
 
     fn of_zeroes(&self, _allocated: bool) -> bool {

@@ -11,7 +11,7 @@ use crate::{
     units::{BLOCK_BYTES, SnapshotId, VolumeId},
     volume::{
         Volume,
-        order::{Core, Operated},
+        order::{Core, OperationPlaces},
         write::Writer,
     },
 };
@@ -159,8 +159,8 @@ async fn operate(writers: &[&Writer], operations: &[Operation]) -> Result<()> {
             writer.wait_below_dirty_max(*blocks).await?;
         }
         match Core::operate(&all)? {
-            Operated::Done(places) => break places,
-            Operated::NoRoom(n) => writers[n].core.journal.room(blocks[n]).await?,
+            OperationPlaces::Done(places) => break places,
+            OperationPlaces::NoRoom(n) => writers[n].core.journal.room(blocks[n]).await?,
         }
     };
     for (writer, place) in writers.iter().zip(&places) {

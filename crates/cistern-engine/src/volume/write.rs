@@ -19,7 +19,7 @@ use crate::{
         flows::Flows,
         live::PAUSED,
         locks::Held,
-        open::Reading,
+        open::ReadOnlyParts,
         order::{Core, Submitted},
     },
     writeback::Control,
@@ -44,7 +44,7 @@ pub struct Writer {
     /// Taken by the first `close`.
     pub flows: tokio::sync::Mutex<Option<Flows>>,
     /// For snapshots that are shown beside it.
-    pub reading: Reading,
+    pub reading: ReadOnlyParts,
 }
 
 impl Writer {

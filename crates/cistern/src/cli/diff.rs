@@ -1,6 +1,6 @@
 //! `cistern diff`: what was written or discarded between two states of a volume.
 
-use cistern_engine::volume::{Change, RangeKind, Volume};
+use cistern_engine::volume::{ChangedRange, RangeKind, Volume};
 use clap::Args;
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, change: &Change) {
+    fn add(&mut self, change: &ChangedRange) {
         self.ranges += 1;
         *match change.kind {
             RangeKind::Data => &mut self.data_bytes,
@@ -108,7 +108,7 @@ impl Diff {
             if !std::mem::replace(&mut said_header, true) {
                 terminal::say(format!("{:>20}  {:>16}  KIND", "OFFSET", "LENGTH"))?;
             }
-            let Change { offset, len, kind } = *change;
+            let ChangedRange { offset, len, kind } = *change;
             terminal::say(format!("{offset:>20}  {len:>16}  {}", name(kind)))
         })
         .await?;
@@ -144,12 +144,12 @@ async fn each(
     to: &Volume,
     since: u64,
     progress: &terminal::Progress,
-    mut tell: impl FnMut(&Change) -> Outcome,
+    mut tell: impl FnMut(&ChangedRange) -> Outcome,
 ) -> Outcome {
     let size = to.size_bytes();
     let mut at = 0;
     // What one step ends with may go on in the next.
-    let mut open: Option<Change> = None;
+    let mut open: Option<ChangedRange> = None;
     while at < size {
         progress.set(at, size);
         let step = to.changes_since(since, at, STEP).await?;
