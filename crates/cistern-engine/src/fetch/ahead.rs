@@ -119,14 +119,13 @@ impl Ahead {
         let scatter = *self.scatter.lock();
         let mut state = self.state.lock();
         let (streams, before) = &mut *state;
-        let wasted = now.wasted_bytes - before.wasted_bytes;
+        let new = before.learn(&now);
         let feedback = Feedback {
-            waited: now.waits > before.waits,
-            wasted: wasted > now.used_bytes - before.used_bytes,
+            waited: new.waits > 0,
+            wasted: new.wasted_bytes > new.used_bytes,
             depth_bytes_max: scatter
                 .depth_bytes_max(products.unwrap_or(DEPTH_BYTES_FIRST), self.memory_bytes),
         };
-        *before = now;
         streams.note(range, end, feedback)
     }
 

@@ -95,6 +95,24 @@ pub struct AheadCounts {
     pub waits: u64,
 }
 
+impl AheadCounts {
+    /// What came since these were taken, which become `now`. Readers look at the same time, and so one may come with counts that are
+    /// older than what another has noted: he learns nothing.
+    pub(super) fn learn(&mut self, now: &AheadCounts) -> AheadCounts {
+        let mut new = AheadCounts::default();
+        for (new, before, now) in [
+            (&mut new.fetched_bytes, &mut self.fetched_bytes, now.fetched_bytes),
+            (&mut new.used_bytes, &mut self.used_bytes, now.used_bytes),
+            (&mut new.wasted_bytes, &mut self.wasted_bytes, now.wasted_bytes),
+            (&mut new.waits, &mut self.waits, now.waits),
+        ] {
+            *new = now.saturating_sub(*before);
+            *before = now.max(*before);
+        }
+        new
+    }
+}
+
 pub(super) struct Flights {
     objects: BTreeMap<CacheKey, Vec<TrackedFlight>>,
     /// What landed and stays, oldest first, and when it landed: neighbours, and what streams wait for. May name
@@ -395,6 +413,17 @@ mod tests {
             1 => (0u64..3).prop_map(Op::Forget),
         ];
         prop::collection::vec(op, 1..80)
+    }
+
+    /// Of two readers that look at the same time the slower one comes with counts that are older than what the other has noted: it
+    /// learns nothing, and the next one no more than is new.
+    #[test]
+    fn an_older_look_learns_nothing() {
+        let at = |n: u64| AheadCounts { fetched_bytes: 9 * n, used_bytes: n, wasted_bytes: 2 * n, waits: n };
+        let mut noted = at(1);
+        assert_eq!(noted.learn(&at(5)), at(4));
+        assert_eq!(noted.learn(&at(3)), AheadCounts::default());
+        assert_eq!(noted.learn(&at(6)), at(1));
     }
 
     /// What a stream waits for is not pushed out before its reader was away for long; a neighbour is at once.
