@@ -12,6 +12,7 @@ mod collect;
 mod dirty;
 mod flows;
 mod hot;
+mod in_parts;
 mod live;
 mod locks;
 mod open;
@@ -52,7 +53,7 @@ pub mod admin;
 pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
-pub use changes::{ChangedRange, Changes, SnapshotSpace, snapshot_space, unique_space};
+pub use changes::{ChangedRange, SnapshotSpace, snapshot_space, unique_space};
 pub use collect::{Collect, CollectStep};
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;

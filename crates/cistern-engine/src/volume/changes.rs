@@ -14,7 +14,9 @@ use crate::{
     volume::{
         RangeKind, Volume,
         admin::ProgressFn,
+        in_parts::in_parts,
         open::{ReadParts, read_only},
+        read::kind_of,
     },
 };
 
@@ -34,14 +36,6 @@ pub struct ChangedRange {
     pub kind: RangeKind,
 }
 
-/// Some of the changes, ascending, and apart or of different kinds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changes {
-    pub changes: Vec<ChangedRange>,
-    /// Everything before this offset was looked at.
-    pub end: u64,
-}
-
 /// What a snapshot takes, in bytes of its volume: before compression, in whole blocks, holes and zeroes not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotSpace {
@@ -54,32 +48,41 @@ pub struct SnapshotSpace {
 }
 
 impl Volume {
-    /// What was written or discarded behind a position of the log, [`SnapshotStatus::at`](super::SnapshotStatus::at), as far as this
-    /// volume shows it: from `offset` on, at most `count_max` ranges and perhaps fewer. Only of a volume that is open for reading.
-    pub async fn changes_since(&self, at: u64, offset: u64, count_max: usize) -> Result<Changes> {
+    /// Gives everything that was written or discarded behind a position of the log ([`SnapshotStatus::at`](super::SnapshotStatus::at)) to
+    /// `tell`, as far as this volume shows it: ascending, neighbours of one kind as one range. Only of a volume that is open for
+    /// reading. Progress counts bytes of the volume. Memory is bounded, however much it is.
+    ///
+    /// # Errors
+    /// Of `tell`; `Corrupt` where the map is damaged; those of the store.
+    pub async fn changes_since<E: From<Error>>(
+        &self,
+        at: u64,
+        mut tell: impl FnMut(&ChangedRange) -> Result<(), E>,
+        progress: ProgressFn<'_>,
+    ) -> Result<(), E> {
         debug_assert!(self.is_read_only(), "what is not committed is not looked at");
         let size = self.size_bytes();
-        let extent = Extent::between((offset / BLOCK).min(size.div_ceil(BLOCK)), size.div_ceil(BLOCK));
-        if extent.is_empty() {
-            return Ok(Changes { changes: Vec::new(), end: size });
-        }
-        let mappings = self.map.changes(extent, Seq(at), count_max).await?;
-        let end = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
-        let mut changes: Vec<ChangedRange> = Vec::new();
-        for mapping in mappings.iter().filter(|mapping| mapping.birth > Seq(0)) {
-            let kind = match mapping.place {
-                Place::Frame(_) => RangeKind::Data,
-                Place::Hole => RangeKind::Hole,
-                Place::Zero => RangeKind::Zero,
-            };
-            let offset = mapping.extent.start * BLOCK;
-            let len = (mapping.extent.end() * BLOCK).min(size) - offset;
-            match changes.last_mut() {
-                Some(last) if last.kind == kind && last.offset + last.len == offset => last.len += len,
-                _ => changes.push(ChangedRange { offset, len, kind }),
+        let look = |part: Extent| async move {
+            let mappings = self.map.changes(part, Seq(at), STEP_MAPPINGS).await?;
+            let end = mappings.last().map_or(part.end(), |mapping| mapping.extent.end());
+            Ok((mappings, end))
+        };
+        let mut open: Option<ChangedRange> = None;
+        in_parts(Extent::new(0, size.div_ceil(BLOCK)), look, |part, mappings| {
+            for mapping in mappings.iter().filter(|mapping| mapping.birth > Seq(0)) {
+                let offset = mapping.extent.start * BLOCK;
+                let len = (mapping.extent.end() * BLOCK).min(size) - offset;
+                let next = ChangedRange { offset, len, kind: kind_of(mapping) };
+                match &mut open {
+                    Some(last) if last.kind == next.kind && last.offset + last.len == offset => last.len += len,
+                    _ => open.replace(next).iter().try_for_each(&mut tell)?,
+                }
             }
-        }
-        Ok(Changes { changes, end: (end * BLOCK).min(size) })
+            progress((part.end() * BLOCK).min(size), size);
+            Ok(())
+        })
+        .await?;
+        open.iter().try_for_each(tell)
     }
 }
 
@@ -226,28 +229,35 @@ struct Difference {
 
 /// Compares a state with the one before it, which is given with its position, and with the next one.
 async fn difference(before: Option<&(Volume, Seq)>, this: &Volume, next: &Volume) -> Result<Difference> {
-    let mut out = Difference::default();
     let since = before.map_or(Seq(0), |(_, at)| *at);
     let sizes = before.iter().map(|(volume, _)| volume.size_bytes()).chain([this.size_bytes()]);
-    let (mut at, end) = (0, sizes.max().unwrap_or(0).div_ceil(BLOCK));
-    while at < end {
-        let seen = this.map.changes(Extent::between(at, end), since, STEP_MAPPINGS).await?;
-        at = seen.last().map_or(end, |mapping| mapping.extent.end());
+    let blocks = sizes.max().unwrap_or(0).div_ceil(BLOCK);
+    let look = |part: Extent| async move {
+        let seen = this.map.changes(part, since, STEP_MAPPINGS).await?;
+        let end = seen.last().map_or(part.end(), |mapping| mapping.extent.end());
         let changed: Vec<Mapping> = seen.into_iter().filter(|mapping| mapping.birth > Seq(0)).collect();
+        let mut found = Difference::default();
         if changed.is_empty() {
-            continue;
+            return Ok((found, end));
         }
         let extents: Vec<Extent> = changed.iter().map(|mapping| mapping.extent).collect();
-        out.written += changed.iter().map(blocks_in_frames).sum::<u64>();
+        found.written = changed.iter().map(blocks_in_frames).sum();
         if let Some((before, _)) = before {
-            out.replaced += before.map.lookup_each(&extents).await?.iter().map(blocks_in_frames).sum::<u64>();
+            found.replaced = before.map.lookup_each(&extents).await?.iter().map(blocks_in_frames).sum();
         }
         let later = next.map.lookup_each(&extents).await?;
-        out.unique += changed
-            .iter()
-            .map(|mapping| blocks_in_frames(mapping) - blocks_in_common(mapping, &later))
-            .sum::<u64>();
-    }
+        let unique = |mapping| blocks_in_frames(mapping) - blocks_in_common(mapping, &later);
+        found.unique = changed.iter().map(unique).sum();
+        Ok((found, end))
+    };
+    let mut out = Difference::default();
+    let add = |_, found: Difference| {
+        out.written += found.written;
+        out.replaced += found.replaced;
+        out.unique += found.unique;
+        Ok::<(), Error>(())
+    };
+    in_parts(Extent::new(0, blocks), look, add).await?;
     Ok(out)
 }
 

@@ -302,7 +302,7 @@ async fn join_view<K: Kinds>(
     Ok((view.end, pieces))
 }
 
-fn kind_of(m: &Mapping) -> RangeKind {
+pub(super) fn kind_of(m: &Mapping) -> RangeKind {
     match m.place {
         Place::Frame(_) => RangeKind::Data,
         Place::Zero => RangeKind::Zero,

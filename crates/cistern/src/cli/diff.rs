@@ -13,9 +13,6 @@ use crate::{
     terminal,
 };
 
-/// Ranges that are asked for at once.
-const STEP: usize = 4096;
-
 /// Show what was written or discarded since a snapshot
 ///
 /// Compares the snapshot with a later one of the same volume, or with the newest state that is in the store, by their maps alone: no data is
@@ -103,15 +100,15 @@ impl Diff {
     async fn say(&self, to: &Volume, since: u64, totals: &mut Totals) -> Outcome {
         let progress = terminal::Progress::counting("bytes");
         let mut said_header = false;
-        each(to, since, &progress, |change| {
+        let tell = |change: &ChangedRange| -> Outcome {
             totals.add(change);
             if !std::mem::replace(&mut said_header, true) {
                 terminal::say(format!("{:>20}  {:>16}  KIND", "OFFSET", "LENGTH"))?;
             }
             let ChangedRange { offset, len, kind } = *change;
             terminal::say(format!("{offset:>20}  {len:>16}  {}", name(kind)))
-        })
-        .await?;
+        };
+        to.changes_since(since, tell, &|done, of| progress.set(done, of)).await?;
         drop(progress);
         let Totals { ranges, data_bytes, zero_bytes, hole_bytes, from_size_bytes, to_size_bytes } = *totals;
         let [data, zero, hole] = [data_bytes, zero_bytes, hole_bytes].map(ByteSize);
@@ -128,46 +125,15 @@ impl Diff {
         let progress = terminal::Progress::counting("bytes");
         let mut comma = "";
         terminal::say("{\"ranges\": [")?;
-        each(to, since, &progress, |change| {
+        let tell = |change: &ChangedRange| -> Outcome {
             totals.add(change);
             let range = serde_json::to_string(change).expect("plain fields always serialize");
             terminal::say(format!("{}{range}", std::mem::replace(&mut comma, ",")))
-        })
-        .await?;
+        };
+        to.changes_since(since, tell, &|done, of| progress.set(done, of)).await?;
         let totals = serde_json::to_string(totals).expect("plain fields always serialize");
         terminal::say(format!("], \"totals\": {totals}}}"))
     }
-}
-
-/// Gives every change of a volume since a position to `tell`, ascending.
-async fn each(
-    to: &Volume,
-    since: u64,
-    progress: &terminal::Progress,
-    mut tell: impl FnMut(&ChangedRange) -> Outcome,
-) -> Outcome {
-    let size = to.size_bytes();
-    let mut at = 0;
-    // What one step ends with may go on in the next.
-    let mut open: Option<ChangedRange> = None;
-    while at < size {
-        progress.set(at, size);
-        let step = to.changes_since(since, at, STEP).await?;
-        for change in step.changes {
-            match &mut open {
-                Some(last) if last.kind == change.kind && last.offset + last.len == change.offset => {
-                    last.len += change.len;
-                }
-                _ => {
-                    if let Some(whole) = open.replace(change) {
-                        tell(&whole)?;
-                    }
-                }
-            }
-        }
-        at = step.end;
-    }
-    open.iter().try_for_each(tell)
 }
 
 fn name(kind: RangeKind) -> &'static str {
