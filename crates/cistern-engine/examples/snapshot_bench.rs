@@ -1,0 +1,413 @@
+//! What snapshots cost: `snapshot_bench diff|many|pause DIR [COUNT]`.
+//!
+//! - `diff`: a volume of 50 TiB whose map holds COUNT extents of 64 KiB (10 million), of which a thousandth was written again behind a
+//!   snapshot, scattered or in a hundred places: the difference, through a store that takes 20 ms for every request.
+//! - `many`: COUNT snapshots (1,000) with a write before each, through such a store: making one, opening, listing, removing the middle
+//!   one and then all others but one.
+//! - `pause`: 4 KiB random writes, 32 at a time, beside snapshots; then ten volumes and snapshots of all of them at once. How long any write took.
+//!
+//! DIR is for the journals, and for `pause` for the store.
+
+#[path = "../tests/store_support/passing.rs"]
+mod passing;
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    Error, Result,
+    codec::{Compression, KeySource},
+    disk::RealDisk,
+    env::{Env, real::RealEnv},
+    log::{
+        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, find_volume, keys,
+        look,
+    },
+    map::{Map, MapOptions, RunIo, RunMeta},
+    price::Tariff,
+    space::{Bound, SPACE_BOUND},
+    store::{MemoryStore, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store},
+    units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
+    volume::{Collect, CreateOptions, Mode, OpenOptions, ReadOnlyOptions, Volume, snapshot_together},
+};
+use passing::{Passing, Through};
+use tokio::sync::Semaphore;
+
+const LATENCY: Duration = Duration::from_millis(20);
+const DIFF_VOLUME_BYTES: u64 = 50 << 40;
+const BLOCK: u64 = 4096;
+const FRAME_BLOCKS: u64 = 16;
+
+/// A store behind a link with a round trip of 20 ms that counts requests and the bytes that are read.
+struct Slow {
+    inner: SharedStore,
+    requests: AtomicU64,
+}
+
+#[async_trait]
+impl Passing for Slow {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+    #[allow(clippy::disallowed_methods)] // a measuring program, not the engine
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
+        self.requests.fetch_add(1, Relaxed);
+        tokio::time::sleep(LATENCY).await;
+        Ok(())
+    }
+}
+
+fn slow(inner: &SharedStore) -> Arc<Through<Slow>> {
+    Through::new(Slow { inner: inner.clone(), requests: AtomicU64::new(0) })
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (Some(what), Some(dir)) = (arguments.first(), arguments.get(1)) else {
+        eprintln!("snapshot_bench diff|many|pause DIR [COUNT]");
+        std::process::exit(2);
+    };
+    let count = arguments.get(2).map(|count| count.parse().expect("a number"));
+    let (env, dir) = (RealEnv::start(), PathBuf::from(dir));
+    match what.as_str() {
+        "diff" => diff(&env, count.unwrap_or(10_000_000)).await,
+        "many" => many(&env, &dir, count.unwrap_or(1000)).await,
+        "pause" => pause(&env, &dir).await,
+        other => panic!("{other}: diff, many or pause"),
+    }
+}
+
+fn options(env: &Env, store: SharedStore, state: &Path) -> OpenOptions {
+    OpenOptions {
+        env: env.clone(),
+        stores: Stores::same(store),
+        state: Arc::new(RealDisk::create(state).expect("a directory")),
+        cache: None,
+        key: KeySource::None,
+        mode: Mode::Writeback,
+        journal_bytes: 1 << 30,
+        dirty_age_max: Duration::from_secs(30),
+        dirty_bytes_max: 1 << 30,
+        paused: false,
+        memory_bytes: 256 << 20,
+        recoveries: Arc::new(Semaphore::new(1)),
+        host: "bench".into(),
+        take_over: false,
+        grace: GRACE,
+        cleaning: Bound::Ratio(SPACE_BOUND).into(),
+        tariff: Tariff::default(),
+    }
+}
+
+async fn create(env: &Env, store: &SharedStore, size_bytes: u64) -> Result<()> {
+    let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: KeySource::None };
+    Volume::create(env, store, options).await.map(drop)
+}
+
+async fn open_read_only(env: &Env, store: SharedStore) -> Result<Arc<Volume>> {
+    Volume::open_read_only(ReadOnlyOptions {
+        env: env.clone(),
+        stores: Stores::same(store),
+        cache: None,
+        key: KeySource::None,
+        memory_bytes: 128 << 20,
+        snapshot: None,
+    })
+    .await
+}
+
+/// Numbers below a bound, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 16) % bound
+    }
+}
+
+/// Runs of a generated map, straight in the store.
+struct Runs(SharedStore);
+
+#[async_trait]
+impl RunIo for Runs {
+    async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        Ok(self.0.get_range(&keys::run(run.id), range).await?)
+    }
+    async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
+        self.0.put_if_absent(&keys::run(id), body).await?;
+        Ok(())
+    }
+}
+
+/// 4096 frames of 64 KiB at some places, as a segment has them.
+fn mappings(seq: Seq, frames: impl Iterator<Item = u64>) -> Vec<Mapping> {
+    let mut frames: Vec<u64> = frames.collect();
+    frames.sort_unstable();
+    frames.dedup();
+    let place = |n: usize| Place::Frame(FrameRef { seq, offset: 16 + 4120 * n as u32, stored: 4120, index: 0 });
+    let mapping = |(n, frame): (usize, &u64)| Mapping {
+        extent: Extent::new(frame * FRAME_BLOCKS, FRAME_BLOCKS),
+        birth: seq,
+        place: place(n),
+    };
+    frames.iter().enumerate().map(mapping).collect()
+}
+
+async fn settle(map: &Map, covered: Seq) -> Result<()> {
+    map.freeze(covered);
+    while map.flush().await? {}
+    while map.merge_step().await? {}
+    Ok(())
+}
+
+async fn diff(env: &Env, extents: u64) -> Result<()> {
+    for places in [extents / 1000, 100] {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        create(env, &store, DIFF_VOLUME_BYTES).await?;
+        let (identity, own) = find_volume(&store).await?;
+        let volume_keys = VolumeKeys::unlock(env, own.as_ref(), &identity, &KeySource::None).await?;
+        let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
+        let request = ClaimRequest {
+            host: "bench".into(),
+            take_over: false,
+            local,
+            size_at_creation: DIFF_VOLUME_BYTES,
+            grace: GRACE,
+        };
+        let stores = Stores::same(store.clone()).within(&keys::directory(identity.volume));
+        let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {
+            unreachable!("the journal is new")
+        };
+        let claimed = attempt.put(env, &stores, &volume_keys).await?.expect("nobody else claims it");
+        let options = MapOptions { memory_bytes: 64 << 20, ..MapOptions::default() };
+        let map =
+            Map::new(env.clone(), Arc::new(Runs(own)), None, identity.volume, options, Vec::new(), Seq(0));
+        let (frames, segments) = (DIFF_VOLUME_BYTES / BLOCK / FRAME_BLOCKS, extents / 4096);
+        let mut random = Random(1);
+        for n in 1..=segments {
+            map.insert(&mappings(Seq(n), (0..4096).map(|_| random.below(frames))));
+            if n % 64 == 0 || n == segments {
+                settle(&map, Seq(n)).await?;
+            }
+        }
+        // Written again: frames that follow each other at so many places.
+        let (changed, last) = (extents / 1000, Seq(segments + 1));
+        let each = changed / places;
+        let from: Vec<u64> = (0..places).map(|_| random.below(frames - each)).collect();
+        map.insert(&mappings(last, from.iter().flat_map(|from| *from..from + each)));
+        settle(&map, last).await?;
+        let walk = &claimed.committed.walk;
+        let levels = map.take_state().levels;
+        let map_bytes: u64 = levels.iter().flatten().map(|run| run.bytes).sum();
+        let runs = levels.iter().flatten().count();
+        let checkpoint = Checkpoint {
+            epoch: walk.epoch,
+            covered: walk.seq,
+            journal: walk.journal,
+            journal_pos: walk.journal_pos,
+            journal_chain: walk.journal_chain,
+            size_bytes: walk.size_bytes,
+            claim: walk.claim.clone().expect("just claimed"),
+            epochs: walk.epochs.clone(),
+            levels,
+            usage: Vec::new(),
+            retired: Vec::new(),
+            times: Vec::new(),
+            snapshots: None,
+            held: Vec::new(),
+        };
+        let keys = claimed.writer.keys();
+        let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
+        claimed.writer.put_checkpoint(checkpoint.covered, body).await?;
+        claimed.slots.release(DIFF_VOLUME_BYTES).await?;
+        drop(map);
+        let slow = slow(&store);
+        let volume = open_read_only(env, slow.clone()).await?;
+        slow.requests.store(0, Relaxed);
+        let (began, mut bytes) = (Instant::now(), 0);
+        let tell = |range: &cistern_engine::volume::ChangedRange| {
+            bytes += range.len;
+            Ok::<(), Error>(())
+        };
+        volume.changes_since(segments, tell, &|_, _| {}).await?;
+        println!(
+            "{extents} extents, map of {} MiB in {runs} runs; {changed} written again at {places} places: {} MiB changed, {} requests, {:.0} ms",
+            map_bytes >> 20,
+            bytes >> 20,
+            slow.requests.load(Relaxed),
+            began.elapsed().as_secs_f64() * 1e3,
+        );
+    }
+    Ok(())
+}
+
+/// The median, the 99th of a hundred and the longest, in ms.
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |n: usize| times.get(n.min(times.len().saturating_sub(1))).map_or(0.0, |t| t.as_secs_f64() * 1e3);
+    format!("median {:.2} ms, p99 {:.2} ms, longest {:.2} ms", at(times.len() / 2), at(times.len() * 99 / 100), at(times.len()))
+}
+
+async fn many(env: &Env, dir: &Path, count: usize) -> Result<()> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    create(env, &store, 1 << 40).await?;
+    let state = tempdir(dir);
+    let mut before = 0;
+    for made in [0, count] {
+        let slow = slow(&store);
+        let volume = Volume::open(options(env, slow.clone(), &state)).await?;
+        let mut times = Vec::new();
+        for n in 0..made {
+            volume.write((n as u64 * 7919 % 100_000) * BLOCK, Bytes::from(vec![n as u8; BLOCK as usize]), false).await?;
+            let began = Instant::now();
+            volume.snapshot(&format!("s{n}")).await?;
+            times.push(began.elapsed());
+        }
+        volume.drain().await?;
+        volume.close(Duration::from_secs(60)).await;
+        if made > 0 {
+            println!("{made} snapshots made: {}", spread(times));
+        }
+        let (requests, began) = (slow.requests.swap(0, Relaxed), Instant::now());
+        let volume = Volume::open(options(env, slow.clone(), &state)).await?;
+        let opened = slow.requests.load(Relaxed);
+        println!(
+            "{made} snapshots: open with {opened} requests ({:.2} of none) in {:.0} ms; {requests} requests so far",
+            if before > 0 { opened as f64 / before as f64 } else { 1.0 },
+            began.elapsed().as_secs_f64() * 1e3,
+        );
+        before = opened;
+        let began = Instant::now();
+        let listed = volume.snapshots().len();
+        println!("  {listed} listed in {:.2} ms", began.elapsed().as_secs_f64() * 1e3);
+        if made > 0 {
+            remove(&volume, &slow, count).await?;
+        }
+        volume.close(Duration::from_secs(60)).await;
+    }
+    Ok(())
+}
+
+async fn remove(volume: &Volume, slow: &Slow, count: usize) -> Result<()> {
+    let middle = count / 2;
+    slow.requests.store(0, Relaxed);
+    let began = Instant::now();
+    volume.remove_snapshot(&format!("s{middle}")).await?;
+    let (took, at_once) = (began.elapsed(), slow.requests.load(Relaxed));
+    volume.collect(Collect::Retire).await?;
+    println!(
+        "  the middle one removed in {:.2} ms with {at_once} requests; with the checkpoint behind it {:.0} ms and {}",
+        took.as_secs_f64() * 1e3,
+        began.elapsed().as_secs_f64() * 1e3,
+        slow.requests.swap(0, Relaxed),
+    );
+    let began = Instant::now();
+    for n in (1..count).filter(|n| *n != middle) {
+        volume.remove_snapshot(&format!("s{n}")).await?;
+    }
+    let took = began.elapsed();
+    volume.collect(Collect::Retire).await?;
+    println!(
+        "  {} more removed in {:.0} ms; with the checkpoint behind it {:.0} ms and {} requests",
+        count - 2,
+        took.as_secs_f64() * 1e3,
+        began.elapsed().as_secs_f64() * 1e3,
+        slow.requests.swap(0, Relaxed),
+    );
+    Ok(())
+}
+
+fn tempdir(dir: &Path) -> PathBuf {
+    let path = dir.join(format!("snapshot-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a directory");
+    path
+}
+
+/// Writes 4 KiB at random, `depth` at a time on each volume, until it is over. Gives when each write began, since `zero`, and how long it took.
+async fn load(volumes: &[Arc<Volume>], depth: usize, over: &Arc<AtomicBool>, zero: Instant) -> Vec<(Duration, Duration)> {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for (v, volume) in volumes.iter().enumerate() {
+        for n in 0..depth {
+            let (volume, over, all) = (volume.clone(), over.clone(), all.clone());
+            let mut random = Random((v * 1000 + n + 1) as u64);
+            tasks.push(tokio::spawn(async move {
+                let (blocks, data) = (volume.size_bytes() / BLOCK, Bytes::from(vec![7; BLOCK as usize]));
+                let mut own = Vec::new();
+                while !over.load(Relaxed) {
+                    let began = Instant::now();
+                    volume.write(random.below(blocks) * BLOCK, data.clone(), false).await.expect("written");
+                    own.push((began - zero, began.elapsed()));
+                    tokio::task::yield_now().await;
+                }
+                all.lock().unwrap().append(&mut own);
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    Arc::into_inner(all).expect("all are done").into_inner().unwrap()
+}
+
+#[allow(clippy::disallowed_methods)] // a measuring program, not the engine
+async fn pause(env: &Env, dir: &Path) -> Result<()> {
+    let root = tempdir(dir);
+    for (volumes, depth, every_ms) in [(1, 32, 250), (10, 4, 500)] {
+        let mut open = Vec::new();
+        for n in 0..volumes {
+            let url = StoreUrl::parse(&root.join(format!("store-{volumes}-{n}")).display().to_string())?;
+            let store = create_store(&url, env).await?;
+            create(env, &store, 4 << 30).await?;
+            open.push(Volume::open(options(env, store, &root.join(format!("state-{volumes}-{n}")))).await?);
+        }
+        let (over, zero) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let snapshots = tokio::spawn({
+            let (open, over) = (open.clone(), over.clone());
+            async move {
+                let mut taken: BTreeMap<Duration, Duration> = BTreeMap::new();
+                tokio::time::sleep(Duration::from_secs(10)).await; // the first half without
+                for n in 0..10_000 / every_ms {
+                    let name = format!("s{n}");
+                    let began = Instant::now();
+                    let all: Vec<(&Volume, &str)> = open.iter().map(|volume| (&**volume, name.as_str())).collect();
+                    snapshot_together(&all).await.expect("made");
+                    taken.insert(began - zero, began.elapsed());
+                    tokio::time::sleep(Duration::from_millis(every_ms)).await;
+                }
+                over.store(true, Relaxed);
+                taken
+            }
+        });
+        let writes = load(&open, depth, &over, zero).await;
+        let taken = snapshots.await.expect("no panic");
+        let half = Duration::from_secs(10);
+        let times = |keep: &dyn Fn(Duration, Duration) -> bool| {
+            writes.iter().filter(|(at, took)| keep(*at, *took)).map(|(_, took)| *took).collect::<Vec<_>>()
+        };
+        let beside = |at: Duration, took: Duration| {
+            taken.iter().any(|(began, lasted)| at < *began + *lasted && *began < at + took)
+        };
+        println!("{volumes} volumes, {depth} writes at a time on each: {} writes in {} s", writes.len(), zero.elapsed().as_secs());
+        println!("  without snapshots: {}", spread(times(&|at, _| at < half)));
+        println!("  with one every {every_ms} ms: {}", spread(times(&|at, _| at >= half)));
+        println!("  those beside one: {}", spread(times(&|at, took| at >= half && beside(at, took))));
+        println!("  the snapshots: {}", spread(taken.values().copied().collect()));
+        for volume in open {
+            volume.close(Duration::from_secs(120)).await;
+        }
+    }
+    std::fs::remove_dir_all(root).map_err(|e| Error::Invalid(e.to_string()))
+}
