@@ -132,6 +132,9 @@ pub struct ServedStatus {
     /// read-only.
     #[serde(default)]
     pub settings: Vec<SettingStatus>,
+    /// How the automatic snapshots are; null where none are asked for.
+    #[serde(default)]
+    pub auto_snapshot: Option<AutoSnapshotStatus>,
     /// Since when write-back is paused, in milliseconds since 1970; null when it is not.
     #[serde(default)]
     pub paused_since_ms: Option<u64>,
@@ -140,6 +143,18 @@ pub struct ServedStatus {
     pub store_away_ms: Option<u64>,
     #[serde(flatten)]
     pub status: VolumeStatus,
+}
+
+/// How the automatic snapshots of a volume are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AutoSnapshotStatus {
+    pub schedule: String,
+    /// When the newest was made, in milliseconds since 1970.
+    pub newest_ms: Option<u64>,
+    /// For how long one is overdue: something was written, and the newest is older than two of the shortest periods. 0 if none is.
+    pub overdue_ms: u64,
+    /// Why the last one could not be made or removed.
+    pub error: Option<String>,
 }
 
 /// What a drain achieved.

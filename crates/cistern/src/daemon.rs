@@ -6,6 +6,7 @@
 //! acknowledged is in the store or in a journal, or the exit code says that it is not.
 
 mod accept;
+mod auto_snapshot;
 mod control;
 mod host;
 mod listen;
@@ -73,6 +74,8 @@ pub struct Served {
     prices: StorePrices,
     /// Absent when read-only.
     live: Option<live::Live>,
+    /// With automatic snapshots.
+    trouble: auto_snapshot::Trouble,
 }
 
 /// The running daemon, as its control socket sees it.
@@ -159,6 +162,7 @@ async fn serve(
             served.map(|_cut_off| ()).map_err(|e| Failure::io("cannot start threads", &e))
         }
         () = watch::watch(daemon) => unreachable!("watches until dropped"),
+        () = auto_snapshot::run(daemon) => unreachable!("a daemon has a volume"),
     }
 }
 
@@ -238,6 +242,7 @@ impl Daemon {
             uris: served.uris.clone(),
             store: json(served.store.meter.snapshot()),
             settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),
+            auto_snapshot: served.auto_snapshot(self.env.wall_ms()),
             paused_since_ms: served.paused_since_ms(),
             store_away_ms: served.store.meter.away_for().map(|time| time.as_millis() as u64),
             status: served.volume.status(),
@@ -268,6 +273,8 @@ impl Daemon {
                 prices,
                 store,
                 status,
+                snapshots: served.volume.snapshots().len() as u64,
+                snapshot_overdue_ms: served.auto_snapshot(self.env.wall_ms()).map(|auto| auto.overdue_ms),
             }
         };
         Observed {

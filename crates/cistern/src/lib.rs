@@ -9,6 +9,7 @@
 //! | 0 | `stream` | the format of an exported journal |
 //! | 0 | `memory` | memory back to the system |
 //! | 1 | `quantity` | how sizes and times are written |
+//! | 1 | `schedule` | when snapshots are made by themselves, and which are kept |
 //! | 1 | `terminal` | what people see |
 //! | 1 | `signals` | the signals that stop a process |
 //! | 1 | `known` | which volumes this host has seen encrypted |
@@ -43,6 +44,7 @@ pub mod place;
 pub mod prices;
 pub mod probing;
 pub mod quantity;
+pub mod schedule;
 pub mod secret;
 pub mod signals;
 pub mod stream;

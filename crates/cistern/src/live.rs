@@ -18,6 +18,7 @@ use crate::{
     config::{ModeSetting, SettingSource},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, SpaceBound, Span},
+    schedule::Schedule,
 };
 
 /// The file in the state directory of a volume.
@@ -50,13 +51,16 @@ pub struct Kept {
     /// Bytes a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_rate: Option<u64>,
+    /// When snapshots are made by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_snapshot: Option<Schedule>,
     /// Since when write-back is paused, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_since_ms: Option<u64>,
 }
 
 /// One change; `None` takes a setting back.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     Mode(Option<ModeSetting>),
@@ -66,6 +70,7 @@ pub enum Change {
     MaxDirtyAgeMs(Option<u64>),
     SpaceBound(Option<SpaceBound>),
     GcRate(Option<u64>),
+    AutoSnapshot(Option<Schedule>),
     Paused(bool),
 }
 
@@ -78,8 +83,16 @@ pub struct SettingStatus {
 }
 
 /// The names that `set` knows.
-pub const NAMES: [&str; 7] =
-    ["mode", "upload-rate", "download-rate", "max-dirty-bytes", "max-dirty-age", "space-bound", "gc-rate"];
+pub const NAMES: [&str; 8] = [
+    "mode",
+    "upload-rate",
+    "download-rate",
+    "max-dirty-bytes",
+    "max-dirty-age",
+    "space-bound",
+    "gc-rate",
+    "auto-snapshot",
+];
 /// The value that takes a setting back.
 const UNSET: &str = "default";
 
@@ -111,6 +124,10 @@ pub fn parse_change(text: &str) -> Result<Change, String> {
             Some(0) => Err("a rate of 0 would never end; space-bound=none stops cleaning".into()),
             rate => Ok(Change::GcRate(rate)),
         },
+        "auto-snapshot" => match value {
+            Some("none") => Ok(Change::AutoSnapshot(None)),
+            value => value.map(str::parse).transpose().map(Change::AutoSnapshot),
+        },
         other => Err(format!("'{other}' cannot be set while serving; these can: {}", NAMES.join(", "))),
     }
 }
@@ -127,7 +144,7 @@ impl Kept {
     pub fn after(&self, changes: &[Change], wall_ms: u64) -> Kept {
         let mut kept = self.clone();
         for change in changes {
-            match *change {
+            match change.clone() {
                 Change::Mode(mode) => kept.mode = mode,
                 Change::UploadRate(rate) => kept.upload_rate = rate,
                 Change::DownloadRate(rate) => kept.download_rate = rate,
@@ -135,6 +152,7 @@ impl Kept {
                 Change::MaxDirtyAgeMs(age) => kept.max_dirty_age_ms = age,
                 Change::SpaceBound(bound) => kept.space_bound = bound,
                 Change::GcRate(rate) => kept.gc_rate = rate,
+                Change::AutoSnapshot(schedule) => kept.auto_snapshot = schedule,
                 Change::Paused(false) => kept.paused_since_ms = None,
                 Change::Paused(true) => kept.paused_since_ms = kept.paused_since_ms.or(Some(wall_ms)),
             }
@@ -157,6 +175,7 @@ impl Kept {
             self.max_dirty_age().map(|age| format!("max-dirty-age={}", Span(age))),
             self.space_bound.map(|bound| format!("space-bound={bound}")),
             size("gc-rate", self.gc_rate),
+            self.auto_snapshot.as_ref().map(|schedule| format!("auto-snapshot={schedule}")),
         ]
         .into_iter()
         .flatten()
@@ -249,9 +268,9 @@ mod tests {
         assert_eq!(Kept::load(dir.path()), Ok(some()));
         Kept::default().save(dir.path()).expect("saved over");
         assert_eq!(Kept::load(dir.path()), Ok(Kept::default()));
-        for bound in ["1.5", "2", "none", "auto"] {
-            let bound = parse_change(&format!("space-bound={bound}")).expect("a bound");
-            let kept = some().after(&[bound], 0);
+        let bounds = ["1.5", "2", "none", "auto"].map(|bound| format!("space-bound={bound}"));
+        for change in bounds.iter().map(String::as_str).chain(["auto-snapshot=15m:8,1M:12"]) {
+            let kept = some().after(&[parse_change(change).expect("a change")], 0);
             kept.save(dir.path()).expect("saved");
             assert_eq!(Kept::load(dir.path()), Ok(kept));
         }
@@ -277,6 +296,7 @@ mod tests {
         assert_eq!(parse_change("mode=default"), Ok(Change::Mode(None)));
         assert_eq!(parse_change("upload-rate=10M"), Ok(Change::UploadRate(Some(10 << 20))));
         assert_eq!(parse_change("gc-rate=1M"), Ok(Change::GcRate(Some(1 << 20))));
+        assert_eq!(parse_change("auto-snapshot=none"), Ok(Change::AutoSnapshot(None)));
         assert_eq!(parse_change("max-dirty-age=5s"), Ok(Change::MaxDirtyAgeMs(Some(5000))));
         for wrong in [
             "mode",
@@ -287,6 +307,7 @@ mod tests {
             "space-bound=1",
             "space-bound=NaN",
             "gc-rate=0",
+            "auto-snapshot=often",
         ] {
             assert!(parse_change(wrong).is_err(), "{wrong}");
         }

@@ -49,6 +49,9 @@ pub struct ObservedVolume {
     /// What all that costs.
     pub cost: Cost,
     pub status: VolumeStatus,
+    /// Snapshots there are, and for how long an automatic one is overdue, where there are such.
+    pub snapshots: u64,
+    pub snapshot_overdue_ms: Option<u64>,
 }
 
 impl ObservedVolume {

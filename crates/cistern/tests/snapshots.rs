@@ -161,3 +161,36 @@ fn what_makes_no_sense_is_refused() {
     }
     assert_eq!(names(&home, "./tank"), ["old", "new"]);
 }
+
+/// A schedule makes a snapshot where there is none, and no other before the next period; of those of a period the newest stays, and what is
+/// held or has another name. It holds over a restart, until it is taken back.
+#[test]
+fn snapshots_by_themselves() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, MIB);
+    home.ok(&["snapshot", "./tank@by-hand"]);
+    let wait_for = |wanted: &dyn Fn(&[String]) -> bool| {
+        let mut listed = (0..5000).map(|_| names(&home, "./tank"));
+        listed.find(|names| wanted(names)).expect("it comes")
+    };
+    home.ok(&["auto-snapshot", "./tank", "--keep", "1y:1"]);
+    writer.fill(2, MIB, MIB);
+    let first = wait_for(&|names| names.len() == 2);
+    assert!(first[1].starts_with("auto-20"), "{first:?}");
+    home.ok(&["snapshot", "./tank@auto-older"]);
+    home.ok(&["hold", "./tank@auto-older", "kept"]);
+    home.ok(&["snapshot", "./tank@auto-newest"]);
+    let kept = wait_for(&|names| !names.contains(&first[1]));
+    assert_eq!(kept, ["by-hand", "auto-older", "auto-newest"]);
+    let auto = || home.status()["daemons"][0]["volumes"][0]["auto_snapshot"].clone();
+    assert_eq!((&auto()["schedule"], &auto()["overdue_ms"]), (&"1y:1".into(), &0.into()));
+    assert!(home.ok(&["status"]).contains("1y:1, newest of 20"));
+    writer.stop();
+    let writer = home.start(&["./tank"]);
+    assert_eq!(auto()["schedule"], "1y:1");
+    home.ok(&["auto-snapshot", "./tank", "--keep", "none"]);
+    assert!(auto().is_null());
+    writer.stop();
+    assert!(home.fails(2, &["auto-snapshot", "./tank", "--keep", "often"]).contains("like 15m:8"));
+}

@@ -72,6 +72,8 @@ struct Order {
     held: HeldExtents,
     /// As acknowledged; those that are not committed are [`NOT_COMMITTED`].
     snapshots: Snapshots,
+    /// Whether anything came behind the newest snapshot, as far as is known since the opening.
+    is_changed: bool,
     /// Why no request is served any more.
     refusal: Option<Error>,
 }
@@ -128,7 +130,7 @@ impl Core {
         (dirty, snapshots): (DirtyIndex, Snapshots),
         size_bytes: u64,
     ) -> Core {
-        let order = Order { dirty, held: HeldExtents::default(), snapshots, refusal: None };
+        let order = Order { dirty, held: HeldExtents::default(), snapshots, is_changed: true, refusal: None };
         let order = FairlyRanked::new(Rank::Facade, order);
         Core { journal, map, pacer, written, size_bytes: AtomicU64::new(size_bytes), order }
     }
@@ -207,6 +209,7 @@ impl Core {
                 if let Record::Resize { size_bytes } = record {
                     self.size_bytes.store(*size_bytes, Ordering::Release);
                 }
+                order.is_changed = true;
                 Ok(Submitted::Done { from, to })
             }
             Err(AppendError::Full) => Ok(Submitted::NoRoom),
@@ -244,6 +247,7 @@ impl Core {
             match core.journal.append(prepared, &mut |_, _| {}) {
                 Ok(to) => {
                     order.snapshots.apply(operation, NOT_COMMITTED, core.size_bytes());
+                    order.is_changed &= !operation.makes();
                     places.push(from..to);
                 }
                 Err(AppendError::Full) => unreachable!("there was room, and nobody else appends"),
@@ -259,6 +263,11 @@ impl Core {
     /// The snapshots, as acknowledged.
     pub fn snapshots(&self) -> Snapshots {
         self.order().snapshots.clone()
+    }
+
+    /// Whether anything was written behind the newest of them.
+    pub fn is_changed(&self) -> bool {
+        self.order().is_changed
     }
 
     /// One of them.

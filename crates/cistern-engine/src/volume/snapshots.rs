@@ -121,6 +121,11 @@ impl Volume {
         found.map(|snapshot| SnapshotStatus::of((name, &snapshot)))
     }
 
+    /// Whether anything was written, discarded or resized since the newest snapshot was made; true if that is not known.
+    pub fn changed_since_snapshot(&self) -> bool {
+        self.writer.as_ref().is_none_or(|writer| writer.core.is_changed())
+    }
+
     /// A snapshot, as others open it for reading only. Waits until it is in the store.
     ///
     /// # Errors

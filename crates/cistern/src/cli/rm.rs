@@ -47,7 +47,7 @@ const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(super) struct Rm {
     /// URL of the volume, or URL@NAME of a snapshot; with --expired of a place, like s3://bucket/ or /srv/volumes
     #[arg(value_name = "URL", value_parser = target)]
-    target: Target,
+    target: RemovalTarget,
 
     /// Of a snapshot: say what removing it would free, and change nothing
     #[arg(long, conflicts_with_all = ["now", "expired", "force"])]
@@ -82,13 +82,13 @@ pub(super) struct Rm {
 
 /// What is to be removed. With --expired it is a place, whatever it looks like.
 #[derive(Clone, Debug)]
-struct Target {
+struct RemovalTarget {
     url: StoreUrl,
     snapshot: Option<SnapshotUrl>,
 }
 
-fn target(text: &str) -> Result<Target, String> {
-    Ok(Target { url: place_url(text)?, snapshot: snapshot_url(text).ok() })
+fn target(text: &str) -> Result<RemovalTarget, String> {
+    Ok(RemovalTarget { url: place_url(text)?, snapshot: snapshot_url(text).ok() })
 }
 
 /// What lies at a URL.

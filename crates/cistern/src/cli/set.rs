@@ -47,6 +47,8 @@ struct Target {
 ///
 /// gc-rate: bytes a second that the cleaner moves by itself at the most, like 1M: each is read and written. Where less
 /// is moved than it takes, the bound does not hold. `cistern gc` does not wait for it.
+///
+/// auto-snapshot=SCHEDULE|none: snapshots by themselves, as `cistern auto-snapshot` says.
 #[derive(Args)]
 pub(super) struct Set {
     #[command(flatten)]
@@ -55,6 +57,27 @@ pub(super) struct Set {
     /// What to change, like mode=writethrough or upload-rate=10M; `default` takes it back
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = parse_change)]
     changes: Vec<Change>,
+}
+
+/// Make snapshots of a volume by themselves, and remove old ones
+///
+/// The daemon that serves the volume on this host makes one when a new one of the shortest periods begins (by the calendar, in UTC)
+/// and something was written since the newest. It is named auto- and its time. Of each rule PERIOD:COUNT the newest of a period is
+/// kept, for so many periods in which there is one: periods without one do not count. Others of that name are removed, unless they
+/// are held (`cistern hold`) or read. `cistern status` shows when one is overdue.
+#[derive(Args)]
+pub(super) struct AutoSnapshot {
+    #[command(flatten)]
+    target: Target,
+
+    /// Which to keep: PERIOD:COUNT with m, h, d, w, M (months) or y, like 15m:8,1h:24,1d:30,1M:12; `none` makes no more, and
+    /// removes none
+    #[arg(long, value_name = "SCHEDULE", value_parser = parse_keep)]
+    keep: Change,
+}
+
+fn parse_keep(text: &str) -> Result<Change, String> {
+    parse_change(&format!("auto-snapshot={text}"))
 }
 
 /// Hold the uploads of a volume: what is written stays in the journal
@@ -79,6 +102,12 @@ pub(super) struct Resume {
 impl Set {
     pub async fn run(self, context: &Context) -> Outcome {
         self.target.change(context, self.changes).await
+    }
+}
+
+impl AutoSnapshot {
+    pub async fn run(self, context: &Context) -> Outcome {
+        self.target.change(context, vec![self.keep]).await
     }
 }
 

@@ -7,6 +7,7 @@ mod writeback;
 
 use std::time::Duration;
 
+use cistern_engine::units::utc;
 use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
@@ -14,7 +15,7 @@ use serde::Serialize;
 use crate::{
     cli::Context,
     config::StateSettings,
-    control::{self, DaemonClient, DaemonStatus, Drained, Request, ServedStatus},
+    control::{self, AutoSnapshotStatus, DaemonClient, DaemonStatus, Drained, Request, ServedStatus},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, Span},
     terminal,
@@ -193,6 +194,7 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
         ]);
     }
     rows.extend(status.space.iter().flat_map(space::rows));
+    rows.extend(served.auto_snapshot.as_ref().map(|auto| ("snapshots", snapshots(auto))));
     rows.extend(writeback::paused(served).map(|text| ("paused", text)));
     rows.extend(writeback::away(served).map(|text| ("store away", text)));
     if let Some(error) = &status.store_error {
@@ -205,6 +207,16 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
     }
     let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![format!("  {name}"), value]).collect();
     format!("{}: {}\n{}", served.name, verdict(daemon, served), terminal::table(&rows))
+}
+
+fn snapshots(auto: &AutoSnapshotStatus) -> String {
+    let newest = auto.newest_ms.map_or("none yet".to_owned(), |newest| format!("newest of {}", utc(newest)));
+    let overdue = match auto.overdue_ms {
+        0 => String::new(),
+        ms => format!(", overdue for {}", Span(Duration::from_millis(ms))),
+    };
+    let error = auto.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    format!("{}, {newest}{overdue}{error}", auto.schedule)
 }
 
 fn verdict(daemon: &DaemonStatus, served: &ServedStatus) -> &'static str {

@@ -17,6 +17,7 @@ use crate::{
     failure::Outcome,
     live::{Change, Kept, SettingStatus},
     quantity::{ByteSize, SpaceBound, Span},
+    schedule::Schedule,
 };
 
 /// The settings of one volume.
@@ -105,6 +106,12 @@ impl Live {
             row("max-dirty-age", Span(age).to_string(), kept.max_dirty_age_ms.is_some(), from.max_dirty_age),
             row("space-bound", bound.to_string(), kept.space_bound.is_some(), from.space_bound),
             row("gc-rate", rate(kept.gc_rate), kept.gc_rate.is_some(), SettingSource::Default),
+            row(
+                "auto-snapshot",
+                kept.auto_snapshot.as_ref().map_or("none".to_owned(), Schedule::to_string),
+                kept.auto_snapshot.is_some(),
+                SettingSource::Default,
+            ),
         ]
     }
 }

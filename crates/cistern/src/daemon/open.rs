@@ -30,7 +30,7 @@ use crate::{
         journal_bytes_wanted,
     },
     creation::{Probing, make},
-    daemon::{ServePlan, Served, host, listen::Doors, live::Live},
+    daemon::{ServePlan, Served, auto_snapshot::Trouble, host, listen::Doors, live::Live},
     failure::{Failure, Kind, Outcome},
     known::Known,
     memory,
@@ -145,7 +145,7 @@ impl Opener<'_> {
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
         let (uris, prices) = (doors.uris(&name), self.prices.of(&volume.url));
-        Ok(Served { name, url, uris, store, volume: opened, prices, live })
+        Ok(Served { name, url, uris, store, volume: opened, prices, live, trouble: Trouble::default() })
     }
 
     async fn open_read_only(

@@ -281,6 +281,24 @@ pub const TABLE: &[Metric] = &[
         samples: |seen| by_volume(seen, |status| Value::Real(status.dirty_age_ms as f64 / 1e3)),
     },
     Metric {
+        name: "cistern_snapshots",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Snapshots of the volume",
+        samples: |seen| of_volumes(seen, |volume| volume.snapshots),
+    },
+    Metric {
+        name: "cistern_snapshot_overdue_seconds",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "For how long an automatic snapshot is overdue, of something that was written; 0 if none is",
+        samples: |seen| {
+            let overdue = |volume: &ObservedVolume| Some((volume.name.clone(), volume.snapshot_overdue_ms?));
+            let overdue = seen.volumes.iter().filter_map(overdue);
+            overdue.map(|(name, ms)| sample([&name], Value::Real(ms as f64 / 1e3))).collect()
+        },
+    },
+    Metric {
         name: "cistern_journal_size_bytes",
         kind: Gauge,
         labels: VOLUME,
