@@ -8,6 +8,8 @@
 //!
 //! DIR is for the journals, and for `pause` for the store.
 
+#![allow(clippy::disallowed_methods)] // a measuring program, not the engine
+
 #[path = "../tests/store_support/passing.rs"]
 mod passing;
 
@@ -59,7 +61,6 @@ impl Passing for Slow {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }
-    #[allow(clippy::disallowed_methods)] // a measuring program, not the engine
     async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
         self.requests.fetch_add(1, Relaxed);
         tokio::time::sleep(LATENCY).await;
@@ -82,7 +83,7 @@ async fn main() -> Result<()> {
     let (env, dir) = (RealEnv::start(), PathBuf::from(dir));
     match what.as_str() {
         "diff" => diff(&env, count.unwrap_or(10_000_000)).await,
-        "many" => many(&env, &dir, count.unwrap_or(1000)).await,
+        "many" => many(&env, &dir, count.unwrap_or(1000) as usize).await,
         "pause" => pause(&env, &dir).await,
         other => panic!("{other}: diff, many or pause"),
     }
@@ -156,7 +157,8 @@ fn mappings(seq: Seq, frames: impl Iterator<Item = u64>) -> Vec<Mapping> {
     let mut frames: Vec<u64> = frames.collect();
     frames.sort_unstable();
     frames.dedup();
-    let place = |n: usize| Place::Frame(FrameRef { seq, offset: 16 + 4120 * n as u32, stored: 4120, index: 0 });
+    let place =
+        |n: usize| Place::Frame(FrameRef { seq, offset: 16 + 4120 * n as u32, stored: 4120, index: 0 });
     let mapping = |(n, frame): (usize, &u64)| Mapping {
         extent: Extent::new(frame * FRAME_BLOCKS, FRAME_BLOCKS),
         birth: seq,
@@ -178,7 +180,8 @@ async fn diff(env: &Env, extents: u64) -> Result<()> {
         create(env, &store, DIFF_VOLUME_BYTES).await?;
         let (identity, own) = find_volume(&store).await?;
         let volume_keys = VolumeKeys::unlock(env, own.as_ref(), &identity, &KeySource::None).await?;
-        let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
+        let local =
+            LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
         let request = ClaimRequest {
             host: "bench".into(),
             take_over: false,
@@ -256,8 +259,14 @@ async fn diff(env: &Env, extents: u64) -> Result<()> {
 /// The median, the 99th of a hundred and the longest, in ms.
 fn spread(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
-    let at = |n: usize| times.get(n.min(times.len().saturating_sub(1))).map_or(0.0, |t| t.as_secs_f64() * 1e3);
-    format!("median {:.2} ms, p99 {:.2} ms, longest {:.2} ms", at(times.len() / 2), at(times.len() * 99 / 100), at(times.len()))
+    let at =
+        |n: usize| times.get(n.min(times.len().saturating_sub(1))).map_or(0.0, |t| t.as_secs_f64() * 1e3);
+    format!(
+        "median {:.2} ms, p99 {:.2} ms, longest {:.2} ms",
+        at(times.len() / 2),
+        at(times.len() * 99 / 100),
+        at(times.len())
+    )
 }
 
 async fn many(env: &Env, dir: &Path, count: usize) -> Result<()> {
@@ -270,16 +279,24 @@ async fn many(env: &Env, dir: &Path, count: usize) -> Result<()> {
         let volume = Volume::open(options(env, slow.clone(), &state)).await?;
         let mut times = Vec::new();
         for n in 0..made {
-            volume.write((n as u64 * 7919 % 100_000) * BLOCK, Bytes::from(vec![n as u8; BLOCK as usize]), false).await?;
+            volume
+                .write((n as u64 * 7919 % 100_000) * BLOCK, Bytes::from(vec![n as u8; BLOCK as usize]), false)
+                .await?;
             let began = Instant::now();
             volume.snapshot(&format!("s{n}")).await?;
             times.push(began.elapsed());
         }
         volume.drain().await?;
-        volume.close(Duration::from_secs(60)).await;
+        let began = Instant::now();
+        volume.collect(Collect::Retire).await?;
         if made > 0 {
-            println!("{made} snapshots made: {}", spread(times));
+            let checkpoint_s = began.elapsed().as_secs_f64();
+            println!(
+                "{made} snapshots made: {}; {checkpoint_s:.1} s until a checkpoint had all",
+                spread(times)
+            );
         }
+        volume.close(Duration::from_secs(60)).await;
         let (requests, began) = (slow.requests.swap(0, Relaxed), Instant::now());
         let volume = Volume::open(options(env, slow.clone(), &state)).await?;
         let opened = slow.requests.load(Relaxed);
@@ -336,7 +353,12 @@ fn tempdir(dir: &Path) -> PathBuf {
 }
 
 /// Writes 4 KiB at random, `depth` at a time on each volume, until it is over. Gives when each write began, since `zero`, and how long it took.
-async fn load(volumes: &[Arc<Volume>], depth: usize, over: &Arc<AtomicBool>, zero: Instant) -> Vec<(Duration, Duration)> {
+async fn load(
+    volumes: &[Arc<Volume>],
+    depth: usize,
+    over: &Arc<AtomicBool>,
+    zero: Instant,
+) -> Vec<(Duration, Duration)> {
     let all = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for (v, volume) in volumes.iter().enumerate() {
@@ -362,7 +384,6 @@ async fn load(volumes: &[Arc<Volume>], depth: usize, over: &Arc<AtomicBool>, zer
     Arc::into_inner(all).expect("all are done").into_inner().unwrap()
 }
 
-#[allow(clippy::disallowed_methods)] // a measuring program, not the engine
 async fn pause(env: &Env, dir: &Path) -> Result<()> {
     let root = tempdir(dir);
     for (volumes, depth, every_ms) in [(1, 32, 250), (10, 4, 500)] {
@@ -382,7 +403,8 @@ async fn pause(env: &Env, dir: &Path) -> Result<()> {
                 for n in 0..10_000 / every_ms {
                     let name = format!("s{n}");
                     let began = Instant::now();
-                    let all: Vec<(&Volume, &str)> = open.iter().map(|volume| (&**volume, name.as_str())).collect();
+                    let all: Vec<(&Volume, &str)> =
+                        open.iter().map(|volume| (&**volume, name.as_str())).collect();
                     snapshot_together(&all).await.expect("made");
                     taken.insert(began - zero, began.elapsed());
                     tokio::time::sleep(Duration::from_millis(every_ms)).await;
@@ -400,7 +422,11 @@ async fn pause(env: &Env, dir: &Path) -> Result<()> {
         let beside = |at: Duration, took: Duration| {
             taken.iter().any(|(began, lasted)| at < *began + *lasted && *began < at + took)
         };
-        println!("{volumes} volumes, {depth} writes at a time on each: {} writes in {} s", writes.len(), zero.elapsed().as_secs());
+        println!(
+            "{volumes} volumes, {depth} writes at a time on each: {} writes in {} s",
+            writes.len(),
+            zero.elapsed().as_secs()
+        );
         println!("  without snapshots: {}", spread(times(&|at, _| at < half)));
         println!("  with one every {every_ms} ms: {}", spread(times(&|at, _| at >= half)));
         println!("  those beside one: {}", spread(times(&|at, took| at >= half && beside(at, took))));

@@ -42,6 +42,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 pub use dead::{Dead, SeenBy, SegmentBlocks};
+use futures_util::future::join_all;
 pub use lookup::Lookup;
 use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,9 @@ pub const BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
 
 /// Mappings that are inserted before lookups get a turn: about 0.1 ms.
 const INSERTS_PER_LOCK: usize = 256;
+/// Frozen tables that are written at once, while they hold no more than so many mappings.
+const FLUSHED_TABLES: usize = 16;
+const FLUSHED_MAPPINGS: usize = 1 << 16;
 /// Extents whose mappings are captured under one lock.
 const EXTENTS_PER_LOOKUP: usize = 512;
 
@@ -426,10 +430,47 @@ impl Map {
     /// Writes the oldest frozen table as a new level. False when there is none.
     pub async fn flush(&self) -> Result<bool> {
         let _one = self.flushing.lock().await;
-        let Some(oldest) = self.inner().frozen.back().cloned() else { return Ok(false) };
-        let mut writing = self.runs.written.begin();
-        let mut level =
-            flush::write_table(&self.env, &self.runs, self.shape, &oldest.table, &mut writing).await?;
+        let oldest = self.inner().frozen.back().cloned();
+        self.flush_all(oldest.into_iter().collect()).await
+    }
+
+    /// As [`flush`](Self::flush), of the oldest tables that were frozen at `covered` or before: several at once where they are small,
+    /// as between snapshots that follow each other closely.
+    pub async fn flush_to(&self, covered: Seq) -> Result<bool> {
+        let _one = self.flushing.lock().await;
+        let (mut oldest, mut mappings) = (Vec::new(), 0);
+        for frozen in self.inner().frozen.iter().rev().take_while(|frozen| frozen.covered <= covered) {
+            mappings += frozen.table.len();
+            if oldest.len() == FLUSHED_TABLES || (!oldest.is_empty() && mappings > FLUSHED_MAPPINGS) {
+                break;
+            }
+            oldest.push(frozen.clone());
+        }
+        self.flush_all(oldest).await
+    }
+
+    /// Writes the oldest tables; those before the first that fails have become levels.
+    async fn flush_all(&self, oldest: Vec<Frozen>) -> Result<bool> {
+        let written = oldest.iter().map(|frozen| async move {
+            let mut writing = self.runs.written.begin();
+            let level =
+                flush::write_table(&self.env, &self.runs, self.shape, &frozen.table, &mut writing).await;
+            level.map(|level| (level, writing))
+        });
+        let mut flushed = false;
+        for (frozen, written) in oldest.iter().zip(join_all(written).await) {
+            match written {
+                Ok((level, _writing)) => self.install(frozen, level),
+                Err(_) if flushed => break, // the next flush says so, if it goes on
+                Err(e) => return Err(e),
+            }
+            flushed = true;
+        }
+        Ok(flushed)
+    }
+
+    /// Puts what was written of the oldest frozen table in its place.
+    fn install(&self, oldest: &Frozen, mut level: Vec<RunMeta>) {
         level.iter_mut().for_each(|run| run.since = oldest.covered);
         let mut inner = self.inner();
         let flushed = inner.frozen.pop_back().expect("only a flush takes frozen tables away");
@@ -450,7 +491,6 @@ impl Map {
             let root = (inner.covered, inner.levels.clone());
             inner.roots.push(root);
         }
-        Ok(true)
     }
 
     /// Does one bounded merge if one is due: writes at most one run. False when none is due. A run that turns

@@ -31,7 +31,9 @@ impl Period {
     /// Which one a time of the wall clock lies in.
     fn number(self, wall_ms: u64) -> u64 {
         match self {
-            Period::Ms(ms) if ms.is_multiple_of(7 * DAY_MS) => wall_ms.saturating_sub(FIRST_MONDAY * DAY_MS) / ms,
+            Period::Ms(ms) if ms.is_multiple_of(7 * DAY_MS) => {
+                wall_ms.saturating_sub(FIRST_MONDAY * DAY_MS) / ms
+            }
             Period::Ms(ms) => wall_ms / ms,
             Period::Months(months) => month(wall_ms) / months,
         }
@@ -49,7 +51,8 @@ impl Period {
 /// Months since the year 0.
 fn month(wall_ms: u64) -> u64 {
     let text = cistern_engine::units::utc(wall_ms);
-    let number = |range: std::ops::Range<usize>| text.get(range).and_then(|digits| digits.parse::<u64>().ok());
+    let number =
+        |range: std::ops::Range<usize>| text.get(range).and_then(|digits| digits.parse::<u64>().ok());
     number(0..4).unwrap_or(0) * 12 + number(5..7).unwrap_or(1) - 1
 }
 
@@ -193,7 +196,18 @@ mod tests {
             assert_eq!(schedule(text).to_string(), text);
         }
         assert_eq!(schedule("60m:2").to_string(), "1h:2");
-        for wrong in ["", "15m", "15m:0", "0h:3", "h:3", "1s:3", "1h:3,", "1h:99999", "1h:-1", "99999999999999999999h:1"] {
+        for wrong in [
+            "",
+            "15m",
+            "15m:0",
+            "0h:3",
+            "h:3",
+            "1s:3",
+            "1h:3,",
+            "1h:99999",
+            "1h:-1",
+            "99999999999999999999h:1",
+        ] {
             let refused = wrong.parse::<Schedule>().expect_err(wrong);
             assert!(refused.contains("like 15m:8"), "{refused}");
         }

@@ -7,8 +7,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use futures_util::future::try_join_all;
+
 use crate::{
-    Result,
+    Error, Result,
     damage::Damage,
     env::Env,
     log::{
@@ -30,6 +32,8 @@ use crate::{
 
 /// Objects of held blocks that a checkpoint names before they are written anew as one.
 const OBJECTS_MAX: usize = 16;
+/// Roots that are stored at once.
+const ROOTS_AT_ONCE: usize = 16;
 
 /// The accounts of what snapshots hold.
 pub struct Holdings {
@@ -250,11 +254,14 @@ impl Holdings {
 
     /// Stores what is not stored yet.
     pub async fn store(&mut self) -> Result<()> {
-        while let Some((&at, levels)) = self.new_roots.first_key_value() {
-            let root = self.put(&Levels::clone(levels)).await?;
-            self.table.roots.insert(at, root);
+        while !self.new_roots.is_empty() {
+            let some = self.new_roots.iter().take(ROOTS_AT_ONCE);
+            let put = some.map(|(at, levels)| async { Ok::<_, Error>((*at, self.put(&**levels).await?)) });
+            for (at, root) in try_join_all(put).await? {
+                self.table.roots.insert(at, root);
+                self.new_roots.remove(&at);
+            }
             self.is_changed = true;
-            self.new_roots.remove(&at);
         }
         if !self.unstored.is_empty() {
             self.store_held().await?;

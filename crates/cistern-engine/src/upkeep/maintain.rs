@@ -202,7 +202,7 @@ impl Maintainer {
     /// Writes the frozen tables up to `covered` as runs.
     async fn flush_to(&self, covered: Seq) -> Result<()> {
         while self.map.covered() < covered {
-            let flushed = self.map.flush().await?;
+            let flushed = self.map.flush_to(covered).await?;
             assert!(flushed, "a table was frozen at every point");
             self.progress.flushed();
             self.merges_due.notify_one();

@@ -68,20 +68,22 @@ impl Volume {
             Ok((mappings, end))
         };
         let mut open: Option<ChangedRange> = None;
-        in_parts(Extent::new(0, size.div_ceil(BLOCK)), look, |part, mappings| {
+        let add = |part: Extent, mappings: Vec<Mapping>| -> Result<(), E> {
             for mapping in mappings.iter().filter(|mapping| mapping.birth > Seq(0)) {
                 let offset = mapping.extent.start * BLOCK;
                 let len = (mapping.extent.end() * BLOCK).min(size) - offset;
                 let next = ChangedRange { offset, len, kind: kind_of(mapping) };
                 match &mut open {
-                    Some(last) if last.kind == next.kind && last.offset + last.len == offset => last.len += len,
+                    Some(last) if last.kind == next.kind && last.offset + last.len == offset => {
+                        last.len += len
+                    }
                     _ => open.replace(next).iter().try_for_each(&mut tell)?,
                 }
             }
             progress((part.end() * BLOCK).min(size), size);
             Ok(())
-        })
-        .await?;
+        };
+        in_parts(Extent::new(0, size.div_ceil(BLOCK)), look, add).await?;
         open.iter().try_for_each(tell)
     }
 }

@@ -42,7 +42,10 @@ where
         }
         let (part, looked) = running.next().await.expect("what is told next is under way or done");
         let (found, end) = looked?;
-        assert!(part.start < end && end <= part.end(), "every look sees something, and no more than its part");
+        assert!(
+            part.start < end && end <= part.end(),
+            "every look sees something, and no more than its part"
+        );
         cut(Extent::between(end, part.end()), &mut pending);
         done.insert(part.start, (found, end));
         while let Some((found, end)) = done.remove(&told_to) {

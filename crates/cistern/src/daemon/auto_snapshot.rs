@@ -36,7 +36,9 @@ impl Daemon {
         let done = async {
             let made = automatic(&served.volume.snapshots());
             let now = self.env.wall_ms();
-            if schedule.is_due(made.iter().map(|(at, _)| *at).max(), now) && served.volume.changed_since_snapshot() {
+            if schedule.is_due(made.iter().map(|(at, _)| *at).max(), now)
+                && served.volume.changed_since_snapshot()
+            {
                 let name = schedule::name(now);
                 served.volume.snapshot(&name).await?;
                 tracing::debug!(volume = served.name, name, "snapshot");
@@ -58,7 +60,9 @@ impl Daemon {
         let expired = schedule.expired(made.iter().map(|(at, _)| *at).collect());
         let held: BTreeSet<&str> =
             all.iter().filter(|snapshot| !snapshot.holds.is_empty()).map(|s| s.name.as_str()).collect();
-        for (_, name) in made.iter().filter(|(at, name)| expired.contains(at) && !held.contains(name.as_str())) {
+        for (_, name) in
+            made.iter().filter(|(at, name)| expired.contains(at) && !held.contains(name.as_str()))
+        {
             if self.shown.close(&format!("{}@{name}", served.name)) {
                 served.volume.remove_snapshot(name).await?;
             }
