@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{process::Guard, tool};
 
 /// Files that were fsynced: path below the root, and SHA-256.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Promises(BTreeMap<String, String>);
 
 /// Running writers.
