@@ -41,7 +41,8 @@ fn filesystems_come_up_from_snapshots_under_load() -> Result<()> {
     for url in &urls {
         cistern.run(&["create", url, "--size", "1G"])?;
     }
-    let server = cistern.serve(&scratch, &urls[0]).args(["--journal-size", "512M"]).args(&urls[1..]).start()?;
+    let server =
+        cistern.serve(&scratch, &urls[0]).args(["--journal-size", "512M"]).args(&urls[1..]).start()?;
     let mut busy = Vec::new();
     for kind in KINDS {
         let scratch = Scratch::new(&format!("fssnap-{}", kind.name()))?;
@@ -54,7 +55,10 @@ fn filesystems_come_up_from_snapshots_under_load() -> Result<()> {
     }
     for n in 0..SNAPSHOTS {
         for busy in &mut busy {
-            busy.writers.await_files(FILES + fixture::random_bytes(1, n as u64)[0] as usize % FILES, &mut busy.promises)?;
+            busy.writers.await_files(
+                FILES + fixture::random_bytes(1, n as u64)[0] as usize % FILES,
+                &mut busy.promises,
+            )?;
             busy.at_snapshots.push(busy.promises.clone());
         }
         let names: Vec<String> = urls.iter().map(|url| format!("{url}@s{n}")).collect();
@@ -69,8 +73,8 @@ fn filesystems_come_up_from_snapshots_under_load() -> Result<()> {
         for (n, promises) in at_snapshots.into_iter().enumerate() {
             let copy = scratch.file(&format!("copy-{n}")).display().to_string();
             tool::run("nbdcopy", [&server.uri_of(&format!("{}@s{n}", kind.name())), &copy])?;
-            let mounted =
-                kind.mount(&scratch, BlockDevice::of_file(Path::new(&copy), SECTOR_BYTES, Access::ReadWrite)?)?;
+            let mounted = kind
+                .mount(&scratch, BlockDevice::of_file(Path::new(&copy), SECTOR_BYTES, Access::ReadWrite)?)?;
             promises.verify(mounted.dir())?;
             ensure!(promises.len() >= FILES * (n + 1), "only {} files were fsynced", promises.len());
             let device = mounted.unmount()?;
