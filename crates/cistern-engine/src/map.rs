@@ -153,6 +153,8 @@ pub struct MapOptions {
     pub memory_bytes: u64,
     /// Seqs of the snapshots, ascending.
     pub snapshots: Vec<Seq>,
+    /// Seq of the oldest bookmark: differences to it are told too.
+    pub oldest_bookmark: Option<Seq>,
     /// How new runs are cut. Any map reads every shape.
     pub shape: RunShape,
     /// Told of runs that are damaged.
@@ -162,7 +164,7 @@ pub struct MapOptions {
 impl Default for MapOptions {
     fn default() -> Self {
         let (snapshots, shape, damage) = Default::default();
-        Self { memory_bytes: 64 << 20, snapshots, shape, damage }
+        Self { memory_bytes: 64 << 20, snapshots, oldest_bookmark: None, shape, damage }
     }
 }
 
@@ -213,6 +215,7 @@ struct Inner {
     dead: Dead,
     used_up: Vec<UsedUp>,
     snapshots: Arc<[Seq]>,
+    oldest_bookmark: Option<Seq>,
     roots: Vec<(Seq, Arc<Levels>)>,
 }
 
@@ -244,6 +247,7 @@ impl Map {
             dead: Dead::default(),
             used_up: Vec::new(),
             snapshots: options.snapshots.into(),
+            oldest_bookmark: options.oldest_bookmark,
             roots: Vec::new(),
         };
         options.shape.assert_bounds();
@@ -500,16 +504,17 @@ impl Map {
     /// Of reading or writing, when it is not the object's fault: the same step may succeed later.
     pub async fn merge_step(&self) -> Result<bool> {
         let mut damaged = self.merging.lock().await;
-        let (levels, snapshots) = {
+        let (levels, bases) = {
             let inner = self.inner();
-            (inner.levels.clone(), inner.snapshots.clone())
+            let oldest = inner.snapshots.first().copied().into_iter().chain(inner.oldest_bookmark).min();
+            (inner.levels.clone(), merge::Bases { snapshots: inner.snapshots.clone(), oldest })
         };
         let Some(plan) = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels)) else {
             return Ok(false);
         };
         let mut writing = self.runs.written.begin();
         let merge =
-            merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, snapshots, &mut writing).await;
+            merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, bases, &mut writing).await;
         let merged = match merge {
             Ok(merged) => merged,
             Err(merge::Failure::Run(run, e)) if e.is_damage() => {
@@ -580,6 +585,11 @@ impl Map {
     pub fn set_snapshots(&self, snapshots: Vec<Seq>) {
         debug_assert!(snapshots.is_sorted());
         self.inner().snapshots = snapshots.into();
+    }
+
+    /// Says where the oldest bookmark is.
+    pub fn set_oldest_bookmark(&self, oldest: Option<Seq>) {
+        self.inner().oldest_bookmark = oldest;
     }
 }
 

@@ -36,8 +36,11 @@ pub enum Operation {
         name: String,
         made_ms: u64,
     },
+    /// Removed one, or a bookmark. A snapshot may leave a bookmark.
     Remove {
         name: String,
+        #[serde(default, skip_serializing_if = "is_false")]
+        bookmark: bool,
     },
     /// Put a hold on one, under a tag: it is not removed before all of them are released.
     Hold {
@@ -73,7 +76,7 @@ impl Operation {
     /// Of the snapshot, and of the hold.
     fn names(&self) -> (&str, Option<&str>) {
         match self {
-            Operation::Make { name, .. } | Operation::Remove { name } => (name, None),
+            Operation::Make { name, .. } | Operation::Remove { name, .. } => (name, None),
             Operation::Hold { name, tag } | Operation::Release { name, tag } => (name, Some(tag)),
         }
     }
@@ -105,6 +108,14 @@ pub struct Snapshot {
     pub size_bytes: u64,
     /// Tags of the holds on it.
     pub holds: BTreeSet<String>,
+    /// It was removed, and its name and position are all that is left: to compare with.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_bookmark: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // what serde asks
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The snapshots of a volume, by name.
@@ -131,6 +142,9 @@ impl Snapshots {
         }
         let snapshot = self.0.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
         match operation {
+            Operation::Hold { .. } | Operation::Remove { bookmark: true, .. } if snapshot.is_bookmark => {
+                Err(Error::Invalid(format!("{name} is a bookmark: it has no content any more")))
+            }
             Operation::Remove { .. } if !snapshot.holds.is_empty() => {
                 let tags: Vec<&str> = snapshot.holds.iter().map(String::as_str).collect();
                 Err(Error::Invalid(format!("snapshot {name} is held: {}", tags.join(", "))))
@@ -152,12 +166,21 @@ impl Snapshots {
     pub fn apply(&mut self, operation: &Operation, seq: Seq, size_bytes: u64) {
         match operation {
             Operation::Make { id, name, made_ms } => {
-                let made =
-                    Snapshot { id: *id, at: seq, made_ms: *made_ms, size_bytes, holds: BTreeSet::new() };
+                let made = Snapshot {
+                    id: *id,
+                    at: seq,
+                    made_ms: *made_ms,
+                    size_bytes,
+                    holds: BTreeSet::new(),
+                    is_bookmark: false,
+                };
                 self.0.insert(name.clone(), made);
             }
-            Operation::Remove { name } => {
+            Operation::Remove { name, bookmark: false } => {
                 self.0.remove(name);
+            }
+            Operation::Remove { name, bookmark: true } => {
+                self.0.get_mut(name).map(|snapshot| std::mem::replace(&mut snapshot.is_bookmark, true));
             }
             Operation::Hold { name, tag } => {
                 self.0.get_mut(name).map(|snapshot| snapshot.holds.insert(tag.clone()));
@@ -175,16 +198,16 @@ impl Snapshots {
         }
     }
 
-    /// Keeps those at some positions.
+    /// Keeps those at some positions, and all bookmarks.
     pub fn retain(&mut self, keep: impl Fn(Seq) -> bool) {
-        self.0.retain(|_, snapshot| keep(snapshot.at));
+        self.0.retain(|_, snapshot| snapshot.is_bookmark || keep(snapshot.at));
     }
 
     pub fn get(&self, name: &str) -> Option<&Snapshot> {
         self.0.get(name)
     }
 
-    /// By name.
+    /// By name, bookmarks among them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Snapshot)> {
         self.0.iter().map(|(name, snapshot)| (name.as_str(), snapshot))
     }
@@ -193,10 +216,16 @@ impl Snapshots {
         self.0.is_empty()
     }
 
-    /// Where they are in the log, ascending, each place once.
+    /// Where those that have content are in the log, ascending, each place once.
     pub fn positions(&self) -> Vec<Seq> {
-        let all: BTreeSet<Seq> = self.0.values().map(|snapshot| snapshot.at).collect();
+        let with_content = self.0.values().filter(|snapshot| !snapshot.is_bookmark);
+        let all: BTreeSet<Seq> = with_content.map(|snapshot| snapshot.at).collect();
         all.into_iter().collect()
+    }
+
+    /// Where the oldest bookmark is.
+    pub fn oldest_bookmark(&self) -> Option<Seq> {
+        self.0.values().filter(|snapshot| snapshot.is_bookmark).map(|snapshot| snapshot.at).min()
     }
 
     /// What a decoder has to refuse: names that nobody can have given, too many.
@@ -227,9 +256,12 @@ mod tests {
     fn operations_read_back() {
         let longest = "x".repeat(NAME_BYTES_MAX);
         let release = Operation::Release { name: "a".into(), tag: "b".into() };
-        for operation in
-            [make("a"), Operation::Remove { name: longest.clone() }, hold(&longest, &longest), release]
-        {
+        for operation in [
+            make("a"),
+            Operation::Remove { name: longest.clone(), bookmark: false },
+            hold(&longest, &longest),
+            release,
+        ] {
             assert_eq!(Operation::decode(&operation.encode()), Some(operation));
         }
         for bad in [
@@ -248,18 +280,22 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let mut table = Snapshots::default();
-        assert!(matches!(table.check(&Operation::Remove { name: "a".into() }), Err(Error::NotFound(_))));
+        assert!(matches!(
+            table.check(&Operation::Remove { name: "a".into(), bookmark: false }),
+            Err(Error::NotFound(_))
+        ));
         table.check(&make("a")).expect("it is new");
         table.apply(&make("a"), Seq(5), 512);
         assert!(matches!(table.check(&make("a")), Err(Error::Exists(_))));
         table.apply(&hold("a", "sent"), Seq(6), 512);
         assert!(matches!(table.check(&hold("a", "sent")), Err(Error::Exists(_))));
-        let refused = table.check(&Operation::Remove { name: "a".into() }).expect_err("it is held");
+        let refused =
+            table.check(&Operation::Remove { name: "a".into(), bookmark: false }).expect_err("it is held");
         assert!(refused.to_string().contains("sent"), "{refused}");
         let release = Operation::Release { name: "a".into(), tag: "sent".into() };
         table.apply(&release, Seq(7), 512);
         assert!(matches!(table.check(&release), Err(Error::NotFound(_))));
-        table.check(&Operation::Remove { name: "a".into() }).expect("nobody holds it");
+        table.check(&Operation::Remove { name: "a".into(), bookmark: false }).expect("nobody holds it");
         for bad in ["", "a b", "a@b", "-a", "ä", &"x".repeat(256)] {
             assert!(matches!(table.check(&make(bad)), Err(Error::Invalid(_))), "{bad}");
         }
@@ -273,9 +309,29 @@ mod tests {
             table.apply(&make(name), Seq(at), 512);
         }
         assert_eq!(table.positions(), [Seq(5), Seq(9)]);
-        table.apply(&Operation::Remove { name: "b".into() }, Seq(10), 512);
+        table.apply(&Operation::Remove { name: "b".into(), bookmark: false }, Seq(10), 512);
         assert_eq!(table.positions(), [Seq(5), Seq(9)]);
-        table.apply(&Operation::Remove { name: "a".into() }, Seq(11), 512);
+        table.apply(&Operation::Remove { name: "a".into(), bookmark: false }, Seq(11), 512);
         assert_eq!(table.positions(), [Seq(9)]);
+    }
+
+    /// A bookmark keeps name and position and has no content: it holds nothing, is not held, and is removed like a snapshot.
+    #[test]
+    fn a_bookmark_is_a_position() {
+        let mut table = Snapshots::default();
+        table.apply(&make("a"), Seq(5), 512);
+        table.apply(&make("b"), Seq(9), 512);
+        let leave = Operation::Remove { name: "a".into(), bookmark: true };
+        assert_eq!(Operation::decode(&leave.encode()).as_ref(), Some(&leave));
+        table.check(&leave).expect("it is a snapshot");
+        table.apply(&leave, Seq(10), 512);
+        assert_eq!((table.positions(), table.oldest_bookmark()), (vec![Seq(9)], Some(Seq(5))));
+        for wrong in [leave, hold("a", "x"), make("a")] {
+            assert!(table.check(&wrong).is_err(), "{wrong:?}");
+        }
+        table.retain(|_| false);
+        assert_eq!(table.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a"]);
+        table.apply(&Operation::Remove { name: "a".into(), bookmark: false }, Seq(11), 512);
+        assert_eq!(table.oldest_bookmark(), None);
     }
 }

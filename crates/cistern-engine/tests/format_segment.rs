@@ -137,7 +137,7 @@ fn operations_read_back() {
         let operations = vec![
             Operation::Make { id, name: "a".into(), made_ms: 1_700_000_000_123 },
             Operation::Hold { name: "a".into(), tag: "sent".into() },
-            Operation::Remove { name: "b".into() },
+            Operation::Remove { name: "b".into(), bookmark: false },
         ];
         operations.iter().for_each(|operation| builder.operation(operation.clone()));
         let built = builder.finish();

@@ -80,6 +80,8 @@ pub struct NamedSnapshot {
 #[serde(rename_all = "kebab-case")]
 pub enum SnapshotChange {
     Remove,
+    /// Remove it, and leave a bookmark.
+    LeaveBookmark,
     /// A hold under this tag.
     Hold(String),
     Release(String),
@@ -90,6 +92,7 @@ impl SnapshotChange {
     pub async fn make(&self, volume: &Volume, name: &str) -> Result<(), Error> {
         match self {
             SnapshotChange::Remove => volume.remove_snapshot(name).await,
+            SnapshotChange::LeaveBookmark => volume.leave_bookmark(name).await,
             SnapshotChange::Hold(tag) => volume.hold_snapshot(name, tag).await,
             SnapshotChange::Release(tag) => volume.release_snapshot(name, tag).await,
         }

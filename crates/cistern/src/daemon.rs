@@ -273,7 +273,8 @@ impl Daemon {
                 prices,
                 store,
                 status,
-                snapshots: served.volume.snapshots().len() as u64,
+                snapshots: served.volume.snapshots().iter().filter(|snapshot| !snapshot.is_bookmark).count()
+                    as u64,
                 snapshot_overdue_ms: served.auto_snapshot(self.env.wall_ms()).map(|auto| auto.overdue_ms),
             }
         };

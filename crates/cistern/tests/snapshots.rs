@@ -78,6 +78,17 @@ fn snapshots_need_no_daemon() {
     assert!(held.contains("held") && held.contains("backup"), "{held}");
     assert!(home.ok(&["ls", "./tank"]).contains("backup"));
     home.ok(&["release", "./tank@a", "backup"]);
+    home.ok(&["rm", "./tank@a", "--bookmark"]);
+    assert!(home.ok(&["ls", "./tank"]).contains("bookmark"));
+    let since = json(&home.ok(&["diff", "./tank@a", "--json"]));
+    assert_eq!(
+        (&since["ranges"][0]["offset"], &since["ranges"][0]["len"]),
+        (&MIB.into(), &(2 * MIB).into()),
+        "{since}"
+    );
+    for without_content in [&["serve", "./tank@a"][..], &["diff", "./tank@b", "./tank@a"]] {
+        assert!(home.fails(4, without_content).contains("bookmark"));
+    }
     home.ok(&["rm", "./tank@a"]);
     assert_eq!(names(&home, "./tank"), ["b"]);
     home.ok(&["check", "./tank", "--data"]);

@@ -337,6 +337,9 @@ impl Committed {
     ) -> Result<Committed> {
         let snapshots = self.snapshots(table);
         let snapshot = snapshots.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
+        if snapshot.is_bookmark {
+            return Err(Error::NotFound(format!("content of bookmark {name}")));
+        }
         match &mut self.checkpoint {
             Some(checkpoint) if snapshot.at <= checkpoint.covered => {
                 let root = table.roots.get(&snapshot.at).expect("a table that is read has the root of each");

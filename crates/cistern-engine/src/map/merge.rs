@@ -40,6 +40,14 @@ pub(super) struct Merged {
     pub dead: Dead,
 }
 
+/// Older states that a merge keeps in mind.
+pub(super) struct Bases {
+    /// Where snapshots are, ascending.
+    pub snapshots: Arc<[Seq]>,
+    /// The oldest snapshot or bookmark: differences to it are told.
+    pub oldest: Option<Seq>,
+}
+
 /// Why a merge came to nothing.
 pub(super) enum Failure {
     /// A run could not be read.
@@ -55,11 +63,11 @@ pub(super) async fn merge(
     shape: RunShape,
     levels: &Levels,
     plan: &MergePlan,
-    snapshots: Arc<[Seq]>,
+    bases: Bases,
     writing: &mut Writing,
 ) -> Result<Merged, Failure> {
     let id = writing.draw(env);
-    let mut state = Merge::new(levels, plan, snapshots, RunWriter::new(id, runs.sealer(id), shape));
+    let mut state = Merge::new(levels, plan, bases, RunWriter::new(id, runs.sealer(id), shape));
     loop {
         let (next, pause) = env
             .compute(move || {
@@ -122,13 +130,13 @@ struct Merge {
     /// Where the merge ended if that is not the end of the window.
     end: Option<u64>,
     dead: Dead,
-    snapshots: Arc<[Seq]>,
+    bases: Bases,
     /// Spans of what is older than the inputs: holes above must stay.
     older: Vec<Extent>,
 }
 
 impl Merge {
-    fn new(levels: &Levels, plan: &MergePlan, snapshots: Arc<[Seq]>, writer: RunWriter) -> Merge {
+    fn new(levels: &Levels, plan: &MergePlan, bases: Bases, writer: RunWriter) -> Merge {
         let inputs = &levels[plan.levels.clone()];
         let read_bytes = (READ_BYTES / inputs.len().max(1) as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         let feeds: Vec<_> = inputs.iter().map(|level| Feed::new(level, plan.window, read_bytes)).collect();
@@ -141,7 +149,7 @@ impl Merge {
             front: Vec::new(),
             end: None,
             dead: Dead::default(),
-            snapshots,
+            bases,
             older,
         }
     }
@@ -227,7 +235,7 @@ impl Merge {
                 front.push(above);
                 continue;
             };
-            self.dead.drop_blocks(lost.mapping.place, part.len, above.over, &self.snapshots);
+            self.dead.drop_blocks(lost.mapping.place, part.len, above.over, &self.bases.snapshots);
             let ends = [
                 Extent::between(above.extent().start, part.start),
                 Extent::between(part.end(), above.extent().end()),
@@ -256,14 +264,14 @@ impl Merge {
     /// Whether it matters that a version stands for more than itself: only a snapshot makes the difference, and none will ever
     /// be made between two places in the past.
     fn stands_for_others(&self, version: &Version) -> bool {
-        SeenBy::within(&self.snapshots, version.over..version.placed()).is_some()
+        SeenBy::within(&self.bases.snapshots, version.over..version.placed()).is_some()
             && self.older.iter().any(|span| span.intersect(version.extent()).is_some())
     }
 
-    /// A hole may go if nothing older shines through it and no snapshot is older than it (a
-    /// difference to that snapshot would miss it).
+    /// A hole may go if nothing older shines through it and no snapshot or bookmark is older than it (a
+    /// difference to that one would miss it).
     fn hole_is_needed(&self, hole: &Mapping) -> bool {
-        self.snapshots.first().is_some_and(|&oldest| oldest < hole.birth)
+        self.bases.oldest.is_some_and(|oldest| oldest < hole.birth)
             || self.older.iter().any(|span| span.intersect(hole.extent).is_some())
     }
 }

@@ -261,14 +261,15 @@ impl Points {
             return false;
         }
         let (seq, size_bytes) = (point.covered, point.size_bytes);
-        let positions = {
+        let (positions, oldest_bookmark) = {
             let mut state = self.progress.state();
             operations.iter().for_each(|operation| state.snapshots.apply(operation, seq, size_bytes));
             state.operations.push((seq, size_bytes, operations.to_vec()));
-            state.snapshots.positions()
+            (state.snapshots.positions(), state.snapshots.oldest_bookmark())
         };
         self.space.set_snapshot(positions.last().copied());
         map.set_snapshots(positions);
+        map.set_oldest_bookmark(oldest_bookmark);
         let makes = operations.iter().any(Operation::makes);
         if makes && !self.try_freeze(map, point) {
             map.freeze(seq);

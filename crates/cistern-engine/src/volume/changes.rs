@@ -89,7 +89,7 @@ impl Volume {
 }
 
 impl Volume {
-    /// The snapshots behind whose positions this volume knows what changed, oldest first: of a snapshot the older ones, else all.
+    /// The snapshots and bookmarks behind whose positions this volume knows what changed, oldest first: of a snapshot the older ones, else all.
     pub fn bases(&self) -> Vec<String> {
         let mut all = self.snapshots();
         let shown = self.opened.seq;
@@ -199,8 +199,8 @@ impl<'a> States<'a> {
     /// The snapshots by position, and then by name.
     fn ascending(&self) -> Vec<(String, Seq)> {
         let snapshots = self.committed.snapshots(&self.table);
-        let mut all: Vec<_> =
-            snapshots.iter().map(|(name, snapshot)| (name.to_owned(), snapshot.at)).collect();
+        let with_content = snapshots.iter().filter(|(_, snapshot)| !snapshot.is_bookmark);
+        let mut all: Vec<_> = with_content.map(|(name, snapshot)| (name.to_owned(), snapshot.at)).collect();
         all.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
         all
     }

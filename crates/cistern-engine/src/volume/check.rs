@@ -201,7 +201,8 @@ impl State {
         let mut runs: BTreeSet<RunId> = table.runs.iter().map(|held| held.run.id).collect();
         runs.extend(checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id));
         let snapshots = self.committed.snapshots(&table);
-        let by_position: BTreeMap<Seq, &str> = snapshots.iter().map(|(name, s)| (s.at, name)).collect();
+        let with_content = snapshots.iter().filter(|(_, snapshot)| !snapshot.is_bookmark);
+        let by_position: BTreeMap<Seq, &str> = with_content.map(|(name, s)| (s.at, name)).collect();
         let mut next = self.volume.clone();
         for name in by_position.into_values().rev() {
             let checked = async {

@@ -464,6 +464,7 @@ impl ReadParts<'_> {
             memory_bytes,
             damage: damage.clone(),
             snapshots: snapshots.positions(),
+            oldest_bookmark: snapshots.oldest_bookmark(),
             ..MapOptions::default()
         };
         let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
@@ -487,6 +488,7 @@ async fn replay(map: &Map, applied: &[AppliedSegment], mut snapshots: Snapshots)
                 operations.iter().for_each(|operation| snapshots.apply(operation, segment.seq, size_bytes));
                 if !operations.is_empty() {
                     map.set_snapshots(snapshots.positions());
+                    map.set_oldest_bookmark(snapshots.oldest_bookmark());
                 }
                 if operations.iter().any(Operation::makes) {
                     map.freeze(segment.seq);

@@ -29,11 +29,13 @@ pub struct SnapshotStatus {
     pub at: Option<u64>,
     /// Tags of the holds on it.
     pub holds: Vec<String>,
+    /// Of what was removed and left its position, to compare with; it has no content.
+    pub is_bookmark: bool,
 }
 
 impl SnapshotStatus {
     fn of((name, snapshot): (&str, &Snapshot)) -> SnapshotStatus {
-        let Snapshot { id, at, made_ms, size_bytes, holds } = snapshot.clone();
+        let Snapshot { id, at, made_ms, size_bytes, holds, is_bookmark } = snapshot.clone();
         SnapshotStatus {
             name: name.to_owned(),
             id,
@@ -41,6 +43,7 @@ impl SnapshotStatus {
             size_bytes,
             at: (at != NOT_COMMITTED).then_some(at.0),
             holds: holds.into_iter().collect(),
+            is_bookmark,
         }
     }
 }
@@ -79,12 +82,20 @@ impl Volume {
         snapshot_together(&[(self, name)]).await
     }
 
-    /// Removes a snapshot. What it alone held is given up in the background.
+    /// Removes a snapshot, or a bookmark. What a snapshot alone held is given up in the background.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` for one that is held; else as for [`snapshot`](Self::snapshot).
     pub async fn remove_snapshot(&self, name: &str) -> Result<()> {
-        self.operate(Operation::Remove { name: name.to_owned() }).await
+        self.operate(Operation::Remove { name: name.to_owned(), bookmark: false }).await
+    }
+
+    /// Removes a snapshot and leaves a bookmark: its name and position, to compare with.
+    ///
+    /// # Errors
+    /// As for [`remove_snapshot`](Self::remove_snapshot); `Invalid` for a bookmark.
+    pub async fn leave_bookmark(&self, name: &str) -> Result<()> {
+        self.operate(Operation::Remove { name: name.to_owned(), bookmark: true }).await
     }
 
     /// Keeps a snapshot from being removed, under a tag.
@@ -103,7 +114,7 @@ impl Volume {
         self.operate(Operation::Release { name: name.to_owned(), tag: tag.to_owned() }).await
     }
 
-    /// The snapshots by name: as acknowledged, or as of the state that was opened for reading.
+    /// The snapshots and bookmarks by name: as acknowledged, or as of the state that was opened for reading.
     pub fn snapshots(&self) -> Vec<SnapshotStatus> {
         let snapshots = match &self.writer {
             Some(writer) => &writer.core.snapshots(),

@@ -263,7 +263,7 @@ struct SnapshotLine {
 
 impl SnapshotLine {
     fn row(&self, with_space: bool, exact: bool) -> Vec<String> {
-        let SnapshotStatus { name, made_ms, size_bytes, at, holds, .. } = &self.snapshot;
+        let SnapshotStatus { name, made_ms, size_bytes, at, holds, is_bookmark, .. } = &self.snapshot;
         let created = if exact { (made_ms / 1000).to_string() } else { utc(*made_ms) };
         let mut row = vec![name.clone(), created, shown(*size_bytes, exact)];
         if with_space {
@@ -274,7 +274,12 @@ impl SnapshotLine {
             row.push(space(|space| space.written_bytes));
             row.push(space(|space| space.unique_bytes));
         }
-        row.push(if at.is_some() { "stored" } else { "uploading" }.to_owned());
+        let state = match (is_bookmark, at) {
+            (true, _) => "bookmark",
+            (false, Some(_)) => "stored",
+            (false, None) => "uploading",
+        };
+        row.push(state.to_owned());
         row.push(if holds.is_empty() { "-".to_owned() } else { holds.join(",") });
         row
     }

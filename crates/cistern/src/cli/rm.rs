@@ -53,6 +53,10 @@ pub(super) struct Rm {
     #[arg(long, conflicts_with_all = ["now", "expired", "force"])]
     dry_run: bool,
 
+    /// Of a snapshot: leave a bookmark, its name and position: a base for `cistern diff` and for NBD clients that holds no data
+    #[arg(long, conflicts_with_all = ["now", "expired", "force", "dry_run"])]
+    bookmark: bool,
+
     /// How long it can be restored at least, by the clock of this host. Given again, the time begins anew
     #[arg(long, value_name = "TIME", default_value = KEEP)]
     keep: Span,
@@ -108,8 +112,8 @@ impl Rm {
         if let Some(snapshot) = &self.target.snapshot {
             return self.remove_snapshot(context, snapshot).await;
         }
-        if self.dry_run {
-            return Err(Failure::usage("--dry-run is about a snapshot: write URL@NAME"));
+        if self.dry_run || self.bookmark {
+            return Err(Failure::usage("--dry-run and --bookmark are about a snapshot: write URL@NAME"));
         }
         let volume = volume_url(&self.target.url.to_string()).map_err(Failure::usage)?;
         let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
@@ -141,6 +145,10 @@ impl Rm {
         if let Some((_, served)) = control::serving(&settings.state_dir, &snapshot.to_string()).await? {
             let failure = Failure::new(Kind::InUse, format!("{snapshot} is being served"));
             return Err(failure.hint(format!("stop the daemon that serves {} first", served.name)));
+        }
+        if self.bookmark {
+            snapshots::change(context, &settings, snapshot, SnapshotChange::LeaveBookmark).await?;
+            return terminal::say(format!("removed {snapshot}; a bookmark is left"));
         }
         snapshots::change(context, &settings, snapshot, SnapshotChange::Remove).await?;
         terminal::say(format!("removed {snapshot}"))

@@ -73,7 +73,7 @@ impl Daemon {
 
 /// When snapshots were made by a schedule, and their names.
 fn automatic(all: &[SnapshotStatus]) -> Vec<(u64, String)> {
-    let automatic = all.iter().filter(|snapshot| snapshot.name.starts_with(PREFIX));
+    let automatic = all.iter().filter(|snapshot| snapshot.name.starts_with(PREFIX) && !snapshot.is_bookmark);
     automatic.map(|snapshot| (snapshot.made_ms, snapshot.name.clone())).collect()
 }
 

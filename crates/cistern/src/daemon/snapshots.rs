@@ -48,7 +48,8 @@ impl Daemon {
     ) -> Outcome<()> {
         let volume = self.writable(&snapshot.volume)?;
         let shown = format!("{}@{}", self.find(&snapshot.volume)?.name, snapshot.name);
-        if matches!(change, SnapshotChange::Remove) && !self.shown.close(&shown) {
+        let removes = matches!(change, SnapshotChange::Remove | SnapshotChange::LeaveBookmark);
+        if removes && !self.shown.close(&shown) {
             let failure = Failure::new(Kind::InUse, format!("clients are reading {shown}"));
             return Err(failure.hint("disconnect them first"));
         }

@@ -16,7 +16,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what only a snapshot sees counts as dead",
         changes: &[Change {
             file: MERGE,
-            old: "part.len, above.over, &self.snapshots);",
+            old: "part.len, above.over, &self.bases.snapshots);",
             new: "part.len, above.over, &[]);",
         }],
         test: test("-p cistern-engine --test map_model", ""),
@@ -40,8 +40,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a merge drops a hole that is younger than a snapshot: a difference misses the discard",
         changes: &[Change {
             file: MERGE,
-            old: "self.snapshots.first().is_some_and(|&oldest| oldest < hole.birth)",
-            new: "self.snapshots.first().is_some_and(|_| false)",
+            old: "self.bases.oldest.is_some_and(|oldest| oldest < hole.birth)",
+            new: "self.bases.oldest.is_some_and(|_| false)",
         }],
         test: test("-p cistern-engine --test map_model", ""),
         simulation: None,
