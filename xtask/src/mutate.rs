@@ -51,21 +51,19 @@ pub fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     let copy = Copy::make(step::root(), &step::root().join("target/mutate"))?;
-    let mut rows = Vec::new();
+    let mut survivors = Vec::new();
+    println!("{:34} {:6} {:8} verdict", "mutant", "breaks", "time");
     for mutant in &chosen {
         let begin = Instant::now();
-        let verdict = judge(&copy, mutant).unwrap_or_else(|e| Err(format!("{e:#}")));
-        rows.push((mutant, verdict, begin.elapsed()));
-    }
-    println!("\n{:34} {:6} {:8} verdict", "mutant", "breaks", "time");
-    for (mutant, verdict, time) in &rows {
-        let verdict = match verdict {
+        let verdict = match judge(&copy, mutant).unwrap_or_else(|e| Err(format!("{e:#}"))) {
             Ok(found) => format!("found by {found}"),
-            Err(why) => format!("SURVIVES: {why}"),
+            Err(why) => {
+                survivors.push(mutant.name);
+                format!("SURVIVES: {why}")
+            }
         };
-        println!("{:34} {:6} {:8} {verdict}", mutant.name, mutant.promise, step::seconds(*time));
+        println!("{:34} {:6} {:8} {verdict}", mutant.name, mutant.promise, step::seconds(begin.elapsed()));
     }
-    let survivors: Vec<&str> = rows.iter().filter(|(_, v, _)| v.is_err()).map(|(m, ..)| m.name).collect();
     ensure!(survivors.is_empty(), "not found: {}", survivors.join(", "));
     Ok(())
 }
