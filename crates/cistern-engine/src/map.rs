@@ -507,7 +507,7 @@ impl Map {
         let (levels, bases) = {
             let inner = self.inner();
             let oldest = inner.snapshots.first().copied().into_iter().chain(inner.oldest_bookmark).min();
-            (inner.levels.clone(), merge::Bases { snapshots: inner.snapshots.clone(), oldest })
+            (inner.levels.clone(), merge::OlderStates { snapshots: inner.snapshots.clone(), oldest })
         };
         let Some(plan) = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels)) else {
             return Ok(false);

@@ -198,9 +198,9 @@ impl Snapshots {
         }
     }
 
-    /// Keeps those at some positions, and all bookmarks.
-    pub fn retain(&mut self, keep: impl Fn(Seq) -> bool) {
-        self.0.retain(|_, snapshot| snapshot.is_bookmark || keep(snapshot.at));
+    /// Makes bookmarks of those at whose positions there is no content.
+    pub fn keep_content(&mut self, is_there: impl Fn(Seq) -> bool) {
+        self.0.values_mut().for_each(|snapshot| snapshot.is_bookmark |= !is_there(snapshot.at));
     }
 
     pub fn get(&self, name: &str) -> Option<&Snapshot> {
@@ -329,8 +329,10 @@ mod tests {
         for wrong in [leave, hold("a", "x"), make("a")] {
             assert!(table.check(&wrong).is_err(), "{wrong:?}");
         }
-        table.retain(|_| false);
-        assert_eq!(table.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a"]);
+        table.keep_content(|at| at == Seq(9));
+        assert_eq!(table.positions(), [Seq(9)]);
+        table.keep_content(|_| false);
+        assert_eq!((table.positions(), table.iter().len()), (vec![], 2));
         table.apply(&Operation::Remove { name: "a".into(), bookmark: false }, Seq(11), 512);
         assert_eq!(table.oldest_bookmark(), None);
     }

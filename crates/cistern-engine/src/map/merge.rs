@@ -41,7 +41,7 @@ pub(super) struct Merged {
 }
 
 /// Older states that a merge keeps in mind.
-pub(super) struct Bases {
+pub(super) struct OlderStates {
     /// Where snapshots are, ascending.
     pub snapshots: Arc<[Seq]>,
     /// The oldest snapshot or bookmark: differences to it are told.
@@ -63,7 +63,7 @@ pub(super) async fn merge(
     shape: RunShape,
     levels: &Levels,
     plan: &MergePlan,
-    bases: Bases,
+    bases: OlderStates,
     writing: &mut Writing,
 ) -> Result<Merged, Failure> {
     let id = writing.draw(env);
@@ -130,13 +130,13 @@ struct Merge {
     /// Where the merge ended if that is not the end of the window.
     end: Option<u64>,
     dead: Dead,
-    bases: Bases,
+    bases: OlderStates,
     /// Spans of what is older than the inputs: holes above must stay.
     older: Vec<Extent>,
 }
 
 impl Merge {
-    fn new(levels: &Levels, plan: &MergePlan, bases: Bases, writer: RunWriter) -> Merge {
+    fn new(levels: &Levels, plan: &MergePlan, bases: OlderStates, writer: RunWriter) -> Merge {
         let inputs = &levels[plan.levels.clone()];
         let read_bytes = (READ_BYTES / inputs.len().max(1) as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         let feeds: Vec<_> = inputs.iter().map(|level| Feed::new(level, plan.window, read_bytes)).collect();

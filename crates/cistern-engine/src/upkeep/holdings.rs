@@ -142,8 +142,9 @@ impl Holdings {
     pub fn take(&mut self, state: &mut MapState, lag: &CheckpointLag) -> SegmentBlocks {
         self.new_roots.extend(std::mem::take(&mut state.roots));
         let mut snapshots = self.snapshots(lag, state.covered);
-        // One that was removed before its table was written has no root. Whoever goes on from here meets its removal in the log.
-        snapshots.retain(|at| self.table.roots.contains_key(&at) || self.new_roots.contains_key(&at));
+        // One that was removed before its table was written has no root. Whoever goes on from here meets its removal in the log,
+        // and whether a bookmark is left.
+        snapshots.keep_content(|at| self.table.roots.contains_key(&at) || self.new_roots.contains_key(&at));
         let positions = snapshots.positions();
         let some_went = self.some_went(&positions);
         assert!(self.is_loaded || !some_went, "what is let go of is known");

@@ -17,8 +17,8 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: MERGE,
-                old: "        self.snapshots.first().is_some_and(",
-                new: "        self.snapshots.len() > 1_000_000 && self.snapshots.first().is_some_and(",
+                old: "        self.bases.oldest.is_some_and(",
+                new: "        self.bases.snapshots.len() > 1_000_000 && self.bases.oldest.is_some_and(",
             },
             Change {
                 file: MERGE,
