@@ -248,7 +248,7 @@ async fn difference(before: Option<&(Volume, Seq)>, this: &Volume, next: &Volume
             found.replaced = before.map.lookup_each(&extents).await?.iter().map(blocks_in_frames).sum();
         }
         let later = next.map.lookup_each(&extents).await?;
-        let unique = |mapping| blocks_in_frames(mapping) - blocks_in_common(mapping, &later);
+        let unique = |mapping| blocks_in_frames(mapping) - blocks_in_common(mapping, &later, SameBy::Birth);
         found.unique = changed.iter().map(unique).sum();
         Ok((found, end))
     };
@@ -267,8 +267,17 @@ fn blocks_in_frames(mapping: &Mapping) -> u64 {
     if matches!(mapping.place, Place::Frame(_)) { mapping.extent.len } else { 0 }
 }
 
-/// Blocks in frames of a mapping that lie in the same place in another state; `others` ascend.
-pub(super) fn blocks_in_common(mapping: &Mapping, others: &[Mapping]) -> u64 {
+/// What makes a block the same in two states.
+#[derive(Clone, Copy)]
+pub(super) enum SameBy {
+    /// The same write.
+    Birth,
+    /// The same bytes of the same object: after a move by the cleaner the same write may lie in two places.
+    Place,
+}
+
+/// Blocks in frames of a mapping that are the same in another state; `others` ascend.
+pub(super) fn blocks_in_common(mapping: &Mapping, others: &[Mapping], by: SameBy) -> u64 {
     if !matches!(mapping.place, Place::Frame(_)) {
         return 0;
     }
@@ -276,7 +285,11 @@ pub(super) fn blocks_in_common(mapping: &Mapping, others: &[Mapping]) -> u64 {
     let overlapping = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
     let same = |other: &Mapping| {
         let part = other.extent.intersect(mapping.extent)?;
-        (other.slice(part).place == mapping.slice(part).place).then_some(part.len)
+        let is_same = match by {
+            SameBy::Birth => other.birth == mapping.birth,
+            SameBy::Place => other.slice(part).place == mapping.slice(part).place,
+        };
+        is_same.then_some(part.len)
     };
     overlapping.filter_map(same).sum()
 }

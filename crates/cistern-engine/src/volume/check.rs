@@ -21,7 +21,7 @@ use crate::{
         Volume,
         accounting::{Accounting, SpaceReport},
         admin::ProgressFn,
-        changes::blocks_in_common,
+        changes::{SameBy, blocks_in_common},
         open::{ReadParts, read_only},
     },
 };
@@ -241,7 +241,10 @@ impl State {
             for mapping in &seen {
                 self.check_presence(mapping, report);
                 let Place::Frame(frame) = mapping.place else { continue };
-                accounting.note_held(frame.seq, mapping.extent.len - blocks_in_common(mapping, &later));
+                accounting.note_held(
+                    frame.seq,
+                    mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Place),
+                );
             }
             at = end;
         }
