@@ -334,6 +334,6 @@ mod tests {
         table.keep_content(|_| false);
         assert_eq!((table.positions(), table.iter().len()), (vec![], 2));
         table.apply(&Operation::Remove { name: "a".into(), bookmark: false }, Seq(11), 512);
-        assert_eq!(table.oldest_bookmark(), None);
+        assert_eq!(table.oldest_bookmark(), Some(Seq(9)));
     }
 }
