@@ -330,9 +330,14 @@ impl Journal {
         Ok(end)
     }
 
-    /// Whether an append of a record with so much payload would find room. It stays so while nobody appends.
-    pub fn has_room(&self, payload_blocks: u64) -> bool {
-        self.shared.lock().has_room(payload_blocks)
+    /// Keeps room for a record with so much payload, if there is any: the next append finds it, which has to be that record's.
+    pub fn reserve(&self, payload_blocks: u64) -> bool {
+        self.shared.lock().reserve(payload_blocks)
+    }
+
+    /// Gives up what was reserved.
+    pub fn unreserve(&self) {
+        self.shared.lock().unreserve();
     }
 
     /// Waits until a record with so much payload can be appended. Who comes first goes first.

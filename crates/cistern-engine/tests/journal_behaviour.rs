@@ -306,6 +306,37 @@ fn giving_up_on_room_blocks_nobody() {
     });
 }
 
+/// Room that was reserved is there for the next append, whoever begins to wait for room in between, and nobody else gets it; what is
+/// given up is there for the others.
+#[test]
+fn reserved_room_is_kept() {
+    story(17, async |env, disk| {
+        let journal = create(&env, &disk.shared(), 64 << 20).await;
+        let mut id = 0;
+        while write(&journal, id, 250).is_ok() {
+            id += 1;
+        }
+        assert!(!journal.reserve(250) && journal.reserve(1));
+        let mut waits = Box::pin(journal.room(900));
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        write(&journal, id, 1).expect("it was reserved before anybody waited");
+        assert!(matches!(write(&journal, id + 1, 1), Err(AppendError::Full)), "who waits goes first");
+        assert!(!journal.reserve(1));
+        drop(waits);
+        journal.sync(journal.appended()).await.expect("sync");
+        journal.free(journal.durable());
+        journal.room(1).await.expect("room");
+        assert!(journal.reserve(900));
+        let mut second = Box::pin(journal.room(900));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        journal.unreserve();
+        drop(second);
+        journal.room(900).await.expect("nobody needs it");
+        write(&journal, id + 2, 900).expect("append");
+        journal.close().await.expect("close");
+    });
+}
+
 /// The queue is bounded by memory even when the ring has room, but one record always goes.
 #[test]
 fn queued_memory_is_bounded() {

@@ -119,6 +119,8 @@ pub(super) struct JournalState {
     room_waiters: VecDeque<(Need, ReplySender)>,
     /// What was promised to waiters that have not appended yet.
     grants: Vec<Need>,
+    /// What the next append takes, whoever waits.
+    reserved: Option<Need>,
     /// Claims that the superblock has to name, and who waits for that.
     claims: Option<(Vec<Salt>, ReplySender)>,
     phase: Phase,
@@ -168,6 +170,7 @@ impl JournalState {
             sync_waiters: Vec::new(),
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
+            reserved: None,
             claims: None,
             phase: Phase::Running,
             flushed: head,
@@ -272,11 +275,17 @@ impl JournalState {
             && matches!(self.phase, Phase::Running)
     }
 
-    /// Whether there is room beside what was granted to others; `own` is the grant of who asks.
+    /// Whether there is room beside what is reserved and was granted to others; `own` is the grant of who asks.
     fn fits(&self, need: Need, own: Option<usize>) -> bool {
         let free = self.ring_blocks - (self.at.appended - self.at.tail);
-        let others =
-            || self.grants.iter().enumerate().filter(|(n, _)| Some(*n) != own).map(|(_, grant)| grant);
+        let others = || {
+            self.grants
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| Some(*n) != own)
+                .map(|(_, grant)| grant)
+                .chain(&self.reserved)
+        };
         let granted: u64 = others().map(|g| g.blocks).sum();
         // One record is taken whatever its size when nothing else is queued.
         let queue = self.queued_bytes + others().map(|g| g.memory).sum::<usize>();
@@ -292,7 +301,13 @@ impl JournalState {
         if let Some(why) = self.refusal() {
             return Err(AppendError::Failed(why));
         }
-        if !self.admit(Need::of(prepared.payload_blocks())) {
+        let need = Need::of(prepared.payload_blocks());
+        let reserved = self.reserved.take();
+        debug_assert!(
+            reserved.as_ref().is_none_or(|reserved| reserved.blocks >= need.blocks),
+            "it was for this one"
+        );
+        if reserved.is_none() && !self.admit(need) {
             return Err(AppendError::Full);
         }
         for (record, payload) in prepared.parts() {
@@ -304,24 +319,28 @@ impl JournalState {
 
     /// Who waits for room goes first: while somebody does, only what was granted is taken.
     fn admit(&mut self, need: Need) -> bool {
-        let (has_room, grant) = self.look_for_room(need);
+        let grant = (0..self.grants.len())
+            .filter(|&n| self.grants[n].blocks >= need.blocks)
+            .min_by_key(|&n| self.grants[n].blocks);
+        let has_room = (grant.is_some() || self.room_waiters.is_empty()) && self.fits(need, grant);
         if let Some(grant) = grant {
             self.grants.swap_remove(grant);
         }
         has_room
     }
 
-    /// Whether `append` would take a record with so much payload.
-    pub fn has_room(&self, payload_blocks: u64) -> bool {
-        self.look_for_room(Need::of(payload_blocks)).0
+    /// Keeps room for a record with so much payload, which is appended next. Whoever begins to wait for room meanwhile does not get it.
+    pub fn reserve(&mut self, payload_blocks: u64) -> bool {
+        debug_assert!(self.reserved.is_none(), "one at a time");
+        let need = Need::of(payload_blocks);
+        let has_room = self.admit(need);
+        self.reserved = has_room.then_some(need);
+        has_room
     }
 
-    /// Whether there is room, and the grant that is used for it.
-    fn look_for_room(&self, need: Need) -> (bool, Option<usize>) {
-        let grant = (0..self.grants.len())
-            .filter(|&n| self.grants[n].blocks >= need.blocks)
-            .min_by_key(|&n| self.grants[n].blocks);
-        ((grant.is_some() || self.room_waiters.is_empty()) && self.fits(need, grant), grant)
+    /// Gives up what was reserved.
+    pub fn unreserve(&mut self) {
+        self.reserved = None;
     }
 
     fn push(&mut self, record: Record, payload: &Payload) -> JournalPos {

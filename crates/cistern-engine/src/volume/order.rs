@@ -234,10 +234,11 @@ impl Core {
             }
             order.snapshots.check(operation)?;
         }
-        let blocks = |prepared: &Prepared| prepared.payload_blocks();
-        if let Some(full) =
-            all.iter().position(|(core, prepared, _)| !core.journal.has_room(blocks(prepared)))
-        {
+        let is_full = |(core, prepared, _): &(&Core, &Prepared, &Operation)| {
+            !core.journal.reserve(prepared.payload_blocks())
+        };
+        if let Some(full) = all.iter().position(is_full) {
+            all[..full].iter().for_each(|(core, ..)| core.journal.unreserve());
             return Ok(OperationPlaces::NoRoom(full));
         }
         let mut places = Vec::with_capacity(all.len());
@@ -250,8 +251,9 @@ impl Core {
                     order.is_changed &= !operation.makes();
                     places.push(from..to);
                 }
-                Err(AppendError::Full) => unreachable!("there was room, and nobody else appends"),
+                Err(AppendError::Full) => unreachable!("room was reserved, and nobody else appends"),
                 Err(AppendError::Failed(e)) => {
+                    all[places.len()..].iter().for_each(|(core, ..)| core.journal.unreserve());
                     order.refusal.get_or_insert(e.clone());
                     return Err(e);
                 }
