@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
+    units::SnapshotId,
     volume::{self, ClientId, Piece, Volume},
 };
 use cistern_nbd::{Allocation, Errno, Export, ExportEntry, ExportError, Exports, Properties, ReadPiece};
@@ -239,17 +240,20 @@ impl FaultLog {
 
 /// Snapshots of volumes that somebody asked for, beside the volumes: opened when they are, and kept open.
 #[derive(Default)]
-pub struct ShownSnapshots(Mutex<VecDeque<VolumeExport>>);
+pub struct ShownSnapshots(Mutex<VecDeque<(SnapshotId, VolumeExport)>>);
 
 impl ShownSnapshots {
     /// The snapshot `VOLUME@NAME` of a volume that is open for writing. `None` where there is none, or it cannot be opened now.
     async fn open(&self, name: &str, of: &VolumeExport) -> Option<VolumeExport> {
         let (_, snapshot) = name.rsplit_once('@')?;
-        if let Some(open) = self.exports().iter().find(|export| &*export.name == name) {
+        // A name may have been given to another one since.
+        let id = of.volume.snapshot_named(snapshot)?.id;
+        if let Some((_, open)) = self.exports().iter().find(|(shown, _)| *shown == id) {
             return Some(open.clone());
         }
         let opened = match of.volume.open_snapshot(snapshot).await {
-            Ok(opened) => opened,
+            Ok(opened) if opened.snapshot_named(snapshot).is_some_and(|found| found.id == id) => opened,
+            Ok(_) => return None, // it went, and there is another of its name: who asks again gets that
             Err(error) => {
                 tracing::warn!(snapshot = name, %error, "a client asked for a snapshot that cannot be shown");
                 return None;
@@ -259,7 +263,7 @@ impl ShownSnapshots {
             VolumeExport::new(name, &format!("snapshot {snapshot} of {}", of.description), Arc::new(opened));
         let mut open = self.exports();
         if let Some(unused) =
-            open.iter().position(|export| !export.is_used()).filter(|_| open.len() >= SHOWN_MAX)
+            open.iter().position(|(_, export)| !export.is_used()).filter(|_| open.len() >= SHOWN_MAX)
         {
             open.remove(unused);
         }
@@ -270,21 +274,21 @@ impl ShownSnapshots {
             );
             return None;
         }
-        open.push_back(export.clone());
+        open.push_back((id, export.clone()));
         Some(export)
     }
 
     /// Closes a snapshot; false while a client uses it.
     pub fn close(&self, name: &str) -> bool {
         let mut open = self.exports();
-        let is_used = open.iter().any(|export| &*export.name == name && export.is_used());
+        let is_used = open.iter().any(|(_, export)| &*export.name == name && export.is_used());
         if !is_used {
-            open.retain(|export| &*export.name != name);
+            open.retain(|(_, export)| &*export.name != name);
         }
         !is_used
     }
 
-    fn exports(&self) -> MutexGuard<'_, VecDeque<VolumeExport>> {
+    fn exports(&self) -> MutexGuard<'_, VecDeque<(SnapshotId, VolumeExport)>> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
@@ -332,6 +336,16 @@ impl Exports for ExportSet {
 
 #[cfg(test)]
 mod tests {
+    use cistern_engine::{
+        codec::{Compression, KeySource},
+        disk::RealDisk,
+        env::real::RealEnv,
+        price::Tariff,
+        space::Bound,
+        store::{MemoryStore, SharedStore, Stores},
+        volume::{CreateOptions, OpenOptions},
+    };
+
     use super::*;
 
     /// Clients can tell a full journal, a read-only volume and a stop from a fault.
@@ -358,5 +372,52 @@ mod tests {
         assert_eq!(log.due("write", &away, start), Some(0));
         assert_eq!(log.due("read", &Error::corrupt("frame", "crc"), start), Some(0));
         assert_eq!(log.due("read", &away, start + SAME_FAULT_INTERVAL), Some(1));
+    }
+
+    /// A name that was given to another snapshot shows that one, and not what was shown under it before; one that is removed is not shown,
+    /// whoever still has it.
+    #[tokio::test]
+    async fn a_name_shows_the_snapshot_that_has_it() {
+        let (env, dir) = (RealEnv::start(), tempfile::tempdir().expect("a directory"));
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let options =
+            CreateOptions { size_bytes: 1 << 20, compression: Compression::Lz4, key: KeySource::None };
+        Volume::create(&env, &store, options).await.expect("created");
+        let opened = Volume::open(OpenOptions {
+            env: env.clone(),
+            stores: Stores::same(store),
+            state: Arc::new(RealDisk::create(dir.path()).expect("a directory")),
+            cache: None,
+            key: KeySource::None,
+            mode: volume::Mode::Writeback,
+            journal_bytes: 64 << 20,
+            dirty_age_max: Duration::from_secs(3600),
+            dirty_bytes_max: 64 << 20,
+            paused: false,
+            memory_bytes: 64 << 20,
+            recoveries: Arc::new(tokio::sync::Semaphore::new(1)),
+            host: "here".into(),
+            take_over: false,
+            grace: Duration::ZERO,
+            cleaning: Bound::Auto.into(),
+            tariff: Tariff::default(),
+        });
+        let of = VolumeExport::new("tank", "", opened.await.expect("opened"));
+        let shown = ShownSnapshots::default();
+        let first_byte = async || {
+            let export = shown.open("tank@a", &of).await?;
+            match export.read(0, 512).await.expect("read").into_iter().next() {
+                Some(ReadPiece::Data(data)) => Some(data[0]),
+                _ => Some(0),
+            }
+        };
+        for value in [1, 2] {
+            of.write(0, Bytes::from(vec![value; 4096]), false).await.expect("written");
+            of.volume.snapshot("a").await.expect("made");
+            assert_eq!((first_byte().await, first_byte().await), (Some(value), Some(value)));
+            of.volume.remove_snapshot("a").await.expect("removed, without a word to who shows it");
+            assert_eq!(first_byte().await, None);
+        }
+        of.volume.close(Duration::from_secs(60)).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Snapshots that are made by themselves, and removed when the schedule keeps them no longer (`crate::schedule`).
 
-use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use std::{sync::Mutex, time::Duration};
 
 use cistern_engine::{Error, volume::SnapshotStatus};
 
@@ -34,16 +34,14 @@ impl Daemon {
     async fn auto_snapshot(&self, served: &Served) {
         let Some(schedule) = served.live.as_ref().and_then(|live| live.kept().auto_snapshot) else { return };
         let done = async {
-            let made = automatic(&served.volume.snapshots());
-            let now = self.env.wall_ms();
-            if schedule.is_due(made.iter().map(|(at, _)| *at).max(), now)
-                && served.volume.changed_since_snapshot()
-            {
+            let (all, now) = (served.volume.snapshots(), self.env.wall_ms());
+            let made = automatic(&all, now);
+            if schedule.is_due(newest_ms(&made), now) && served.volume.changed_since_snapshot() {
                 let name = schedule::name(now);
                 served.volume.snapshot(&name).await?;
                 tracing::debug!(volume = served.name, name, "snapshot");
             }
-            self.prune(served, &schedule).await
+            self.prune(served, &schedule, &made).await
         };
         let trouble = done.await.err().map(|e| e.to_string());
         let mut last = served.trouble.lock().expect("nothing panics under this lock");
@@ -53,17 +51,17 @@ impl Daemon {
         *last = trouble;
     }
 
-    /// Removes what the schedule does not keep; what is held or read stays.
-    async fn prune(&self, served: &Served, schedule: &Schedule) -> Result<(), Error> {
-        let all = served.volume.snapshots();
-        let made = automatic(&all);
-        let expired = schedule.expired(made.iter().map(|(at, _)| *at).collect());
-        let held: BTreeSet<&str> =
-            all.iter().filter(|snapshot| !snapshot.holds.is_empty()).map(|s| s.name.as_str()).collect();
-        for (_, name) in
-            made.iter().filter(|(at, name)| expired.contains(at) && !held.contains(name.as_str()))
-        {
-            if self.shown.close(&format!("{}@{name}", served.name)) {
+    /// Removes what the schedule does not keep of those that were `made`; what is held or read stays.
+    async fn prune(
+        &self,
+        served: &Served,
+        schedule: &Schedule,
+        made: &[&SnapshotStatus],
+    ) -> Result<(), Error> {
+        let expired = schedule.expired(made.iter().map(|snapshot| snapshot.made_ms).collect());
+        for SnapshotStatus { name, made_ms, holds, .. } in made {
+            let goes = expired.contains(made_ms) && holds.is_empty();
+            if goes && self.shown.close(&format!("{}@{name}", served.name)) {
                 served.volume.remove_snapshot(name).await?;
             }
         }
@@ -71,17 +69,24 @@ impl Daemon {
     }
 }
 
-/// When snapshots were made by a schedule, and their names.
-fn automatic(all: &[SnapshotStatus]) -> Vec<(u64, String)> {
-    let automatic = all.iter().filter(|snapshot| snapshot.name.starts_with(PREFIX) && !snapshot.is_bookmark);
-    automatic.map(|snapshot| (snapshot.made_ms, snapshot.name.clone())).collect()
+/// The snapshots that were made by a schedule. One that was made while the clock was ahead is none until then: else none would be made
+/// beside it.
+fn automatic(all: &[SnapshotStatus], wall_ms: u64) -> Vec<&SnapshotStatus> {
+    let is_automatic = |snapshot: &&SnapshotStatus| {
+        snapshot.name.starts_with(PREFIX) && !snapshot.is_bookmark && snapshot.made_ms <= wall_ms
+    };
+    all.iter().filter(is_automatic).collect()
+}
+
+fn newest_ms(made: &[&SnapshotStatus]) -> Option<u64> {
+    made.iter().map(|snapshot| snapshot.made_ms).max()
 }
 
 impl Served {
     /// How the automatic snapshots are; `None` where none are asked for.
     pub fn auto_snapshot(&self, wall_ms: u64) -> Option<AutoSnapshotStatus> {
         let schedule = self.live.as_ref()?.kept().auto_snapshot?;
-        let newest_ms = automatic(&self.volume.snapshots()).iter().map(|(at, _)| *at).max();
+        let newest_ms = newest_ms(&automatic(&self.volume.snapshots(), wall_ms));
         let age_ms = newest_ms.map(|newest| wall_ms.saturating_sub(newest));
         let overdue = age_ms.map(|age| age.saturating_sub(schedule.overdue_ms()));
         Some(AutoSnapshotStatus {
@@ -90,5 +95,38 @@ impl Served {
             schedule: schedule.to_string(),
             error: self.trouble.lock().expect("nothing panics under this lock").clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A snapshot of a time when the clock was ahead keeps none from being made, and is not taken for old; bookmarks and what has another
+    /// name are no matter of the schedule.
+    #[test]
+    fn what_a_schedule_has_made() {
+        let snapshot = |name: &str, made_ms, is_bookmark| SnapshotStatus {
+            name: name.to_owned(),
+            id: cistern_engine::units::SnapshotId(uuid::Uuid::nil()),
+            made_ms,
+            size_bytes: 512,
+            at: None,
+            holds: Vec::new(),
+            is_bookmark,
+        };
+        let all = [
+            snapshot("auto-1", 1000, false),
+            snapshot("auto-2", 2000, false),
+            snapshot("auto-3", 9_000_000_000, false),
+            snapshot("auto-4", 2500, true),
+            snapshot("by-hand", 2600, false),
+        ];
+        let made = automatic(&all, 3000);
+        assert_eq!(made.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["auto-1", "auto-2"]);
+        assert_eq!(newest_ms(&made), Some(2000));
+        let schedule: Schedule = "1m:1".parse().expect("a schedule");
+        assert!(schedule.is_due(newest_ms(&automatic(&all, 120_000)), 120_000));
+        assert_eq!(newest_ms(&[]), None);
     }
 }
