@@ -10,6 +10,7 @@
 mod defragment;
 mod moved;
 mod round;
+mod seen;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

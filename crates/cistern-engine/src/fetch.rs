@@ -6,7 +6,8 @@
 //! - `link`, `window`: what the link bears, and how many neighbours of a miss pay. `flights`: what is under way, and
 //!   what was fetched ahead and not yet read. `pool`: prefetches that run beside everything else.
 //! - `reader`: ranges of objects, from what is under way, from the cache or by a GET.
-//! - `frames`, `runs`: what the ranges mean: blocks of data, parts of the map. What does not verify is fetched again.
+//! - `forward`, `frames`, `runs`: what the ranges mean: blocks of data, where they were moved for a snapshot, parts of the map. What
+//!   does not verify is fetched again.
 //! - `warm`, `readahead`, `ahead`, `hot`: what to fetch before anybody needs it.
 //!
 //! Every GET of data and of the map goes through here, with bounded memory and at the priority of who waits for it. Nothing
@@ -14,6 +15,7 @@
 
 mod ahead;
 mod flights;
+mod forward;
 mod frames;
 mod hot;
 mod link;
@@ -26,6 +28,7 @@ mod window;
 
 pub use ahead::{Ahead, STEP_MAPPINGS};
 pub use flights::AheadCounts;
+pub use forward::{ForwardSource, Forwarding, Refreshed};
 pub use frames::{DecodedCounts, FrameReader, MOVE_GAP_BYTES, entry_key};
 pub use hot::HotParts;
 pub use link::LinkEstimate;

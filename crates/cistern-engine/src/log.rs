@@ -30,7 +30,7 @@ pub use append::{LogWriter, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
-    find_volume, own_store, read_committed, read_entry, read_identity, read_identity_anywhere,
+    find_volume, own_store, read_committed, read_entry, read_identity, read_identity_anywhere, read_roots,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
 pub use presence::GRACE;

@@ -281,28 +281,37 @@ impl Map {
         }
     }
 
+    /// From now on shows what these levels have and nothing else: the same content, of a map into which nothing is inserted.
+    pub fn show(&self, levels: Levels) {
+        debug_assert!(check_levels(&levels).is_ok());
+        let mut inner = self.inner();
+        debug_assert!(inner.dead.is_empty() && inner.used_up.is_empty(), "it is for reading only");
+        (inner.table, inner.levels) = (Table::default(), Arc::new(levels));
+        inner.frozen.clear();
+    }
+
     /// Puts what a segment moved on top, but only where the block's birth is still the one that was moved: what was
-    /// written since `base`, up to which the mover knew the log, stays. What comes too late is dead at once. Nothing
-    /// else may be inserted before this returns.
+    /// written since `base`, up to which the mover knew the log, stays. What comes too late is lost at once, and held by whatever
+    /// snapshot lies behind its birth: when it was replaced is not known. Nothing else may be inserted before this returns.
     ///
     /// # Errors
     /// Of reading a run; then nothing of the batch counts. A part about which a damaged run would have to be asked
     /// is left as it was: nothing that is read there depends on it.
     pub async fn insert_moved(&self, batch: &[Mapping], base: Seq) -> Result<()> {
-        let mut counting = Vec::with_capacity(batch.len());
-        let mut late: BTreeMap<Seq, u64> = BTreeMap::new();
+        let (mut counting, mut late) = (Vec::with_capacity(batch.len()), Vec::new());
         for m in batch {
-            let mut counted = 0;
+            let mut at = m.extent.start;
             for part in self.still_born_then(m, base).await? {
-                counted += part.len;
+                late.extend((at < part.start).then(|| m.slice(Extent::between(at, part.start))));
                 counting.push(m.slice(part));
+                at = part.end();
             }
-            if let (Place::Frame(frame), true) = (m.place, counted < m.extent.len) {
-                *late.entry(frame.seq).or_default() += m.extent.len - counted;
-            }
+            late.extend((at < m.extent.end()).then(|| m.slice(Extent::between(at, m.extent.end()))));
         }
         self.insert(&counting);
-        self.inner().table.add_dead(&late);
+        let mut inner = self.inner();
+        let Inner { table, snapshots, .. } = &mut *inner;
+        late.iter().for_each(|m| table.lose(m, version::placed(m), snapshots));
         Ok(())
     }
 
@@ -362,6 +371,19 @@ impl Map {
         let mut out = Vec::with_capacity(extents.len());
         for together in extents.chunks(EXTENTS_PER_LOOKUP) {
             self.begin_each(together).finish_each(together, &mut out).await?;
+        }
+        Ok(out)
+    }
+
+    /// The same in the levels of a snapshot's root.
+    pub async fn lookup_each_in(&self, root: &Arc<Levels>, extents: &[Extent]) -> Result<Vec<Mapping>> {
+        let mut out = Vec::with_capacity(extents.len());
+        for together in extents.chunks(EXTENTS_PER_LOOKUP) {
+            let extent = Extent::between(together[0].start, together[together.len() - 1].end());
+            let (levels, runs) = (root.clone(), self.runs.clone());
+            let (table, frozen, origin, since) = (Vec::new(), Vec::new(), Origin::Patient, Seq(0));
+            let lookup = Lookup { extent, count_max: usize::MAX, table, frozen, levels, runs, origin, since };
+            lookup.finish_each(together, &mut out).await?;
         }
         Ok(out)
     }

@@ -5,8 +5,8 @@
 //! holds. Blocks, sizes and host names are inside sealed parts; identities and lengths are not.
 //!
 //! Invariants: frames follow each other without gaps from the prefix to the footer, in the order
-//! of their blocks; the mappings of a segment ascend and do not overlap; every number that is read
-//! is checked before it is used. Nothing here does IO.
+//! of their blocks; the mappings of a segment ascend and do not overlap, but where several versions of a block are kept for
+//! snapshots; every number that is read is checked before it is used. Nothing here does IO.
 
 use bytes::Bytes;
 
@@ -111,6 +111,19 @@ pub enum Content {
         /// The mover knew the log up to here: what is born later may have replaced what it moves.
         base: Seq,
     },
+    /// Blocks of older segments that only snapshots see, each with its birth. The volume does not see them, and a snapshot
+    /// only where a checkpoint says that what it finds elsewhere was moved here.
+    Kept {
+        /// The mover knew the log up to here.
+        base: Seq,
+    },
+}
+
+impl Content {
+    /// Whether it came from older segments.
+    pub fn is_moved(&self) -> bool {
+        matches!(self, Content::Moved { .. } | Content::Kept { .. })
+    }
 }
 
 /// The footer of a segment.
@@ -119,7 +132,7 @@ pub struct Footer {
     pub content: Content,
     /// Operations on snapshots behind all that a written segment maps, in order.
     pub operations: Vec<Operation>,
-    /// Ascending and without overlap.
+    /// Ascending and without overlap; of what is kept for snapshots, ascending by their first blocks.
     pub mappings: Vec<Mapping>,
 }
 

@@ -207,6 +207,23 @@ impl Snapshots {
         self.0.get(name)
     }
 
+    /// One that has content.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn with_content_named(&self, name: &str) -> Result<&Snapshot> {
+        match self.0.get(name) {
+            Some(snapshot) if !snapshot.is_bookmark => Ok(snapshot),
+            Some(_) => Err(Error::NotFound(format!("content of bookmark {name}"))),
+            None => Err(Error::NotFound(format!("snapshot {name}"))),
+        }
+    }
+
+    /// By name, those that have content.
+    pub fn with_content(&self) -> impl Iterator<Item = (&str, &Snapshot)> {
+        self.iter().filter(|(_, snapshot)| !snapshot.is_bookmark)
+    }
+
     /// By name, bookmarks among them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Snapshot)> {
         self.0.iter().map(|(name, snapshot)| (name.as_str(), snapshot))
@@ -218,8 +235,7 @@ impl Snapshots {
 
     /// Where those that have content are in the log, ascending, each place once.
     pub fn positions(&self) -> Vec<Seq> {
-        let with_content = self.0.values().filter(|snapshot| !snapshot.is_bookmark);
-        let all: BTreeSet<Seq> = with_content.map(|snapshot| snapshot.at).collect();
+        let all: BTreeSet<Seq> = self.with_content().map(|(_, snapshot)| snapshot.at).collect();
         all.into_iter().collect()
     }
 

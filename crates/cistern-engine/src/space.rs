@@ -15,6 +15,7 @@ mod orphans;
 mod plan;
 mod policy;
 mod room;
+mod rounds;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use counters::SpaceCounters;
 pub use grace::Since;
 pub use plan::{Plan, plan};
 pub use policy::{Bound, Cleaning, Policy, SPACE_BOUND};
+pub use rounds::{Retiring, SnapshotPlaces, Vacated, VacatedRound};
 pub use segments::{Segments, Totals};
 pub use victims::Victim;
 
@@ -99,8 +101,11 @@ struct State {
     young: Young,
     /// When it is next looked for segments whose cleaning pays, where the bound holds.
     look_at: Duration,
-    /// Where the newest snapshot is.
-    snapshot: Option<Seq>,
+    snapshots: SnapshotPlaces,
+    /// Rounds of the cleaner whose victims no checkpoint does without yet, oldest first.
+    rounds: Vec<VacatedRound>,
+    /// A round is under way, which began here.
+    running: Option<Seq>,
 }
 
 /// What a volume's accounts begin with.
@@ -118,8 +123,7 @@ pub struct Start {
     pub policy: Policy,
     /// Bytes a second that the cleaner moves by itself at the most.
     pub rate: Option<u64>,
-    /// Where the newest snapshot is.
-    pub snapshot: Option<Seq>,
+    pub snapshots: SnapshotPlaces,
 }
 
 /// A segment that no checkpoint covers.
@@ -161,7 +165,7 @@ pub struct Shown {
 impl Space {
     /// The checkpoint that it begins from was in the store before the claim, so an entry behind the claim is behind it too.
     pub fn new(from: Start, now: Duration) -> Space {
-        let Start { newest, uncovered, retired, times, wall, policy, rate, snapshot } = from;
+        let Start { newest, uncovered, retired, times, wall, policy, rate, snapshots } = from;
         let since = Since { stored_at: now, given: newest };
         let state = State {
             segments: None,
@@ -182,7 +186,9 @@ impl Space {
             wall_ahead: wall.saturating_sub(now),
             young: Young::default(),
             look_at: now,
-            snapshot,
+            snapshots,
+            rounds: Vec::new(),
+            running: None,
         };
         Space { state: Ranked::new(Rank::Space, state), changes: watch::Sender::new(0) }
     }
@@ -217,12 +223,6 @@ impl Space {
             drop(state);
             self.changed();
         }
-    }
-
-    /// The newest snapshot is here. Told before anything behind it is committed.
-    pub fn set_snapshot(&self, newest: Option<Seq>) {
-        self.state().snapshot = newest;
-        self.changed();
     }
 
     /// From now on this is wanted of the cleaner.
@@ -315,25 +315,6 @@ impl Space {
         self.state().segments.as_ref().map_or_else(Vec::new, |segments| segments.iter().collect())
     }
 
-    /// Nothing that is live lies in these segments, in any state from `from` on: so say lookups of all their blocks. With each,
-    /// the blocks that were live when it was looked at first.
-    pub fn vacate(&self, segments: &[(Seq, u64)], from: Seq) {
-        let mut state = self.state();
-        debug_assert!(from <= state.newest, "what is not in the map yet says nothing");
-        for &(seq, live_blocks) in segments {
-            if state.is_seen_by_snapshots(seq) {
-                continue; // one was made meanwhile: it finds there what was moved behind it
-            }
-            // What else counts as live in it had died unnoticed.
-            let unnoticed = state.counted([seq]).live_blocks.saturating_sub(live_blocks);
-            state.unlearned_blocks = state.unlearned_blocks.saturating_sub(unnoticed);
-            state.vacated.insert(seq, from);
-        }
-        state.counters.vacated_segments += segments.len() as u64;
-        drop(state);
-        self.changed();
-    }
-
     /// So many bytes of a checkpoint, or of the accounts for one, are in the store.
     pub fn stored(&self, bytes: u64) {
         self.state().counters.checkpoint_bytes += bytes;
@@ -345,18 +326,34 @@ impl Space {
     }
 
     /// Retires the segments that a checkpoint at `covered` can do without. They are out of the accounts then.
-    pub fn retire(&self, covered: Seq) -> Vec<Seq> {
+    pub fn retire(&self, covered: Seq) -> Retiring {
         let mut state = self.state();
         let state = &mut *state;
-        let Some(segments) = &mut state.segments else { return Vec::new() };
+        let Some(segments) = &mut state.segments else { return Retiring::default() };
         let mut room = RETIRED_MAX.saturating_sub(state.grace.len());
-        let mut out = Vec::new();
-        let vacated: Vec<Seq> =
-            state.vacated.iter().filter(|(_, from)| **from <= covered).map(|(seq, _)| *seq).collect();
-        for seq in vacated.into_iter().chain(segments.dead().collect::<Vec<_>>()) {
-            if room == 0 {
-                break;
-            }
+        let mut rounds = Vec::new();
+        // Whole rounds: what is forwarded and what is retired say the same.
+        while state.rounds.first().is_some_and(|round| round.from <= covered && round.segments.len() <= room)
+        {
+            let round = state.rounds.remove(0);
+            room -= round.segments.len();
+            rounds.push(round);
+        }
+        let vacated: Vec<Seq> = rounds.iter().flat_map(|round| &round.segments).map(|v| v.seq).collect();
+        let kept: BTreeSet<Seq> = rounds
+            .iter()
+            .chain(&state.rounds)
+            .flat_map(|round| &round.kept)
+            .map(|held| held.segment)
+            .collect();
+        let is_spoken_for = |seq: &Seq| kept.contains(seq) || state.running.is_some_and(|base| *seq > base);
+        let dead: Vec<Seq> = segments
+            .dead()
+            .filter(|seq| !is_spoken_for(seq) && !state.vacated.contains_key(seq))
+            .take(room)
+            .collect();
+        let mut out = Vec::with_capacity(vacated.len() + dead.len());
+        for seq in vacated.into_iter().chain(dead) {
             state.vacated.remove(&seq);
             let Some(counts) = segments.get(seq) else { continue };
             debug_assert!(seq <= covered);
@@ -364,11 +361,10 @@ impl Space {
             state.gone_blocks += counts.live_blocks();
             out.push(seq);
             state.grace.retire(Retired { name: RetiredName::Segment(seq), bytes: counts.stored_bytes });
-            room -= 1;
         }
         state.count_young();
         out.sort_unstable();
-        out
+        Retiring { segments: out, rounds }
     }
 
     /// What the next checkpoint, at `covered`, names as retired: all of it, what was used up, and orphans, as far as there
@@ -574,11 +570,6 @@ impl Space {
 }
 
 impl State {
-    /// Whether a snapshot may see what lies in a segment.
-    fn is_seen_by_snapshots(&self, seq: Seq) -> bool {
-        self.snapshot.is_some_and(|newest| seq <= newest)
-    }
-
     /// Tells the policy what was counted up to now.
     fn measure(&mut self, now: Duration) {
         let Some(room) = self.room_of_all() else { return };
@@ -615,7 +606,6 @@ impl State {
             times: &self.times,
             now: self.wall(now),
             vacated: &self.vacated,
-            snapshot: self.snapshot,
             left_alone,
             is_cached,
         };

@@ -50,6 +50,15 @@ fn moved_sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) -
     builder.finish()
 }
 
+fn kept_sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) -> SealedSegment {
+    let mut builder = SegmentBuilder::kept(key, slot, Seq(4), 77, compression);
+    builder.data_born(0x1_2230, Seq(1), &[0xd7; 3 * BLOCK_BYTES]);
+    builder.data_born(0x1_2230, Seq(3), &[0xd8; BLOCK_BYTES]);
+    builder.data_born(0x1_2231, Seq(2), &[0xd9; 2 * BLOCK_BYTES]);
+    builder.data_born(0x1_2231, Seq(4), &[0xda; BLOCK_BYTES]);
+    builder.finish()
+}
+
 fn written() -> Content {
     Content::Written { range: range(), size_bytes: SIZE }
 }
@@ -90,6 +99,7 @@ fn all_kinds() -> Vec<(Option<&'static MasterKey>, Bytes)> {
     for key in [None, Some(&*KEY)] {
         all.push((key, sample(key, Compression::Lz4, slot(1, 5)).body));
         all.push((key, moved_sample(key, Compression::Lz4, slot(1, 5)).body));
+        all.push((key, kept_sample(key, Compression::Lz4, slot(1, 5)).body));
         all.push((key, encode_claim(key, &slot(1, 5), &claim())));
         all.push((key, encode_release(key, &slot(1, 5), &release())));
     }
@@ -167,6 +177,30 @@ fn what_was_moved_keeps_its_births() {
                 .collect();
             let first = [(0x1_2230, 2, 4, 0), (0x1_2232, 1, 1, 2), (0x1_2233, 1, 3, 3)];
             assert_eq!(places, [&first[..], &[(0x3_0000, 1, 3, 0)]].concat());
+        }
+    }
+}
+
+/// Several versions of a block that are kept for snapshots read back, each with its birth, also where they share a frame with others.
+#[test]
+fn versions_that_are_kept_read_back() {
+    for key in [None, Some(&*KEY)] {
+        for compression in [Compression::None, Compression::Lz4] {
+            let built = kept_sample(key, compression, slot(1, 5));
+            let (entry, frames) = verify(key, &slot(1, 5), &built.body).unwrap();
+            let (content, mappings) = (Content::Kept { base: Seq(4) }, built.mappings.clone());
+            assert_eq!(entry, Entry::Segment(Footer { content, operations: Vec::new(), mappings }));
+            let versions: Vec<_> = built
+                .mappings
+                .iter()
+                .zip(frames)
+                .map(|(m, frame)| {
+                    let Place::Frame(f) = m.place else { panic!("only data is kept") };
+                    (m.extent.start, m.extent.len, m.birth.0, frame[usize::from(f.index) * BLOCK_BYTES])
+                })
+                .collect();
+            let first = [(0x1_2230, 3, 1, 0xd7), (0x1_2230, 1, 3, 0xd8)];
+            assert_eq!(versions, [first, [(0x1_2231, 2, 2, 0xd9), (0x1_2231, 1, 4, 0xda)]].concat());
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     Result,
     cleaner::{
         CleanerParts, Moved,
+        moved::For,
         round::{SEGMENT_BLOCKS, offer},
     },
     map::Map,
@@ -30,7 +31,7 @@ pub async fn defragment(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let data = parts.blocks.read(&moved).await?;
     let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
     if blocks > 0 {
-        offer(parts, base, moved.into_iter().zip(data).collect()).await?;
+        offer(parts, For::Volume, base, moved.into_iter().zip(data).collect()).await?;
     }
     tracing::debug!(blocks, next, "defragmented");
     Ok(Moved { blocks, segments: 0, next })

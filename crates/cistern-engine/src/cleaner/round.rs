@@ -1,8 +1,10 @@
-//! One round: a few victims, what is live in them, and the segments it goes to.
+//! One round: a few victims, what is needed of them, and the segments it goes to.
 //!
 //! The order is what makes it safe. `base` is taken before the first look, so whatever is written after it is seen
-//! as newer by whoever applies what was moved. All blocks are read and verified before anything is offered: an offer
-//! that could not be sealed would stop the writer.
+//! as newer by whoever applies what was moved. What snapshots there are is asked after the last look at the volume's map: so what
+//! the volume did not show then was either seen by one of those, or is seen by none. All blocks are read and verified before
+//! anything is offered: an offer that could not be sealed would stop the writer. What the volume sees and what only snapshots see
+//! goes to different segments.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +16,18 @@ use futures_util::future;
 
 use crate::{
     Error, Result,
-    cleaner::{CleanerParts, moved::Move},
-    log::{SlotContent, keys, read_entry},
+    cleaner::{
+        CleanerParts,
+        moved::{For, Move},
+        seen::{Seen, Views},
+    },
+    log::{
+        SlotContent, keys, read_entry,
+        roots::{ForwardTarget, HeldBlocks},
+    },
+    map::SeenBy,
     segment::{Entry, MAPPINGS_MAX},
-    space::{ROUND_BYTES, Victim},
+    space::{ROUND_BYTES, Vacated, VacatedRound, Victim},
     store::Listed,
     units::{BLOCK_BYTES, Extent, Mapping, Place, SEGMENT_DATA_BYTES_MAX, Seq},
 };
@@ -35,14 +45,42 @@ const VICTIMS_TOGETHER: usize = 16;
 struct Looked {
     victim: Victim,
     /// What its footer maps with data.
-    extents: Vec<Extent>,
-    /// What of it is live.
+    mappings: Vec<Mapping>,
+    /// What of it the volume sees, and what only snapshots see.
     live: Vec<Mapping>,
+    seen: Vec<Seen>,
 }
 
 impl Looked {
-    fn live_blocks(&self) -> u64 {
-        self.live.iter().map(|mapping| mapping.extent.len).sum()
+    /// What is needed of it.
+    fn needed(&self) -> impl Iterator<Item = &Mapping> {
+        self.live.iter().chain(self.seen.iter().map(|seen| &seen.version))
+    }
+
+    fn needed_blocks(&self) -> u64 {
+        self.needed().map(|mapping| mapping.extent.len).sum()
+    }
+
+    fn vacated(&self) -> Vacated {
+        let since = self.needed().map(|mapping| mapping.birth).min();
+        Vacated { seq: self.victim.seq, needed_blocks: self.needed_blocks(), since }
+    }
+
+    /// What the volume does not see of what the footer maps.
+    fn rest(&self) -> Vec<Mapping> {
+        let mut rest = Vec::new();
+        for mapping in &self.mappings {
+            let (mut at, end) = (mapping.extent.start, mapping.extent.end());
+            let first = self.live.partition_point(|live| live.extent.end() <= at);
+            for live in self.live[first..].iter().take_while(|live| live.extent.start < end) {
+                rest.extend(
+                    (at < live.extent.start).then(|| mapping.slice(Extent::between(at, live.extent.start))),
+                );
+                at = live.extent.end().min(end);
+            }
+            rest.extend((at < end).then(|| mapping.slice(Extent::between(at, end))));
+        }
+        rest
     }
 }
 
@@ -57,41 +95,79 @@ pub struct Cleaned {
 
 /// Cleans victims until a round is full.
 pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned> {
-    let base = parts.space.newest();
+    let (_running, base) = parts.space.begin_round();
     let (mut looked, mut unclean) = (Vec::new(), Vec::new());
-    let (mut read, mut blocks) = (Vec::new(), 0);
+    let (mut live, mut seen, mut blocks) = (Vec::new(), Vec::new(), 0);
     'full: for together in victims.chunks(VICTIMS_TOGETHER) {
         for victim in look(parts, together, &mut unclean).await? {
             if blocks >= ROUND_BLOCKS {
                 break 'full;
             }
-            match parts.blocks.read(&victim.live).await {
+            match read(parts, &victim).await {
                 Ok(found) => {
-                    blocks += victim.live_blocks();
-                    read.extend(victim.live.iter().copied().zip(found));
+                    blocks += victim.needed_blocks();
+                    live.extend(victim.live.iter().copied().zip(found.live));
+                    let origin = victim.victim.seq;
+                    seen.extend(victim.seen.iter().map(|seen| (*seen, origin)).zip(found.seen));
                     looked.push(victim);
                 }
                 Err(e) => refuse(&mut unclean, victim.victim.seq, e)?,
             }
         }
     }
-    offer(parts, base, read).await?;
-    let mut vacated = Vec::new();
+    let mut to = offer(parts, For::Volume, base, live).await?;
+    seen.sort_by_key(|((seen, _), _)| seen.version.extent.start);
+    let (told, data): (Vec<(Seen, Seq)>, Vec<Bytes>) = seen.into_iter().unzip();
+    let versions = told.iter().map(|(seen, _)| seen.version).zip(data).collect();
+    let kept = offer(parts, For::Snapshots, base, versions).await?;
+    let mut round = VacatedRound::default();
     for together in looked.chunks(VICTIMS_TOGETHER) {
-        let still =
-            live(parts, together.iter().map(|victim| (victim.victim.seq, &victim.extents[..]))).await?;
+        let footers = together.iter().map(|victim| (victim.victim.seq, &victim.mappings[..]));
+        let still = find_live(parts, footers).await?;
         for victim in together {
-            let seq = victim.victim.seq;
-            match still.contains_key(&seq) {
-                true => unclean.push(seq),
-                false => vacated.push((seq, victim.live_blocks())),
+            match still.contains_key(&victim.victim.seq) {
+                true => unclean.push(victim.victim.seq),
+                false => round.segments.push(victim.vacated()),
             }
         }
     }
-    let from = parts.space.newest();
-    tracing::debug!(blocks, segments = vacated.len(), from = from.0, "cleaned");
-    parts.space.vacate(&vacated, from);
-    Ok(Cleaned { blocks, segments: vacated.len() as u64, unclean })
+    round.from = parts.space.newest();
+    round.kept = account(&told, &kept, &round.segments);
+    to.extend(kept);
+    round.to = to.into_iter().map(|offered| offered.target).collect();
+    let segments = round.segments.len() as u64;
+    tracing::debug!(blocks, segments, from = round.from.0, "cleaned");
+    parts.space.vacate(round);
+    Ok(Cleaned { blocks, segments, unclean })
+}
+
+/// What only snapshots see, by the segments to which it went in this order; of those victims that were vacated.
+fn account(told: &[(Seen, Seq)], kept: &[Offered], vacated: &[Vacated]) -> Vec<HeldBlocks> {
+    let vacated: BTreeSet<Seq> = vacated.iter().map(|vacated| vacated.seq).collect();
+    let mut told = told.iter();
+    let mut rows: BTreeMap<(Seq, SeenBy), u64> = BTreeMap::new();
+    for offered in kept {
+        for (seen, origin) in told.by_ref().take(offered.mappings) {
+            if vacated.contains(origin) {
+                *rows.entry((offered.target.segment, seen.by)).or_default() += seen.version.extent.len;
+            }
+        }
+    }
+    let row = |((segment, seen_by), blocks)| HeldBlocks { segment, seen_by, blocks };
+    rows.into_iter().map(row).collect()
+}
+
+/// The data of what is needed of a victim.
+struct Read {
+    live: Vec<Bytes>,
+    seen: Vec<Bytes>,
+}
+
+async fn read(parts: &CleanerParts, victim: &Looked) -> Result<Read> {
+    let mappings: Vec<Mapping> = victim.needed().copied().collect();
+    let mut live = parts.blocks.read(&mappings).await?;
+    let seen = live.split_off(victim.live.len());
+    Ok(Read { live, seen })
 }
 
 /// What is damaged is left alone; anything else ends the round.
@@ -104,18 +180,38 @@ fn refuse(unclean: &mut Vec<Seq>, seq: Seq, e: Error) -> Result<()> {
     Ok(())
 }
 
-/// Offers what is live in segments of about equal size, sorted by block, and waits until they are committed. One after the
+/// A segment that was offered and committed.
+pub struct Offered {
+    target: ForwardTarget,
+    /// Of those that were given in all.
+    mappings: usize,
+}
+
+/// Offers what is to be moved in segments of about equal size, sorted by block, and waits until they are committed. One after the
 /// other: clients' segments behind it wait for each, and their reads for the processors and the link that it takes.
-pub async fn offer(parts: &CleanerParts, base: Seq, mut live: Vec<(Mapping, Bytes)>) -> Result<()> {
-    live.sort_unstable_by_key(|(mapping, _)| mapping.extent.start);
-    let blocks: u64 = live.iter().map(|(mapping, _)| mapping.extent.len).sum();
+pub async fn offer(
+    parts: &CleanerParts,
+    whom: For,
+    base: Seq,
+    mut moved: Vec<(Mapping, Bytes)>,
+) -> Result<Vec<Offered>> {
+    moved.sort_by_key(|(mapping, _)| mapping.extent.start);
+    let blocks: u64 = moved.iter().map(|(mapping, _)| mapping.extent.len).sum();
     let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);
     let each = blocks.div_ceil(segments);
-    for part in cut(live, each) {
+    let mut out = Vec::new();
+    for part in cut(moved, each) {
+        let mappings = part.len();
+        let part = Arc::new(Move::new(parts, whom, base, part));
         let vacancy = parts.offerer.vacancy().await;
-        parts.offerer.offer(vacancy, Arc::new(Move::new(parts, base, part))).await?;
+        let segment = parts.offerer.offer(vacancy, part.clone()).await?;
+        let extents = || part.blocks().iter().map(|(mapping, _)| mapping.extent);
+        let start = extents().map(|extent| extent.start).min().unwrap_or(0);
+        let blocks = Extent::between(start, extents().map(|extent| extent.end()).max().unwrap_or(0));
+        let target = ForwardTarget { segment, bytes: part.stored_bytes(), blocks };
+        out.push(Offered { target, mappings });
     }
-    Ok(())
+    Ok(out)
 }
 
 /// Consecutive parts of about `each` blocks, none with more mappings than a segment takes.
@@ -133,20 +229,22 @@ fn cut(live: Vec<(Mapping, Bytes)>, each: u64) -> Vec<Vec<(Mapping, Bytes)>> {
     parts
 }
 
-/// Victims and what is live in them, but for those that are damaged.
+/// Victims and what is needed of them, but for those that are damaged.
 async fn look(parts: &CleanerParts, victims: &[Victim], unclean: &mut Vec<Seq>) -> Result<Vec<Looked>> {
     let footers = future::join_all(victims.iter().map(|victim| footer(parts, victim))).await;
     let mut looked = Vec::with_capacity(victims.len());
-    for (victim, extents) in victims.iter().zip(footers) {
-        match extents {
-            Ok(extents) => looked.push(Looked { victim: *victim, extents, live: Vec::new() }),
+    for (victim, footer) in victims.iter().zip(footers) {
+        match footer {
+            Ok(mappings) => {
+                looked.push(Looked { victim: *victim, mappings, live: Vec::new(), seen: Vec::new() });
+            }
             Err(e) => refuse(unclean, victim.seq, e)?,
         }
     }
     // Together; where something in the map is damaged each alone: it is for those that need it to be left alone.
     let (mut sound, mut groups) = (Vec::with_capacity(looked.len()), vec![looked]);
     while let Some(mut group) = groups.pop() {
-        match live(parts, group.iter().map(|one| (one.victim.seq, &one.extents[..]))).await {
+        match find_live(parts, group.iter().map(|one| (one.victim.seq, &one.mappings[..]))).await {
             Ok(mut live) => {
                 group.iter_mut().for_each(|one| one.live = live.remove(&one.victim.seq).unwrap_or_default());
                 sound.append(&mut group);
@@ -157,30 +255,31 @@ async fn look(parts: &CleanerParts, victims: &[Victim], unclean: &mut Vec<Seq>) 
             Err(e) => refuse(unclean, group[0].victim.seq, e)?,
         }
     }
-    Ok(sound)
+    find_seen(parts, sound, unclean).await
 }
 
 /// What a victim maps with data.
-async fn footer(parts: &CleanerParts, victim: &Victim) -> Result<Vec<Extent>> {
+async fn footer(parts: &CleanerParts, victim: &Victim) -> Result<Vec<Mapping>> {
     let key = keys::entry(victim.seq);
     let listed = Listed { key: key.clone(), bytes: victim.counts.stored_bytes };
     let content = read_entry(parts.store.as_ref(), parts.log.keys(), victim.seq, &listed).await?;
     let SlotContent::Entry(_, Entry::Segment(footer)) = content else {
         return Err(Error::corrupt(key, "the accounts say that it is a segment"));
     };
-    let data = footer.mappings.iter().filter(|mapping| matches!(mapping.place, Place::Frame(_)));
-    Ok(data.map(|mapping| mapping.extent).collect())
+    let mut mappings = footer.mappings;
+    mappings.retain(|mapping| matches!(mapping.place, Place::Frame(_)));
+    Ok(mappings)
 }
 
-/// What of the extents of segments resolves to them now, by segment; nothing for those to which nothing does.
-async fn live<'a>(
+/// What of the mappings of segments the volume sees now, by segment; nothing for those of which it sees nothing.
+async fn find_live<'a>(
     parts: &CleanerParts,
-    segments: impl IntoIterator<Item = (Seq, &'a [Extent])>,
+    segments: impl IntoIterator<Item = (Seq, &'a [Mapping])>,
 ) -> Result<BTreeMap<Seq, Vec<Mapping>>> {
     let (mut asked, mut all) = (BTreeSet::new(), Vec::new());
-    for (seq, extents) in segments {
+    for (seq, mappings) in segments {
         asked.insert(seq);
-        all.extend_from_slice(extents);
+        all.extend(mappings.iter().map(|mapping| mapping.extent));
     }
     let mut live: BTreeMap<Seq, Vec<Mapping>> = BTreeMap::new();
     for found in parts.map.lookup_each(&joined(all)).await? {
@@ -194,8 +293,37 @@ async fn live<'a>(
     Ok(live)
 }
 
+/// Adds what only snapshots see.
+async fn find_seen(
+    parts: &CleanerParts,
+    mut looked: Vec<Looked>,
+    unclean: &mut Vec<Seq>,
+) -> Result<Vec<Looked>> {
+    let mut views = Views::new(parts, parts.space.snapshot_roots().await);
+    let rests: Vec<(usize, Mapping)> = looked
+        .iter()
+        .enumerate()
+        .flat_map(|(n, one)| one.rest().into_iter().map(move |rest| (n, rest)))
+        .collect();
+    let versions: Vec<Mapping> = rests.iter().map(|(_, version)| *version).collect();
+    match views.seen(&versions).await {
+        Ok(seen) => seen.into_iter().for_each(|(of, seen)| looked[rests[of].0].seen.push(seen)),
+        // Which of them it is about is not worth finding out.
+        Err(e) => looked.drain(..).try_for_each(|one| refuse(unclean, one.victim.seq, e.clone()))?,
+    }
+    looked.retain(|one| {
+        let is_forwarded = one.vacated().since.is_some_and(|since| views.any_from(since));
+        let may = !is_forwarded || parts.space.may_forward(VICTIMS_TOGETHER);
+        if !may {
+            unclean.push(one.victim.seq);
+        }
+        may
+    });
+    Ok(looked)
+}
+
 /// The same blocks in extents that are ascending and apart.
-fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
+pub(super) fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents.sort_unstable_by_key(|extent| extent.start);
     let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
     for extent in extents {

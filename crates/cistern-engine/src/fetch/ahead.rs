@@ -140,7 +140,7 @@ impl Ahead {
             let fetched = async {
                 let mut mappings = Vec::new();
                 for lookup in lookups {
-                    mappings.extend(lookup.finish().await?);
+                    mappings.extend(frames.resolve(lookup.finish().await?).await?);
                 }
                 let fetches = frames.fetches(&mappings, get_bytes);
                 if !fetches.is_empty() {

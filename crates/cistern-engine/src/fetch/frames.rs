@@ -18,7 +18,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
-use super::reader::{ObjectReader, ObjectRef};
+use super::{
+    forward::{Forwarding, Refreshed},
+    reader::{ObjectReader, ObjectRef},
+};
 use crate::{
     Error, Result,
     cache::CacheKey,
@@ -66,6 +69,8 @@ pub struct FrameReader {
     misses: AtomicU64,
     /// Sealers of segments that are read.
     sealers: Sealers,
+    /// Where what a snapshot sees was moved, of who shows one.
+    forwarding: Option<Forwarding>,
 }
 
 /// Hashed without a random seed: keys are ours, and a simulated run has to repeat exactly.
@@ -125,7 +130,46 @@ impl FrameReader {
         let (weighter, hasher, lifecycle) = Default::default();
         let sealers = Sealers::with(SEALERS_MAX, SEALERS_MAX as u64, weighter, hasher, lifecycle);
         let (hits, misses) = Default::default();
-        FrameReader { env, reader, damage, keys, epochs, shape, decoded, hits, misses, sealers }
+        FrameReader {
+            env,
+            reader,
+            damage,
+            keys,
+            epochs,
+            shape,
+            decoded,
+            hits,
+            misses,
+            sealers,
+            forwarding: None,
+        }
+    }
+
+    /// The same for a snapshot.
+    pub fn with_forwarding(self, forwarding: Forwarding) -> Self {
+        FrameReader { forwarding: Some(forwarding), ..self }
+    }
+
+    /// What a lookup found, where it is now.
+    ///
+    /// # Errors
+    /// As for [`Forwarding::resolve`].
+    pub async fn resolve(&self, mappings: Vec<Mapping>) -> Result<Vec<Mapping>> {
+        match &self.forwarding {
+            Some(forwarding) => forwarding.resolve(mappings).await,
+            None => Ok(mappings),
+        }
+    }
+
+    /// Something was not found where a snapshot has it: looks where that is by now. `None` where another try is not worth it.
+    ///
+    /// # Errors
+    /// As for [`Forwarding::refresh`].
+    pub async fn refresh(&self) -> Result<Option<Refreshed>> {
+        match &self.forwarding {
+            Some(forwarding) => forwarding.refresh().await,
+            None => Ok(None),
+        }
     }
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
@@ -274,7 +318,10 @@ impl FrameReader {
             },
             Err(e) => (group.range.clone(), Err(e)),
         };
-        self.damage.tell(&object.key, &place, &decoded, self.env.now());
+        let may_be_moved = self.forwarding.is_some() && matches!(decoded, Err(Error::NotFound(_)));
+        if !may_be_moved {
+            self.damage.tell(&object.key, &place, &decoded, self.env.now());
+        }
         decoded
     }
 
@@ -322,7 +369,11 @@ impl FrameReader {
     }
 
     pub(super) fn object(&self, seq: Seq) -> Result<(ObjectRef, Salt)> {
-        let salt = salt_of(&self.epochs, seq).ok_or_else(|| {
+        let salt = match &self.forwarding {
+            Some(forwarding) => forwarding.salt_of(seq),
+            None => salt_of(&self.epochs, seq),
+        };
+        let salt = salt.ok_or_else(|| {
             Error::corrupt("map", format!("it names seq {seq}, which is before the first claim"))
         })?;
         Ok((entry_object(seq, salt), salt))

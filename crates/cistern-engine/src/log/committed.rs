@@ -28,7 +28,7 @@ use crate::{
         wrapping::read_wrapping,
     },
     segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
-    snapshot::{Operation, Snapshots},
+    snapshot::{Operation, Snapshot, Snapshots},
     store::{Listed, Pages, SharedStore, Store, StoreError, Within},
     units::{Epoch, Mapping, Place, RunId, Seq, VolumeId},
 };
@@ -60,8 +60,11 @@ pub struct AppliedSegment {
 }
 
 impl AppliedSegment {
-    /// Blocks of data in it.
+    /// Blocks of data in it that the volume sees.
     pub fn data_blocks(&self) -> u64 {
+        if matches!(self.content, Content::Kept { .. }) {
+            return 0;
+        }
         let blocks = |m: &Mapping| if matches!(m.place, Place::Frame(_)) { m.extent.len } else { 0 };
         self.mappings.iter().map(blocks).sum()
     }
@@ -324,22 +327,18 @@ impl Committed {
         snapshots
     }
 
-    /// The state that a snapshot shows, with that table.
+    /// The state that a snapshot shows, one of those of this state with that table.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name.
+    /// Of reading its root.
     pub async fn at_snapshot(
         mut self,
         table: &SnapshotTable,
-        name: &str,
+        snapshot: &Snapshot,
         store: &dyn Store,
         keys: &VolumeKeys,
     ) -> Result<Committed> {
-        let snapshots = self.snapshots(table);
-        let snapshot = snapshots.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
-        if snapshot.is_bookmark {
-            return Err(Error::NotFound(format!("content of bookmark {name}")));
-        }
+        debug_assert!(!snapshot.is_bookmark, "it has content");
         match &mut self.checkpoint {
             Some(checkpoint) if snapshot.at <= checkpoint.covered => {
                 let root = table.roots.get(&snapshot.at).expect("a table that is read has the root of each");
@@ -372,7 +371,7 @@ impl Committed {
 }
 
 /// Reads an object of those that say what snapshots there are.
-async fn read_roots<T: RootsObject>(store: &dyn Store, keys: &VolumeKeys, id: RunId) -> Result<T> {
+pub async fn read_roots<T: RootsObject>(store: &dyn Store, keys: &VolumeKeys, id: RunId) -> Result<T> {
     believed_twice(|| async move {
         let body = store.get(&keys::run(id), ROOTS_BYTES_MAX).await?;
         decode_roots(keys.key.as_deref(), keys.volume, id, &body)

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::{
     Error, Result,
     segment::{JournalRange, SealedSegment, Slot},
-    units::Seq,
+    units::{BLOCK_BYTES, Seq},
 };
 
 /// Something that somebody wants in the log.
@@ -28,6 +28,8 @@ pub enum NewEntry {
     Segment(NewSegment),
     /// Blocks of older segments.
     Moved(NewMoved),
+    /// Blocks of older segments that only snapshots see.
+    Kept(SealedSegment),
 }
 
 /// A segment of a range of the journal.
@@ -55,7 +57,21 @@ impl NewEntry {
         match self {
             NewEntry::Segment(segment) => &segment.sealed,
             NewEntry::Moved(moved) => &moved.sealed,
+            NewEntry::Kept(sealed) => sealed,
         }
+    }
+
+    /// Blocks of data in it that the volume sees.
+    pub fn data_blocks(&self) -> u64 {
+        match self {
+            NewEntry::Segment(_) | NewEntry::Moved(_) => self.sealed().data_bytes / BLOCK_BYTES as u64,
+            NewEntry::Kept(_) => 0,
+        }
+    }
+
+    /// Whether it came from older segments.
+    pub fn is_moved(&self) -> bool {
+        !matches!(self, NewEntry::Segment(_))
     }
 }
 

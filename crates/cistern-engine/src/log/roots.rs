@@ -15,13 +15,15 @@ use crate::{
     codec::{
         Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, decompress_bounded, fields::Fields,
     },
-    map::{Levels, SeenBy, check_levels},
+    map::{BLOCKS_MAX, Levels, SeenBy, check_levels},
     snapshot::Snapshots,
-    units::{RunId, Salt, Seq, VolumeId},
+    units::{Extent, RunId, Salt, Seq, VolumeId},
 };
 
 /// Version of the formats that is written and read.
 pub const FORMAT: u8 = 1;
+/// Segments that a table forwards at most: some 20 bytes each, of a table that is written whenever it changes.
+pub const FORWARDS_MAX: usize = 100_000;
 /// Bytes of the largest such object, as stored and as JSON.
 pub const ROOTS_BYTES_MAX: u64 = 64 << 20;
 /// Entries of held blocks in one object at most. More take several.
@@ -41,6 +43,45 @@ pub struct SnapshotTable {
     pub roots: BTreeMap<Seq, MapObject>,
     /// Runs that the head does not need any more.
     pub runs: Vec<HeldRun>,
+    /// What was moved away while snapshots saw it.
+    pub forwards: Vec<Forward>,
+}
+
+/// Segments that were moved away together, each as a whole, and where what is needed of them is now. A root that finds one of them
+/// goes on to what these segments have of block and birth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forward {
+    /// Each with the oldest birth of what was moved of it: no older snapshot sees any of that.
+    pub from: Vec<(Seq, Seq)>,
+    /// Roots from here on do not find them.
+    pub until: Seq,
+    pub to: Vec<ForwardTarget>,
+}
+
+/// A segment to which something was moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardTarget {
+    pub segment: Seq,
+    /// Of the object.
+    pub bytes: u64,
+    /// From the first to the last block in it.
+    pub blocks: Extent,
+}
+
+impl Forward {
+    /// Leaves the segments that snapshots may find. False when there are none.
+    pub fn keep_needed(&mut self, positions: &[Seq]) -> bool {
+        self.from.retain(|&(_, since)| SeenBy::within(positions, since..self.until).is_some());
+        !self.from.is_empty()
+    }
+
+    /// What later code relies on: that nothing leads back.
+    fn is_valid(&self) -> bool {
+        let newest = self.from.iter().map(|(segment, _)| *segment).max();
+        let fits = |blocks: Extent| blocks.start.checked_add(blocks.len).is_some_and(|end| end <= BLOCKS_MAX);
+        newest.is_some_and(|newest| self.to.iter().all(|to| to.segment > newest && fits(to.blocks)))
+            && self.from.iter().all(|&(_, since)| since < self.until)
+    }
 }
 
 /// A run that roots may have.
@@ -74,6 +115,7 @@ impl RootsObject for SnapshotTable {
         self.snapshots.is_valid()
             && self.roots.keys().copied().eq(positions)
             && self.runs.iter().all(|held| held.seen_by.first <= held.seen_by.last)
+            && self.forwards.iter().all(Forward::is_valid)
     }
 }
 

@@ -151,7 +151,7 @@ impl Walk {
                     Step::Applied
                 }
                 Content::Written { .. } => Step::Void,
-                Content::Moved { .. } => Step::Applied,
+                Content::Moved { .. } | Content::Kept { .. } => Step::Applied,
             },
             _ => Step::Void,
         }

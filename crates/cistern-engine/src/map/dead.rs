@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Place, Seq};
+use crate::units::{Mapping, Place, Seq};
 
 /// Blocks by segment.
 pub type SegmentBlocks = BTreeMap<Seq, u64>;
@@ -25,6 +25,10 @@ pub struct SeenBy {
 }
 
 impl SeenBy {
+    /// The bounds of all there can be, in their order.
+    pub const MIN: SeenBy = SeenBy { first: Seq(0), last: Seq(0) };
+    pub const MAX: SeenBy = SeenBy { first: Seq(u64::MAX), last: Seq(u64::MAX) };
+
     /// What is in the volume from `interval.start` on, and not any more at `interval.end`; `snapshots` ascend.
     pub fn within(snapshots: &[Seq], interval: Range<Seq>) -> Option<SeenBy> {
         let first = *snapshots.get(snapshots.partition_point(|&s| s < interval.start))?;
@@ -66,21 +70,16 @@ impl Dead {
         }
     }
 
-    /// Adds blocks that nothing needs.
-    pub(super) fn add_free(&mut self, blocks: &SegmentBlocks) {
-        add_all(&mut self.free, blocks);
-    }
-
-    /// Counts `blocks` blocks that lost their place when the log was at `lost`. They were there from their segment on, whatever
-    /// their birth: before, a moved block was elsewhere. `snapshots` ascend.
-    pub(super) fn drop_blocks(&mut self, place: Place, blocks: u64, lost: Seq, snapshots: &[Seq]) {
-        let Place::Frame(frame) = place else { return };
-        debug_assert!(frame.seq <= lost, "only what was there loses its place");
-        let counts = match SeenBy::within(snapshots, frame.seq..lost) {
+    /// Counts what lost its place when the log was at `at`. Snapshots saw it from its birth on, there or where it was moved
+    /// from. `snapshots` ascend.
+    pub(super) fn lose(&mut self, lost: &Mapping, at: Seq, snapshots: &[Seq]) {
+        let Place::Frame(frame) = lost.place else { return };
+        debug_assert!(frame.seq <= at, "only what was there loses its place");
+        let counts = match SeenBy::within(snapshots, lost.birth..at) {
             Some(seen_by) => self.held.entry(seen_by).or_default(),
             None => &mut self.free,
         };
-        *counts.entry(frame.seq).or_default() += blocks;
+        *counts.entry(frame.seq).or_default() += lost.extent.len;
     }
 }
 
@@ -93,31 +92,32 @@ fn add_all(to: &mut SegmentBlocks, from: &SegmentBlocks) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::FrameRef;
+    use crate::units::{Extent, FrameRef};
 
     fn seen(first: u64, last: u64) -> Option<SeenBy> {
         Some(SeenBy { first: Seq(first), last: Seq(last) })
     }
 
-    fn place(seq: u64) -> Place {
-        Place::Frame(FrameRef { seq: Seq(seq), offset: 0, stored: 1, index: 0 })
-    }
-
-    /// A dropped block is held by the snapshots between its segment and the loss of its place, and dead if there are none.
+    /// A dropped block is held by the snapshots between its birth and the loss of its place, and dead if there are none; also where
+    /// it was moved in between.
     #[test]
     fn snapshots_hold_what_they_see() {
-        let holds = |at, lost, snapshots: &[u64]| {
+        let holds = |birth, seq, lost, snapshots: &[u64]| {
             let snapshots: Vec<Seq> = snapshots.iter().copied().map(Seq).collect();
+            let place = Place::Frame(FrameRef { seq: Seq(seq), offset: 0, stored: 1, index: 0 });
             let mut dead = Dead::default();
-            dead.drop_blocks(place(at), 1, Seq(lost), &snapshots);
+            let block = Mapping { extent: Extent::new(7, 1), birth: Seq(birth), place };
+            dead.lose(&block, Seq(lost), &snapshots);
             assert_eq!(dead.blocks(), 1);
             dead.held.keys().next().copied()
         };
-        assert_eq!(holds(5, 9, &[]), None);
-        assert_eq!(holds(5, 9, &[4, 9]), None);
-        assert_eq!(holds(5, 9, &[5]), seen(5, 5));
-        assert_eq!(holds(5, 9, &[1, 5, 8, 9]), seen(5, 8));
-        assert_eq!(holds(5, 9, &[6, 7]), seen(6, 7));
+        for seq in [5, 7] {
+            assert_eq!(holds(5, seq, 9, &[]), None);
+            assert_eq!(holds(5, seq, 9, &[4, 9]), None);
+            assert_eq!(holds(5, seq, 9, &[5]), seen(5, 5));
+            assert_eq!(holds(5, seq, 9, &[1, 5, 8, 9]), seen(5, 8));
+            assert_eq!(holds(5, seq, 9, &[6, 7]), seen(6, 7));
+        }
     }
 
     /// What is held stays so as long as one of the snapshots is there, whichever.

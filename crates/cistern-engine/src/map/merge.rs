@@ -235,7 +235,7 @@ impl Merge {
                 front.push(above);
                 continue;
             };
-            self.dead.drop_blocks(lost.mapping.place, part.len, above.over, &self.bases.snapshots);
+            self.dead.lose(&lost.mapping.slice(part), above.over, &self.bases.snapshots);
             let ends = [
                 Extent::between(above.extent().start, part.start),
                 Extent::between(part.end(), above.extent().end()),

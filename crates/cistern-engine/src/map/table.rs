@@ -4,10 +4,7 @@
 //! that died among themselves. It is dropped as a whole when its run is published; after a crash
 //! it is built again from the footers.
 
-use super::{
-    dead::{Dead, SegmentBlocks},
-    version,
-};
+use super::{dead::Dead, version};
 use crate::{
     extents::{Divisible, ExtentMap},
     units::{Extent, FRAME_BLOCKS_MAX, Mapping, Place, Seq},
@@ -52,13 +49,13 @@ impl Table {
         }
         let (dead, replaced) = (&mut self.dead, version::placed(m));
         self.map.insert(m.extent, Value { birth: m.birth, place: m.place }, |extent, old| {
-            dead.drop_blocks(old.place, extent.len, replaced, snapshots);
+            dead.lose(&mapping((extent, old)), replaced, snapshots);
         });
     }
 
-    /// Blocks that died before they were ever mapped.
-    pub(super) fn add_dead(&mut self, blocks: &SegmentBlocks) {
-        self.dead.add_free(blocks);
+    /// What was lost before it was ever mapped here: at some time before `at`.
+    pub(super) fn lose(&mut self, late: &Mapping, at: Seq, snapshots: &[Seq]) {
+        self.dead.lose(late, at, snapshots);
     }
 
     pub(super) fn len(&self) -> usize {

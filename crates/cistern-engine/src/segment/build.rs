@@ -63,6 +63,13 @@ impl SegmentBuilder {
         Self::new(key, slot, Content::Moved { base }, data, compression)
     }
 
+    /// A segment for blocks that only snapshots see, as the log was up to `base`; `data` as for [`moved`](Self::moved). Of a
+    /// block there may be several versions: what is added ascends by its first block.
+    pub fn kept(key: Option<&MasterKey>, slot: Slot, base: Seq, data: u64, compression: Compression) -> Self {
+        assert!(base < slot.seq);
+        Self::new(key, slot, Content::Kept { base }, data, compression)
+    }
+
     fn new(
         key: Option<&MasterKey>,
         slot: Slot,
@@ -179,8 +186,12 @@ impl SegmentBuilder {
 
     /// The first block that may still be added.
     fn end(&self) -> u64 {
-        let mapped = self.mappings.last().map_or(0, |last| last.extent.end());
-        if self.pending.is_empty() { mapped } else { self.pending_end() }
+        let may_overlap = matches!(self.content, Content::Kept { .. });
+        let behind = |extent: Extent| if may_overlap { extent.start } else { extent.end() };
+        match self.pending.is_empty() {
+            true => self.mappings.last().map_or(0, |last| behind(last.extent)),
+            false => behind(Extent::between(self.pending_start, self.pending_end())),
+        }
     }
 
     fn flush(&mut self) {

@@ -36,6 +36,8 @@ const WRITTEN: u8 = 1;
 const MOVED: u8 = 2;
 /// As `WRITTEN`, and operations on snapshots.
 const OPERATED: u8 = 3;
+/// As `MOVED`, and extents may overlap: the gap is to the beginning of the one before.
+const KEPT: u8 = 4;
 
 /// Bytes of a footer before its mappings: kind, journal, from and to with their chains, size, count.
 const FIXED_BYTES: usize = 1 + 16 + 16 + 16 + 8 + 4;
@@ -66,13 +68,14 @@ pub(super) fn encode(content: &Content, operations: &[Operation], mappings: &[Ma
             let mut writer = FooterWriter::default();
             mappings.iter().for_each(|mapping| writer.mapping(mapping, out));
         }
-        Content::Moved { base } => {
+        Content::Moved { base } | Content::Kept { base } => {
             assert!(operations.is_empty(), "operations are part of what was written");
-            out.push(MOVED);
+            let may_overlap = matches!(content, Content::Kept { .. });
+            out.push(if may_overlap { KEPT } else { MOVED });
             out.extend_from_slice(&base.0.to_le_bytes());
             let frames: Vec<&[Mapping]> = mappings.chunk_by(|a, b| frame_of(a) == frame_of(b)).collect();
             put_count(frames.len(), out);
-            encode_frames(*base, &frames, out);
+            encode_frames(*base, may_overlap, &frames, out);
         }
     }
 }
@@ -100,8 +103,8 @@ fn frame_of(mapping: &Mapping) -> Option<u32> {
 }
 
 /// The extents and lengths of frames as for a segment that was written, each followed by the births of its blocks.
-fn encode_frames(base: Seq, frames: &[&[Mapping]], out: &mut Vec<u8>) {
-    let mut writer = FooterWriter::default();
+fn encode_frames(base: Seq, may_overlap: bool, frames: &[&[Mapping]], out: &mut Vec<u8>) {
+    let mut writer = FooterWriter { may_overlap, ..FooterWriter::default() };
     for pieces in frames {
         let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
         assert!(frame_of(&first).is_some(), "only data is moved");
@@ -121,6 +124,7 @@ fn encode_frames(base: Seq, frames: &[&[Mapping]], out: &mut Vec<u8>) {
 /// Where the next mapping that is written continues.
 #[derive(Default)]
 struct FooterWriter {
+    may_overlap: bool,
     block: u64,
     last_stored: Option<u32>,
 }
@@ -128,7 +132,7 @@ struct FooterWriter {
 impl FooterWriter {
     fn mapping(&mut self, mapping: &Mapping, out: &mut Vec<u8>) {
         let gap = mapping.extent.start - self.block;
-        self.block = mapping.extent.end();
+        self.block = if self.may_overlap { mapping.extent.start } else { mapping.extent.end() };
         let mut tag = if gap == 0 { ADJACENT } else { 0 };
         let mut stored = None;
         match mapping.place {
@@ -161,14 +165,17 @@ pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Re
     if count > MAPPINGS_MAX {
         return Err("it has too many mappings");
     }
-    let mut reader = Reader { seq, block: 0, offset: frames.start, last_stored: None };
+    let may_overlap = matches!(content, Content::Kept { .. });
+    let mut reader = Reader { seq, may_overlap, block: 0, offset: frames.start, last_stored: None };
     // A mapping takes a byte at least, so this is bounded by what is really there.
     let mut mappings = Vec::with_capacity(count.min(fields.rest().len()));
     for _ in 0..count {
         let mapping = reader.mapping(&mut fields)?;
         match content {
             Content::Written { .. } => mappings.push(mapping),
-            Content::Moved { base } => reader.births(&mut fields, base, mapping, &mut mappings)?,
+            Content::Moved { base } | Content::Kept { base } => {
+                reader.births(&mut fields, base, mapping, &mut mappings)?
+            }
         }
         if mappings.len() > MAPPINGS_MAX {
             return Err("it has too many mappings");
@@ -197,6 +204,7 @@ fn decode_content(fields: &mut Fields, seq: Seq) -> Result<(Content, Vec<Operati
     let content = match kind {
         WRITTEN | OPERATED => decode_written(fields).ok_or(SHORT)?,
         MOVED => Content::Moved { base: Seq(fields.u64().ok_or(SHORT)?) },
+        KEPT => Content::Kept { base: Seq(fields.u64().ok_or(SHORT)?) },
         _ => return Err("it carries nothing that is known"),
     };
     match &content {
@@ -204,8 +212,10 @@ fn decode_content(fields: &mut Fields, seq: Seq) -> Result<(Content, Vec<Operati
             return Err("its journal range runs backwards");
         }
         Content::Written { size_bytes, .. } => check_size(*size_bytes)?,
-        Content::Moved { base } if *base >= seq => return Err("what it moves is of a later time"),
-        Content::Moved { .. } => {}
+        Content::Moved { base } | Content::Kept { base } if *base >= seq => {
+            return Err("what it moves is of a later time");
+        }
+        Content::Moved { .. } | Content::Kept { .. } => {}
     }
     let operations = match kind {
         OPERATED => decode_operations(fields)?,
@@ -240,6 +250,7 @@ const SHORT: &str = "the footer is cut short";
 /// Where the next mapping continues.
 struct Reader {
     seq: Seq,
+    may_overlap: bool,
     block: u64,
     offset: u32,
     last_stored: Option<u32>,
@@ -259,7 +270,8 @@ impl Reader {
             _ => return Err("a mapping is of no known kind"),
         };
         let end = start.checked_add(blocks).filter(|&end| blocks > 0 && end <= BLOCKS_MAX);
-        self.block = end.ok_or("an extent is out of bounds")?;
+        let end = end.ok_or("an extent is out of bounds")?;
+        self.block = if self.may_overlap { start } else { end };
         Ok(Mapping { extent: Extent::new(start, blocks), birth: self.seq, place })
     }
 

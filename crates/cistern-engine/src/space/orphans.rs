@@ -52,7 +52,7 @@ mod tests {
     use crate::{
         log::usage::{Counts, SegmentUsage, UsageChange},
         price::Tariff,
-        space::{Bound, Policy, Segments, Space, Start, Uncovered},
+        space::{Bound, Policy, Segments, SnapshotPlaces, Space, Start, Uncovered},
         units::RunId,
     };
 
@@ -71,7 +71,16 @@ mod tests {
         let retired = vec![segment(2), run(2)];
         let (newest, times, wall, rate) = (Seq(9), Vec::new(), Duration::ZERO, None);
         Space::new(
-            Start { newest, uncovered, retired, times, wall, policy, rate, snapshot: None },
+            Start {
+                newest,
+                uncovered,
+                retired,
+                times,
+                wall,
+                policy,
+                rate,
+                snapshots: SnapshotPlaces::default(),
+            },
             Duration::ZERO,
         )
     }

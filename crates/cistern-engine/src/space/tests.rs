@@ -1,7 +1,7 @@
 //! What the accounts say of a few segments: when there are victims, and what is retired.
 
 use super::{room::RESERVE_PART, *};
-use crate::price::PriceTable;
+use crate::{log::roots::HeldBlocks, map::SeenBy, price::PriceTable};
 
 fn start(policy: Policy) -> Start {
     let (uncovered, retired, times) = Default::default();
@@ -13,7 +13,7 @@ fn start(policy: Policy) -> Start {
         wall: Duration::ZERO,
         policy,
         rate: None,
-        snapshot: None,
+        snapshots: SnapshotPlaces::default(),
     }
 }
 
@@ -28,6 +28,13 @@ fn space(dead: [u64; 4]) -> Space {
     }
     space.load(segments, Duration::ZERO);
     space
+}
+
+/// A round that moved so many blocks out of segments, with its last entry.
+fn vacated(segments: &[(u64, u64)], from: u64) -> VacatedRound {
+    let vacated = |&(seq, needed_blocks)| Vacated { seq: Seq(seq), needed_blocks, since: Some(Seq(seq)) };
+    let segments = segments.iter().map(vacated).collect();
+    VacatedRound { from: Seq(from), segments, ..VacatedRound::default() }
 }
 
 fn victims(space: &Space, now: Duration) -> Vec<u64> {
@@ -63,7 +70,7 @@ fn the_bound_is_kept_by_what_is_known_and_by_what_is_probable() {
     }
     space.expect(0, Seq(5));
     space.committed(Seq(6), Uncovered { stored_bytes: 10, is_moved: true }, 30);
-    space.vacate(&[(Seq(4), 10)], Seq(6));
+    space.vacate(vacated(&[(4, 10)], 6));
     assert!(is_cleaned_above(&space, 360.0 / 310.0));
     let shown = space.shown();
     assert_eq!(shown.ratio, Some(310.0 / 260.0), "what is known is shown");
@@ -104,12 +111,12 @@ fn what_was_moved_is_no_garbage() {
     space.expect(60, Seq(4));
     assert!(is(400.0 / 240.0));
     space.committed(Seq(5), Uncovered { stored_bytes: 30, is_moved: true }, 30);
-    space.vacate(&[(Seq(4), 30)], Seq(5));
+    space.vacate(vacated(&[(4, 30)], 5));
     assert!(is(330.0 / 240.0), "20 of the 60 were in it");
     let moved = Counts { stored_bytes: 30, written_blocks: 30, dead_blocks: 0, touched: Seq(5) };
     space.apply([SegmentUsage { seq: Seq(5), change: UsageChange::Added(moved) }]);
     space.expect(60 + 30, Seq(5));
-    assert_eq!(space.retire(Seq(5)), [Seq(4)]);
+    assert_eq!(space.retire(Seq(5)).segments, [Seq(4)]);
     space.checkpoint_stored(Seq(5), Duration::ZERO, Seq(5));
     assert!(is(330.0 / 240.0));
     space.met_gone(50);
@@ -166,10 +173,10 @@ fn what_is_too_dear_is_not_looked_for_all_the_time() {
 fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
     let space = space([0, 100, 50, 90]);
     space.committed(Seq(5), Uncovered { stored_bytes: 60, is_moved: true }, 60);
-    space.vacate(&[(Seq(3), 0), (Seq(4), 0)], Seq(5));
-    assert_eq!(space.retire(Seq(4)), [Seq(2)]);
-    assert_eq!(space.retire(Seq(5)), [Seq(3), Seq(4)]);
-    assert_eq!(space.retire(Seq(5)), []);
+    space.vacate(vacated(&[(3, 0), (4, 0)], 5));
+    assert_eq!(space.retire(Seq(4)).segments, [Seq(2)]);
+    assert_eq!(space.retire(Seq(5)).segments, [Seq(3), Seq(4)]);
+    assert_eq!(space.retire(Seq(5)).segments, []);
     assert_eq!(space.retired(Seq(5)).len(), 3);
     assert!(!space.counts(Seq(3)) && space.counts(Seq(1)));
     space.checkpoint_stored(Seq(5), Duration::ZERO, Seq(5));
@@ -177,6 +184,36 @@ fn a_vacated_segment_waits_for_the_checkpoint_that_covers_the_move() {
     space.deleted(&[gone, never]);
     let counters = space.shown().counters;
     assert_eq!((counters.deleted_objects, counters.deleted_bytes), (1, 100));
+}
+
+/// What a round moved for snapshots counts for nothing until the round is over and a checkpoint covers it; until then it stays, and if the
+/// round never ends it goes.
+#[test]
+fn what_is_kept_for_snapshots_waits_for_its_round() {
+    let space = space([0, 100, 50, 90]);
+    let kept = |seq: u64| {
+        space.committed(Seq(seq), Uncovered { stored_bytes: 60, is_moved: true }, 60);
+        let nothing = Counts { stored_bytes: 60, written_blocks: 0, dead_blocks: 0, touched: Seq(seq) };
+        space.apply([SegmentUsage { seq: Seq(seq), change: UsageChange::Added(nothing) }]);
+    };
+    let retired = |covered: u64| space.retire(Seq(covered));
+    let (running, base) = space.begin_round();
+    assert_eq!(base, Seq(4));
+    kept(5);
+    assert_eq!(retired(5).segments, [Seq(2)]);
+    space.committed(Seq(6), Uncovered { stored_bytes: 0, is_moved: true }, 0);
+    let held = HeldBlocks { segment: Seq(5), seen_by: SeenBy { first: Seq(4), last: Seq(4) }, blocks: 10 };
+    space.vacate(VacatedRound { kept: vec![held], ..vacated(&[(4, 10)], 6) });
+    drop(running);
+    assert_eq!(retired(5).segments, []);
+    let Retiring { segments, rounds } = retired(6);
+    assert_eq!((segments, rounds[0].kept.clone()), (vec![Seq(4)], vec![held]));
+    assert_eq!(retired(6).segments, [Seq(5)], "whoever takes the round counts it, or nobody needs it");
+    let (running, _) = space.begin_round();
+    kept(7);
+    assert_eq!(retired(7).segments, []);
+    drop(running);
+    assert_eq!(retired(7).segments, [Seq(7)]);
 }
 
 /// Where a store bills every object for so many days, garbage that is younger counts for nothing: the bound is held against what is

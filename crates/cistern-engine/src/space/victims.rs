@@ -39,8 +39,6 @@ pub struct Situation<'a> {
     /// By the clock of `times`.
     pub now: Duration,
     pub vacated: &'a BTreeMap<Seq, Seq>,
-    /// Where the newest snapshot is: what lies at or before it may be seen by one, and moving it away frees nothing.
-    pub snapshot: Option<Seq>,
     pub left_alone: &'a BTreeSet<Seq>,
     /// Whether a segment of so many bytes need not be read from the store.
     pub is_cached: &'a dyn Fn(Seq, u64) -> bool,
@@ -48,11 +46,10 @@ pub struct Situation<'a> {
 
 /// The best first, until their live data is at least `data_blocks`.
 pub fn choose(segments: &Segments, situation: &Situation<'_>, data_blocks: u64) -> Vec<Victim> {
-    let Situation { vacated, left_alone, tariff, snapshot, .. } = situation;
+    let Situation { vacated, left_alone, tariff, .. } = situation;
     let mut scored: Vec<(price::Candidate, Victim)> = segments
         .iter()
         .filter(|(seq, _)| !vacated.contains_key(seq) && !left_alone.contains(seq))
-        .filter(|(seq, _)| snapshot.is_none_or(|newest| *seq > newest))
         .filter_map(|(seq, counts)| {
             let victim = Victim { seq, counts };
             Some((situation.priced(&victim)?, victim))
@@ -146,7 +143,6 @@ mod tests {
             times: &Times::new(&[], Seq(1000), Duration::ZERO),
             now: idle,
             vacated: &BTreeMap::from([(Seq(6), Seq(1000))]),
-            snapshot: None,
             left_alone: &BTreeSet::from([Seq(7)]),
             is_cached: &|seq, bytes| seq == Seq(8) && bytes == 100,
         };
@@ -169,7 +165,6 @@ mod tests {
             times: &Times::new(&[], Seq(1000), Duration::ZERO),
             now: Duration::ZERO,
             vacated: &BTreeMap::new(),
-            snapshot: None,
             left_alone: &BTreeSet::new(),
             is_cached: &|_, _| false,
         };

@@ -18,13 +18,13 @@ use crate::{
         checkpoint::{MapObject, Retired, RetiredName},
         keys,
         roots::{
-            HELD_MAX, HeldBlocks, HeldRun, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots,
-            encode_roots,
+            Forward, HELD_MAX, HeldBlocks, HeldRun, ROOTS_BYTES_MAX, RootsObject, SnapshotTable,
+            decode_roots, encode_roots,
         },
     },
     map::{Dead, Levels, MapState, SeenBy, SegmentBlocks, UsedUp},
     snapshot::Snapshots,
-    space::Space,
+    space::{Space, Vacated, VacatedRound},
     store::SharedStore,
     units::{RunId, Seq},
     upkeep::points::CheckpointLag,
@@ -149,10 +149,11 @@ impl Holdings {
         let some_went = self.some_went(&positions);
         assert!(self.is_loaded || !some_went, "what is let go of is known");
         self.is_changed |= snapshots != self.table.snapshots;
-        (self.table.snapshots, self.as_of) = (snapshots, state.covered);
+        self.table.snapshots = snapshots;
         self.new_roots.retain(|at, _| positions.binary_search(at).is_ok());
         let mut free = std::mem::take(&mut state.dead.free);
         self.take_blocks(&mut state.dead, &positions, &mut free);
+        self.as_of = state.covered;
         self.take_runs(std::mem::take(&mut state.used_up), &positions);
         if some_went {
             self.let_go(&positions, &mut free);
@@ -163,7 +164,9 @@ impl Holdings {
     fn take_blocks(&mut self, dead: &mut Dead, positions: &[Seq], free: &mut SegmentBlocks) {
         for (seen_by, segments) in std::mem::take(&mut dead.held) {
             for (segment, blocks) in segments {
-                if seen_by.any(positions) {
+                // Of a segment that is gone what snapshots see was moved, and is accounted where it is.
+                let is_there = segment > self.as_of || self.space.counts(segment);
+                if is_there && seen_by.any(positions) {
                     *self.held.entry((segment, seen_by)).or_default() += blocks;
                     *self.unstored.entry((segment, seen_by)).or_default() += blocks;
                 } else {
@@ -200,11 +203,39 @@ impl Holdings {
         let (held, free): (Vec<HeldRun>, Vec<HeldRun>) =
             self.table.runs.iter().partition(|held| held.seen_by.any(positions));
         self.table.runs = held;
+        self.table.forwards.retain_mut(|forward| forward.keep_needed(positions));
         self.use_up(free.into_iter().map(|held| held.run));
         let gone: Vec<Seq> =
             self.table.roots.keys().filter(|at| positions.binary_search(at).is_err()).copied().collect();
         let roots: Vec<MapObject> = gone.iter().filter_map(|at| self.table.roots.remove(at)).collect();
         self.use_up(roots);
+    }
+
+    /// Takes a round of the cleaner, whose victims are retired with this checkpoint: what snapshots find in them is found where
+    /// it is now. Gives what only snapshots see there.
+    pub fn forward(&mut self, round: VacatedRound) -> Vec<HeldBlocks> {
+        let positions = self.table.snapshots.positions();
+        let VacatedRound { from: until, segments, to, kept } = round;
+        for Vacated { seq, .. } in &segments {
+            let rows = (*seq, SeenBy::MIN)..=(*seq, SeenBy::MAX);
+            let gone: Vec<(Seq, SeenBy)> = self.held.range(rows).map(|(row, _)| *row).collect();
+            for row in gone {
+                self.space.met_gone(self.held.remove(&row).unwrap_or(0));
+                self.unstored.remove(&row);
+            }
+        }
+        let from = segments.into_iter().filter_map(|vacated| Some((vacated.seq, vacated.since?))).collect();
+        let mut forward = Forward { from, until, to };
+        if forward.keep_needed(&positions) {
+            self.table.forwards.push(forward);
+            self.is_changed = true;
+        }
+        let kept: Vec<HeldBlocks> = kept.into_iter().filter(|held| held.seen_by.any(&positions)).collect();
+        for &HeldBlocks { segment, seen_by, blocks } in &kept {
+            *self.held.entry((segment, seen_by)).or_default() += blocks;
+            *self.unstored.entry((segment, seen_by)).or_default() += blocks;
+        }
+        kept
     }
 
     fn use_up(&self, objects: impl IntoIterator<Item = MapObject>) {
@@ -223,7 +254,7 @@ impl Holdings {
             match self.read(object.id).await {
                 Ok(blocks) => {
                     for HeldBlocks { segment, seen_by, blocks } in blocks {
-                        if seen_by.any(&positions) {
+                        if seen_by.any(&positions) && self.space.counts(segment) {
                             *held.entry((segment, seen_by)).or_default() += blocks;
                         }
                     }
@@ -275,6 +306,9 @@ impl Holdings {
             let before = std::mem::replace(&mut self.stored, table);
             self.use_up(before);
             self.is_changed = false;
+            let roots = self.table.roots.iter().map(|(at, root)| (*at, root.id)).collect();
+            let forwarded = self.table.forwards.iter().map(|forward| forward.from.len()).sum();
+            self.space.set_roots(roots, forwarded);
         }
         Ok(())
     }

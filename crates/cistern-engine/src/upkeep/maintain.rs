@@ -269,7 +269,7 @@ impl Maintainer {
         last.accounts.count(&free, &self.progress, point.covered);
         self.space.expect(self.map.probably_dead(), point.covered);
         match last.accounts.load().await {
-            Ok(()) => last.accounts.retire(point.covered),
+            Ok(()) => last.accounts.retire(point.covered, &mut last.holdings),
             Err(e) => tracing::debug!(error = %e, "nothing is retired before the counts are known"),
         }
         last.accounts.store().await?;

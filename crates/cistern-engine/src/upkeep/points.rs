@@ -12,10 +12,9 @@ use crate::{
     log::NewEntry,
     map::Map,
     rank::{Locked, Rank, Ranked},
-    segment::SealedSegment,
     snapshot::{Operation, Snapshots},
     space::Space,
-    units::{BLOCK_BYTES, Chain, JournalPos, Mark, Seq},
+    units::{Chain, JournalPos, Mark, Seq},
 };
 
 /// Segments after which the memory table becomes a run and a checkpoint is written, so that an opening
@@ -51,16 +50,17 @@ pub struct Point {
 pub struct SegmentCounts {
     /// Bytes of the object.
     pub stored_bytes: u64,
-    /// Blocks of data in it.
+    /// Blocks of data in it that the volume sees.
     pub data_blocks: u64,
     pub mappings: u64,
 }
 
 impl SegmentCounts {
-    fn of(sealed: &SealedSegment) -> SegmentCounts {
+    fn of(entry: &NewEntry) -> SegmentCounts {
+        let sealed = entry.sealed();
         SegmentCounts {
             stored_bytes: sealed.body.len() as u64,
-            data_blocks: sealed.data_bytes / BLOCK_BYTES as u64,
+            data_blocks: entry.data_blocks(),
             mappings: sealed.mappings.len() as u64,
         }
     }
@@ -240,7 +240,7 @@ impl Points {
             (point.journal_pos, point.journal_chain) = (pos, chain);
             point.size_bytes = segment.size_bytes;
         }
-        self.note(point, SegmentCounts::of(entry.sealed()));
+        self.note(point, SegmentCounts::of(entry));
         if self.operate(point, &entry.sealed().operations, map) {
             return;
         }
@@ -267,7 +267,7 @@ impl Points {
             state.operations.push((seq, size_bytes, operations.to_vec()));
             (state.snapshots.positions(), state.snapshots.oldest_bookmark())
         };
-        self.space.set_snapshot(positions.last().copied());
+        self.space.set_snapshots(positions.clone());
         map.set_snapshots(positions);
         map.set_oldest_bookmark(oldest_bookmark);
         let makes = operations.iter().any(Operation::makes);
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
     use crate::{
         price::Tariff,
-        space::{Bound, Policy, Start},
+        space::{Bound, Policy, SnapshotPlaces, Start},
     };
 
     fn point(seq: u64) -> Point {
@@ -355,7 +355,16 @@ mod tests {
         let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
         let (uncovered, retired, times) = Default::default();
         let (newest, wall, rate) = (Seq(0), Duration::ZERO, None);
-        let start = Start { newest, uncovered, retired, times, wall, policy, rate, snapshot: None };
+        let start = Start {
+            newest,
+            uncovered,
+            retired,
+            times,
+            wall,
+            policy,
+            rate,
+            snapshots: SnapshotPlaces::default(),
+        };
         let space = Space::new(start, Duration::ZERO);
         let (points, _nobody_takes_them) = Points::new(progress.clone(), Arc::new(space));
         let in_tables = Cell::new(0);

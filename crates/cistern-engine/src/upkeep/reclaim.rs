@@ -109,6 +109,7 @@ impl Maintainer {
             let goal = tokio::select! {
                 biased;
                 Ok(goal) = wanted.wait_for(|goal| *goal > self.space.covered()) => Some(*goal),
+                goal = self.space.roots_awaited() => Some(goal),
                 () = self.env.sleep(QUIET) => None,
             };
             self.unpaused().await;

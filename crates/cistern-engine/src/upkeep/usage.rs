@@ -17,15 +17,16 @@ use crate::{
         LogWriter,
         checkpoint::{MapObject, Retired, RetiredName},
         keys,
+        roots::HeldBlocks,
         usage::{
             CHANGES_MAX, Counts, SegmentUsage, USAGE_BYTES_MAX, UsageChange, decode_usage, encode_usage,
         },
     },
     map::SegmentBlocks,
-    space::{Segments, Space},
+    space::{Retiring, Segments, Space},
     store::SharedStore,
     units::{RunId, Seq},
-    upkeep::points::CheckpointLag,
+    upkeep::{holdings::Holdings, points::CheckpointLag},
 };
 
 /// Usage objects a checkpoint names, beside those that a full table takes, before all are written anew as one table.
@@ -117,11 +118,24 @@ impl Accounts {
         self.counted = covered;
     }
 
-    /// Retires the segments that a checkpoint at `covered` can do without.
-    pub fn retire(&mut self, covered: Seq) {
-        for seq in self.space.retire(covered) {
+    /// Retires the segments that a checkpoint at `covered` can do without. What rounds of the cleaner moved for snapshots counts as
+    /// written where those say so.
+    pub fn retire(&mut self, covered: Seq, holdings: &mut Holdings) {
+        let Retiring { segments, rounds } = self.space.retire(covered);
+        for seq in segments {
             self.note(&SegmentUsage { seq, change: UsageChange::Gone });
         }
+        let mut kept: BTreeMap<Seq, Counts> = BTreeMap::new();
+        for HeldBlocks { segment, blocks, .. } in rounds.into_iter().flat_map(|round| holdings.forward(round))
+        {
+            let written = Counts { written_blocks: blocks, touched: covered, ..Counts::default() };
+            kept.entry(segment).or_default().add(&written);
+        }
+        let kept =
+            kept.into_iter().map(|(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) });
+        let kept: Vec<SegmentUsage> = kept.collect();
+        kept.iter().for_each(|usage| self.note(usage));
+        self.space.apply(kept);
     }
 
     fn note(&mut self, usage: &SegmentUsage) {

@@ -8,14 +8,14 @@ use crate::{
     codec::KeySource,
     env::Env,
     log::{Committed, VolumeKeys, find_volume, read_committed, roots::SnapshotTable},
-    snapshot::NOT_COMMITTED,
+    snapshot::{NOT_COMMITTED, Snapshot},
     store::{SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, SnapshotId},
     volume::{
         RangeKind, Volume,
         admin::ProgressFn,
         in_parts::in_parts,
-        open::{ReadParts, read_only},
+        open::{ReadParts, Shown, read_only, read_snapshot},
         read::kind_of,
     },
 };
@@ -141,11 +141,11 @@ pub async fn snapshot_space(
     progress: ProgressFn<'_>,
 ) -> Result<Vec<(String, SnapshotSpace)>> {
     let states = States::read(env, store, key).await?;
-    let all = states.ascending();
+    let all = &states.ascending;
     let mut out = Vec::with_capacity(all.len());
     let (mut before, mut referenced) = (None, 0);
     let mut this = states.open(all.first()).await?;
-    for (n, (name, at)) in all.iter().enumerate() {
+    for (n, (name, snapshot)) in all.iter().enumerate() {
         progress(n as u64, all.len() as u64);
         let next = states.open(all.get(n + 1)).await?;
         let Difference { written, replaced, unique } = difference(before.as_ref(), &this, &next).await?;
@@ -156,7 +156,7 @@ pub async fn snapshot_space(
             unique_bytes: unique * BLOCK,
         };
         out.push((name.clone(), space));
-        before = Some((std::mem::replace(&mut this, next), *at));
+        before = Some((std::mem::replace(&mut this, next), snapshot.at));
     }
     Ok(out)
 }
@@ -167,11 +167,11 @@ pub async fn snapshot_space(
 /// `NotFound`; else as for [`snapshot_space`].
 pub async fn unique_space(env: &Env, store: &SharedStore, key: &KeySource, name: &str) -> Result<u64> {
     let states = States::read(env, store, key).await?;
-    let all = states.ascending();
+    let all = &states.ascending;
     let found = all.iter().position(|(other, _)| other == name);
     let n = found.ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
     let before = match n.checked_sub(1).map(|n| &all[n]) {
-        Some(before) => Some((states.open(Some(before)).await?, before.1)),
+        Some(before) => Some((states.open(Some(before)).await?, before.1.at)),
         None => None,
     };
     let (this, next) = (states.open(all.get(n)).await?, states.open(all.get(n + 1)).await?);
@@ -185,6 +185,9 @@ struct States<'a> {
     keys: VolumeKeys,
     committed: Committed,
     table: SnapshotTable,
+    /// Those with content, by position, and then by name.
+    ascending: Vec<(String, Snapshot)>,
+    size_at_creation: u64,
 }
 
 impl<'a> States<'a> {
@@ -193,28 +196,26 @@ impl<'a> States<'a> {
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
         let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
         let table = committed.snapshot_table(store.as_ref(), &keys).await?;
-        Ok(States { env, stores: Stores::same(store), keys, committed, table })
-    }
-
-    /// The snapshots by position, and then by name.
-    fn ascending(&self) -> Vec<(String, Seq)> {
-        let snapshots = self.committed.snapshots(&self.table);
-        let with_content = snapshots.iter().filter(|(_, snapshot)| !snapshot.is_bookmark);
-        let mut all: Vec<_> = with_content.map(|(name, snapshot)| (name.to_owned(), snapshot.at)).collect();
-        all.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
-        all
+        let snapshots = committed.snapshots(&table);
+        let named = |(name, snapshot): (&str, &Snapshot)| (name.to_owned(), snapshot.clone());
+        let mut ascending: Vec<(String, Snapshot)> = snapshots.with_content().map(named).collect();
+        ascending.sort_by(|a, b| (a.1.at, &a.0).cmp(&(b.1.at, &b.0)));
+        let (stores, size_at_creation) = (Stores::same(store), identity.size_bytes);
+        Ok(States { env, stores, keys, committed, table, ascending, size_at_creation })
     }
 
     /// What a snapshot shows; without one, the newest state.
-    async fn open(&self, snapshot: Option<&(String, Seq)>) -> Result<Volume> {
-        let mut committed = self.committed.clone();
-        if let Some((name, _)) = snapshot {
-            let store = self.stores.read.as_ref();
-            committed = committed.at_snapshot(&self.table, name, store, &self.keys).await?;
-        }
+    async fn open(&self, snapshot: Option<&(String, Snapshot)>) -> Result<Volume> {
         let (env, stores) = (self.env, &self.stores);
-        read_only(ReadParts { env, stores, cache: None, memory_bytes: MEMORY_BYTES }, &self.keys, &committed)
-            .await
+        let parts = ReadParts { env, stores, cache: None, memory_bytes: MEMORY_BYTES };
+        let (table, size_at_creation) = (&self.table, self.size_at_creation);
+        match snapshot {
+            Some((_, snapshot)) => {
+                let shown = Shown { table, snapshot, size_at_creation };
+                read_snapshot(parts, &self.keys, &self.committed, shown).await
+            }
+            None => read_only(parts, &self.keys, &self.committed).await,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     codec::KeySource,
     env::Env,
     log::{Committed, VolumeKeys, checkpoint_names, find_volume, keys, read_committed, roots::SnapshotTable},
+    snapshot::Snapshot,
     store::{Pages, SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
@@ -22,7 +23,7 @@ use crate::{
         accounting::{Accounting, SpaceReport},
         admin::ProgressFn,
         changes::{SameBy, blocks_in_common},
-        open::{ReadParts, read_only},
+        open::{ReadParts, Shown, read_only, read_snapshot},
     },
 };
 
@@ -123,13 +124,12 @@ impl State {
         &self,
         from: &CheckedVolume<'_>,
         table: &SnapshotTable,
-        name: &str,
+        snapshot: &Snapshot,
     ) -> Result<Volume> {
-        let CheckedVolume { env, store, keys, .. } = *from;
-        let committed = self.committed.clone().at_snapshot(table, name, store.as_ref(), keys).await?;
+        let CheckedVolume { env, store, keys, size_at_creation, .. } = *from;
         let stores = Stores::same(store.clone());
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
-        read_only(parts, keys, &committed).await
+        read_snapshot(parts, keys, &self.committed, Shown { table, snapshot, size_at_creation }).await
     }
 
     /// Whether there is a newer one, for which objects of this one may have been deleted.
@@ -201,12 +201,12 @@ impl State {
         let mut runs: BTreeSet<RunId> = table.runs.iter().map(|held| held.run.id).collect();
         runs.extend(checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id));
         let snapshots = self.committed.snapshots(&table);
-        let with_content = snapshots.iter().filter(|(_, snapshot)| !snapshot.is_bookmark);
-        let by_position: BTreeMap<Seq, &str> = with_content.map(|(name, s)| (s.at, name)).collect();
+        let by_position: BTreeMap<Seq, (&str, &Snapshot)> =
+            snapshots.with_content().map(|named| (named.1.at, named)).collect();
         let mut next = self.volume.clone();
-        for name in by_position.into_values().rev() {
+        for (name, snapshot) in by_position.into_values().rev() {
             let checked = async {
-                let volume = Arc::new(self.at_snapshot(from, &table, name).await?);
+                let volume = Arc::new(self.at_snapshot(from, &table, snapshot).await?);
                 let levels = volume.map.levels();
                 if let Some(lost) = levels.iter().flatten().find(|run| !runs.contains(&run.id)) {
                     report.fault(format!("snapshot {name}: nobody knows that it needs run {}", lost.id));
@@ -237,7 +237,8 @@ impl State {
         while at < blocks {
             let seen = snapshot.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
             let end = seen.last().map_or(blocks, |mapping| mapping.extent.end());
-            let later = next.map.lookup(Extent::between(at, end)).await?;
+            let seen = snapshot.frames.resolve(seen).await?;
+            let later = next.frames.resolve(next.map.lookup(Extent::between(at, end)).await?).await?;
             for mapping in &seen {
                 self.check_presence(mapping, report);
                 let Place::Frame(frame) = mapping.place else { continue };

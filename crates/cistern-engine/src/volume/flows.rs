@@ -16,7 +16,7 @@ use crate::{
     },
     segment::Content,
     snapshot::Snapshots,
-    space::{self, Policy, Space, Uncovered},
+    space::{self, Policy, SnapshotPlaces, Space, Uncovered},
     units::Seq,
     upkeep::{self, Behind, Operated, Points, Rested, SegmentCounts, StoredHoldings, Upkeep},
     volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
@@ -47,9 +47,10 @@ impl Commit for Joined {
                     self.env.sleep(MOVED_PAUSE).await;
                 }
             }
+            NewEntry::Kept(_) => {} // the volume does not see it
         }
         let sealed = entry.sealed();
-        let (stored_bytes, is_moved) = (sealed.body.len() as u64, matches!(entry, NewEntry::Moved(_)));
+        let (stored_bytes, is_moved) = (sealed.body.len() as u64, entry.is_moved());
         self.space.committed(seq, Uncovered { stored_bytes, is_moved }, sealed.data_bytes);
         self.points.committed(seq, entry, &self.core.map);
         // Last: whoever waits for the commit finds all accounts as they are behind it.
@@ -102,11 +103,16 @@ impl Flows {
         let uncovered = applied.iter().map(uncovered).collect();
         let policy = Policy::new(o.cleaning.bound, o.tariff, now);
         let times = checkpoint.as_ref().map_or_else(Vec::new, |c| c.times.clone());
-        let snapshot = snapshots.positions().last().copied();
+        let places = SnapshotPlaces {
+            positions: snapshots.positions(),
+            roots: table.roots.iter().map(|(at, root)| (*at, root.id)).collect(),
+            forwarded: table.forwards.iter().map(|forward| forward.from.len()).sum(),
+            are_awaited: false,
+        };
         let stored = checkpoint.as_ref().and_then(|c| c.snapshots);
         let held = checkpoint.as_ref().map_or_else(Vec::new, |c| c.held.clone());
         let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
-        let start = space::Start { newest, uncovered, retired, times, wall, policy, rate, snapshot };
+        let start = space::Start { newest, uncovered, retired, times, wall, policy, rate, snapshots: places };
         let space = Arc::new(Space::new(start, now));
         let (upkeep, points) = upkeep::prepare(upkeep::UpkeepParts {
             env: o.env.clone(),
@@ -199,7 +205,7 @@ fn operated(segment: &AppliedSegment) -> Option<Operated> {
 }
 
 fn uncovered(segment: &AppliedSegment) -> (Seq, Uncovered) {
-    let is_moved = matches!(segment.content, Content::Moved { .. });
+    let is_moved = segment.content.is_moved();
     (segment.seq, Uncovered { stored_bytes: segment.stored_bytes, is_moved })
 }
 

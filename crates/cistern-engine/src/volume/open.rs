@@ -16,7 +16,7 @@ use crate::{
     codec::{KeySource, MasterKey},
     damage::Damage,
     env::Env,
-    fetch::{Ahead, FrameReader, HotParts, ObjectReader, StoredRuns},
+    fetch::{Ahead, ForwardSource, Forwarding, FrameReader, HotParts, ObjectReader, StoredRuns},
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
@@ -28,7 +28,7 @@ use crate::{
     },
     map::{Map, MapOptions},
     segment::Content,
-    snapshot::{NOT_COMMITTED, Operation, Snapshots},
+    snapshot::{NOT_COMMITTED, Operation, Snapshot, Snapshots},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
     units::{BLOCK_BYTES, Epoch, Extent, JournalPos, VolumeId},
@@ -137,7 +137,7 @@ impl ReadOnlyParts {
     /// The newest committed state, or a snapshot of it.
     pub async fn open(&self, env: &Env, snapshot: Option<&str>) -> Result<Volume> {
         let (store, keys) = (self.stores.read.as_ref(), &self.keys);
-        let mut committed = read_committed(store, keys, self.size_at_creation).await?;
+        let committed = read_committed(store, keys, self.size_at_creation).await?;
         let table = match committed.snapshot_table(store, keys).await {
             Err(e) if e.is_damage() && snapshot.is_none() => {
                 tracing::warn!(%e, "the snapshots of the volume are not known");
@@ -146,22 +146,62 @@ impl ReadOnlyParts {
             table => table?,
         };
         let snapshots = committed.snapshots(&table);
-        if let Some(name) = snapshot {
-            committed = committed.at_snapshot(&table, name, store, keys).await?;
-        }
         let (stores, cache) = (&self.stores, self.cache.clone());
         let parts = ReadParts { env, stores, cache, memory_bytes: self.memory_bytes };
-        let mut volume = read_only(parts, keys, &committed).await?;
+        let mut volume = match snapshot {
+            Some(name) => {
+                let shown = Shown {
+                    table: &table,
+                    snapshot: snapshots.with_content_named(name)?,
+                    size_at_creation: self.size_at_creation,
+                };
+                read_snapshot(parts, keys, &committed, shown).await?
+            }
+            None => read_only(parts, keys, &committed).await?,
+        };
         volume.opened.snapshots = snapshots;
         Ok(volume)
     }
 }
 
+/// A snapshot of a committed state.
+pub struct Shown<'a> {
+    pub table: &'a SnapshotTable,
+    /// One with content.
+    pub snapshot: &'a Snapshot,
+    pub size_at_creation: u64,
+}
+
 /// A volume that shows one committed state.
 pub async fn read_only(parts: ReadParts<'_>, keys: &VolumeKeys, committed: &Committed) -> Result<Volume> {
+    show(parts, keys, committed, None).await
+}
+
+/// A volume that shows a snapshot of a committed state.
+pub async fn read_snapshot(
+    parts: ReadParts<'_>,
+    keys: &VolumeKeys,
+    committed: &Committed,
+    shown: Shown<'_>,
+) -> Result<Volume> {
+    let Shown { table, snapshot, size_at_creation } = shown;
+    let (env, store, keys) = (parts.env.clone(), parts.stores.read.clone(), keys.clone());
+    let at_snapshot = committed.clone().at_snapshot(table, snapshot, store.as_ref(), &keys).await?;
+    let source = ForwardSource { env, store, keys: keys.clone(), size_at_creation };
+    let forwarding = Forwarding::new(source, snapshot.id, table, committed);
+    show(parts, &keys, &at_snapshot, Some(forwarding)).await
+}
+
+async fn show(
+    parts: ReadParts<'_>,
+    keys: &VolumeKeys,
+    committed: &Committed,
+    forwarding: Option<Forwarding>,
+) -> Result<Volume> {
     let env = parts.env.clone();
     let io = IoCounters::new(env.now());
-    let ReadSide { map, frames, ahead, damage } = parts.build(keys, committed, Snapshots::default()).await?;
+    let side = parts.build(keys, committed, Snapshots::default(), forwarding).await?;
+    let ReadSide { map, frames, ahead, damage } = side;
     let opened = Opened {
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
@@ -204,7 +244,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         ReadParts { env: &o.env, stores: &o.stores, cache: o.cache.clone(), memory_bytes: o.memory_bytes };
     let table = committed.snapshot_table(o.stores.read.as_ref(), &keys).await?;
     let snapshots = committed.snapshots(&table);
-    let side = parts.build(&keys, &committed, table.snapshots.clone()).await?;
+    let side = parts.build(&keys, &committed, table.snapshots.clone(), None).await?;
     let ReadSide { map, frames, ahead, damage } = side;
     let operations = recovered.operations(start, &journal).await?;
     let (dirty, size_bytes) = recovered.behind(start, committed.walk.size_bytes)?;
@@ -448,8 +488,15 @@ struct ReadSide {
 }
 
 impl ReadParts<'_> {
-    /// Builds map, frame reader and read-ahead over a committed state; `snapshots` are those of its checkpoint, for a writer.
-    async fn build(self, keys: &VolumeKeys, committed: &Committed, snapshots: Snapshots) -> Result<ReadSide> {
+    /// Builds map, frame reader and read-ahead over a committed state; `snapshots` are those of its checkpoint, for a writer;
+    /// `forwarding` is for who shows a snapshot.
+    async fn build(
+        self,
+        keys: &VolumeKeys,
+        committed: &Committed,
+        snapshots: Snapshots,
+        forwarding: Option<Forwarding>,
+    ) -> Result<ReadSide> {
         let ahead_bytes = self.memory_bytes / AHEAD_SHARE;
         let (reader, task) =
             ObjectReader::start(self.env.clone(), self.stores.clone(), self.cache.clone(), ahead_bytes);
@@ -472,7 +519,10 @@ impl ReadParts<'_> {
         let epochs = committed.walk.epochs.clone().into();
         let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
         let frames = FrameReader::new(env, reader, keys.clone(), epochs, frames_bytes, damage.clone());
-        let frames = Arc::new(frames);
+        let frames = Arc::new(match forwarding {
+            Some(forwarding) => frames.with_forwarding(forwarding),
+            None => frames,
+        });
         Ok(ReadSide { map, frames: frames.clone(), ahead: Ahead::new(frames, task, ahead_bytes), damage })
     }
 }
@@ -482,6 +532,7 @@ async fn replay(map: &Map, applied: &[AppliedSegment], mut snapshots: Snapshots)
     for segment in applied {
         match segment.content {
             Content::Moved { base } => map.insert_moved(&segment.mappings, base).await?,
+            Content::Kept { .. } => {}
             Content::Written { size_bytes, .. } => {
                 map.insert(&segment.mappings);
                 let operations = &segment.operations;

@@ -104,7 +104,7 @@ impl Volume {
         let seen_to = view.end;
         for lookup in mapped(view.parts) {
             let part_end = lookup.extent().end();
-            let mappings = lookup.finish().await?;
+            let mappings = self.frames.resolve(lookup.finish().await?).await?;
             let (wanted, end) = first_bytes(&mappings, part_end);
             fetched += self.frames.warm(wanted, WARM_FETCHES).await?;
             if end < part_end {

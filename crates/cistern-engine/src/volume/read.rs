@@ -7,6 +7,7 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream
 
 use crate::{
     Error, Result,
+    fetch::Refreshed,
     map::Lookup,
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place, Seq},
@@ -42,8 +43,19 @@ impl Volume {
         match self.read_view(extent, wanted).await {
             // A read that took longer than the grace: what it was to read was moved, and the map knows where to.
             Err(Error::NotFound(_)) if self.writer.is_some() => self.read_view(extent, wanted).await,
+            Err(Error::NotFound(_)) if self.is_shown_anew().await? => self.read_view(extent, wanted).await,
             read => read,
         }
+    }
+
+    /// What a snapshot shows may have been moved since it was opened, and only a newer state says where to. Whether that was looked
+    /// for, and another try is worth it.
+    pub(super) async fn is_shown_anew(&self) -> Result<bool> {
+        let Some(Refreshed { root }) = self.frames.refresh().await? else { return Ok(false) };
+        if let Some(root) = root {
+            self.map.show(root);
+        }
+        Ok(true)
     }
 
     async fn read_view(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
@@ -144,7 +156,7 @@ impl Volume {
     }
 
     async fn read_mapped(&self, lookup: Lookup) -> Result<Vec<Piece>> {
-        let mappings = lookup.finish().await?;
+        let mappings = self.frames.resolve(lookup.finish().await?).await?;
         let data: Vec<Mapping> =
             mappings.iter().filter(|m| matches!(m.place, Place::Frame(_))).copied().collect();
         let mut frames =
@@ -189,6 +201,21 @@ impl Volume {
     }
 
     async fn joined<K: Kinds>(
+        &self,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+        kinds: &K,
+    ) -> Result<Vec<(u64, K::Kind)>> {
+        match self.try_joined(offset, len, count_max, kinds).await {
+            Err(Error::NotFound(_)) if self.is_shown_anew().await? => {
+                self.try_joined(offset, len, count_max, kinds).await
+            }
+            joined => joined,
+        }
+    }
+
+    async fn try_joined<K: Kinds>(
         &self,
         offset: u64,
         len: u64,
