@@ -7,8 +7,10 @@
 //! A daemon that lives for less than a grace deletes nothing. So once the store has grown to `ROOM_BYTES`, the next
 //! daemon lives until there is room again.
 //!
+//! Now and then a daemon makes a snapshot, and from the seventh on the oldest goes: the cleaner works beneath those that are left.
+//!
 //! At the end nobody writes for some graces, so that what crashes left behind is found and deleted. After a clean stop
-//! another host without a local disk shows the same, and `check --data --space` accounts for every object. Whatever is
+//! another host without a local disk shows the same, every snapshot that was made and not removed is there, and `check --data --space` accounts for every object. Whatever is
 //! missing, changed or not accounted for is a failure, and so is a daemon that ends or refuses by itself: then the
 //! directory is kept. Everything that was started ends with this program, however that ends.
 
@@ -17,6 +19,7 @@ mod place;
 mod tally;
 
 use std::{
+    collections::{BTreeSet, VecDeque},
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -49,6 +52,9 @@ const UNSEEN_MAX: u32 = 3;
 /// One in so many kills is followed by one of the opening.
 const OPENINGS_PART: u64 = 8;
 const OPENING_MAX: Duration = Duration::from_millis(400);
+/// Daemons that make a snapshot, and snapshots that are kept.
+const SNAPSHOTS_PART: f64 = 0.1;
+const SNAPSHOTS_MAX: usize = 6;
 /// Nobody writes for so many graces at the end: two looks of a sweep, two checkpoints, and the grace.
 const REST_GRACES: u32 = 6;
 const REST_LIMIT: Duration = Duration::from_secs(300);
@@ -104,8 +110,14 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
     let mut fio = Fio::start(scratch, server.socket(), options.seed)?;
     let over = AtomicBool::new(false);
     let unseen = AtomicU32::new(0);
-    let mut killer =
-        Killer { serve, seed: options.seed, over: &over, unseen: &unseen, tally: Tally::default() };
+    let mut killer = Killer {
+        serve,
+        seed: options.seed,
+        over: &over,
+        unseen: &unseen,
+        snapshots: VecDeque::new(),
+        tally: Tally::default(),
+    };
     std::thread::scope(|scope| -> Result<()> {
         let exact = scope.spawn(|| promised.run(&over, &unseen));
         let laps = scope.spawn(|| fio.run(&over));
@@ -126,6 +138,9 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
     promised.verify_all()?;
     fio.verify_all(&server)?;
     server.stop()?;
+    let made: BTreeSet<String> = killer.snapshots.iter().cloned().collect();
+    let listed = tally::snapshots(&place.cistern, &place.url)?;
+    ensure!(listed == made, "the snapshots are {listed:?}, and {made:?} were made and not removed");
     tally.report = tally::checked(&place.cistern, &place.url)?;
     tally.print(&promised, &fio, &place);
     Ok(())
@@ -157,6 +172,8 @@ struct Killer<'a> {
     over: &'a AtomicBool,
     /// Kills since the exact client saw everything.
     unseen: &'a AtomicU32,
+    /// Those that are there, oldest first.
+    snapshots: VecDeque<String>,
     tally: Tally,
 }
 
@@ -195,6 +212,9 @@ impl Killer<'_> {
     /// Lets the daemon be for so long, until not too many kills went unseen, and until there is room.
     fn live(&mut self, server: &mut Server, life: Duration, place: &Place) -> Result<()> {
         const LOOK: Duration = Duration::from_millis(500);
+        if self.draw() < SNAPSHOTS_PART {
+            self.take_snapshot(server, place)?;
+        }
         server.stays_up(life)?;
         while self.unseen.load(Relaxed) >= UNSEEN_MAX && !self.is_over() {
             server.stays_up(LOOK)?;
@@ -207,6 +227,20 @@ impl Killer<'_> {
         while place.stored_bytes() > ROOM_BYTES / 4 * 3 && !self.is_over() {
             ensure!(begin.elapsed() < ROOM_LIMIT, "nothing is deleted in {}", step::seconds(ROOM_LIMIT));
             server.stays_up(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a snapshot, and removes the oldest when there are too many.
+    fn take_snapshot(&mut self, server: &Server, place: &Place) -> Result<()> {
+        let name = format!("s{}", self.tally.snapshots);
+        server.ask(&["snapshot", &format!("{}@{name}", place.url)])?;
+        self.tally.snapshots += 1;
+        self.snapshots.push_back(name);
+        if self.snapshots.len() > SNAPSHOTS_MAX
+            && let Some(oldest) = self.snapshots.pop_front()
+        {
+            server.ask(&["rm", &format!("{}@{oldest}", place.url)])?;
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
-//! What snapshots cost: `snapshot_bench diff|many|pause DIR [COUNT]`.
+//! What snapshots cost: `snapshot_bench diff|many|pause|window|shed DIR [COUNT]`.
 //!
 //! - `diff`: a volume of 50 TiB whose map holds COUNT extents of 64 KiB (10 million), of which a thousandth was written again behind a
 //!   snapshot, scattered or in a hundred places: the difference, through a store that takes 20 ms for every request.
 //! - `many`: COUNT snapshots (1,000) with a write before each, through such a store: making one, opening, listing, removing the middle
 //!   one and then all others but one.
 //! - `pause`: 4 KiB random writes, 32 at a time, beside snapshots; then ten volumes and snapshots of all of them at once. How long any write took.
+//! - `window`: uniform overwrites of a volume of 2 GiB, a twentieth of it between two snapshots, of which the last 24 are kept, COUNT (72) in
+//!   all; the cleaner runs by itself. What is stored for what the volume and its snapshots show, by a walk over all of them.
+//! - `shed`: 4 KiB random writes and reads beside the removal of all but one of COUNT (1,000) snapshots, and the cleaning of what they held.
 //!
 //! DIR is for the journals, and for `pause` for the store.
 
@@ -40,7 +43,10 @@ use cistern_engine::{
     space::{Bound, SPACE_BOUND},
     store::{MemoryStore, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
-    volume::{Collect, CreateOptions, Mode, OpenOptions, ReadOnlyOptions, Volume, snapshot_together},
+    volume::{
+        Collect, CreateOptions, Mode, OpenOptions, ReadOnlyOptions, SpaceReport, Volume, admin,
+        snapshot_together,
+    },
 };
 use passing::{Passing, Through};
 use tokio::sync::Semaphore;
@@ -76,7 +82,7 @@ fn slow(inner: &SharedStore) -> Arc<Through<Slow>> {
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (Some(what), Some(dir)) = (arguments.first(), arguments.get(1)) else {
-        eprintln!("snapshot_bench diff|many|pause DIR [COUNT]");
+        eprintln!("snapshot_bench diff|many|pause|window|shed DIR [COUNT]");
         std::process::exit(2);
     };
     let count = arguments.get(2).map(|count| count.parse().expect("a number"));
@@ -85,7 +91,9 @@ async fn main() -> Result<()> {
         "diff" => diff(&env, count.unwrap_or(10_000_000)).await,
         "many" => many(&env, &dir, count.unwrap_or(1000) as usize).await,
         "pause" => pause(&env, &dir).await,
-        other => panic!("{other}: diff, many or pause"),
+        "window" => window(&env, &dir, count.unwrap_or(72)).await,
+        "shed" => shed(&env, &dir, count.unwrap_or(1000)).await,
+        other => panic!("{other}: diff, many, pause, window or shed"),
     }
 }
 
@@ -436,4 +444,160 @@ async fn pause(env: &Env, dir: &Path) -> Result<()> {
         }
     }
     std::fs::remove_dir_all(root).map_err(|e| Error::Invalid(e.to_string()))
+}
+
+/// Snapshots that are kept, and the blocks of a volume that are written between two of them.
+const WINDOW: u64 = 24;
+const WINDOW_BLOCKS: u64 = (2 << 30) / BLOCK;
+const PERIOD_BLOCKS: u64 = WINDOW_BLOCKS / 20;
+/// What stands for an hour.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Bytes that do not compress, from a place in some that were made once.
+fn noise(random: &mut Random, pool: &Bytes, len: u64) -> Bytes {
+    let at = random.below(pool.len() as u64 - len) as usize;
+    pool.slice(at..at + len as usize)
+}
+
+fn pool(random: &mut Random) -> Bytes {
+    (0..(64 << 20) / 8).flat_map(|_| (random.below(1 << 48) * 0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
+}
+
+async fn fill(volume: &Volume, blocks: u64, random: &mut Random, pool: &Bytes) -> Result<()> {
+    for block in (0..blocks).step_by(256) {
+        volume.write(block * BLOCK, noise(random, pool, 256 * BLOCK), false).await?;
+    }
+    volume.drain().await
+}
+
+/// A collection that only looks what there is.
+async fn space(env: &Env, store: &SharedStore) -> Result<SpaceReport> {
+    let what = admin::Checked { data: false, space: true };
+    let report = admin::check(env, store, &KeySource::None, what, &|_, _| {}).await?;
+    assert!(report.faults.is_empty(), "{:?}", report.faults);
+    Ok(report.space.expect("asked for"))
+}
+
+async fn window(env: &Env, dir: &Path, count: u64) -> Result<()> {
+    let root = tempdir(dir);
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    create(env, &store, WINDOW_BLOCKS * BLOCK).await?;
+    let options = OpenOptions { grace: Duration::ZERO, ..options(env, store.clone(), &root) };
+    let volume = Volume::open(options).await?;
+    let mut random = Random(7);
+    let pool = pool(&mut random);
+    fill(&volume, WINDOW_BLOCKS, &mut random, &pool).await?;
+    println!("period  segments  needed  ratio  all objects  moved");
+    let (mut worst, began) = (0.0_f64, Instant::now());
+    let mut next = tokio::time::interval(PERIOD / 100);
+    for period in 1..=count {
+        for n in 0..PERIOD_BLOCKS {
+            if n % (PERIOD_BLOCKS / 100) == 0 {
+                next.tick().await;
+            }
+            let block = random.below(WINDOW_BLOCKS);
+            volume.write(block * BLOCK, noise(&mut random, &pool, BLOCK), false).await?;
+        }
+        volume.snapshot(&format!("s{period}")).await?;
+        if period > WINDOW {
+            volume.remove_snapshot(&format!("s{}", period - WINDOW)).await?;
+        }
+        volume.drain().await?;
+        if period % 4 > 0 {
+            continue;
+        }
+        let report = space(env, &store).await?;
+        let stored = report.segments.bytes + report.dead.bytes;
+        let ratio = stored as f64 / report.live_bytes as f64;
+        if period > WINDOW {
+            worst = worst.max(ratio);
+        }
+        let mib = |bytes: u64| bytes >> 20;
+        let moved = volume.status().space.map_or(0, |space| space.counters.moved_bytes);
+        println!(
+            "{period:6}  {:8}  {:6}  {ratio:5.3}  {:11}  {:5}",
+            mib(stored),
+            mib(report.live_bytes),
+            mib(report.all.bytes),
+            mib(moved),
+        );
+    }
+    println!("worst behind the first window: {worst:.3}; {} s", began.elapsed().as_secs());
+    volume.close(Duration::from_secs(120)).await;
+    std::fs::remove_dir_all(root).map_err(|e| Error::Invalid(e.to_string()))
+}
+
+async fn shed(env: &Env, dir: &Path, count: u64) -> Result<()> {
+    let root = tempdir(dir);
+    let url = StoreUrl::parse(&root.join("store").display().to_string())?;
+    let store = create_store(&url, env).await?;
+    create(env, &store, WINDOW_BLOCKS * BLOCK).await?;
+    let volume =
+        Volume::open(OpenOptions { grace: Duration::ZERO, ..options(env, store.clone(), &root) }).await?;
+    let mut random = Random(7);
+    let pool = pool(&mut random);
+    fill(&volume, WINDOW_BLOCKS, &mut random, &pool).await?;
+    for snapshot in 0..count {
+        for _ in 0..PERIOD_BLOCKS / 50 {
+            let block = random.below(WINDOW_BLOCKS);
+            volume.write(block * BLOCK, noise(&mut random, &pool, BLOCK), false).await?;
+        }
+        volume.snapshot(&format!("s{snapshot}")).await?;
+    }
+    volume.drain().await?;
+    let stored = space(env, &store).await?.segments.bytes;
+    println!("{count} snapshots, {} MiB of segments", stored >> 20);
+    let load = |seconds: u64| mixed(volume.clone(), seconds, pool.clone());
+    let [_, before] = [load(10).await, load(30).await];
+    let removing = tokio::spawn({
+        let volume = volume.clone();
+        async move {
+            let began = Instant::now();
+            for snapshot in 0..count - 1 {
+                volume.remove_snapshot(&format!("s{snapshot}")).await.expect("removed");
+            }
+            began.elapsed()
+        }
+    });
+    let beside = load(60).await;
+    println!("removed in {:.1} s", removing.await.expect("no panic").as_secs_f64());
+    for (what, [reads, writes]) in [("before", before), ("beside", beside)] {
+        println!("  {what}: reads {}; writes {}", spread(reads), spread(writes));
+    }
+    volume.drain().await?;
+    volume.collect(Collect::Retire).await?;
+    println!("{} MiB of segments", space(env, &store).await?.segments.bytes >> 20);
+    volume.close(Duration::from_secs(120)).await;
+    std::fs::remove_dir_all(root).map_err(|e| Error::Invalid(e.to_string()))
+}
+
+/// Reads and writes of single blocks at random, eight at a time each, and how long each took.
+async fn mixed(volume: Arc<Volume>, seconds: u64, pool: Bytes) -> [Vec<Duration>; 2] {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let tasks: Vec<_> = (0..16)
+        .map(|task| {
+            let (volume, pool, mut random) = (volume.clone(), pool.clone(), Random(task + 1));
+            tokio::spawn(async move {
+                let mut took = Vec::new();
+                while Instant::now() < until {
+                    let (offset, began) = (random.below(WINDOW_BLOCKS) * BLOCK, Instant::now());
+                    match task % 2 {
+                        0 => volume.read(offset, BLOCK).await.map(drop).expect("read"),
+                        _ => {
+                            let data = noise(&mut random, &pool, BLOCK);
+                            volume.write(offset, data, false).await.expect("written");
+                            tokio::time::sleep(Duration::from_millis(4)).await; // 2,000 writes a second
+                        }
+                    }
+                    took.push(began.elapsed());
+                }
+                took
+            })
+        })
+        .collect();
+    let mut all = [Vec::new(), Vec::new()];
+    for (task, done) in tasks.into_iter().enumerate() {
+        all[task % 2].extend(done.await.expect("no panic"));
+    }
+    all
 }

@@ -117,10 +117,21 @@ fn forged_footers_are_refused() {
     let moved = |base: u64, count: u32, frames: &[u8]| {
         [&[2][..], &base.to_le_bytes(), &count.to_le_bytes(), frames].concat()
     };
+    let kept = |base: u64, count: u32, frames: &[u8]| {
+        [&[4][..], &base.to_le_bytes(), &count.to_le_bytes(), frames].concat()
+    };
     let frame = |births: &[u8]| [&[0x12, 1, 100][..], births].concat(); // of two blocks
     let cases = cases.into_iter().chain([
         ("nothing that is known", vec![0]),
-        ("nothing that is known", vec![4]),
+        ("nothing that is known", vec![5]),
+        ("cut short", vec![4]),
+        ("later time", kept(5, 0, &[])),
+        ("never born", kept(4, 1, &frame(&[4 << 1]))),
+        ("no data", kept(4, 1, &[0x00, 1, 1, 0])),
+        (
+            "out of bounds",
+            kept(4, 2, &[frame(&[0]), [vec![0x12], varint(u64::MAX), vec![100, 0]].concat()].concat()),
+        ),
         ("cut short", vec![3]),
         ("cut short", vec![]),
         ("cut short", vec![2, 4]),

@@ -1,6 +1,6 @@
 //! What happened, in numbers.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use cistern_harness::{
@@ -23,6 +23,8 @@ const MIB: f64 = (1u64 << 20) as f64;
 pub struct Tally {
     pub kills: u64,
     pub kills_of_openings: u64,
+    /// That were made; some were removed again.
+    pub snapshots: u64,
     /// Daemons that were left alone until there was room again.
     pub long_lives: u64,
     pub restart_max: Duration,
@@ -73,6 +75,7 @@ impl Tally {
         let line = |name: &str, value: String| println!("{name:<34} {value}");
         println!();
         line("kills", format!("{}, and {} of openings", self.kills, self.kills_of_openings));
+        line("snapshots", format!("{} made", self.snapshots));
         line("restart at most", format!("{:.2} s", self.restart_max.as_secs_f64()));
         line("left alone for room", format!("{} times", self.long_lives));
         line(
@@ -122,6 +125,13 @@ pub fn checked(cistern: &Cistern, url: &str) -> Result<Value> {
         println!("no damage: {finding}");
     }
     Ok(report)
+}
+
+/// The names of the snapshots that the volume has.
+pub fn snapshots(cistern: &Cistern, url: &str) -> Result<BTreeSet<String>> {
+    let listed: Value = serde_json::from_str(&cistern.run(&["ls", url, "--json"])?.stdout)?;
+    let all = listed.as_array().context("ls gives a list")?;
+    Ok(all.iter().filter_map(|snapshot| snapshot["name"].as_str().map(str::to_owned)).collect())
 }
 
 /// Bytes that wait for the end of their grace.

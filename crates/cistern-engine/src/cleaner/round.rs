@@ -293,33 +293,35 @@ async fn find_live<'a>(
     Ok(live)
 }
 
-/// Adds what only snapshots see.
-async fn find_seen(
-    parts: &CleanerParts,
-    mut looked: Vec<Looked>,
-    unclean: &mut Vec<Seq>,
-) -> Result<Vec<Looked>> {
+/// Adds what only snapshots see, and leaves out what is damaged there.
+async fn find_seen(parts: &CleanerParts, looked: Vec<Looked>, unclean: &mut Vec<Seq>) -> Result<Vec<Looked>> {
     let mut views = Views::new(parts, parts.space.snapshot_roots().await);
-    let rests: Vec<(usize, Mapping)> = looked
-        .iter()
-        .enumerate()
-        .flat_map(|(n, one)| one.rest().into_iter().map(move |rest| (n, rest)))
-        .collect();
-    let versions: Vec<Mapping> = rests.iter().map(|(_, version)| *version).collect();
-    match views.seen(&versions).await {
-        Ok(seen) => seen.into_iter().for_each(|(of, seen)| looked[rests[of].0].seen.push(seen)),
-        // Which of them it is about is not worth finding out.
-        Err(e) => looked.drain(..).try_for_each(|one| refuse(unclean, one.victim.seq, e.clone()))?,
-    }
-    looked.retain(|one| {
-        let is_forwarded = one.vacated().since.is_some_and(|since| views.any_from(since));
-        let may = !is_forwarded || parts.space.may_forward(VICTIMS_TOGETHER);
-        if !may {
-            unclean.push(one.victim.seq);
+    // Together; where something is damaged each alone.
+    let (mut sound, mut groups) = (Vec::with_capacity(looked.len()), vec![looked]);
+    while let Some(mut group) = groups.pop() {
+        match ask(&mut views, &mut group).await {
+            Ok(()) => sound.append(&mut group),
+            Err(e) if e.is_damage() && group.len() > 1 => {
+                groups.extend(group.into_iter().rev().map(|one| vec![one]));
+            }
+            Err(e) => group.iter().try_for_each(|one| refuse(unclean, one.victim.seq, e.clone()))?,
         }
-        may
-    });
-    Ok(looked)
+    }
+    let may_forward = parts.space.may_forward(VICTIMS_TOGETHER);
+    let may_go =
+        |one: &Looked| may_forward || !one.vacated().since.is_some_and(|since| views.any_from(since));
+    let (go, stay): (Vec<Looked>, Vec<Looked>) = sound.into_iter().partition(may_go);
+    unclean.extend(stay.iter().map(|one| one.victim.seq));
+    Ok(go)
+}
+
+async fn ask(views: &mut Views<'_>, looked: &mut [Looked]) -> Result<()> {
+    let of_one = |(n, one): (usize, &Looked)| one.rest().into_iter().map(move |rest| (n, rest));
+    let (victims, versions): (Vec<usize>, Vec<Mapping>) = looked.iter().enumerate().flat_map(of_one).unzip();
+    for (of, seen) in views.seen(&versions).await? {
+        looked[victims[of]].seen.push(seen);
+    }
+    Ok(())
 }
 
 /// The same blocks in extents that are ascending and apart.

@@ -170,7 +170,7 @@ impl State {
                 Err(e) => return Err(e),
             }
         }
-        self.check_snapshots(from, &mut accounting, &mut report).await?;
+        self.check_snapshots(from, what, &mut accounting, &mut report).await?;
         accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
         if what.space {
             report.space = Some(accounting.sort(from.place, from.keys).await?);
@@ -183,6 +183,7 @@ impl State {
     async fn check_snapshots(
         &self,
         from: &CheckedVolume<'_>,
+        what: Checked,
         accounting: &mut Accounting,
         report: &mut CheckReport,
     ) -> Result<()> {
@@ -211,7 +212,7 @@ impl State {
                 if let Some(lost) = levels.iter().flatten().find(|run| !runs.contains(&run.id)) {
                     report.fault(format!("snapshot {name}: nobody knows that it needs run {}", lost.id));
                 }
-                self.compare(&volume, &next, accounting, report).await?;
+                self.compare((name, &volume), &next, what, accounting, report).await?;
                 Ok::<_, Error>(volume)
             };
             match checked.await {
@@ -223,12 +224,13 @@ impl State {
         Ok(())
     }
 
-    /// Notes what a snapshot sees where the next younger state sees something else: a version is seen without gaps, so each
-    /// is noted once.
+    /// Notes what a snapshot sees where the next younger state sees something else, and reads it if that is asked for: a version is seen
+    /// without gaps, so each is noted once.
     async fn compare(
         &self,
-        snapshot: &Volume,
+        (name, snapshot): (&str, &Volume),
         next: &Volume,
+        what: Checked,
         accounting: &mut Accounting,
         report: &mut CheckReport,
     ) -> Result<()> {
@@ -242,10 +244,18 @@ impl State {
             for mapping in &seen {
                 self.check_presence(mapping, report);
                 let Place::Frame(frame) = mapping.place else { continue };
-                accounting.note_held(
-                    frame.seq,
-                    mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Place),
-                );
+                let alone = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Place);
+                accounting.note_held(frame.seq, alone);
+                if alone == 0 || !what.data || !self.has(&frame) {
+                    continue;
+                }
+                match snapshot.frames.read(std::slice::from_ref(mapping)).await {
+                    Ok(_) => report.bytes_read += u64::from(frame.stored),
+                    Err(e) if e.is_damage() => {
+                        report.fault(format!("snapshot {name}, {}: {e}", blocks_of(mapping)));
+                    }
+                    Err(e) => return Err(e),
+                }
             }
             at = end;
         }

@@ -2,12 +2,20 @@
 
 use super::{Change, Mutant, test, themed};
 
+const CLEANER: &str = "crates/cistern-engine/src/cleaner/round.rs";
 const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
+const DEAD: &str = "crates/cistern-engine/src/map/dead.rs";
+const FORWARD: &str = "crates/cistern-engine/src/fetch/forward.rs";
+const HOLDINGS: &str = "crates/cistern-engine/src/upkeep/holdings.rs";
+const MAP: &str = "crates/cistern-engine/src/map.rs";
 const MERGE: &str = "crates/cistern-engine/src/map/merge.rs";
 const OPEN: &str = "crates/cistern-engine/src/volume/open.rs";
 const POINTS: &str = "crates/cistern-engine/src/upkeep/points.rs";
 const READ: &str = "crates/cistern-engine/src/volume/read.rs";
+const ROOTS: &str = "crates/cistern-engine/src/log/roots.rs";
 const RUNS: &str = "crates/cistern-engine/src/map/runs.rs";
+const SEEN: &str = "crates/cistern-engine/src/cleaner/seen.rs";
+const SPACE: &str = "crates/cistern-engine/src/space.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -16,8 +24,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what only a snapshot sees counts as dead",
         changes: &[Change {
             file: MERGE,
-            old: "part.len, above.over, &self.bases.snapshots);",
-            new: "part.len, above.over, &[]);",
+            old: "self.dead.lose(&lost.mapping.slice(part), above.over, &self.bases.snapshots);",
+            new: "self.dead.lose(&lost.mapping.slice(part), above.over, &[]);",
         }],
         test: test("-p cistern-engine --test map_model", ""),
         simulation: themed("snapshots", 20),
@@ -107,6 +115,114 @@ pub const MUTANTS: &[Mutant] = &[
             new: "if entry.birth_max.0 <= since.0.saturating_add(1) {",
         }],
         test: test("-p cistern-engine --test volume_changes", "changes_are_what_was_written_or_discarded"),
+        simulation: None,
+    },
+    Mutant {
+        name: "versions-are-left-behind",
+        promise: "P7",
+        story: "the cleaner moves what the volume sees, and leaves behind what only snapshots see",
+        changes: &[Change {
+            file: CLEANER,
+            old: "looked[victims[of]].seen.push(seen);",
+            new: "let _ = (of, seen, &mut *looked);",
+        }],
+        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        simulation: themed("snapshots", 20),
+    },
+    Mutant {
+        name: "the-first-snapshot-holds-for-all",
+        promise: "P7",
+        story: "what was moved for several snapshots goes with the first of them",
+        changes: &[Change {
+            file: SEEN,
+            old: "last: self.roots[part.last].0",
+            new: "last: self.roots[part.first].0",
+        }],
+        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        simulation: None,
+    },
+    Mutant {
+        name: "nothing-is-forwarded",
+        promise: "P4",
+        story: "a snapshot does not find what was moved",
+        changes: &[Change {
+            file: HOLDINGS,
+            old: "self.table.forwards.push(forward);",
+            new: "drop(forward);",
+        }],
+        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        simulation: themed("snapshots", 20),
+    },
+    Mutant {
+        name: "forwards-go-early",
+        promise: "P4",
+        story: "a forwarded segment is forgotten when the snapshot at its birth is gone",
+        changes: &[Change {
+            file: ROOTS,
+            old: "SeenBy::within(positions, since..self.until)",
+            new: "SeenBy::within(positions, since..since.next())",
+        }],
+        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        simulation: None,
+    },
+    Mutant {
+        name: "moved-versions-are-held-from-the-move",
+        promise: "P7",
+        story: "a snapshot that is older than a move does not hold what it finds there",
+        changes: &[Change { file: DEAD, old: "lost.birth..at", new: "frame.seq..at" }],
+        test: test("-p cistern-engine --test map_model", ""),
+        simulation: None,
+    },
+    Mutant {
+        name: "late-moves-are-held-by-nobody",
+        promise: "P7",
+        story: "what was replaced while it was moved counts as dead, also where a snapshot made in between sees it",
+        changes: &[Change {
+            file: MAP,
+            old: "table.lose(m, version::placed(m), snapshots)",
+            new: "table.lose(m, version::placed(m), &[])",
+        }],
+        test: test("-p cistern-engine --test map_model", ""),
+        simulation: None,
+    },
+    Mutant {
+        name: "versions-are-told-by-their-block",
+        promise: "P4",
+        story: "a snapshot is shown another version of a block that was moved",
+        changes: &[Change { file: FORWARD, old: "m.birth == wanted.birth && ", new: "" }],
+        test: test("-p cistern-engine --lib", "versions_are_told_by_their_birth"),
+        simulation: None,
+    },
+    Mutant {
+        name: "readers-never-look-again",
+        promise: "P7",
+        story: "a reader of a snapshot does not learn what was moved since he opened it",
+        changes: &[Change { file: FORWARD, old: "*self.state() = newer;", new: "drop(newer);" }],
+        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-is-new-is-gone",
+        promise: "P7",
+        story: "what a segment loses before the accounts know it counts as lost with a segment that is gone",
+        changes: &[Change {
+            file: HOLDINGS,
+            old: "let is_there = segment > self.as_of || self.space.counts(segment);",
+            new: "let is_there = self.space.counts(segment);",
+        }],
+        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        simulation: None,
+    },
+    Mutant {
+        name: "kept-segments-are-not-spoken-for",
+        promise: "P7",
+        story: "what was moved for snapshots is retired before a checkpoint takes its round",
+        changes: &[Change {
+            file: SPACE,
+            old: "let is_spoken_for = |seq: &Seq| kept.contains(seq)",
+            new: "let is_spoken_for = |seq: &Seq| kept.len() == usize::MAX && kept.contains(seq)",
+        }],
+        test: test("-p cistern-engine --lib", "what_is_kept_for_snapshots_waits_for_its_round"),
         simulation: None,
     },
 ];
