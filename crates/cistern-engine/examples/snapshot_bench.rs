@@ -41,7 +41,7 @@ use cistern_engine::{
     map::{Map, MapOptions, RunIo, RunMeta},
     price::Tariff,
     space::{Bound, SPACE_BOUND},
-    store::{MemoryStore, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store},
+    store::{MemoryStore, Pages, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{
         Collect, CreateOptions, Mode, OpenOptions, ReadOnlyOptions, SpaceReport, Volume, admin,
@@ -478,6 +478,15 @@ async fn space(env: &Env, store: &SharedStore) -> Result<SpaceReport> {
     Ok(report.space.expect("asked for"))
 }
 
+/// Bytes of all objects.
+async fn stored(store: &SharedStore) -> Result<u64> {
+    let (mut pages, mut bytes) = (Pages::of(store.as_ref(), ""), 0);
+    while let Some(page) = pages.next_page().await? {
+        bytes += page.iter().map(|listed| listed.bytes).sum::<u64>();
+    }
+    Ok(bytes)
+}
+
 async fn window(env: &Env, dir: &Path, count: u64) -> Result<()> {
     let root = tempdir(dir);
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -545,8 +554,7 @@ async fn shed(env: &Env, dir: &Path, count: u64) -> Result<()> {
         volume.snapshot(&format!("s{snapshot}")).await?;
     }
     volume.drain().await?;
-    let stored = space(env, &store).await?.segments.bytes;
-    println!("{count} snapshots, {} MiB of segments", stored >> 20);
+    println!("{count} snapshots, {} MiB in the store", stored(&store).await? >> 20);
     let load = |seconds: u64| mixed(volume.clone(), seconds, pool.clone());
     let [_, before] = [load(10).await, load(30).await];
     let removing = tokio::spawn({
@@ -566,7 +574,7 @@ async fn shed(env: &Env, dir: &Path, count: u64) -> Result<()> {
     }
     volume.drain().await?;
     volume.collect(Collect::Retire).await?;
-    println!("{} MiB of segments", space(env, &store).await?.segments.bytes >> 20);
+    println!("{} MiB in the store", stored(&store).await? >> 20);
     volume.close(Duration::from_secs(120)).await;
     std::fs::remove_dir_all(root).map_err(|e| Error::Invalid(e.to_string()))
 }

@@ -67,8 +67,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a checkpoint retires a segment without covering what was moved out of it",
         changes: &[Change {
             file: SPACE,
-            old: "filter(|(_, from)| **from <= covered)",
-            new: "filter(|(_, from)| **from <= covered.max(**from))",
+            old: "round.from <= covered && ",
+            new: "round.from <= covered.max(round.from) && ",
         }],
         test: test("-p cistern-engine --lib", "a_vacated_segment_waits"),
         simulation: None,
@@ -80,13 +80,13 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: ROUND,
-                old: "match still.contains_key(&seq) {",
+                old: "match still.contains_key(&victim.victim.seq) {",
                 new: "match still.len() == usize::MAX {",
             },
             Change {
                 file: ROUND,
-                old: "    live.sort_unstable_by_key",
-                new: "    live.truncate(live.len() / 2);\n    live.sort_unstable_by_key",
+                old: "    let mut to = offer(",
+                new: "    live.truncate(live.len() / 2);\n    let mut to = offer(",
             },
         ],
         test: None,
@@ -97,11 +97,11 @@ pub const MUTANTS: &[Mutant] = &[
         promise: "P4",
         story: "what was written while the cleaner looked counts as older than what it moves",
         changes: &[
-            Change { file: ROUND, old: "    let base = parts.space.newest();\n", new: "" },
+            Change { file: ROUND, old: "let (_running, base) =", new: "let (_running, _) =" },
             Change {
                 file: ROUND,
-                old: "    offer(parts, base,",
-                new: "    let base = parts.space.newest();\n    offer(parts, base,",
+                old: "    let mut to = offer(",
+                new: "    let base = parts.space.newest();\n    let mut to = offer(",
             },
         ],
         test: None,
