@@ -142,7 +142,7 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
 }
 
 /// What only snapshots see, by the segments to which it went in this order; of those victims that were vacated.
-fn account(told: &[(Seen, Seq)], kept: &[Offered], vacated: &[Vacated]) -> Vec<HeldBlocks> {
+fn account(told: &[(Seen, Seq)], kept: &[PlacedSegment], vacated: &[Vacated]) -> Vec<HeldBlocks> {
     let vacated: BTreeSet<Seq> = vacated.iter().map(|vacated| vacated.seq).collect();
     let mut told = told.iter();
     let mut rows: BTreeMap<(Seq, SeenBy), u64> = BTreeMap::new();
@@ -181,7 +181,7 @@ fn refuse(unclean: &mut Vec<Seq>, seq: Seq, e: Error) -> Result<()> {
 }
 
 /// A segment that was offered and committed.
-pub struct Offered {
+pub struct PlacedSegment {
     target: ForwardTarget,
     /// Of those that were given in all.
     mappings: usize,
@@ -194,7 +194,7 @@ pub async fn offer(
     whom: For,
     base: Seq,
     mut moved: Vec<(Mapping, Bytes)>,
-) -> Result<Vec<Offered>> {
+) -> Result<Vec<PlacedSegment>> {
     moved.sort_by_key(|(mapping, _)| mapping.extent.start);
     let blocks: u64 = moved.iter().map(|(mapping, _)| mapping.extent.len).sum();
     let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);
@@ -209,7 +209,7 @@ pub async fn offer(
         let start = extents().map(|extent| extent.start).min().unwrap_or(0);
         let blocks = Extent::between(start, extents().map(|extent| extent.end()).max().unwrap_or(0));
         let target = ForwardTarget { segment, bytes: part.stored_bytes(), blocks };
-        out.push(Offered { target, mappings });
+        out.push(PlacedSegment { target, mappings });
     }
     Ok(out)
 }

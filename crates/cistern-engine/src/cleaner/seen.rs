@@ -34,7 +34,7 @@ pub struct Views<'a> {
 
 /// Something that is seen by the snapshots `first..=last` of all, and perhaps by those up to `last_max`.
 #[derive(Clone, Copy)]
-struct Bounds {
+struct Bracket {
     version: Mapping,
     /// Which of the versions that were asked about it is part of.
     of: usize,
@@ -58,12 +58,12 @@ impl<'a> Views<'a> {
     /// # Errors
     /// Those of reading roots and runs.
     pub async fn seen(&mut self, versions: &[Mapping]) -> Result<Vec<(usize, Seen)>> {
-        let mut asked: BTreeMap<usize, Vec<Bounds>> = BTreeMap::new();
+        let mut asked: BTreeMap<usize, Vec<Bracket>> = BTreeMap::new();
         let Some(newest) = self.roots.len().checked_sub(1) else { return Ok(Vec::new()) };
         for (of, &version) in versions.iter().enumerate() {
             let first = self.roots.partition_point(|(at, _)| *at < version.birth);
             if first <= newest {
-                let bounds = Bounds { version, of, first, last: first, last_max: newest };
+                let bounds = Bracket { version, of, first, last: first, last_max: newest };
                 asked.entry(first).or_default().push(bounds);
             }
         }
@@ -71,9 +71,9 @@ impl<'a> Views<'a> {
         while let Some((root, bounds)) = asked.pop_first() {
             for (is_seen, part) in self.ask(root, &bounds).await? {
                 let part = match is_seen {
-                    true => Bounds { last: root, ..part },
+                    true => Bracket { last: root, ..part },
                     false if root == part.first => continue, // nobody sees it
-                    false => Bounds { last_max: root - 1, ..part },
+                    false => Bracket { last_max: root - 1, ..part },
                 };
                 if part.last < part.last_max {
                     let middle = (part.last + part.last_max).div_ceil(2);
@@ -88,7 +88,7 @@ impl<'a> Views<'a> {
     }
 
     /// Whether a root has the versions: parts of them.
-    async fn ask(&mut self, root: usize, bounds: &[Bounds]) -> Result<Vec<(bool, Bounds)>> {
+    async fn ask(&mut self, root: usize, bounds: &[Bracket]) -> Result<Vec<(bool, Bracket)>> {
         let levels = self.levels(self.roots[root].1).await?;
         let extents = joined(bounds.iter().map(|bounds| bounds.version.extent).collect());
         let shown = self.parts.map.lookup_each_in(&levels, &extents).await?;
@@ -97,7 +97,7 @@ impl<'a> Views<'a> {
             let extent = bounds.version.extent;
             let first = shown.partition_point(|m| m.extent.end() <= extent.start);
             let mut add = |is_seen: bool, part: Extent| {
-                out.push((is_seen, Bounds { version: bounds.version.slice(part), ..*bounds }));
+                out.push((is_seen, Bracket { version: bounds.version.slice(part), ..*bounds }));
             };
             let mut open: Option<(bool, Extent)> = None;
             for m in shown[first..].iter().take_while(|m| m.extent.start < extent.end()) {

@@ -15,7 +15,7 @@ use crate::{
         RangeKind, Volume,
         admin::ProgressFn,
         in_parts::in_parts,
-        open::{ReadParts, Shown, read_only, read_snapshot},
+        open::{ReadParts, SnapshotState, read_only, read_snapshot},
         read::kind_of,
     },
 };
@@ -211,7 +211,7 @@ impl<'a> States<'a> {
         let (table, size_at_creation) = (&self.table, self.size_at_creation);
         match snapshot {
             Some((_, snapshot)) => {
-                let shown = Shown { table, snapshot, size_at_creation };
+                let shown = SnapshotState { table, snapshot, size_at_creation };
                 read_snapshot(parts, &self.keys, &self.committed, shown).await
             }
             None => read_only(parts, &self.keys, &self.committed).await,

@@ -23,7 +23,7 @@ use crate::{
         accounting::{Accounting, SpaceReport},
         admin::ProgressFn,
         changes::{SameBy, blocks_in_common},
-        open::{ReadParts, Shown, read_only, read_snapshot},
+        open::{ReadParts, SnapshotState, read_only, read_snapshot},
     },
 };
 
@@ -129,7 +129,7 @@ impl State {
         let CheckedVolume { env, store, keys, size_at_creation, .. } = *from;
         let stores = Stores::same(store.clone());
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
-        read_snapshot(parts, keys, &self.committed, Shown { table, snapshot, size_at_creation }).await
+        read_snapshot(parts, keys, &self.committed, SnapshotState { table, snapshot, size_at_creation }).await
     }
 
     /// Whether there is a newer one, for which objects of this one may have been deleted.

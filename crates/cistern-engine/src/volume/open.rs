@@ -150,7 +150,7 @@ impl ReadOnlyParts {
         let parts = ReadParts { env, stores, cache, memory_bytes: self.memory_bytes };
         let mut volume = match snapshot {
             Some(name) => {
-                let shown = Shown {
+                let shown = SnapshotState {
                     table: &table,
                     snapshot: snapshots.with_content_named(name)?,
                     size_at_creation: self.size_at_creation,
@@ -165,7 +165,7 @@ impl ReadOnlyParts {
 }
 
 /// A snapshot of a committed state.
-pub struct Shown<'a> {
+pub struct SnapshotState<'a> {
     pub table: &'a SnapshotTable,
     /// One with content.
     pub snapshot: &'a Snapshot,
@@ -182,9 +182,9 @@ pub async fn read_snapshot(
     parts: ReadParts<'_>,
     keys: &VolumeKeys,
     committed: &Committed,
-    shown: Shown<'_>,
+    shown: SnapshotState<'_>,
 ) -> Result<Volume> {
-    let Shown { table, snapshot, size_at_creation } = shown;
+    let SnapshotState { table, snapshot, size_at_creation } = shown;
     let (env, store, keys) = (parts.env.clone(), parts.stores.read.clone(), keys.clone());
     let at_snapshot = committed.clone().at_snapshot(table, snapshot, store.as_ref(), &keys).await?;
     let source = ForwardSource { env, store, keys: keys.clone(), size_at_creation };
