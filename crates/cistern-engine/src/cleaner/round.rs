@@ -107,8 +107,7 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
                 Ok(found) => {
                     blocks += victim.needed_blocks();
                     live.extend(victim.live.iter().copied().zip(found.live));
-                    let origin = victim.victim.seq;
-                    seen.extend(victim.seen.iter().map(|seen| (*seen, origin)).zip(found.seen));
+                    seen.extend(victim.seen.iter().copied().zip(found.seen));
                     looked.push(victim);
                 }
                 Err(e) => refuse(&mut unclean, victim.victim.seq, e)?,
@@ -116,9 +115,9 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
         }
     }
     let mut to = offer(parts, For::Volume, base, live).await?;
-    seen.sort_by_key(|((seen, _), _)| seen.version.extent.start);
-    let (told, data): (Vec<(Seen, Seq)>, Vec<Bytes>) = seen.into_iter().unzip();
-    let versions = told.iter().map(|(seen, _)| seen.version).zip(data).collect();
+    seen.sort_by_key(|(seen, _)| seen.version.extent.start);
+    let (told, data): (Vec<Seen>, Vec<Bytes>) = seen.into_iter().unzip();
+    let versions = told.iter().map(|seen| seen.version).zip(data).collect();
     let kept = offer(parts, For::Snapshots, base, versions).await?;
     let mut round = VacatedRound::default();
     for together in looked.chunks(VICTIMS_TOGETHER) {
@@ -132,7 +131,7 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
         }
     }
     round.from = parts.space.newest();
-    round.kept = account(&told, &kept, &round.segments);
+    round.kept = account(&told, &kept);
     to.extend(kept);
     round.to = to.into_iter().map(|offered| offered.target).collect();
     let segments = round.segments.len() as u64;
@@ -141,16 +140,14 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
     Ok(Cleaned { blocks, segments, unclean })
 }
 
-/// What only snapshots see, by the segments to which it went in this order; of those victims that were vacated.
-fn account(told: &[(Seen, Seq)], kept: &[PlacedSegment], vacated: &[Vacated]) -> Vec<HeldBlocks> {
-    let vacated: BTreeSet<Seq> = vacated.iter().map(|vacated| vacated.seq).collect();
+/// What only snapshots see, by the segments to which it went in this order. Of all victims, vacated or not: a version of one that was not
+/// may be looked for there on behalf of another one.
+fn account(told: &[Seen], kept: &[PlacedSegment]) -> Vec<HeldBlocks> {
     let mut told = told.iter();
     let mut rows: BTreeMap<(Seq, SeenBy), u64> = BTreeMap::new();
     for offered in kept {
-        for (seen, origin) in told.by_ref().take(offered.mappings) {
-            if vacated.contains(origin) {
-                *rows.entry((offered.target.segment, seen.by)).or_default() += seen.version.extent.len;
-            }
+        for seen in told.by_ref().take(offered.mappings) {
+            *rows.entry((offered.target.segment, seen.by)).or_default() += seen.version.extent.len;
         }
     }
     let row = |((segment, seen_by), blocks)| HeldBlocks { segment, seen_by, blocks };

@@ -230,8 +230,10 @@ impl Holdings {
             self.table.forwards.push(forward);
             self.is_changed = true;
         }
-        let kept: Vec<HeldBlocks> = kept.into_iter().filter(|held| held.seen_by.any(&positions)).collect();
-        for &HeldBlocks { segment, seen_by, blocks } in &kept {
+        // What no snapshot of these sees any more counts as needed all the same, until its segment is cleaned: never too early.
+        for &HeldBlocks { segment, seen_by, blocks } in
+            kept.iter().filter(|held| held.seen_by.any(&positions))
+        {
             *self.held.entry((segment, seen_by)).or_default() += blocks;
             *self.unstored.entry((segment, seen_by)).or_default() += blocks;
         }
