@@ -4,16 +4,15 @@
 //! takes 20 ms for every request, after a clean stop and after a crash with 48 segments behind the
 //! checkpoint, and reads a few blocks. Prints requests, time and the greatest resident memory.
 
-#[path = "../tests/store_support/passing.rs"]
-mod passing;
+#[path = "support/options.rs"]
+mod support;
+#[path = "support/slow.rs"]
+mod through;
 
 use std::{
     ops::Range,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -25,41 +24,18 @@ use cistern_engine::{
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
     log::{
-        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, find_volume, keys,
-        look,
+        ClaimRequest, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, find_volume, keys, look,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
-    price::Tariff,
-    space::{Bound, SPACE_BOUND},
-    store::{SharedStore, Store, StoreResult, StoreUrl, Stores, create_store, open_store},
+    store::{SharedStore, StoreUrl, Stores, create_store, open_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
-    volume::{CreateOptions, Mode, OpenOptions, Volume},
+    volume::{CreateOptions, Volume},
 };
-use passing::{Passing, Through};
-use tokio::sync::Semaphore;
+use support::options;
+use through::slow;
 
 const VOLUME_BYTES: u64 = 100 << 40;
-const LATENCY: Duration = Duration::from_millis(20);
 const CRASH_SEGMENTS: u64 = 48;
-
-/// A store behind a link with a round trip of 20 ms that counts requests.
-struct Slow {
-    inner: SharedStore,
-    requests: AtomicU64,
-}
-
-#[async_trait]
-impl Passing for Slow {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-    #[allow(clippy::disallowed_methods)] // a measuring program, not the engine
-    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(LATENCY).await;
-        Ok(())
-    }
-}
 
 /// Runs of the generated map, straight in the store.
 struct Runs(SharedStore);
@@ -157,28 +133,9 @@ fn segment_mappings(seq: Seq, random: &mut u64) -> Vec<Mapping> {
 
 #[allow(clippy::disallowed_methods)]
 async fn open_once(env: &Env, inner: &SharedStore, state: &Arc<dyn Disk>, what: &str) -> Result<Arc<Volume>> {
-    let slow = Through::new(Slow { inner: inner.clone(), requests: AtomicU64::new(0) });
+    let slow = slow(inner);
     let began = Instant::now();
-    let volume = Volume::open(OpenOptions {
-        env: env.clone(),
-        stores: Stores::same(slow.clone()),
-        state: state.clone(),
-        cache: None,
-        key: KeySource::None,
-        mode: Mode::Writeback,
-        journal_bytes: 1 << 30,
-        dirty_age_max: Duration::from_secs(30),
-        dirty_bytes_max: 1 << 30,
-        paused: false,
-        memory_bytes: 256 << 20,
-        recoveries: Arc::new(Semaphore::new(1)),
-        host: "bench".into(),
-        take_over: false,
-        grace: GRACE,
-        cleaning: Bound::Ratio(SPACE_BOUND).into(),
-        tariff: Tariff::default(),
-    })
-    .await?;
+    let volume = Volume::open(options(env, Stores::same(slow.clone()), state.clone())).await?;
     println!(
         "open {what}: {} requests, {:.0} ms, resident at most {} MiB",
         slow.requests.load(Ordering::Relaxed),

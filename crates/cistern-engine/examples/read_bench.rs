@@ -7,6 +7,9 @@
 //! per second and the CPU time of the whole process per block of 4 KiB, drawing the places included.
 #![allow(clippy::disallowed_methods)] // a measuring program, not the engine
 
+#[path = "support/options.rs"]
+mod support;
+
 use std::{
     os::fd::AsRawFd,
     path::Path,
@@ -21,15 +24,11 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::RealDisk,
     env::{Env, real::RealEnv},
-    log::GRACE,
-    price::Tariff,
-    space::{Bound, SPACE_BOUND},
     store::{Scheduler, StoreUrl, create_store},
     uring::use_ring_on_this_thread,
-    volume::{CreateOptions, Mode, OpenOptions, Piece, Volume},
+    volume::{CreateOptions, OpenOptions, Piece, Volume},
 };
 use futures_util::{StreamExt, stream};
-use tokio::sync::Semaphore;
 
 const BLOCK: u64 = 4096;
 const LARGE_BYTES: u64 = 1 << 20;
@@ -105,24 +104,11 @@ async fn prepare(dir: &Path, mib: u64, scattered: bool, cold: bool) -> Result<Ar
             Some(ChunkCache::open(env.clone(), disk, 2 * size_bytes).await?)
         }
     };
+    let stores = Scheduler::new(env.clone()).stores(&store, RUN);
     let options = OpenOptions {
-        stores: Scheduler::new(env.clone()).stores(&store, RUN),
-        state: Arc::new(RealDisk::create(&dir.join("state"))?),
         cache,
-        key: KeySource::None,
-        mode: Mode::Writeback,
-        journal_bytes: 1 << 30,
-        dirty_age_max: Duration::from_secs(30),
-        dirty_bytes_max: 1 << 30,
-        paused: false,
         memory_bytes: 64 << 20, // holds next to nothing of the data
-        recoveries: Arc::new(Semaphore::new(1)),
-        host: "bench".into(),
-        take_over: false,
-        grace: GRACE,
-        cleaning: Bound::Ratio(SPACE_BOUND).into(),
-        tariff: Tariff::default(),
-        env,
+        ..support::options(&env, stores, Arc::new(RealDisk::create(&dir.join("state"))?))
     };
     let volume = Volume::open(options).await?;
     let mut state = 1;

@@ -13,8 +13,10 @@
 
 #![allow(clippy::disallowed_methods)] // a measuring program, not the engine
 
-#[path = "../tests/store_support/passing.rs"]
-mod passing;
+#[path = "support/options.rs"]
+mod support;
+#[path = "support/slow.rs"]
+mod through;
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -39,44 +41,17 @@ use cistern_engine::{
         look,
     },
     map::{Map, MapOptions, RunIo, RunMeta},
-    price::Tariff,
-    space::{Bound, SPACE_BOUND},
-    store::{MemoryStore, Pages, SharedStore, Store, StoreResult, StoreUrl, Stores, create_store},
+    store::{MemoryStore, Pages, SharedStore, StoreUrl, Stores, create_store},
     units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
     volume::{
-        Collect, CreateOptions, Mode, OpenOptions, ReadOnlyOptions, SpaceReport, Volume, admin,
-        snapshot_together,
+        Collect, CreateOptions, OpenOptions, ReadOnlyOptions, SpaceReport, Volume, admin, snapshot_together,
     },
 };
-use passing::{Passing, Through};
-use tokio::sync::Semaphore;
+use through::{Slow, slow};
 
-const LATENCY: Duration = Duration::from_millis(20);
 const DIFF_VOLUME_BYTES: u64 = 50 << 40;
 const BLOCK: u64 = 4096;
 const FRAME_BLOCKS: u64 = 16;
-
-/// A store behind a link with a round trip of 20 ms that counts requests and the bytes that are read.
-struct Slow {
-    inner: SharedStore,
-    requests: AtomicU64,
-}
-
-#[async_trait]
-impl Passing for Slow {
-    fn inner(&self) -> &dyn Store {
-        &*self.inner
-    }
-    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
-        self.requests.fetch_add(1, Relaxed);
-        tokio::time::sleep(LATENCY).await;
-        Ok(())
-    }
-}
-
-fn slow(inner: &SharedStore) -> Arc<Through<Slow>> {
-    Through::new(Slow { inner: inner.clone(), requests: AtomicU64::new(0) })
-}
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -98,25 +73,7 @@ async fn main() -> Result<()> {
 }
 
 fn options(env: &Env, store: SharedStore, state: &Path) -> OpenOptions {
-    OpenOptions {
-        env: env.clone(),
-        stores: Stores::same(store),
-        state: Arc::new(RealDisk::create(state).expect("a directory")),
-        cache: None,
-        key: KeySource::None,
-        mode: Mode::Writeback,
-        journal_bytes: 1 << 30,
-        dirty_age_max: Duration::from_secs(30),
-        dirty_bytes_max: 1 << 30,
-        paused: false,
-        memory_bytes: 256 << 20,
-        recoveries: Arc::new(Semaphore::new(1)),
-        host: "bench".into(),
-        take_over: false,
-        grace: GRACE,
-        cleaning: Bound::Ratio(SPACE_BOUND).into(),
-        tariff: Tariff::default(),
-    }
+    support::options(env, Stores::same(store), Arc::new(RealDisk::create(state).expect("a directory")))
 }
 
 async fn create(env: &Env, store: &SharedStore, size_bytes: u64) -> Result<()> {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
+    env::Env,
     rank::{Locked, Rank, Ranked},
 };
 
@@ -108,6 +109,23 @@ impl Damage {
             Err(e) if e.is_damage() => self.note(object, range, e, now),
             Err(_) => {}
         }
+    }
+
+    /// Reads a whole object, and once more if it does not verify: a reply may be damaged as well.
+    pub async fn read_twice<T, F: Future<Output = Result<T>>>(
+        &self,
+        env: &Env,
+        object: &str,
+        bytes_max: u64,
+        read: impl Fn() -> F,
+    ) -> Result<T> {
+        let first = read().await;
+        if !first.as_ref().is_err_and(Error::is_damage) {
+            return first;
+        }
+        let second = read().await;
+        self.tell(object, &(0..bytes_max), &second, env.now());
+        second
     }
 
     /// What is known at `now`.

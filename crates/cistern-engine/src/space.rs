@@ -126,6 +126,17 @@ pub struct Start {
     pub snapshots: SnapshotPlaces,
 }
 
+#[cfg(test)]
+impl Start {
+    /// Of a volume of which nothing is known yet.
+    pub fn at(newest: Seq) -> Start {
+        let (uncovered, retired, times, rate) = Default::default();
+        let policy = Policy::new(Bound::Auto, crate::price::Tariff::default(), Duration::ZERO);
+        let snapshots = SnapshotPlaces::default();
+        Start { newest, uncovered, retired, times, wall: Duration::ZERO, policy, rate, snapshots }
+    }
+}
+
 /// A segment that no checkpoint covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Uncovered {

@@ -55,6 +55,12 @@ fn every_theme_again() {
     }
 }
 
+/// A version of which a copy was left behind by a round of the cleaner that no checkpoint took counts once, wherever it is come to.
+#[test]
+fn a_copy_that_is_come_to_twice() {
+    run_with(9012, Some(Theme::Snapshots));
+}
+
 /// One seed run twice gives one history.
 #[test]
 fn a_seed_decides_everything() {

@@ -140,8 +140,8 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
     Ok(Cleaned { blocks, segments, unclean })
 }
 
-/// What only snapshots see, by the segments to which it went in this order. Of all victims, vacated or not: a version of one that was not
-/// may be looked for there on behalf of another one.
+/// What only snapshots see, by the segments to which it went in this order. Of all victims, vacated or not: where two have a copy of a
+/// version, the one may be found on behalf of the other.
 fn account(told: &[Seen], kept: &[PlacedSegment]) -> Vec<HeldBlocks> {
     let mut told = told.iter();
     let mut rows: BTreeMap<(Seq, SeenBy), u64> = BTreeMap::new();

@@ -126,11 +126,15 @@ impl Forwarding {
         self.state().by_segment.get(&seq).cloned()
     }
 
-    /// The parts of a mapping where they are now, ascending.
+    /// The parts of a mapping where they are now, ascending. Where there are two copies of a block, the one in the first target that
+    /// has it, whatever else is asked for with it: so all who look from the same segment find the same.
     async fn find(&self, mapping: &Mapping) -> Result<Vec<Mapping>> {
         let Place::Frame(frame) = mapping.place else { unreachable!("only data is moved") };
-        let (mut found, mut forwarded, mut seen) = (Vec::new(), vec![frame.seq], BTreeSet::new());
-        while let Some(segment) = forwarded.pop() {
+        let mut missing = Missing { extents: vec![mapping.extent], found: Vec::new() };
+        let (mut forwarded, mut seen) = (vec![frame.seq], BTreeSet::new());
+        while let Some(segment) = forwarded.pop()
+            && !missing.extents.is_empty()
+        {
             let Some(forward) = self.targets(segment) else { continue };
             let near = |to: &&ForwardTarget| to.blocks.intersect(mapping.extent).is_some();
             for to in forward.to.iter().filter(near) {
@@ -139,15 +143,20 @@ impl Forwarding {
                 }
                 match self.targets(to.segment) {
                     Some(_) => forwarded.push(to.segment),
-                    None => found.extend(versions(&self.footer(to).await?, mapping)),
+                    None => missing.take(versions(&self.footer(to).await?, mapping)),
                 }
             }
         }
-        cover(mapping.extent, found).ok_or_else(|| {
-            let (start, end) = (mapping.extent.start, mapping.extent.end() - 1);
-            let (key, birth) = (keys::entry(frame.seq), mapping.birth.0);
-            Error::NotFound(format!("blocks {start} to {end} of {birth}, which were moved out of {key}"))
-        })
+        match missing.extents.first() {
+            None => Ok(missing.found()),
+            Some(extent) => {
+                let (start, end, birth) = (extent.start, extent.end() - 1, mapping.birth.0);
+                let key = keys::entry(frame.seq);
+                Err(Error::NotFound(format!(
+                    "blocks {start} to {end} of {birth}, which were moved out of {key}"
+                )))
+            }
+        }
     }
 
     /// What a segment maps; nothing where it is gone: then nothing of it is needed there.
@@ -220,20 +229,38 @@ fn versions(footer: &[Mapping], wanted: &Mapping) -> Vec<Mapping> {
     near.filter_map(same).collect()
 }
 
-/// Parts that cover an extent, each block once; `None` if they do not.
-fn cover(extent: Extent, mut found: Vec<Mapping>) -> Option<Vec<Mapping>> {
-    found.sort_by_key(|m| m.extent.start);
-    let (mut at, mut out) = (extent.start, Vec::new());
-    for m in found {
-        if m.extent.start > at {
-            return None;
-        }
-        if m.extent.end() > at {
-            out.push(m.slice(Extent::between(at, m.extent.end())));
-            at = m.extent.end();
+/// What is still looked for, ascending, and what was found.
+struct Missing {
+    extents: Vec<Extent>,
+    found: Vec<Mapping>,
+}
+
+impl Missing {
+    /// Takes what is missing of some parts.
+    fn take(&mut self, parts: Vec<Mapping>) {
+        for part in parts {
+            let mut left = Vec::with_capacity(self.extents.len() + 1);
+            for extent in self.extents.drain(..) {
+                let Some(common) = extent.intersect(part.extent) else {
+                    left.push(extent);
+                    continue;
+                };
+                self.found.push(part.slice(common));
+                let ends = [
+                    Extent::between(extent.start, common.start),
+                    Extent::between(common.end(), extent.end()),
+                ];
+                left.extend(ends.into_iter().filter(|end| !end.is_empty()));
+            }
+            self.extents = left;
         }
     }
-    (at == extent.end()).then_some(out)
+
+    /// All that was found, ascending.
+    fn found(mut self) -> Vec<Mapping> {
+        self.found.sort_unstable_by_key(|part| part.extent.start);
+        self.found
+    }
 }
 
 #[cfg(test)]
@@ -259,16 +286,15 @@ mod tests {
         assert_eq!(found(2, 10, 4), []);
     }
 
-    /// Parts that overlap are cut; where one is missing there is no answer.
+    /// What was found first is not found again, however the parts of it lie; what nobody has stays missing.
     #[test]
-    fn parts_cover_what_was_asked_for() {
-        let parts = vec![mapping(4, 4, 1, 8), mapping(0, 4, 1, 9), mapping(2, 4, 1, 7)];
-        let covered = cover(Extent::new(0, 8), parts.clone()).expect("all of it");
-        assert_eq!(
-            covered.iter().map(|m| (m.extent.start, m.extent.len)).collect::<Vec<_>>(),
-            [(0, 4), (4, 2), (6, 2)]
-        );
-        assert_eq!(cover(Extent::new(0, 9), parts[..2].to_vec()), None);
-        assert_eq!(cover(Extent::new(0, 8), parts[..1].to_vec()), None);
+    fn what_was_found_first_counts() {
+        let mut missing = Missing { extents: vec![Extent::new(0, 10)], found: Vec::new() };
+        missing.take(vec![mapping(4, 2, 1, 7)]);
+        missing.take(vec![mapping(0, 8, 1, 8)]);
+        assert_eq!(missing.extents, [Extent::new(8, 2)]);
+        let seq = |m: &Mapping| if let Place::Frame(frame) = m.place { frame.seq.0 } else { 0 };
+        let found: Vec<_> = missing.found().iter().map(|m| (m.extent.start, m.extent.len, seq(m))).collect();
+        assert_eq!(found, [(0, 4, 8), (4, 2, 7), (6, 2, 8)]);
     }
 }

@@ -51,8 +51,7 @@ mod tests {
     use super::*;
     use crate::{
         log::usage::{Counts, SegmentUsage, UsageChange},
-        price::Tariff,
-        space::{Bound, Policy, Segments, SnapshotPlaces, Space, Start, Uncovered},
+        space::{Segments, Space, Start, Uncovered},
         units::RunId,
     };
 
@@ -66,23 +65,9 @@ mod tests {
 
     fn space() -> Space {
         let uncovered = Uncovered { stored_bytes: 10, is_moved: false };
-        let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
         let uncovered = BTreeMap::from([(Seq(8), uncovered)]);
-        let retired = vec![segment(2), run(2)];
-        let (newest, times, wall, rate) = (Seq(9), Vec::new(), Duration::ZERO, None);
-        Space::new(
-            Start {
-                newest,
-                uncovered,
-                retired,
-                times,
-                wall,
-                policy,
-                rate,
-                snapshots: SnapshotPlaces::default(),
-            },
-            Duration::ZERO,
-        )
+        let start = Start { uncovered, retired: vec![segment(2), run(2)], ..Start::at(Seq(9)) };
+        Space::new(start, Duration::ZERO)
     }
 
     fn load(space: &Space, seq: u64) {

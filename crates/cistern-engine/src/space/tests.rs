@@ -3,24 +3,9 @@
 use super::{room::RESERVE_PART, *};
 use crate::{log::roots::HeldBlocks, map::SeenBy, price::PriceTable};
 
-fn start(policy: Policy) -> Start {
-    let (uncovered, retired, times) = Default::default();
-    Start {
-        newest: Seq(4),
-        uncovered,
-        retired,
-        times,
-        wall: Duration::ZERO,
-        policy,
-        rate: None,
-        snapshots: SnapshotPlaces::default(),
-    }
-}
-
 /// 400 bytes in four segments of 100 blocks, so many of which are dead.
 fn space(dead: [u64; 4]) -> Space {
-    let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
-    let space = Space::new(start(policy), Duration::ZERO);
+    let space = Space::new(Start::at(Seq(4)), Duration::ZERO);
     let mut segments = Segments::default();
     for (seq, dead_blocks) in (1..).zip(dead) {
         let counts = Counts { stored_bytes: 100, written_blocks: 100, dead_blocks, touched: Seq(4) };

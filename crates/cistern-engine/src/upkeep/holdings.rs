@@ -21,6 +21,7 @@ use crate::{
             Forward, HELD_MAX, HeldBlocks, HeldRun, ROOTS_BYTES_MAX, RootsObject, SnapshotTable,
             decode_roots, encode_roots,
         },
+        usage::Counts,
     },
     map::{Dead, Levels, MapState, SeenBy, SegmentBlocks, UsedUp},
     snapshot::Snapshots,
@@ -212,8 +213,8 @@ impl Holdings {
     }
 
     /// Takes a round of the cleaner, whose victims are retired with this checkpoint: what snapshots find in them is found where
-    /// it is now. Gives what only snapshots see there.
-    pub fn forward(&mut self, round: VacatedRound) -> Vec<HeldBlocks> {
+    /// it is now. Gives what there is of that to count.
+    pub fn forward(&mut self, round: VacatedRound, covered: Seq) -> BTreeMap<Seq, Counts> {
         let positions = self.table.snapshots.positions();
         let VacatedRound { from: until, segments, to, kept } = round;
         for Vacated { seq, .. } in &segments {
@@ -230,14 +231,18 @@ impl Holdings {
             self.table.forwards.push(forward);
             self.is_changed = true;
         }
-        // What no snapshot of these sees any more counts as needed all the same, until its segment is cleaned: never too early.
-        for &HeldBlocks { segment, seen_by, blocks } in
-            kept.iter().filter(|held| held.seen_by.any(&positions))
-        {
-            *self.held.entry((segment, seen_by)).or_default() += blocks;
-            *self.unstored.entry((segment, seen_by)).or_default() += blocks;
+        let mut counts: BTreeMap<Seq, Counts> = BTreeMap::new();
+        for HeldBlocks { segment, seen_by, blocks } in kept {
+            let mut added = Counts { written_blocks: blocks, touched: covered, ..Counts::default() };
+            if seen_by.any(&positions) {
+                *self.held.entry((segment, seen_by)).or_default() += blocks;
+                *self.unstored.entry((segment, seen_by)).or_default() += blocks;
+            } else {
+                added.dead_blocks = blocks;
+            }
+            counts.entry(segment).or_default().add(&added);
         }
-        kept
+        counts
     }
 
     fn use_up(&self, objects: impl IntoIterator<Item = MapObject>) {
@@ -269,21 +274,13 @@ impl Holdings {
         Ok(())
     }
 
-    /// Reads an object, and once more if it does not verify: a reply may be damaged as well.
     async fn read(&self, id: RunId) -> Result<Vec<HeldBlocks>> {
-        let first = self.read_once(id).await;
-        if !first.as_ref().is_err_and(|e| e.is_damage()) {
-            return first;
-        }
-        let second = self.read_once(id).await;
-        self.damage.tell(&keys::run(id), &(0..ROOTS_BYTES_MAX), &second, self.env.now());
-        second
-    }
-
-    async fn read_once(&self, id: RunId) -> Result<Vec<HeldBlocks>> {
-        let keys = self.log.keys();
-        let body = self.store.get(&keys::run(id), ROOTS_BYTES_MAX).await?;
-        decode_roots(keys.key.as_deref(), keys.volume, id, &body)
+        let (keys, name) = (self.log.keys(), keys::run(id));
+        let read = || async {
+            let body = self.store.get(&name, ROOTS_BYTES_MAX).await?;
+            decode_roots(keys.key.as_deref(), keys.volume, id, &body)
+        };
+        self.damage.read_twice(&self.env, &name, ROOTS_BYTES_MAX, read).await
     }
 
     /// Stores what is not stored yet.

@@ -317,10 +317,7 @@ mod tests {
     use futures_util::poll;
 
     use super::*;
-    use crate::{
-        price::Tariff,
-        space::{Bound, Policy, SnapshotPlaces, Start},
-    };
+    use crate::space::Start;
 
     fn point(seq: u64) -> Point {
         Point {
@@ -352,20 +349,7 @@ mod tests {
     #[tokio::test]
     async fn commits_wait_for_memory_only() {
         let progress = CheckpointLag::new(point(0), Behind::default());
-        let policy = Policy::new(Bound::Auto, Tariff::default(), Duration::ZERO);
-        let (uncovered, retired, times) = Default::default();
-        let (newest, wall, rate) = (Seq(0), Duration::ZERO, None);
-        let start = Start {
-            newest,
-            uncovered,
-            retired,
-            times,
-            wall,
-            policy,
-            rate,
-            snapshots: SnapshotPlaces::default(),
-        };
-        let space = Space::new(start, Duration::ZERO);
+        let space = Space::new(Start::at(Seq(0)), Duration::ZERO);
         let (points, _nobody_takes_them) = Points::new(progress.clone(), Arc::new(space));
         let in_tables = Cell::new(0);
         for seq in 1..=1000 {

@@ -17,7 +17,6 @@ use crate::{
         LogWriter,
         checkpoint::{MapObject, Retired, RetiredName},
         keys,
-        roots::HeldBlocks,
         usage::{
             CHANGES_MAX, Counts, SegmentUsage, USAGE_BYTES_MAX, UsageChange, decode_usage, encode_usage,
         },
@@ -125,14 +124,8 @@ impl Accounts {
         for seq in segments {
             self.note(&SegmentUsage { seq, change: UsageChange::Gone });
         }
-        let mut kept: BTreeMap<Seq, Counts> = BTreeMap::new();
-        for HeldBlocks { segment, blocks, .. } in rounds.into_iter().flat_map(|round| holdings.forward(round))
-        {
-            let written = Counts { written_blocks: blocks, touched: covered, ..Counts::default() };
-            kept.entry(segment).or_default().add(&written);
-        }
-        let kept =
-            kept.into_iter().map(|(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) });
+        let kept = rounds.into_iter().flat_map(|round| holdings.forward(round, covered));
+        let kept = kept.map(|(seq, counts)| SegmentUsage { seq, change: UsageChange::Added(counts) });
         let kept: Vec<SegmentUsage> = kept.collect();
         kept.iter().for_each(|usage| self.note(usage));
         self.space.apply(kept);
@@ -177,21 +170,13 @@ impl Accounts {
         Ok(())
     }
 
-    /// Reads an object, and once more if it does not verify: a reply may be damaged as well.
     async fn read(&self, id: RunId) -> Result<Vec<SegmentUsage>> {
-        let first = self.read_once(id).await;
-        if !first.as_ref().is_err_and(|e| e.is_damage()) {
-            return first;
-        }
-        let second = self.read_once(id).await;
-        self.damage.tell(&keys::run(id), &(0..USAGE_BYTES_MAX), &second, self.env.now());
-        second
-    }
-
-    async fn read_once(&self, id: RunId) -> Result<Vec<SegmentUsage>> {
-        let keys = self.log.keys();
-        let body = self.store.get(&keys::run(id), USAGE_BYTES_MAX).await?;
-        decode_usage(keys.key.as_deref(), keys.volume, id, &body)
+        let (keys, name) = (self.log.keys(), keys::run(id));
+        let read = || async {
+            let body = self.store.get(&name, USAGE_BYTES_MAX).await?;
+            decode_usage(keys.key.as_deref(), keys.volume, id, &body)
+        };
+        self.damage.read_twice(&self.env, &name, USAGE_BYTES_MAX, read).await
     }
 
     async fn store_all(&self, changes: Vec<SegmentUsage>) -> Result<Vec<MapObject>> {

@@ -67,13 +67,23 @@ impl SpaceReport {
     }
 }
 
+/// Blocks of a segment that snapshots resolve to, and the head does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Those of which no younger state sees the same version: each version once.
+    pub versions: u64,
+    /// Those of which the next younger state sees another copy. Where a copy was left behind by a round of the cleaner that no checkpoint
+    /// took, one place may be come to several times.
+    pub copies: u64,
+}
+
 /// What the committed state says of space, before it is compared with a walk over the map.
 pub struct Accounting {
     /// By the usage objects of the checkpoint.
     counts: Segments,
     /// Blocks that the map resolves to each segment; and those that only snapshots resolve to.
     live: BTreeMap<Seq, u64>,
-    held: BTreeMap<Seq, u64>,
+    held: BTreeMap<Seq, Held>,
     retired: BTreeSet<RetiredName>,
     map: BTreeSet<RunId>,
     covered: Seq,
@@ -153,9 +163,11 @@ impl Accounting {
         }
     }
 
-    /// The walk over the snapshots' roots came to so many blocks that the head does not resolve to.
-    pub fn note_held(&mut self, segment: Seq, blocks: u64) {
-        *self.held.entry(segment).or_default() += blocks;
+    /// The walk over the snapshots' roots came to blocks that no younger state resolves to.
+    pub fn note_held(&mut self, segment: Seq, held: Held) {
+        let sum = self.held.entry(segment).or_default();
+        sum.versions += held.versions;
+        sum.copies += held.copies;
     }
 
     /// Snapshots need these objects under `map/`.
@@ -167,11 +179,15 @@ impl Accounting {
     pub fn contradictions(&self) -> Vec<String> {
         let mut out = Vec::new();
         let mut needed = self.live.clone();
-        self.held.iter().for_each(|(seq, blocks)| *needed.entry(*seq).or_default() += blocks);
+        self.held.iter().for_each(|(seq, held)| *needed.entry(*seq).or_default() += held.versions);
         for (&seq, &live) in &needed {
             let object = keys::entry(seq);
-            if self.retired.contains(&RetiredName::Segment(seq)) {
-                out.push(format!("{object} is to be deleted, but {live} of its blocks are needed"));
+            let copies = self.held.get(&seq).map_or(0, |held| held.copies);
+            if self.retired.contains(&RetiredName::Segment(seq)) && live + copies > 0 {
+                out.push(format!(
+                    "{object} is to be deleted, but {} of its blocks are needed",
+                    live + copies
+                ));
             }
             let known = self.counts.get(seq).filter(|_| seq <= self.covered);
             if let Some(counts) = known.filter(|counts| counts.live_blocks() < live) {
@@ -240,9 +256,11 @@ impl Accounting {
         listed: &Listed,
         report: &mut SpaceReport,
     ) -> Result<()> {
-        let share =
-            |live: u64, of: u64| (u128::from(listed.bytes) * u128::from(live) / u128::from(of.max(1))) as u64;
-        let live = self.live.get(&seq).copied().unwrap_or(0) + self.held.get(&seq).copied().unwrap_or(0);
+        let share = |live: u64, of: u64| {
+            (u128::from(listed.bytes) * u128::from(live.min(of)) / u128::from(of.max(1))) as u64
+        };
+        let Held { versions, copies } = self.held.get(&seq).copied().unwrap_or_default();
+        let live = self.live.get(&seq).copied().unwrap_or(0) + versions + copies;
         if self.retired.contains(&RetiredName::Segment(seq)) {
             report.grace.add(listed.bytes);
         } else if let Some(blocks) = self.behind.get(&seq) {

@@ -20,7 +20,7 @@ use crate::{
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
-        accounting::{Accounting, SpaceReport},
+        accounting::{Accounting, Held, SpaceReport},
         admin::ProgressFn,
         changes::{SameBy, blocks_in_common},
         open::{ReadParts, SnapshotState, read_only, read_snapshot},
@@ -224,8 +224,8 @@ impl State {
         Ok(())
     }
 
-    /// Notes what a snapshot sees where the next younger state sees something else, and reads it if that is asked for: a version is seen
-    /// without gaps, so each is noted once.
+    /// Notes what a snapshot sees where the next younger state sees something else, and reads it if that is asked for. A version is
+    /// seen without gaps, so each is noted once; of a version there may be copies.
     async fn compare(
         &self,
         (name, snapshot): (&str, &Volume),
@@ -244,8 +244,9 @@ impl State {
             for mapping in &seen {
                 self.check_presence(mapping, report);
                 let Place::Frame(frame) = mapping.place else { continue };
+                let versions = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Birth);
                 let alone = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Place);
-                accounting.note_held(frame.seq, alone);
+                accounting.note_held(frame.seq, Held { versions, copies: alone - versions });
                 if alone == 0 || !what.data || !self.has(&frame) {
                     continue;
                 }
