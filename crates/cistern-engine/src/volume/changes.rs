@@ -86,9 +86,7 @@ impl Volume {
         in_parts(Extent::new(0, size.div_ceil(BLOCK)), look, add).await?;
         open.iter().try_for_each(tell)
     }
-}
 
-impl Volume {
     /// The snapshots and bookmarks behind whose positions this volume knows what changed, oldest first: of a snapshot the older ones, else all.
     pub fn bases(&self) -> Vec<String> {
         let mut all = self.snapshots();
