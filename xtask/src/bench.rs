@@ -24,6 +24,7 @@ mod report;
 mod rows;
 mod sampler;
 mod scattered_reads;
+mod shed;
 mod space;
 mod tree;
 mod walk;
@@ -108,6 +109,7 @@ const GROUPS: &[Group] = &[
     ("beside-cleaner", beside_cleaner::run),
     ("defragment", defragment::run),
     ("remove", remove::run),
+    ("shed-snapshots", shed::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.
