@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    env::Env,
     rank::{Locked, Rank, Ranked},
 };
 
@@ -111,12 +110,12 @@ impl Damage {
         }
     }
 
-    /// Reads a whole object, and once more if it does not verify: a reply may be damaged as well.
+    /// Reads a whole object at `now`, and once more if it does not verify: a reply may be damaged as well.
     pub async fn read_twice<T, F: Future<Output = Result<T>>>(
         &self,
-        env: &Env,
         object: &str,
         bytes_max: u64,
+        now: Duration,
         read: impl Fn() -> F,
     ) -> Result<T> {
         let first = read().await;
@@ -124,7 +123,7 @@ impl Damage {
             return first;
         }
         let second = read().await;
-        self.tell(object, &(0..bytes_max), &second, env.now());
+        self.tell(object, &(0..bytes_max), &second, now);
         second
     }
 

@@ -280,7 +280,7 @@ impl Holdings {
             let body = self.store.get(&name, ROOTS_BYTES_MAX).await?;
             decode_roots(keys.key.as_deref(), keys.volume, id, &body)
         };
-        self.damage.read_twice(&self.env, &name, ROOTS_BYTES_MAX, read).await
+        self.damage.read_twice(&name, ROOTS_BYTES_MAX, self.env.now(), read).await
     }
 
     /// Stores what is not stored yet.

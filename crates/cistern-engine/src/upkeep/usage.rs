@@ -176,7 +176,7 @@ impl Accounts {
             let body = self.store.get(&name, USAGE_BYTES_MAX).await?;
             decode_usage(keys.key.as_deref(), keys.volume, id, &body)
         };
-        self.damage.read_twice(&self.env, &name, USAGE_BYTES_MAX, read).await
+        self.damage.read_twice(&name, USAGE_BYTES_MAX, self.env.now(), read).await
     }
 
     async fn store_all(&self, changes: Vec<SegmentUsage>) -> Result<Vec<MapObject>> {

@@ -69,7 +69,7 @@ impl SpaceReport {
 
 /// Blocks of a segment that snapshots resolve to, and the head does not.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Held {
+pub struct HeldVersions {
     /// Those of which no younger state sees the same version: each version once.
     pub versions: u64,
     /// Those of which the next younger state sees another copy. Where a copy was left behind by a round of the cleaner that no checkpoint
@@ -83,7 +83,7 @@ pub struct Accounting {
     counts: Segments,
     /// Blocks that the map resolves to each segment; and those that only snapshots resolve to.
     live: BTreeMap<Seq, u64>,
-    held: BTreeMap<Seq, Held>,
+    held: BTreeMap<Seq, HeldVersions>,
     retired: BTreeSet<RetiredName>,
     map: BTreeSet<RunId>,
     covered: Seq,
@@ -164,7 +164,7 @@ impl Accounting {
     }
 
     /// The walk over the snapshots' roots came to blocks that no younger state resolves to.
-    pub fn note_held(&mut self, segment: Seq, held: Held) {
+    pub fn note_held(&mut self, segment: Seq, held: HeldVersions) {
         let sum = self.held.entry(segment).or_default();
         sum.versions += held.versions;
         sum.copies += held.copies;
@@ -259,7 +259,7 @@ impl Accounting {
         let share = |live: u64, of: u64| {
             (u128::from(listed.bytes) * u128::from(live.min(of)) / u128::from(of.max(1))) as u64
         };
-        let Held { versions, copies } = self.held.get(&seq).copied().unwrap_or_default();
+        let HeldVersions { versions, copies } = self.held.get(&seq).copied().unwrap_or_default();
         let live = self.live.get(&seq).copied().unwrap_or(0) + versions + copies;
         if self.retired.contains(&RetiredName::Segment(seq)) {
             report.grace.add(listed.bytes);

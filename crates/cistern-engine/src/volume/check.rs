@@ -20,7 +20,7 @@ use crate::{
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
-        accounting::{Accounting, Held, SpaceReport},
+        accounting::{Accounting, HeldVersions, SpaceReport},
         admin::ProgressFn,
         changes::{SameBy, blocks_in_common},
         open::{ReadParts, SnapshotState, read_only, read_snapshot},
@@ -246,7 +246,7 @@ impl State {
                 let Place::Frame(frame) = mapping.place else { continue };
                 let versions = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Birth);
                 let alone = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Place);
-                accounting.note_held(frame.seq, Held { versions, copies: alone - versions });
+                accounting.note_held(frame.seq, HeldVersions { versions, copies: alone - versions });
                 if alone == 0 || !what.data || !self.has(&frame) {
                     continue;
                 }
