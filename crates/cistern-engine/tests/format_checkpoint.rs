@@ -8,7 +8,8 @@ use cistern_engine::{
     codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
     log::{
         checkpoint::{
-            Checkpoint, EpochStart, HEADER_BYTES, LastClaim, MapObject, RETIRED_MAX, Retired, RetiredName,
+            Checkpoint, EpochStart, HEADER_BYTES, LastClaim, MapObject, MapPair, RETIRED_MAX, Retired,
+            RetiredName,
         },
         usage::{CHANGES_MAX, Counts, SegmentUsage, UsageChange, decode_usage, encode_usage},
     },
@@ -65,7 +66,7 @@ fn sample() -> Checkpoint {
             Retired { name: RetiredName::Map(run(6)), bytes: 99 },
         ],
         times: vec![(Seq(7), 1_699_000_000), (Seq(40), 1_700_000_000)],
-        snapshots: Some(MapObject { id: run(5), bytes: 77 }),
+        snapshots: Some(MapPair { ids: [run(5), run(15)], bytes: 77 }),
         held: vec![MapObject { id: run(7), bytes: 78 }],
     }
 }
@@ -108,7 +109,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T>) -> String {
 fn golden_checkpoints_and_usage() {
     for (suffix, key) in [("plain", None), ("sealed", Some(&*KEY))] {
         // A compressor may improve and the map may tell more of its runs, so only reading is fixed.
-        let stored = golden::stored(&format!("checkpoint-5-{suffix}.bin"), &encode(key));
+        let stored = golden::stored(&format!("checkpoint-6-{suffix}.bin"), &encode(key));
         assert_eq!(decode(key, &stored).unwrap(), sample());
         let fresh = encode_usage(key, volume(1), run(9), &changes());
         let stored = golden::stored(&format!("usage-2-{suffix}.bin"), &fresh);
@@ -188,7 +189,7 @@ fn encrypted_checkpoints_tell_nothing() {
 
 /// A checkpoint as the format says, sealed rightly, of any content.
 fn forge(payload: &[u8]) -> Vec<u8> {
-    let mut out = [&MAGIC[..], &[5], volume(1).0.as_bytes()].concat();
+    let mut out = [&MAGIC[..], &[6], volume(1).0.as_bytes()].concat();
     out.extend_from_slice(&3_u64.to_le_bytes());
     out.extend_from_slice(&41_u64.to_le_bytes());
     out.extend_from_slice(&[8; 16]);
@@ -223,6 +224,7 @@ fn forged_checkpoints_are_refused() {
         ("/retired/0/name/segment", 42.into()),
         ("/retired/1/name/map", run(2).to_string().into()),
         ("/retired/1/name/map", run(4).to_string().into()),
+        ("/retired/1/name/map", run(15).to_string().into()),
         ("/retired", vec![good["retired"][0].clone(); RETIRED_MAX + 1].into()),
     ] {
         let mut bad = good.clone();
@@ -278,10 +280,10 @@ fn checkpoints_of_other_volumes_are_told_by_an_intact_header() {
 /// Another version is told from damage.
 #[test]
 fn other_versions_are_named() {
-    for other in [4, 6] {
+    for other in [5, 7] {
         let mut object = encode(None).to_vec();
         object[MAGIC.len()] = other;
-        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 5, .. }) if found == u32::from(other));
+        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 6, .. }) if found == u32::from(other));
         assert!(known, "version {other}");
     }
     let mut object = encode_usage(None, volume(1), run(9), &changes()).to_vec();

@@ -15,7 +15,7 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::real::RealEnv,
-    store::{MemoryStore, Put, Store, StoreError, StoreResult, Stores},
+    store::{Listed, MemoryStore, Put, Store, StoreError, StoreResult, Stores},
     volume::{OpenOptions, Volume, admin},
 };
 use tokio::sync::watch;
@@ -69,6 +69,16 @@ impl Trying {
             found.push((listed.key, body.to_vec()));
         }
         found
+    }
+
+    /// The same objects in another store.
+    async fn copy(&self) -> Arc<MemoryStore> {
+        let copy = Arc::new(MemoryStore::new());
+        for Listed { key, .. } in self.inner.list_after("", "", 10_000).await.expect("listed") {
+            let body = self.inner.get(&key, 1 << 27).await.expect("there");
+            copy.put(&key, body).await.expect("put");
+        }
+        copy
     }
 
     async fn newest_checkpoint(&self) -> String {
@@ -295,6 +305,47 @@ async fn a_damaged_usage_object_holds_up_nothing() {
     assert!(report.faults.len() == 1 && report.faults[0].contains(&bad), "{:?}", report.faults);
     let usage_objects = report.objects - store.objects("log/").await.len() as u64;
     assert!(usage_objects < 20, "the sound ones are joined, there are {usage_objects}");
+}
+
+/// The table of snapshots and their roots lie twice: whichever of these objects is damaged or gone, a check names it, the volume opens for
+/// writing, and it and its snapshot show what they must.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leads_to_snapshots_lies_twice() {
+    let store = Trying::new();
+    let mut host = host(&store).await;
+    let volume = host.open().await;
+    let (then, now) = (noise(1, MIB as usize), noise(2, MIB as usize));
+    volume.write(0, then.clone(), false).await.expect("written");
+    volume.snapshot("a").await.expect("made");
+    volume.write(0, now.clone(), false).await.expect("written");
+    close(volume).await;
+    let mut copies = 0;
+    for (key, sound) in store.objects("map/").await {
+        let mut flipped = sound.clone();
+        flipped[sound.len() / 2] ^= 1;
+        for damaged in [Some(flipped), None] {
+            let copied = store.copy().await;
+            match damaged {
+                Some(body) => copied.put(&key, body.into()).await.expect("damaged"),
+                None => copied.delete(&key).await.expect("deleted"),
+            }
+            host.store = copied;
+            host.replace_disk();
+            let what = admin::Checked { data: true, space: true };
+            let report =
+                admin::check(&host.env, &host.store, &host.key, what, &|_, _| {}).await.expect("checked");
+            if !report.faults.iter().any(|fault| fault.contains("one of its two copies")) {
+                continue; // another object
+            }
+            copies += 1;
+            assert_eq!(report.faults.len(), 1, "nothing else suffers: {:?}", report.faults);
+            let volume = host.open().await;
+            assert!(read(&volume, 0, MIB).await == now);
+            assert!(read(&volume.open_snapshot("a").await.expect("shown"), 0, MIB).await == then);
+            close(volume).await;
+        }
+    }
+    assert_eq!(copies, 8, "of the table two objects, of the root two, each flipped and gone");
 }
 
 /// A store that takes segments and refuses runs, or checkpoints: commits go on, the trouble shows, and once it

@@ -91,6 +91,14 @@ fn snapshots_need_no_daemon() {
     }
     home.ok(&["rm", "./tank@a"]);
     assert_eq!(names(&home, "./tank"), ["b"]);
+    for name in ["c", "d", "e"] {
+        home.ok(&["snapshot", &format!("./tank@{name}")]);
+    }
+    home.ok(&["hold", "./tank@d", "backup"]);
+    let held = home.fails(2, &["rm", "./tank@b", "./tank@c", "./tank@d", "./tank@e"]);
+    assert!(held.contains("./tank@d") || held.contains("snapshot d is held"), "{held}");
+    assert_eq!(names(&home, "./tank"), ["d", "e"], "as far as it came");
+    assert!(home.fails(2, &["rm", "./tank@e", "./tank"]).contains("one volume"));
     home.ok(&["check", "./tank", "--data"]);
 }
 

@@ -55,13 +55,15 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let (beside, took) = std::thread::scope(|scope| {
         let running = scope.spawn(|| load(plan.seconds(60)));
         let begin = Instant::now();
-        let removed = (1..count).try_for_each(|n| server.ask(&["rm", &format!("{url}@s{n}")]).map(drop));
+        let names: Vec<String> = (1..count).map(|n| format!("{url}@s{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let removed = server.ask(&[&["rm"], &names[..]].concat());
         let took = begin.elapsed();
-        removed.map(|()| (running.join().expect("fio's thread does not panic"), took))
+        removed.map(|_| (running.join().expect("fio's thread does not panic"), took))
     })?;
     let beside = Both::of(&beside?)?;
     report.note(format!(
-        "{} snapshots removed one by one in {:.1} s, {} MB moved meanwhile and behind it",
+        "{} snapshots removed in {:.1} s, {} MB moved meanwhile and behind it",
         count - 1,
         took.as_secs_f64(),
         (beside_cleaner::moved_bytes(server)? - moved) / 1_000_000

@@ -8,9 +8,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     Result,
     cleaner::{CleanerParts, round::joined},
-    log::read_roots,
+    log::{checkpoint::MapPair, read_roots},
     map::{Levels, SeenBy},
-    units::{Extent, Mapping, RunId, Seq},
+    units::{Extent, Mapping, Seq},
 };
 
 /// Roots that are kept in memory. A volume of 100 TiB has some thousand runs, of 200 bytes each here.
@@ -27,9 +27,9 @@ pub struct Seen {
 pub struct Views<'a> {
     parts: &'a CleanerParts,
     /// Where each is, ascending, and its root.
-    roots: Vec<(Seq, RunId)>,
+    roots: Vec<(Seq, MapPair)>,
     /// Those that were asked last, the newest last.
-    levels: Vec<(RunId, Arc<Levels>)>,
+    levels: Vec<(MapPair, Arc<Levels>)>,
 }
 
 /// Something that is seen by the snapshots `first..=last` of all, and perhaps by those up to `last_max`.
@@ -44,7 +44,7 @@ struct Bracket {
 }
 
 impl<'a> Views<'a> {
-    pub fn new(parts: &'a CleanerParts, roots: Vec<(Seq, RunId)>) -> Views<'a> {
+    pub fn new(parts: &'a CleanerParts, roots: Vec<(Seq, MapPair)>) -> Views<'a> {
         Views { parts, roots, levels: Vec::new() }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Views<'a> {
         Ok(out)
     }
 
-    async fn levels(&mut self, root: RunId) -> Result<Arc<Levels>> {
+    async fn levels(&mut self, root: MapPair) -> Result<Arc<Levels>> {
         let known = match self.levels.iter().position(|(known, _)| *known == root) {
             Some(at) => self.levels.remove(at).1,
             None => Arc::new(read_roots(self.parts.store.as_ref(), self.parts.log.keys(), root).await?),

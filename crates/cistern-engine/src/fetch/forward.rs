@@ -196,7 +196,7 @@ impl Forwarding {
         let shown = table.snapshots.with_content().find(|(_, snapshot)| snapshot.id == self.shown);
         let root = shown.and_then(|(_, snapshot)| table.roots.get(&snapshot.at));
         let root = match root {
-            Some(root) => Some(read_roots(store.as_ref(), keys, root.id).await?),
+            Some(root) => Some(read_roots(store.as_ref(), keys, *root).await?),
             None => None,
         };
         let newer = ForwardState { looked: Some(env.now()), ..ForwardState::of(&table, &committed) };

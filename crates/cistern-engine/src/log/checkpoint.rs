@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Version of the checkpoint's format that is written and read.
-pub const FORMAT: u8 = 5;
+pub const FORMAT: u8 = 6;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -60,6 +60,20 @@ pub struct LastClaim {
 pub struct MapObject {
     pub id: RunId,
     pub bytes: u64,
+}
+
+/// Two objects under `map/` with the same content, each under an id of its own: what no other object could replace. Either serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MapPair {
+    pub ids: [RunId; 2],
+    /// Of each.
+    pub bytes: u64,
+}
+
+impl MapPair {
+    pub fn objects(self) -> [MapObject; 2] {
+        self.ids.map(|id| MapObject { id, bytes: self.bytes })
+    }
 }
 
 /// Marks of time that a checkpoint has at most.
@@ -116,7 +130,7 @@ pub struct Checkpoint {
     /// Entries of the log, and when they were in it at the latest, in seconds since 1970. Ascending.
     pub times: Vec<(Seq, u64)>,
     /// The table of snapshots; none without snapshots.
-    pub snapshots: Option<MapObject>,
+    pub snapshots: Option<MapPair>,
     /// Objects with the blocks that snapshots hold, oldest first.
     pub held: Vec<MapObject>,
 }
@@ -125,8 +139,8 @@ impl Checkpoint {
     /// What it names under `map/`. What snapshots need besides is named by their table.
     fn needed(&self) -> BTreeSet<RunId> {
         let runs = self.levels.iter().flatten().map(|run| run.id);
-        let objects = self.usage.iter().chain(&self.held).chain(&self.snapshots);
-        runs.chain(objects.map(|object| object.id)).collect()
+        let objects = self.usage.iter().chain(&self.held).map(|object| object.id);
+        runs.chain(objects).chain(self.snapshots.iter().flat_map(|table| table.ids)).collect()
     }
 
     fn retires_what_it_names(&self) -> bool {

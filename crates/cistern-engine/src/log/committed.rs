@@ -19,7 +19,7 @@ use crate::{
     codec::{KeySource, MasterKey},
     env::Env,
     log::{
-        checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint},
+        checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, MapPair},
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
         roots::{ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
@@ -310,7 +310,7 @@ impl Committed {
     /// The table of snapshots that the checkpoint names.
     pub async fn snapshot_table(&self, store: &dyn Store, keys: &VolumeKeys) -> Result<SnapshotTable> {
         match self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.snapshots) {
-            Some(table) => read_roots(store, keys, table.id).await,
+            Some(table) => read_roots(store, keys, table).await,
             None => Ok(SnapshotTable::default()),
         }
     }
@@ -342,7 +342,7 @@ impl Committed {
         match &mut self.checkpoint {
             Some(checkpoint) if snapshot.at <= checkpoint.covered => {
                 let root = table.roots.get(&snapshot.at).expect("a table that is read has the root of each");
-                checkpoint.levels = read_roots(store, keys, root.id).await?;
+                checkpoint.levels = read_roots(store, keys, *root).await?;
                 checkpoint.covered = snapshot.at;
                 self.applied.clear();
             }
@@ -370,8 +370,23 @@ impl Committed {
     }
 }
 
-/// Reads an object of those that say what snapshots there are.
-pub async fn read_roots<T: RootsObject>(store: &dyn Store, keys: &VolumeKeys, id: RunId) -> Result<T> {
+/// Reads the table of snapshots or a root, from the second object where the first one is damaged or missing.
+pub async fn read_roots<T: RootsObject>(store: &dyn Store, keys: &VolumeKeys, pair: MapPair) -> Result<T> {
+    let [first, second] = pair.ids;
+    match read_roots_object(store, keys, first).await {
+        Err(e) if e.is_damage() => {
+            let found = read_roots_object(store, keys, second).await;
+            if found.is_ok() {
+                tracing::warn!(error = %e, "damaged, and read from its copy");
+            }
+            found
+        }
+        found => found,
+    }
+}
+
+/// Reads one object of a pair.
+pub async fn read_roots_object<T: RootsObject>(store: &dyn Store, keys: &VolumeKeys, id: RunId) -> Result<T> {
     believed_twice(|| async move {
         let body = store.get(&keys::run(id), ROOTS_BYTES_MAX).await?;
         decode_roots(keys.key.as_deref(), keys.volume, id, &body)

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{checkpoint::MapObject, keys};
+use super::{
+    checkpoint::{MapObject, MapPair},
+    keys,
+};
 use crate::{
     Error, Result,
     codec::{
@@ -21,7 +24,7 @@ use crate::{
 };
 
 /// Version of the formats that is written and read.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 /// Segments that a table forwards at most: some 20 bytes each, of a table that is written whenever it changes.
 pub const FORWARDS_MAX: usize = 100_000;
 /// Bytes of the largest such object, as stored and as JSON.
@@ -39,8 +42,8 @@ const NUMBER: u64 = 0;
 #[serde(deny_unknown_fields)]
 pub struct SnapshotTable {
     pub snapshots: Snapshots,
-    /// The object that holds the root of the snapshots at a position.
-    pub roots: BTreeMap<Seq, MapObject>,
+    /// The objects that hold the root of the snapshots at a position.
+    pub roots: BTreeMap<Seq, MapPair>,
     /// Runs that the head does not need any more.
     pub runs: Vec<HeldRun>,
     /// What was moved away while snapshots saw it.

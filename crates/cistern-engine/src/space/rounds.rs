@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use super::Space;
 use crate::{
-    log::roots::{FORWARDS_MAX, ForwardTarget, HeldBlocks},
-    units::{RunId, Seq},
+    log::{
+        checkpoint::MapPair,
+        roots::{FORWARDS_MAX, ForwardTarget, HeldBlocks},
+    },
+    units::Seq,
 };
 
 /// Segments out of which everything was moved that the volume or a snapshot sees.
@@ -46,7 +49,7 @@ pub struct SnapshotPlaces {
     /// As of the newest commit, ascending.
     pub positions: Vec<Seq>,
     /// Roots that are in the store.
-    pub roots: BTreeMap<Seq, RunId>,
+    pub roots: BTreeMap<Seq, MapPair>,
     /// Segments that are forwarded.
     pub forwarded: usize,
     /// Somebody waits until each has a root.
@@ -55,7 +58,7 @@ pub struct SnapshotPlaces {
 
 impl SnapshotPlaces {
     /// Where each snapshot is, and its root; `None` while one has none in the store.
-    fn known(&self) -> Option<Vec<(Seq, RunId)>> {
+    fn known(&self) -> Option<Vec<(Seq, MapPair)>> {
         self.positions.iter().map(|at| Some((*at, *self.roots.get(at)?))).collect()
     }
 }
@@ -87,7 +90,7 @@ impl Space {
     }
 
     /// These roots are in the store, and so many segments are forwarded.
-    pub fn set_roots(&self, roots: BTreeMap<Seq, RunId>, forwarded: usize) {
+    pub fn set_roots(&self, roots: BTreeMap<Seq, MapPair>, forwarded: usize) {
         let mut state = self.state();
         (state.snapshots.roots, state.snapshots.forwarded) = (roots, forwarded);
         drop(state);
@@ -95,7 +98,7 @@ impl Space {
     }
 
     /// Where the snapshots are, ascending, and their roots, once all have one in the store.
-    pub async fn snapshot_roots(&self) -> Vec<(Seq, RunId)> {
+    pub async fn snapshot_roots(&self) -> Vec<(Seq, MapPair)> {
         let mut changes = self.changes();
         loop {
             let is_new = {

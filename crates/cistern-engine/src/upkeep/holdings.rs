@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
 use crate::{
     Error, Result,
@@ -15,7 +15,7 @@ use crate::{
     env::Env,
     log::{
         LogWriter,
-        checkpoint::{MapObject, Retired, RetiredName},
+        checkpoint::{MapObject, MapPair, Retired, RetiredName},
         keys,
         roots::{
             Forward, HELD_MAX, HeldBlocks, HeldRun, ROOTS_BYTES_MAX, RootsObject, SnapshotTable,
@@ -46,8 +46,8 @@ pub struct Holdings {
     table: SnapshotTable,
     /// As of where that is.
     as_of: Seq,
-    /// The object that holds it, if it was stored.
-    stored: Option<MapObject>,
+    /// The objects that hold it, if it was stored.
+    stored: Option<MapPair>,
     is_changed: bool,
     /// Roots that are in no object yet.
     new_roots: BTreeMap<Seq, Arc<Levels>>,
@@ -64,13 +64,13 @@ pub struct Holdings {
 #[derive(Clone, Default)]
 pub struct StoredHoldings {
     pub table: SnapshotTable,
-    pub stored: Option<MapObject>,
+    pub stored: Option<MapPair>,
     pub held: Vec<MapObject>,
 }
 
 /// What a checkpoint names of snapshots.
 pub struct NamedHoldings {
-    pub table: Option<MapObject>,
+    pub table: Option<MapPair>,
     pub held: Vec<MapObject>,
 }
 
@@ -112,8 +112,8 @@ impl Holdings {
     pub fn objects(&self) -> impl Iterator<Item = RunId> + '_ {
         let runs = self.table.runs.iter().map(|held| held.run);
         let roots = self.new_roots.values().flat_map(|levels| levels.iter().flatten().map(|run| run.id));
-        let named = self.stored.iter().chain(&self.named).chain(self.table.roots.values()).copied();
-        named.chain(runs).map(|object| object.id).chain(roots)
+        let pairs = self.stored.iter().chain(self.table.roots.values()).flat_map(|pair| pair.ids);
+        self.named.iter().copied().chain(runs).map(|object| object.id).chain(pairs).chain(roots)
     }
 
     /// The snapshots as of `covered`.
@@ -208,8 +208,8 @@ impl Holdings {
         self.use_up(free.into_iter().map(|held| held.run));
         let gone: Vec<Seq> =
             self.table.roots.keys().filter(|at| positions.binary_search(at).is_err()).copied().collect();
-        let roots: Vec<MapObject> = gone.iter().filter_map(|at| self.table.roots.remove(at)).collect();
-        self.use_up(roots);
+        let roots: Vec<MapPair> = gone.iter().filter_map(|at| self.table.roots.remove(at)).collect();
+        self.use_up(roots.into_iter().flat_map(MapPair::objects));
     }
 
     /// Takes a round of the cleaner, whose victims are retired with this checkpoint: what snapshots find in them is found where
@@ -287,7 +287,8 @@ impl Holdings {
     pub async fn store(&mut self) -> Result<()> {
         while !self.new_roots.is_empty() {
             let some = self.new_roots.iter().take(ROOTS_AT_ONCE);
-            let put = some.map(|(at, levels)| async { Ok::<_, Error>((*at, self.put(&**levels).await?)) });
+            let put =
+                some.map(|(at, levels)| async { Ok::<_, Error>((*at, self.put_twice(&**levels).await?)) });
             for (at, root) in try_join_all(put).await? {
                 self.table.roots.insert(at, root);
                 self.new_roots.remove(&at);
@@ -300,14 +301,13 @@ impl Holdings {
         if self.is_changed {
             let table = match self.table == SnapshotTable::default() {
                 true => None,
-                false => Some(self.put(&self.table).await?),
+                false => Some(self.put_twice(&self.table).await?),
             };
             let before = std::mem::replace(&mut self.stored, table);
-            self.use_up(before);
+            self.use_up(before.into_iter().flat_map(MapPair::objects));
             self.is_changed = false;
-            let roots = self.table.roots.iter().map(|(at, root)| (*at, root.id)).collect();
             let forwarded = self.table.forwards.iter().map(|forward| forward.from.len()).sum();
-            self.space.set_roots(roots, forwarded);
+            self.space.set_roots(self.table.roots.clone(), forwarded);
         }
         Ok(())
     }
@@ -334,6 +334,12 @@ impl Holdings {
         self.named.extend(stored);
         self.unstored.clear();
         Ok(())
+    }
+
+    async fn put_twice<T: RootsObject>(&self, content: &T) -> Result<MapPair> {
+        let (first, second) = try_join(self.put(content), self.put(content)).await?;
+        debug_assert_eq!(first.bytes, second.bytes, "the content is the same");
+        Ok(MapPair { ids: [first.id, second.id], bytes: first.bytes })
     }
 
     async fn put<T: RootsObject>(&self, content: &T) -> Result<MapObject> {

@@ -14,7 +14,13 @@ use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
-    log::{Committed, VolumeKeys, checkpoint_names, find_volume, keys, read_committed, roots::SnapshotTable},
+    log::{
+        Committed, VolumeKeys,
+        checkpoint::MapPair,
+        checkpoint_names, find_volume, keys, read_committed, read_roots_object,
+        roots::{RootsObject, SnapshotTable},
+    },
+    map::Levels,
     snapshot::Snapshot,
     store::{Pages, SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
@@ -195,17 +201,23 @@ impl State {
             table => table?,
         };
         let checkpoint = self.committed.checkpoint.as_ref();
-        let objects =
-            checkpoint.iter().flat_map(|c| c.snapshots.iter().chain(&c.held)).chain(table.roots.values());
-        accounting.need(objects.map(|object| object.id));
+        let pairs = || checkpoint.iter().filter_map(|c| c.snapshots.as_ref()).chain(table.roots.values());
+        accounting.need(pairs().flat_map(|pair| pair.ids));
+        accounting.need(checkpoint.iter().flat_map(|c| &c.held).map(|object| object.id));
         accounting.need(table.runs.iter().map(|held| held.run.id));
         let mut runs: BTreeSet<RunId> = table.runs.iter().map(|held| held.run.id).collect();
         runs.extend(checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id));
         let snapshots = self.committed.snapshots(&table);
         let by_position: BTreeMap<Seq, (&str, &Snapshot)> =
             snapshots.with_content().map(|named| (named.1.at, named)).collect();
+        for pair in checkpoint.iter().filter_map(|c| c.snapshots) {
+            check_copies::<SnapshotTable>(from, pair, "the table of snapshots", report).await?;
+        }
         let mut next = self.volume.clone();
         for (name, snapshot) in by_position.into_values().rev() {
+            if let Some(pair) = table.roots.get(&snapshot.at) {
+                check_copies::<Levels>(from, *pair, &format!("the root of snapshot {name}"), report).await?;
+            }
             let checked = async {
                 let volume = Arc::new(self.at_snapshot(from, &table, snapshot).await?);
                 let levels = volume.map.levels();
@@ -295,6 +307,23 @@ impl State {
             report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
         }
     }
+}
+
+/// Reads both objects of a pair: one that is damaged harms nothing as long as the other one is sound.
+async fn check_copies<T: RootsObject>(
+    from: &CheckedVolume<'_>,
+    pair: MapPair,
+    what: &str,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for id in pair.ids {
+        match read_roots_object::<T>(from.store.as_ref(), from.keys, id).await {
+            Ok(_) => {}
+            Err(e) if e.is_damage() => report.fault(format!("{what}, one of its two copies: {e}")),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn blocks_of(mapping: &Mapping) -> String {

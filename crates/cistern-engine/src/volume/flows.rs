@@ -105,7 +105,7 @@ impl Flows {
         let times = checkpoint.as_ref().map_or_else(Vec::new, |c| c.times.clone());
         let places = SnapshotPlaces {
             positions: snapshots.positions(),
-            roots: table.roots.iter().map(|(at, root)| (*at, root.id)).collect(),
+            roots: table.roots.clone(),
             forwarded: table.forwards.iter().map(|forward| forward.from.len()).sum(),
             are_awaited: false,
         };

@@ -33,9 +33,10 @@ const KEEP: &str = "24h";
 /// The longest that can be asked for: a century.
 const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Remove a snapshot; or put a volume into the trash, or delete it for good
+/// Remove snapshots; or put a volume into the trash, or delete it for good
 ///
-/// A snapshot (URL@NAME) is removed at once, and for good: what it alone held is deleted in the background. One that is held is not.
+/// Snapshots (URL@NAME, any number of them) are removed at once, one after the other, and for good: what nothing else holds is deleted in
+/// the background. One that is held is not removed, and neither are those behind it.
 ///
 /// In the trash everything stays in the store as it is, at its price, and nothing opens the volume. `cistern restore`
 /// brings it back, `cistern ls --trash` lists what is there. When its time is over nothing deletes it by itself:
@@ -45,9 +46,9 @@ const KEEP_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// terminal; that also finishes a deletion that was interrupted. What a removed volume left is deleted either way.
 #[derive(Args)]
 pub(super) struct Rm {
-    /// URL of the volume, or URL@NAME of a snapshot; with --expired of a place, like s3://bucket/ or /srv/volumes
-    #[arg(value_name = "URL", value_parser = target)]
-    target: RemovalTarget,
+    /// URL of the volume, or URL@NAME of each snapshot; with --expired of a place, like s3://bucket/ or /srv/volumes
+    #[arg(value_name = "URL", required = true, value_parser = target)]
+    targets: Vec<RemovalTarget>,
 
     /// Of a snapshot: say what removing it would free, and change nothing
     #[arg(long, conflicts_with_all = ["now", "expired", "force"])]
@@ -106,16 +107,23 @@ enum There {
 impl Rm {
     pub async fn run(self, context: &Context) -> Outcome {
         let state_dir = self.state.clone().resolve(&context.file)?;
-        if self.expired {
-            return expired::delete(context, &self.target.url, &state_dir, self.yes).await;
+        let snapshots: Option<Vec<&SnapshotUrl>> =
+            self.targets.iter().map(|target| target.snapshot.as_ref()).collect();
+        if let Some(snapshots) = snapshots.filter(|_| !self.expired) {
+            return self.remove_snapshots(context, &snapshots).await;
         }
-        if let Some(snapshot) = &self.target.snapshot {
-            return self.remove_snapshot(context, snapshot).await;
+        let [target] = &self.targets[..] else {
+            return Err(Failure::usage(
+                "one volume or place at a time; of several, all are snapshots: URL@NAME",
+            ));
+        };
+        if self.expired {
+            return expired::delete(context, &target.url, &state_dir, self.yes).await;
         }
         if self.dry_run || self.bookmark {
             return Err(Failure::usage("--dry-run and --bookmark are about a snapshot: write URL@NAME"));
         }
-        let volume = volume_url(&self.target.url.to_string()).map_err(Failure::usage)?;
+        let volume = volume_url(&target.url.to_string()).map_err(Failure::usage)?;
         let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
         let there = self.look(context, &volume, &open).await?;
         self.refuse_if_served(&volume, &state_dir, there.id()).await?;
@@ -128,7 +136,7 @@ impl Rm {
         }
     }
 
-    async fn remove_snapshot(&self, context: &Context, snapshot: &SnapshotUrl) -> Outcome {
+    async fn remove_snapshots(&self, context: &Context, all: &[&SnapshotUrl]) -> Outcome {
         if self.now || self.force {
             return Err(Failure::usage(
                 "--now and --force are about volumes: a snapshot is always removed at once",
@@ -136,22 +144,28 @@ impl Rm {
         }
         let settings = snapshots::settings(context, &self.state, &self.key)?;
         if self.dry_run {
-            let bytes = snapshots::unique_bytes(context, &settings, snapshot).await?;
-            return terminal::say(format!(
-                "{snapshot}: removing it frees {} (before compression)",
-                ByteSize(bytes)
-            ));
+            for snapshot in all {
+                let bytes = snapshots::unique_bytes(context, &settings, snapshot).await?;
+                let frees = ByteSize(bytes);
+                terminal::say(format!("{snapshot}: removing it frees {frees} (before compression)"))?;
+            }
+            return Ok(());
         }
-        if let Some((_, served)) = control::serving(&settings.state_dir, &snapshot.to_string()).await? {
-            let failure = Failure::new(Kind::InUse, format!("{snapshot} is being served"));
-            return Err(failure.hint(format!("stop the daemon that serves {} first", served.name)));
+        for snapshot in all {
+            if let Some((_, served)) = control::serving(&settings.state_dir, &snapshot.to_string()).await? {
+                let failure = Failure::new(Kind::InUse, format!("{snapshot} is being served"));
+                return Err(failure.hint(format!("stop the daemon that serves {} first", served.name)));
+            }
         }
-        if self.bookmark {
-            snapshots::change(context, &settings, snapshot, SnapshotChange::LeaveBookmark).await?;
-            return terminal::say(format!("removed {snapshot}; a bookmark is left"));
+        let (change, left) = match self.bookmark {
+            true => (SnapshotChange::LeaveBookmark, "; a bookmark is left"),
+            false => (SnapshotChange::Remove, ""),
+        };
+        let removed = |snapshot: &SnapshotUrl| terminal::say(format!("removed {snapshot}{left}"));
+        for of_one_volume in all.chunk_by(|a, b| a.volume.url == b.volume.url) {
+            snapshots::change(context, &settings, of_one_volume, &change, removed).await?;
         }
-        snapshots::change(context, &settings, snapshot, SnapshotChange::Remove).await?;
-        terminal::say(format!("removed {snapshot}"))
+        Ok(())
     }
 
     async fn look(&self, context: &Context, volume: &VolumeUrl, open: &OpenStore) -> Outcome<There> {

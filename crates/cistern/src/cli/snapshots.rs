@@ -141,26 +141,37 @@ async fn close(open: &[Arc<Volume>]) -> Outcome {
     }
 }
 
-/// Changes what there is of a snapshot.
+/// Changes what there is of some snapshots of one volume, one after the other, and tells of each; stops at the first that can not be changed.
 pub async fn change(
     context: &Context,
     settings: &Resolved,
-    snapshot: &SnapshotUrl,
-    change: SnapshotChange,
+    snapshots: &[&SnapshotUrl],
+    change: &SnapshotChange,
+    told: impl Fn(&SnapshotUrl) -> Outcome,
 ) -> Outcome {
-    let url = snapshot.volume.url.to_string();
-    let changed = match control::serving(&settings.state_dir, &url).await? {
-        Some((daemon, _)) => {
-            daemon.ask(&Request::ChangeSnapshot { snapshot: snapshot.named(), change }, None).await
+    let volume = &snapshots[0].volume;
+    if let Some((daemon, _)) = control::serving(&settings.state_dir, &volume.url.to_string()).await? {
+        for snapshot in snapshots {
+            let request = Request::ChangeSnapshot { snapshot: snapshot.named(), change: change.clone() };
+            let changed: Outcome = daemon.ask(&request, None).await;
+            changed.map_err(|failure| snapshot.explain(failure))?;
+            told(snapshot)?;
         }
-        None => {
-            let volume = daemon::open_once(&context.env, settings, &snapshot.volume).await?;
-            let changed = change.make(&volume, &snapshot.name).await.map_err(Failure::from);
-            let closed = close(&[volume]).await;
-            changed.and(closed)
+        return Ok(());
+    }
+    let open = daemon::open_once(&context.env, settings, volume).await;
+    let open = open.map_err(|failure| snapshots[0].explain(failure))?;
+    let make = async || {
+        for snapshot in snapshots {
+            let made = change.make(&open, &snapshot.name).await.map_err(Failure::from);
+            made.map_err(|failure| snapshot.explain(failure))?;
+            told(snapshot)?;
         }
+        Ok(())
     };
-    changed.map_err(|failure| snapshot.explain(failure))
+    let changed = make().await;
+    let closed = close(std::slice::from_ref(&open)).await;
+    changed.and(closed.map_err(|failure| snapshots[0].explain(failure)))
 }
 
 /// The snapshots of a volume, oldest first: as the daemon of this host has them that serves it, or as they are in the store.

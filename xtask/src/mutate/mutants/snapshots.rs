@@ -225,4 +225,16 @@ pub const MUTANTS: &[Mutant] = &[
         test: test("-p cistern-engine --lib", "what_is_kept_for_snapshots_waits_for_its_round"),
         simulation: None,
     },
+    Mutant {
+        name: "one-copy-is-enough",
+        promise: "P6",
+        story: "the second object of the table of snapshots and of a root is not looked at",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "let found = read_roots_object(store, keys, second).await;",
+            new: "let found = read_roots_object(store, keys, first).await;",
+        }],
+        test: test("-p cistern-engine --test volume_damage", "what_leads_to_snapshots_lies_twice"),
+        simulation: None,
+    },
 ];
