@@ -356,6 +356,23 @@ async fn a_slept_copy_is_told() {
     }
 }
 
+/// A look is on its way for so long that somebody takes over and cleans: it tells who did, and not that the volume is gone.
+#[tokio::test]
+async fn a_slow_look_tells_who_went_on() {
+    let world = World::new().await;
+    let mut slow = world.claim(1).await;
+    slow.append_to(3).await;
+    let others = world.clone();
+    world.meanwhile(format!("list {}", keys::entry(Seq(3))), async move {
+        let mut other = others.claim(2).await;
+        other.go_on_to(7).await;
+        other.go_on_to(8).await;
+        others.clean([2, 3]).await;
+    });
+    let told = slow.log.look().await;
+    assert!(matches!(told, Err(Error::Fenced { ours: 1, theirs: 2 })), "{told:?}");
+}
+
 /// A writer knows its own checkpoints, also the one whose reply was lost, and those of a removed volume say nothing.
 #[tokio::test]
 async fn a_writer_is_not_its_own_copy() {

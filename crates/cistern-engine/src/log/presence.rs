@@ -200,8 +200,9 @@ impl Presence {
             if listed.first().is_some_and(|listed| listed.key == key) {
                 return Ok(());
             }
-            // Once there are newer ones it may be cleaned.
+            // Once there are newer ones it may be cleaned; so it may where somebody went on while this request was on its way.
             if self.newest.load(Ordering::Relaxed) == newest {
+                self.nobody_went_on().await?;
                 return Err(Error::Gone(format!("{key}, which was there, is not there any more")));
             }
         }
