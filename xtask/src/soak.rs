@@ -7,7 +7,8 @@
 //! A daemon that lives for less than a grace deletes nothing. So once the store has grown to `ROOM_BYTES`, the next
 //! daemon lives until there is room again.
 //!
-//! Now and then a daemon makes a snapshot, and from the seventh on the oldest goes: the cleaner works beneath those that are left.
+//! Now and then a daemon makes a snapshot, and from the seventh on the oldest goes: the cleaner works beneath those that are left. One in
+//! some of them is cloned first, and the clone stays when the snapshot goes.
 //!
 //! At the end nobody writes for some graces, so that what crashes left behind is found and deleted. After a clean stop
 //! another host without a local disk shows the same, every snapshot that was made and not removed is there, and `check --data --space` accounts for every object. Whatever is
@@ -55,6 +56,9 @@ const OPENING_MAX: Duration = Duration::from_millis(400);
 /// Daemons that make a snapshot, and snapshots that are kept.
 const SNAPSHOTS_PART: f64 = 0.1;
 const SNAPSHOTS_MAX: usize = 6;
+/// One in so many of them is cloned, and so many clones are kept.
+const CLONES_PART: u64 = 3;
+const CLONES_MAX: usize = 2;
 /// Nobody writes for so many graces at the end: two looks of a sweep, two checkpoints, and the grace.
 const REST_GRACES: u32 = 6;
 const REST_LIMIT: Duration = Duration::from_secs(300);
@@ -116,6 +120,7 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
         over: &over,
         unseen: &unseen,
         snapshots: VecDeque::new(),
+        clones: VecDeque::new(),
         tally: Tally::default(),
     };
     std::thread::scope(|scope| -> Result<()> {
@@ -140,7 +145,11 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
     server.stop()?;
     let made: BTreeSet<String> = killer.snapshots.iter().cloned().collect();
     let listed = tally::snapshots(&place.cistern, &place.url)?;
+    let listed: BTreeSet<String> = listed.into_iter().filter(|name| !name.starts_with('~')).collect();
     ensure!(listed == made, "the snapshots are {listed:?}, and {made:?} were made and not removed");
+    for clone in &killer.clones {
+        tally::checked(&place.cistern, clone)?;
+    }
     tally.report = tally::checked(&place.cistern, &place.url)?;
     tally.print(&promised, &fio, &place);
     Ok(())
@@ -174,6 +183,8 @@ struct Killer<'a> {
     unseen: &'a AtomicU32,
     /// Those that are there, oldest first.
     snapshots: VecDeque<String>,
+    /// URLs of the clones that are there, oldest first.
+    clones: VecDeque<String>,
     tally: Tally,
 }
 
@@ -235,12 +246,30 @@ impl Killer<'_> {
     fn take_snapshot(&mut self, server: &Server, place: &Place) -> Result<()> {
         let name = format!("s{}", self.tally.snapshots);
         server.ask(&["snapshot", &format!("{}@{name}", place.url)])?;
+        if self.tally.snapshots.is_multiple_of(CLONES_PART) {
+            self.clone(server, &format!("{}@{name}", place.url), place)?;
+        }
         self.tally.snapshots += 1;
         self.snapshots.push_back(name);
         if self.snapshots.len() > SNAPSHOTS_MAX
             && let Some(oldest) = self.snapshots.pop_front()
         {
             server.ask(&["rm", &format!("{}@{oldest}", place.url)])?;
+        }
+        Ok(())
+    }
+
+    /// Clones a snapshot, and removes the oldest clone when there are too many, after looking at all of it.
+    fn clone(&mut self, server: &Server, snapshot: &str, place: &Place) -> Result<()> {
+        let url = format!("{}-{}", place.url, self.tally.clones);
+        server.ask(&["clone", snapshot, &url])?;
+        self.tally.clones += 1;
+        self.clones.push_back(url);
+        if self.clones.len() > CLONES_MAX
+            && let Some(oldest) = self.clones.pop_front()
+        {
+            tally::checked(&place.cistern, &oldest)?;
+            server.ask(&["rm", &oldest, "--now", "--yes"])?;
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         host: "bench".into(),
         take_over: false,
         local,
-        size_at_creation: VOLUME_BYTES,
+        size_at_creation: Some(VOLUME_BYTES),
         grace: cistern_engine::log::GRACE,
     };
     let stores = Stores::same(store.clone()).within(&keys::directory(identity.volume));

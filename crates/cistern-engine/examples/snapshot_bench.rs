@@ -151,7 +151,7 @@ async fn diff(env: &Env, extents: u64) -> Result<()> {
             host: "bench".into(),
             take_over: false,
             local,
-            size_at_creation: DIFF_VOLUME_BYTES,
+            size_at_creation: Some(DIFF_VOLUME_BYTES),
             grace: GRACE,
         };
         let stores = Stores::same(store.clone()).within(&keys::directory(identity.volume));
@@ -195,6 +195,8 @@ async fn diff(env: &Env, extents: u64) -> Result<()> {
             times: Vec::new(),
             snapshots: None,
             held: Vec::new(),
+            origins: Vec::new(),
+            flattened: None,
         };
         let keys = claimed.writer.keys();
         let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;

@@ -7,6 +7,7 @@
 //! Invariants: a victim is vacated only when, behind the commit of all that was moved, no block of its footer resolves to
 //! it any more; memory is what one round moves. Stopping at any point leaves at worst segments that are moved again.
 
+mod adopt;
 mod defragment;
 mod moved;
 mod round;
@@ -46,6 +47,8 @@ pub trait Blocks: Send + Sync + 'static {
     /// The blocks of data mappings of one segment, in their order. Nobody waits for them, and nobody will want them again
     /// from there.
     async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>>;
+    /// Whether a mapping's data lies with another volume.
+    fn is_foreign(&self, mapping: &Mapping) -> bool;
     /// Whether a segment of so many bytes is in the cache, all of it.
     fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool;
 }
@@ -90,6 +93,8 @@ enum What {
     Clean { ratio: f64 },
     /// Blocks of a range side by side that follow each other, as many as a round takes.
     Defragment { extent: Extent },
+    /// Foreign blocks of a range, as many as a round takes.
+    Adopt { extent: Extent },
 }
 
 /// What a round did.
@@ -129,6 +134,11 @@ impl Demands {
     /// Writes blocks of `extent` that follow each other side by side, from its beginning on, until a round is full.
     pub async fn defragment(&self, extent: Extent) -> Result<Moved> {
         self.ask(What::Defragment { extent }).await
+    }
+
+    /// Writes foreign blocks of `extent` as the volume's own, from its beginning on, until a round is full.
+    pub async fn adopt(&self, extent: Extent) -> Result<Moved> {
+        self.ask(What::Adopt { extent }).await
     }
 
     async fn ask(&self, what: What) -> Result<Moved> {
@@ -210,6 +220,7 @@ async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone
     let done = match demand.what {
         What::Clean { ratio } => clean_to(parts, ratio, left_alone).await,
         What::Defragment { extent } => defragment::defragment(parts, extent).await,
+        What::Adopt { extent } => adopt::adopt(parts, extent).await,
     };
     let _ = demand.answer.send(done); // whoever asked may have gone
 }

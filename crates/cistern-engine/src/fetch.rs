@@ -7,7 +7,7 @@
 //!   what was fetched ahead and not yet read. `pool`: prefetches that run beside everything else.
 //! - `reader`: ranges of objects, from what is under way, from the cache or by a GET.
 //! - `forward`, `frames`, `runs`: what the ranges mean: blocks of data, where they were moved for a snapshot, parts of the map. What
-//!   does not verify is fetched again.
+//!   does not verify is fetched again. `origins`: the same of the volumes that a clone comes from.
 //! - `warm`, `readahead`, `ahead`, `hot`: what to fetch before anybody needs it.
 //!
 //! Every GET of data and of the map goes through here, with bounded memory and at the priority of who waits for it. Nothing
@@ -19,6 +19,7 @@ mod forward;
 mod frames;
 mod hot;
 mod link;
+mod origins;
 mod pool;
 mod readahead;
 mod reader;
@@ -32,6 +33,7 @@ pub use forward::{ForwardSource, Forwarding, Refreshed};
 pub use frames::{DecodedCounts, FrameReader, MOVE_GAP_BYTES, entry_key};
 pub use hot::HotParts;
 pub use link::LinkEstimate;
+pub use origins::{OriginParts, Origins};
 pub use pool::PrefetchTask;
 pub use reader::{ObjectReader, ObjectRef};
 pub use runs::StoredRuns;

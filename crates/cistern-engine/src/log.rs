@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod hot;
 pub mod identity;
 pub mod keys;
+pub mod origin;
 pub mod roots;
 pub mod trash;
 pub mod uploads;

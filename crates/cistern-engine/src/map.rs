@@ -95,6 +95,9 @@ pub struct RunMeta {
     pub rank: u8,
     /// The first position at which the levels with it may be a snapshot's root.
     pub since: Seq,
+    /// The volume that wrote it, where that is another one: what a clone has of the volume it was made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<VolumeId>,
 }
 
 /// Levels from newest to oldest; within a level runs are ordered by span and do not overlap.
@@ -526,26 +529,51 @@ impl Map {
     /// Of reading or writing, when it is not the object's fault: the same step may succeed later.
     pub async fn merge_step(&self) -> Result<bool> {
         let mut damaged = self.merging.lock().await;
-        let (levels, bases) = {
-            let inner = self.inner();
-            let oldest = inner.snapshots.first().copied().into_iter().chain(inner.oldest_bookmark).min();
-            (inner.levels.clone(), merge::OlderStates { snapshots: inner.snapshots.clone(), oldest })
-        };
+        let (levels, older) = self.to_merge();
         let Some(plan) = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels)) else {
             return Ok(false);
         };
-        let mut writing = self.runs.written.begin();
-        let merge =
-            merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, bases, &mut writing).await;
-        let merged = match merge {
-            Ok(merged) => merged,
+        match self.merge(levels, plan, older).await {
+            Ok(()) => Ok(true),
             Err(merge::Failure::Run(run, e)) if e.is_damage() => {
                 self.runs.note_unmergeable(run, e);
                 damaged.insert(run, self.env.now());
-                return Ok(true);
+                Ok(true)
             }
-            Err(merge::Failure::Run(_, e) | merge::Failure::Write(e)) => return Err(e),
-        };
+            Err(merge::Failure::Run(_, e) | merge::Failure::Write(e)) => Err(e),
+        }
+    }
+
+    /// As [`merge_step`](Self::merge_step), towards levels without a run of another volume. False when there is none.
+    ///
+    /// # Errors
+    /// Also where a run is damaged.
+    pub async fn merge_foreign_step(&self) -> Result<bool> {
+        let _one = self.merging.lock().await;
+        let (levels, older) = self.to_merge();
+        let Some(plan) = policy::plan_foreign(&levels) else { return Ok(false) };
+        match self.merge(levels, plan, older).await {
+            Ok(()) => Ok(true),
+            Err(merge::Failure::Run(_, e) | merge::Failure::Write(e)) => Err(e),
+        }
+    }
+
+    fn to_merge(&self) -> (Arc<Levels>, merge::OlderStates) {
+        let inner = self.inner();
+        let oldest = inner.snapshots.first().copied().into_iter().chain(inner.oldest_bookmark).min();
+        (inner.levels.clone(), merge::OlderStates { snapshots: inner.snapshots.clone(), oldest })
+    }
+
+    /// Merges as planned, and publishes that. Who calls it holds `merging`.
+    async fn merge(
+        &self,
+        levels: Arc<Levels>,
+        plan: policy::MergePlan,
+        older: merge::OlderStates,
+    ) -> Result<(), merge::Failure> {
+        let mut writing = self.runs.written.begin();
+        let merged =
+            merge::merge(&self.env, &self.runs, self.shape, &levels, &plan, older, &mut writing).await?;
         let mut inner = self.inner();
         // Meanwhile flushes may have put levels in front; the planned ones are where they were,
         // counted from the oldest.
@@ -559,11 +587,12 @@ impl Map {
         let listed: BTreeSet<RunId> = inner.levels.iter().flatten().map(|run| run.id).collect();
         let read: BTreeMap<RunId, &RunMeta> =
             before[inputs].iter().flatten().map(|run| (run.id, run)).collect();
-        let used_up = read.into_values().filter(|run| !listed.contains(&run.id));
+        // Another volume's are that one's to give up.
+        let used_up = read.into_values().filter(|run| run.owner.is_none() && !listed.contains(&run.id));
         inner.used_up.extend(used_up.map(|run| UsedUp { run: run.clone(), until }));
         inner.dead.add(&merged.dead);
         debug_assert!(check_levels(&inner.levels).is_ok());
-        Ok(true)
+        Ok(())
     }
 
     /// The runs that merges leave out; forgets those that are gone or are to be looked at again.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
-    units::{BLOCK_BYTES, Seq, SnapshotId},
+    units::{BLOCK_BYTES, Seq, SnapshotId, VolumeId},
 };
 
 /// Bytes of the longest name of a snapshot, and of the longest tag of a hold.
@@ -23,6 +23,12 @@ pub const SNAPSHOTS_MAX: usize = 100_000;
 pub const NOT_COMMITTED: Seq = Seq(u64::MAX);
 /// Holds of one snapshot at most.
 const HOLDS_MAX: usize = 64;
+/// Clones of one snapshot at most.
+const CLONES_MAX: usize = 10_000;
+/// Bytes of the way to a clone at most.
+const WAY_BYTES_MAX: usize = 1024;
+/// What the name of a snapshot begins with that was removed and has clones. Nobody can give such a name.
+const HIDDEN: char = '~';
 
 const _: () = assert!(4 * (2 * NAME_BYTES_MAX + 100) <= OPERATION_BYTES_MAX);
 
@@ -51,6 +57,17 @@ pub enum Operation {
         name: String,
         tag: String,
     },
+    /// Made a clone of one, which is there until the clone is gone; removed before, it is hidden.
+    Clone {
+        name: String,
+        clone: VolumeId,
+        /// From the volume to its clone, for people.
+        way: String,
+    },
+    /// A clone is gone.
+    Unclone {
+        clone: VolumeId,
+    },
 }
 
 impl Operation {
@@ -64,8 +81,7 @@ impl Operation {
     /// `None` for anything that no operation can be.
     pub fn decode(bytes: &[u8]) -> Option<Operation> {
         let operation: Operation = serde_json::from_slice(bytes).ok()?;
-        let (name, tag) = operation.names();
-        (check_name(name).is_ok() && tag.is_none_or(|tag| check_name(tag).is_ok())).then_some(operation)
+        operation.check_names().is_ok().then_some(operation)
     }
 
     /// Whether it makes a snapshot: then where it stands among the writes matters.
@@ -73,11 +89,26 @@ impl Operation {
         matches!(self, Operation::Make { .. })
     }
 
-    /// Of the snapshot, and of the hold.
-    fn names(&self) -> (&str, Option<&str>) {
+    /// The snapshot that is named.
+    fn name(&self) -> Option<&str> {
         match self {
-            Operation::Make { name, .. } | Operation::Remove { name, .. } => (name, None),
-            Operation::Hold { name, tag } | Operation::Release { name, tag } => (name, Some(tag)),
+            Operation::Make { name, .. }
+            | Operation::Remove { name, .. }
+            | Operation::Hold { name, .. }
+            | Operation::Release { name, .. }
+            | Operation::Clone { name, .. } => Some(name),
+            Operation::Unclone { .. } => None,
+        }
+    }
+
+    fn check_names(&self) -> Result<()> {
+        self.name().map_or(Ok(()), check_name)?;
+        match self {
+            Operation::Hold { tag, .. } | Operation::Release { tag, .. } => check_name(tag),
+            Operation::Clone { way, .. } if way.len() > WAY_BYTES_MAX => {
+                Err(Error::Invalid(format!("the way to the clone is longer than {WAY_BYTES_MAX} bytes")))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -96,6 +127,11 @@ pub fn check_name(name: &str) -> Result<()> {
     )))
 }
 
+/// Whether a name is that of a snapshot that was removed and has clones.
+pub fn is_hidden(name: &str) -> bool {
+    name.starts_with(HIDDEN)
+}
+
 /// One snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -108,6 +144,9 @@ pub struct Snapshot {
     pub size_bytes: u64,
     /// Tags of the holds on it.
     pub holds: BTreeSet<String>,
+    /// What was cloned of it, and the way there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub clones: BTreeMap<VolumeId, String>,
     /// It was removed, and its name and position are all that is left: to compare with.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_bookmark: bool,
@@ -128,9 +167,8 @@ impl Snapshots {
     /// # Errors
     /// `Exists`, `NotFound` or `Invalid`, to show to who asked for it.
     pub fn check(&self, operation: &Operation) -> Result<()> {
-        let (name, tag) = operation.names();
-        check_name(name)?;
-        tag.map_or(Ok(()), check_name)?;
+        operation.check_names()?;
+        let Some(name) = operation.name() else { return Ok(()) };
         if operation.makes() {
             return match self.0.len() {
                 _ if self.0.contains_key(name) => Err(Error::Exists(format!("snapshot {name}"))),
@@ -142,7 +180,9 @@ impl Snapshots {
         }
         let snapshot = self.0.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
         match operation {
-            Operation::Hold { .. } | Operation::Remove { bookmark: true, .. } if snapshot.is_bookmark => {
+            Operation::Hold { .. } | Operation::Clone { .. } | Operation::Remove { bookmark: true, .. }
+                if snapshot.is_bookmark =>
+            {
                 Err(Error::Invalid(format!("{name} is a bookmark: it has no content any more")))
             }
             Operation::Remove { .. } if !snapshot.holds.is_empty() => {
@@ -151,6 +191,9 @@ impl Snapshots {
             }
             Operation::Hold { tag, .. } if snapshot.holds.contains(tag) => {
                 Err(Error::Exists(format!("hold {tag} on snapshot {name}")))
+            }
+            Operation::Clone { .. } if snapshot.clones.len() >= CLONES_MAX => {
+                Err(Error::Invalid(format!("snapshot {name} has {CLONES_MAX} clones already")))
             }
             Operation::Hold { .. } if snapshot.holds.len() >= HOLDS_MAX => {
                 Err(Error::Invalid(format!("snapshot {name} has {HOLDS_MAX} holds already")))
@@ -172,15 +215,20 @@ impl Snapshots {
                     made_ms: *made_ms,
                     size_bytes,
                     holds: BTreeSet::new(),
+                    clones: BTreeMap::new(),
                     is_bookmark: false,
                 };
                 self.0.insert(name.clone(), made);
             }
-            Operation::Remove { name, bookmark: false } => {
-                self.0.remove(name);
-            }
-            Operation::Remove { name, bookmark: true } => {
-                self.0.get_mut(name).map(|snapshot| std::mem::replace(&mut snapshot.is_bookmark, true));
+            Operation::Remove { name, bookmark } => {
+                let Some(removed) = self.0.remove(name) else { return };
+                if *bookmark {
+                    let clones = BTreeMap::new();
+                    self.0.insert(name.clone(), Snapshot { is_bookmark: true, clones, ..removed.clone() });
+                }
+                if !removed.clones.is_empty() {
+                    self.0.insert(format!("{HIDDEN}{}", removed.id.0.simple()), removed);
+                }
             }
             Operation::Hold { name, tag } => {
                 self.0.get_mut(name).map(|snapshot| snapshot.holds.insert(tag.clone()));
@@ -188,14 +236,25 @@ impl Snapshots {
             Operation::Release { name, tag } => {
                 self.0.get_mut(name).map(|snapshot| snapshot.holds.remove(tag));
             }
+            Operation::Clone { name, clone, way } => {
+                self.0.get_mut(name).map(|snapshot| snapshot.clones.insert(*clone, way.clone()));
+            }
+            Operation::Unclone { clone } => self.0.retain(|name, snapshot| {
+                let was_there = snapshot.clones.remove(clone).is_some();
+                !(was_there && is_hidden(name) && snapshot.clones.is_empty())
+            }),
         }
+    }
+
+    /// The snapshot of which a clone was made, and its name.
+    pub fn cloned_as(&self, clone: VolumeId) -> Option<(&str, &Snapshot)> {
+        self.with_content().find(|(_, snapshot)| snapshot.clones.contains_key(&clone))
     }
 
     /// The entry that carried the making of a snapshot is committed.
     pub fn place(&mut self, id: SnapshotId, at: Seq) {
-        if let Some(snapshot) = self.0.values_mut().find(|snapshot| snapshot.id == id) {
-            snapshot.at = at;
-        }
+        // Its bookmark may be there too.
+        self.0.values_mut().filter(|snapshot| snapshot.id == id).for_each(|snapshot| snapshot.at = at);
     }
 
     /// Makes bookmarks of those at whose positions there is no content.
@@ -247,8 +306,9 @@ impl Snapshots {
     /// What a decoder has to refuse: names that nobody can have given, too many.
     pub fn is_valid(&self) -> bool {
         let is_valid = |(name, snapshot): (&String, &Snapshot)| {
-            check_name(name).is_ok()
+            (check_name(name).is_ok() || is_hidden(name))
                 && snapshot.holds.len() <= HOLDS_MAX
+                && snapshot.clones.len() <= CLONES_MAX
                 && snapshot.holds.iter().all(|tag| check_name(tag).is_ok())
         };
         self.0.len() <= SNAPSHOTS_MAX && self.0.iter().all(is_valid)
@@ -329,6 +389,46 @@ mod tests {
         assert_eq!(table.positions(), [Seq(5), Seq(9)]);
         table.apply(&Operation::Remove { name: "a".into(), bookmark: false }, Seq(11), 512);
         assert_eq!(table.positions(), [Seq(9)]);
+    }
+
+    /// A snapshot that is removed while it has clones is hidden under a name that nobody can give, keeps its content, and goes with
+    /// the last of them. Its name is free again, and a bookmark may be left there.
+    #[test]
+    fn a_snapshot_stays_for_its_clones() {
+        let volume = |n| VolumeId(uuid::Uuid::from_u128(n));
+        let clone = |n| Operation::Clone { name: "a".into(), clone: volume(n), way: "../b".into() };
+        let unclone = |n| Operation::Unclone { clone: volume(n) };
+        let mut table = Snapshots::default();
+        assert!(matches!(table.check(&clone(1)), Err(Error::NotFound(_))));
+        table.apply(&make("a"), Seq(5), 512);
+        for n in [1, 2] {
+            assert_eq!(Operation::decode(&clone(n).encode()), Some(clone(n)));
+            table.check(&clone(n)).expect("it is there");
+            table.apply(&clone(n), Seq(6), 512);
+        }
+        let leave = Operation::Remove { name: "a".into(), bookmark: true };
+        table.check(&leave).expect("clones do not keep it from being removed");
+        table.apply(&leave, Seq(7), 512);
+        assert!(table.get("a").is_some_and(|left| left.is_bookmark));
+        let (hidden, snapshot) = table.cloned_as(volume(1)).expect("it has content");
+        assert!(is_hidden(hidden) && snapshot.at == Seq(5) && table.is_valid());
+        assert!(matches!(
+            table.check(&Operation::Remove { name: hidden.into(), bookmark: false }),
+            Err(Error::Invalid(_))
+        ));
+        table.apply(&unclone(1), Seq(8), 512);
+        table.apply(&unclone(1), Seq(8), 512);
+        assert_eq!(table.positions(), [Seq(5)]);
+        table.apply(&unclone(2), Seq(9), 512);
+        assert_eq!((table.positions(), table.iter().len()), (vec![], 1));
+        table.apply(&make("b"), Seq(10), 512);
+        table.apply(
+            &Operation::Clone { name: "b".into(), clone: volume(3), way: "../c".into() },
+            Seq(10),
+            512,
+        );
+        table.apply(&unclone(3), Seq(11), 512);
+        assert_eq!(table.positions(), [Seq(10)], "it was not removed");
     }
 
     /// A bookmark keeps name and position and has no content: it holds nothing, is not held, and is removed like a snapshot.

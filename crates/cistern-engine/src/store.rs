@@ -31,7 +31,9 @@ pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use pages::{LIST_MAX, Pages};
 pub use probe::{ProbeReport, RuleCheck, Verdict, probe};
 pub use retry::{Failures, Retry};
-pub use schedule::{DirectionStats, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores};
+pub use schedule::{
+    DirectionStats, OtherPlaces, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores,
+};
 pub use within::Within;
 
 /// Why a store did not do what it was asked. The variants are the recourses.

@@ -4,6 +4,7 @@
 //! when what they retire is deleted, and when orphans are looked for. It is told of commits; nothing of it is in their way but the bound of memory. Rests while write-back is
 //! paused.
 
+mod ancestry;
 mod holdings;
 mod maintain;
 mod points;
@@ -26,6 +27,7 @@ use crate::{
     units::{Epoch, Seq},
 };
 
+pub use ancestry::{Ancestry, Descent};
 pub use holdings::StoredHoldings;
 use maintain::Maintainer;
 use points::Point;
@@ -53,6 +55,8 @@ pub struct UpkeepParts {
     pub grace: Duration,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
+    /// Of a clone.
+    pub ancestry: Arc<Ancestry>,
 }
 
 /// An upkeep that waits for a publisher.
@@ -91,9 +95,15 @@ pub struct Upkeep {
 pub struct Coverage {
     space: Arc<Space>,
     wanted: watch::Sender<Seq>,
+    ancestry: Arc<Ancestry>,
 }
 
 impl Coverage {
+    /// What the next checkpoint tells of the volumes that a clone comes from.
+    pub fn ancestry(&self) -> &Ancestry {
+        &self.ancestry
+    }
+
     /// Waits for a checkpoint that covers an entry behind everything that is in the map now, so that what that retires is
     /// named.
     pub async fn cover(&self) -> Result<()> {
@@ -113,7 +123,8 @@ impl Coverage {
 
 impl Upkeep {
     pub fn coverage(&self) -> Coverage {
-        Coverage { space: self.maintainer.space.clone(), wanted: self.wanted.clone() }
+        let (space, ancestry) = (self.maintainer.space.clone(), self.maintainer.ancestry.clone());
+        Coverage { space, wanted: self.wanted.clone(), ancestry }
     }
 
     /// Stops at once. What is not in the store yet is written by a later opening.

@@ -7,6 +7,7 @@ mod accounting;
 mod base;
 mod changes;
 mod check;
+mod clones;
 mod close;
 mod collect;
 mod dirty;
@@ -54,6 +55,7 @@ pub mod trash;
 
 pub use accounting::{SpaceReport, Sum};
 pub use changes::{ChangedRange, SnapshotSpace, snapshot_space, unique_space};
+pub use clones::{begin_clone, finish_clone};
 pub use collect::{Collect, CollectStep};
 pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;

@@ -11,10 +11,11 @@ use cistern_engine::{
             Checkpoint, EpochStart, HEADER_BYTES, LastClaim, MapObject, MapPair, RETIRED_MAX, Retired,
             RetiredName,
         },
+        origin::{CloneOrigin, CloneSource},
         usage::{CHANGES_MAX, Counts, SegmentUsage, UsageChange, decode_usage, encode_usage},
     },
     map::RunMeta,
-    units::{Chain, Epoch, Extent, JournalPos, RunId, Salt, Seq},
+    units::{Chain, Epoch, Extent, JournalPos, RunId, Salt, Seq, SnapshotId},
 };
 use golden::{env, journal, key, salt, volume};
 use proptest::prelude::*;
@@ -41,6 +42,7 @@ fn sample() -> Checkpoint {
         birth_min: Seq(2),
         birth_max: Seq(40),
         since: Seq(39),
+        owner: (number == 2).then_some(volume(9)),
     };
     Checkpoint {
         epoch: Epoch(3),
@@ -68,7 +70,14 @@ fn sample() -> Checkpoint {
         times: vec![(Seq(7), 1_699_000_000), (Seq(40), 1_700_000_000)],
         snapshots: Some(MapPair { ids: [run(5), run(15)], bytes: 77 }),
         held: vec![MapObject { id: run(7), bytes: 78 }],
+        origins: vec![origin(8, "../../a/b", 3), origin(9, "../c", 5)],
+        flattened: Some(Seq(39)),
     }
+}
+
+fn origin(number: u128, way: &str, at: u64) -> CloneOrigin {
+    let source = CloneSource { volume: volume(number), way: way.to_owned() };
+    CloneOrigin { source, snapshot: SnapshotId(Uuid::from_u128(number)), at: Seq(at) }
 }
 
 const NAME: (Epoch, Seq) = (Epoch(3), Seq(41));

@@ -22,6 +22,7 @@ fn identity(encrypted: bool) -> Identity {
         size_bytes: 10 << 40,
         compression: Compression::Lz4,
         encrypted,
+        origin: None,
     }
 }
 

@@ -14,7 +14,7 @@ use cistern_engine::{
     env::Env,
     space::Bound,
     store::{Rates, SharedStore},
-    units::SECTOR_BYTES,
+    units::{SECTOR_BYTES, VolumeId},
     volume::{CloseReport, Collect, Mode, RangeKind, VolumeStatus},
 };
 
@@ -32,7 +32,9 @@ const TRIMS_TO_THE_BYTE: bool = true;
 #[derive(Clone)]
 pub struct Site {
     pub env: Env,
+    /// Where the volume lies, in the bucket.
     pub store: SharedStore,
+    pub bucket: SharedStore,
     pub state: Arc<dyn Disk>,
     pub cache: Arc<dyn Disk>,
     pub host: String,
@@ -77,6 +79,17 @@ pub trait Engine: Send + Sync + 'static {
         settings: &Settings,
         snapshot: Option<String>,
     ) -> Result<Arc<dyn Device>>;
+    /// Makes a clone of a snapshot of a volume that is open, which lies beside it.
+    async fn clone_volume(
+        &self,
+        _from: &Site,
+        _to: &Site,
+        _settings: &Settings,
+        _device: &dyn Device,
+        _snapshot: &str,
+    ) -> Result<()> {
+        Err(Error::Invalid("it has no clones".into()))
+    }
     /// Faults found in the committed state, one line each.
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>>;
     /// How many objects are in the store that nothing names.
@@ -151,6 +164,10 @@ pub trait Device: Send + Sync + 'static {
         Ok(())
     }
     async fn remove_snapshot(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+    /// Keeps a snapshot for a clone.
+    async fn keep_for_clone(&self, _name: &str, _clone: VolumeId, _way: &str) -> Result<()> {
         Ok(())
     }
     /// Names of the snapshots.

@@ -50,6 +50,8 @@ pub enum Theme {
     RottenJournal,
     /// Hosts are cloned, at rest or while they run, and original and copy are both started.
     Clones,
+    /// As `Snapshots`, of a volume that is a clone of another one, which goes on too.
+    ClonedVolumes,
     /// Volumes are removed and created again at their place while objects of before are still on their way.
     Recreated,
     /// The secret of an encrypted volume is changed, by requests that come late and twice.
@@ -57,7 +59,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 17] = [
+    pub const ALL: [Theme; 18] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -73,6 +75,7 @@ impl Theme {
         Theme::BadReplies,
         Theme::RottenJournal,
         Theme::Clones,
+        Theme::ClonedVolumes,
         Theme::Recreated,
         Theme::Rekeyed,
     ];
@@ -95,6 +98,7 @@ impl Theme {
             Theme::BadReplies => "bad-replies",
             Theme::RottenJournal => "rotten-journal",
             Theme::Clones => "clones",
+            Theme::ClonedVolumes => "cloned-volumes",
             Theme::Recreated => "recreated",
             Theme::Rekeyed => "rekeyed",
         }
@@ -190,7 +194,8 @@ impl Plan {
             21..23 => Theme::TinyRing,
             23 if rng.random_bool(0.5) => Theme::Merges,
             23 if rng.random_bool(0.5) => Theme::Cleaning,
-            23 => Theme::Snapshots,
+            23 if rng.random_bool(0.5) => Theme::Snapshots,
+            23 => Theme::ClonedVolumes,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
@@ -205,14 +210,14 @@ impl Plan {
         let plan = Plan {
             theme,
             size_max_bytes: size + size / 2,
-            hosts: 3,
+            hosts: if theme == Theme::ClonedVolumes { 4 } else { 3 },
             rounds: rng.random_range(2..7),
             clients: rng.random_range(1..5),
             ops: *pick(rng, &[15, 40, 100]),
             pause: *pick(rng, &[Duration::ZERO, Duration::from_millis(5), Duration::from_millis(300)]),
             write_bytes_max: *pick(rng, &[4096, 64 << 10, 256 << 10]),
             sweeping: rng.random_bool(0.5),
-            snapshots: theme == Theme::Snapshots,
+            snapshots: matches!(theme, Theme::Snapshots | Theme::ClonedVolumes),
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
@@ -251,7 +256,7 @@ impl Plan {
                 self.write_bytes_max = 8 << 10;
                 (self.filled, self.sweeping) = (true, false);
             }
-            Theme::Cleaning | Theme::Snapshots => {
+            Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes => {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
@@ -311,7 +316,7 @@ impl Plan {
 
     /// Whether the run is about what is deleted, and when.
     pub fn cleans(&self) -> bool {
-        matches!(self.theme, Theme::Cleaning | Theme::Snapshots)
+        matches!(self.theme, Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes)
     }
 
     /// Whether what goes wrong on the way from the store must heal: the same request succeeds a little later.
@@ -340,6 +345,7 @@ impl Plan {
             Theme::Cleaning | Theme::Snapshots => {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
+            Theme::ClonedVolumes => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, Outage],
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
             Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],

@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::{Error, disk::Disk, store::SharedStore};
+use cistern_engine::{
+    Error,
+    disk::Disk,
+    store::{SharedStore, Within},
+};
 
 use crate::{
     client::{self, Album, Excuses, Line, Modes},
@@ -23,10 +27,13 @@ use crate::{
 };
 
 mod checks;
+mod cloned_volumes;
 mod clones;
 mod recreated;
 mod rekeyed;
 mod rounds;
+
+use cloned_volumes::OtherVolume;
 
 /// Virtual time within which anything must be done when nothing is in its way.
 const PATIENCE: Duration = Duration::from_secs(4 * 3600);
@@ -120,6 +127,10 @@ struct World {
     hosts: Vec<Host>,
     ops: Arc<AtomicU32>,
     album: Arc<Album>,
+    /// Where the volume lies.
+    place: &'static str,
+    /// Of a run about clones: what the volume was cloned of.
+    other: Option<OtherVolume>,
     writer: Option<Session>,
     zombies: Vec<Session>,
     /// The number of the volume's secret, and of the newest that was tried.
@@ -147,6 +158,8 @@ impl World {
             lies,
             ops: Arc::new(AtomicU32::new(1)),
             album: Arc::default(),
+            place: "volume",
+            other: None,
             writer: None,
             zombies: Vec::new(),
             damaged: false,
@@ -165,12 +178,22 @@ impl World {
         if on.is_ok() && self.plan.filled {
             self.fill().await;
         }
+        if on.is_ok() && self.plan.theme == Theme::ClonedVolumes {
+            on = self.clone_volume().await;
+        }
         for round in 0..self.plan.rounds {
             if on.is_err() {
                 break;
             }
             self.sim.note(format_args!("round {round}"));
+            self.start_other_clients();
             on = self.round().await;
+            if on.is_ok() && self.other.is_some() && self.sim.chance(0.5) {
+                on = self.other_round().await;
+            }
+        }
+        if on.is_ok() && self.other.is_some() {
+            on = self.look_at_other().await;
         }
         if on.is_ok() {
             on = self.finale().await;
@@ -202,9 +225,11 @@ impl World {
         let lie_disk =
             |disk| self.lies.disk.as_ref().map_or_else(|| Arc::clone(&disk), |lie| lie(Arc::clone(&disk)));
         let store = self.store.from_host(host);
+        let bucket = self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone()));
         Site {
             env: SimEnv::of(&self.sim, inc),
-            store: self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone())),
+            store: Arc::new(Within::new(bucket.clone(), self.place)),
+            bucket,
             state: lie_disk(self.hosts[host].state.mount(inc)),
             cache: lie_disk(self.hosts[host].cache.mount(inc)),
             host: self.hosts[host].name.clone(),

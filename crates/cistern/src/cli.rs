@@ -12,10 +12,12 @@ use crate::{
 };
 
 mod check;
+mod clone;
 mod cost;
 mod create;
 mod diff;
 mod drain;
+mod flatten;
 mod gc;
 mod hold;
 mod info;
@@ -33,6 +35,7 @@ mod snapshot;
 mod snapshots;
 mod status;
 mod warm;
+mod worker;
 
 const FIRST_STEPS: &str = "\
 First steps:
@@ -72,6 +75,8 @@ enum Verb {
     Snapshot(snapshot::Snapshot),
     Hold(hold::Hold),
     Release(hold::Release),
+    Clone(clone::Clone),
+    Flatten(flatten::Flatten),
     Diff(diff::Diff),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
@@ -106,12 +111,18 @@ impl Cli {
         if let Verb::Status(verb) = self.verb {
             return verb.run(&context).await; // asks no store, and ends its watching itself
         }
+        // These close what they have opened.
         if let Verb::Gc(verb) = self.verb {
-            return verb.run(&context).await; // closes what it has opened
+            return verb.run(&context).await;
+        }
+        if let Verb::Flatten(verb) = self.verb {
+            return verb.run(&context).await;
         }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
-            Verb::Serve(_) | Verb::Status(_) | Verb::Gc(_) => unreachable!("returned above"),
+            Verb::Serve(_) | Verb::Status(_) | Verb::Gc(_) | Verb::Flatten(_) => {
+                unreachable!("returned above")
+            }
             Verb::Create(verb) => verb.run(&context).await,
             Verb::Set(verb) => verb.run(&context).await,
             Verb::Pause(verb) => verb.run(&context).await,
@@ -121,6 +132,7 @@ impl Cli {
             Verb::Snapshot(verb) => verb.run(&context).await,
             Verb::Hold(verb) => verb.run(&context).await,
             Verb::Release(verb) => verb.run(&context).await,
+            Verb::Clone(verb) => verb.run(&context).await,
             Verb::Diff(verb) => verb.run(&context).await,
             Verb::AutoSnapshot(verb) => verb.run(&context).await,
             Verb::Info(verb) => verb.run(&context).await,

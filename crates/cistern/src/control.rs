@@ -16,6 +16,7 @@ use std::{
 
 use cistern_engine::{
     Error,
+    units::VolumeId,
     volume::{Collect, Volume, VolumeStatus, WarmTarget},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -85,6 +86,11 @@ pub enum SnapshotChange {
     /// A hold under this tag.
     Hold(String),
     Release(String),
+    /// Keep it for a clone, to which this way leads.
+    KeepForClone {
+        clone: VolumeId,
+        way: String,
+    },
 }
 
 impl SnapshotChange {
@@ -95,6 +101,7 @@ impl SnapshotChange {
             SnapshotChange::LeaveBookmark => volume.leave_bookmark(name).await,
             SnapshotChange::Hold(tag) => volume.hold_snapshot(name, tag).await,
             SnapshotChange::Release(tag) => volume.release_snapshot(name, tag).await,
+            SnapshotChange::KeepForClone { clone, way } => volume.keep_for_clone(name, *clone, way).await,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod accept;
 mod auto_snapshot;
+mod clones;
 mod control;
 mod host;
 mod listen;
@@ -163,6 +164,7 @@ async fn serve(
         }
         () = watch::watch(daemon) => unreachable!("watches until dropped"),
         () = auto_snapshot::run(daemon) => unreachable!("a daemon has a volume"),
+        () = clones::run(daemon) => unreachable!("it never ends"),
     }
 }
 

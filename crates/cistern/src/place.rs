@@ -2,11 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use cistern_engine::{
     Error,
     env::Env,
     snapshot::check_name,
-    store::{self, Meter, Retry, Scheduler, SharedStore, StoreUrl, Stores},
+    store::{self, Meter, OtherPlaces, Retry, Scheduler, SharedStore, StoreUrl, Stores},
 };
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -111,7 +112,7 @@ impl VolumeUrl {
     /// Opens the store of an existing volume.
     pub async fn open(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
-        Ok(wrap(store, env, patience))
+        Ok(wrap(store, env, patience).beside(Beside::of(&self.url, env, Reached::ByCommand(patience))))
     }
 
     /// Opens the store of an existing volume for a daemon: its requests wait in the daemon's scheduler.
@@ -119,7 +120,8 @@ impl VolumeUrl {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         let meter = Arc::new(Meter::new(store, env.clone()));
         let metered: SharedStore = meter.clone();
-        let stores = scheduler.stores(&metered, DAEMON_PATIENCE);
+        let others = Beside::of(&self.url, env, Reached::ByDaemon(scheduler.clone()));
+        let stores = scheduler.stores(&metered, DAEMON_PATIENCE).with_others(others);
         // The first contact: what happens to the store of a daemon later is in its log.
         let store = Silence::breaking(stores.read.clone(), env, &meter, DAEMON_PATIENCE);
         Ok(OpenStore { store, stores, meter })
@@ -159,6 +161,53 @@ impl VolumeUrl {
                 .hint(format!("serve it with `cistern serve {}`, or choose another name", self.url));
         }
         failure.context(&self.url)
+    }
+}
+
+impl OpenStore {
+    /// The same, with the way to others.
+    fn beside(self, others: Arc<dyn OtherPlaces>) -> OpenStore {
+        OpenStore { stores: self.stores.with_others(others), ..self }
+    }
+}
+
+/// Other places of the same bucket or file system, from which clones have their beginning.
+struct Beside {
+    url: StoreUrl,
+    env: Env,
+    reached: Reached,
+}
+
+/// How a store is used.
+#[derive(Clone)]
+enum Reached {
+    /// For so long.
+    ByCommand(Duration),
+    ByDaemon(Arc<Scheduler>),
+}
+
+impl Beside {
+    fn of(url: &StoreUrl, env: &Env, reached: Reached) -> Arc<dyn OtherPlaces> {
+        Arc::new(Beside { url: url.clone(), env: env.clone(), reached })
+    }
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "beside {}", self.url)
+    }
+}
+
+#[async_trait]
+impl OtherPlaces for Beside {
+    async fn stores(&self, way: &str) -> Result<Stores, Error> {
+        let url = self.url.by_way(way)?;
+        let store = store::open_store(&url, &self.env).await?;
+        let stores = match &self.reached {
+            Reached::ByCommand(patience) => wrap(store, &self.env, *patience).stores,
+            Reached::ByDaemon(scheduler) => scheduler.stores(&store, DAEMON_PATIENCE),
+        };
+        Ok(stores.with_others(Beside::of(&url, &self.env, self.reached.clone())))
     }
 }
 

@@ -102,6 +102,71 @@ fn snapshots_need_no_daemon() {
     home.ok(&["check", "./tank", "--data"]);
 }
 
+/// A clone begins as the snapshot, beside the volume that is served and without anybody who serves it; either is written on by itself,
+/// and a clone of a clone too. The snapshot is there until its clones are gone, and a volume that has clones is not removed.
+#[test]
+fn clones_go_their_own_way() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, 4 * MIB);
+    home.ok(&["snapshot", "./tank@monday"]);
+    writer.fill(2, MIB, MIB);
+    let told = home.ok(&["clone", "./tank@monday", "./copy"]);
+    assert!(told.contains("copy is a clone of") && told.contains("cistern serve"), "{told}");
+    for (code, wrong) in [
+        (11, &["clone", "./tank@monday", "./copy"][..]),
+        (4, &["clone", "./tank@tuesday", "./other"]),
+        (2, &["clone", "./tank@monday", "s3://bucket/other"]),
+    ] {
+        home.fails(code, wrong);
+    }
+    assert!(!home.path("other").exists(), "nothing was begun");
+
+    let socket = home.path("copy.sock");
+    let copy = home.start(&["./copy", "--listen", &format!("unix:{}", socket.display())]);
+    copy.assert_filled(1, 0, 4 * MIB);
+    copy.fill(3, 2 * MIB, MIB);
+    writer.fill(4, 3 * MIB, MIB);
+    copy.assert_filled(1, 3 * MIB, MIB);
+    copy.assert_filled(3, 2 * MIB, MIB);
+    writer.assert_filled(1, 2 * MIB, MIB);
+    copy.stop();
+    home.ok(&["rm", "./tank@monday"]);
+    let listed = json(&home.ok(&["ls", "./tank", "--json"]));
+    assert!(listed[0]["name"].as_str().is_some_and(|name| name.starts_with('~')), "{listed}");
+    assert!(home.ok(&["ls", "./tank"]).contains("removed"));
+    writer.stop();
+
+    home.ok(&["snapshot", "./copy@a"]);
+    home.ok(&["clone", "./copy@a", "./again"]);
+    assert!(home.ok(&["info", "./again"]).contains("clone of"));
+    let again = home.start(&["./again"]);
+    again.assert_filled(1, 0, 2 * MIB);
+    again.assert_filled(3, 2 * MIB, MIB);
+    again.stop();
+    for volume in ["./tank", "./copy", "./again"] {
+        home.ok(&["check", volume, "--data", "--space"]);
+    }
+    home.ok(&["snapshot", "./tank@c"]);
+    home.ok(&["clone", "./tank@c", "./alone"]);
+    let flat = home.ok(&["flatten", "./alone"]);
+    assert!(flat.contains("stands by itself") && flat.contains("4 MiB"), "{flat}");
+    home.ok(&["rm", "./tank@c"]);
+    home.ok(&["check", "./alone", "--data", "--space"]);
+    for volume in ["./tank", "./copy"] {
+        let refused = home.fails(2, &["rm", volume, "--now", "--yes"]);
+        assert!(refused.contains("clones"), "{refused}");
+    }
+    home.ok(&["rm", "./again", "--now", "--yes"]);
+    home.ok(&["rm", "./copy@a"]);
+    home.ok(&["rm", "./copy"]);
+    assert!(home.ok(&["ls", "./tank"]).contains("removed"), "it may come back");
+    home.ok(&["rm", "./copy", "--now", "--yes"]);
+    home.ok(&["snapshot", "./tank@b"]);
+    assert_eq!(names(&home, "./tank"), ["b"], "nothing is kept any more");
+    home.ok(&["check", "./tank", "--data"]);
+}
+
 /// A difference is what was written and discarded between two states, and its totals; whole ranges and nothing else.
 #[test]
 fn a_difference_is_listed() {

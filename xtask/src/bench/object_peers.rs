@@ -115,6 +115,7 @@ pub fn walk_s3backer(wan: &Wan, limit: Duration) -> Result<Walk> {
 pub fn walk_nbdkit(wan: &Wan, limit: Duration) -> Result<Walk> {
     let pid = PidFile::new(&wan.scratch, "nbdkit-s3")?;
     let socket = wan.scratch.socket("nbdkit-s3");
+    let _ = std::fs::remove_file(&socket); // one that was ended in the turn before may have left it
     let mut command: Command = tool::command("nbdkit")?;
     command.arg("--foreground").arg("--pidfile").arg(pid.path()).arg("--unix").arg(&socket);
     command

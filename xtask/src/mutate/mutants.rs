@@ -2,6 +2,7 @@
 //!
 //! Anchors are short texts that occur once in their file, so that edits beside them do no harm.
 
+mod clones;
 mod journal;
 mod log;
 mod map;
@@ -51,6 +52,7 @@ pub struct Simulation {
 /// All of them, by area.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
     [
+        clones::MUTANTS,
         journal::MUTANTS,
         log::MUTANTS,
         map::MUTANTS,

@@ -25,6 +25,8 @@ pub struct Tally {
     pub kills_of_openings: u64,
     /// That were made; some were removed again.
     pub snapshots: u64,
+    /// The same of clones.
+    pub clones: u64,
     /// Daemons that were left alone until there was room again.
     pub long_lives: u64,
     pub restart_max: Duration,
@@ -75,7 +77,7 @@ impl Tally {
         let line = |name: &str, value: String| println!("{name:<34} {value}");
         println!();
         line("kills", format!("{}, and {} of openings", self.kills, self.kills_of_openings));
-        line("snapshots", format!("{} made", self.snapshots));
+        line("snapshots", format!("{} made, {} of them cloned", self.snapshots, self.clones));
         line("restart at most", format!("{:.2} s", self.restart_max.as_secs_f64()));
         line("left alone for room", format!("{} times", self.long_lives));
         line(

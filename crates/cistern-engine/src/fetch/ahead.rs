@@ -197,9 +197,9 @@ impl FrameReader {
             .await
     }
 
-    /// The GETs that bring the data of mappings.
+    /// The GETs that bring the data of mappings, as far as it is the volume's own.
     fn fetches(&self, mappings: &[Mapping], bytes_max: u64) -> Vec<Fetch> {
-        let data = mappings.iter().filter(|m| matches!(m.place, Place::Frame(_)));
+        let data = mappings.iter().filter(|m| matches!(m.place, Place::Frame(_)) && !self.is_foreign(m));
         join_ranges(data.map(|m| self.place(m)).collect(), self.reader().gap_bytes(), bytes_max)
     }
 

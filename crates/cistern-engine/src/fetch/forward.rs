@@ -46,7 +46,7 @@ pub struct ForwardSource {
     pub env: Env,
     pub store: SharedStore,
     pub keys: VolumeKeys,
-    pub size_at_creation: u64,
+    pub size_at_creation: Option<u64>,
 }
 
 /// Where what a snapshot sees was moved.

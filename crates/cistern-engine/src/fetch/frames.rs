@@ -14,8 +14,9 @@ use std::{
     },
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, future::try_join, stream};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -71,6 +72,27 @@ pub struct FrameReader {
     sealers: Sealers,
     /// Where what a snapshot sees was moved, of who shows one.
     forwarding: Option<Forwarding>,
+    /// Of a clone.
+    foreign: Option<Arc<dyn ForeignBlocks>>,
+}
+
+/// Who wants blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockUser {
+    /// A client waits.
+    Reader,
+    /// Whoever packs: [`FrameReader::read_to_pack`].
+    Packer,
+    /// Whoever moves: [`FrameReader::read_to_move`].
+    Mover,
+}
+
+/// Blocks that lie in the objects of other volumes ([`super::origins`]).
+#[async_trait]
+pub trait ForeignBlocks: Send + Sync {
+    fn is_foreign(&self, seq: Seq) -> bool;
+    /// The blocks of data mappings that are all foreign, in their order.
+    async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>>;
 }
 
 /// Hashed without a random seed: keys are ours, and a simulated run has to repeat exactly.
@@ -142,12 +164,27 @@ impl FrameReader {
             misses,
             sealers,
             forwarding: None,
+            foreign: None,
         }
     }
 
     /// The same for a snapshot.
     pub fn with_forwarding(self, forwarding: Forwarding) -> Self {
         FrameReader { forwarding: Some(forwarding), ..self }
+    }
+
+    /// The same for a clone.
+    pub fn with_foreign(self, foreign: Arc<dyn ForeignBlocks>) -> Self {
+        FrameReader { foreign: Some(foreign), ..self }
+    }
+
+    /// Whether a mapping's data is in another volume's hands.
+    pub fn is_foreign(&self, mapping: &Mapping) -> bool {
+        let is_foreign = |foreign: &Arc<dyn ForeignBlocks>| match mapping.place {
+            Place::Frame(frame) => foreign.is_foreign(frame.seq),
+            Place::Hole | Place::Zero => false,
+        };
+        self.foreign.as_ref().is_some_and(is_foreign)
     }
 
     /// What a lookup found, where it is now.
@@ -174,6 +211,48 @@ impl FrameReader {
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
     pub async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
+        match mappings.iter().any(|mapping| self.is_foreign(mapping)) {
+            true => self.read_all(mappings, BlockUser::Reader).await,
+            false => self.read_own(mappings).await,
+        }
+    }
+
+    /// The blocks of data mappings that are the volume's own, whoever wants them.
+    pub async fn read_own_for(&self, user: BlockUser, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
+        match user {
+            BlockUser::Reader => self.read_own(mappings).await,
+            BlockUser::Packer => {
+                let mut out = Vec::with_capacity(mappings.len());
+                for mapping in mappings {
+                    out.push(self.read_own_to_pack(mapping).await?);
+                }
+                Ok(out)
+            }
+            BlockUser::Mover => self.read_own_to_move(mappings).await,
+        }
+    }
+
+    /// Blocks of which some are foreign.
+    async fn read_all(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {
+        let foreign = self.foreign.as_ref().expect("some are foreign");
+        let (theirs, own): (Vec<usize>, Vec<usize>) =
+            (0..mappings.len()).partition(|at| self.is_foreign(&mappings[*at]));
+        let some = |places: &[usize]| places.iter().map(|at| mappings[*at]).collect::<Vec<Mapping>>();
+        let (their_mappings, own_mappings) = (some(&theirs), some(&own));
+        let read_own = async {
+            match own.is_empty() {
+                true => Ok(Vec::new()),
+                false => self.read_own_for(user, &own_mappings).await,
+            }
+        };
+        let (their_blocks, own_blocks) = try_join(foreign.read(&their_mappings, user), read_own).await?;
+        let mut out = vec![Bytes::new(); mappings.len()];
+        let places = theirs.into_iter().zip(their_blocks).chain(own.into_iter().zip(own_blocks));
+        places.for_each(|(at, blocks)| out[at] = blocks);
+        Ok(out)
+    }
+
+    async fn read_own(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
         let mut out = vec![Bytes::new(); mappings.len()];
         let mut missing = Vec::new();
         for (at, mapping) in mappings.iter().enumerate() {
@@ -247,6 +326,14 @@ impl FrameReader {
 
     /// The blocks of a data mapping for who packs: nobody waits, and nobody will want them again.
     pub async fn read_to_pack(&self, mapping: &Mapping) -> Result<Bytes> {
+        if self.is_foreign(mapping) {
+            let read = self.read_all(std::slice::from_ref(mapping), BlockUser::Packer).await?;
+            return Ok(read.into_iter().next().expect("one for each mapping"));
+        }
+        self.read_own_to_pack(mapping).await
+    }
+
+    async fn read_own_to_pack(&self, mapping: &Mapping) -> Result<Bytes> {
         let part = self.part(0, mapping);
         if let Some(kept) = self.kept(&part) {
             return Ok(kept);
@@ -260,6 +347,13 @@ impl FrameReader {
 
     /// The blocks of data mappings, in their order, for who moves them: as `read_to_pack`.
     pub async fn read_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
+        if mappings.iter().any(|mapping| self.is_foreign(mapping)) {
+            return self.read_all(mappings, BlockUser::Mover).await;
+        }
+        self.read_own_to_move(mappings).await
+    }
+
+    async fn read_own_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
         let parts = mappings.iter().enumerate().map(|(at, mapping)| self.part(at, mapping)).collect();
         let mut out = vec![Bytes::new(); mappings.len()];
         let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);

@@ -23,7 +23,7 @@ use crate::{
         hot::{HOT_BYTES_MAX, HotName, HotSet, PIECES_MAX, RANGES_MAX},
         keys, salt_of,
     },
-    map::Map,
+    map::{Levels, Map, RunMeta},
     store::{LIST_MAX, SharedStore},
     units::{RunId, Seq},
 };
@@ -46,6 +46,11 @@ pub struct HotParts {
     pub map: Arc<Map>,
     pub keys: VolumeKeys,
     pub epochs: Arc<[EpochStart]>,
+}
+
+/// The runs that are not another volume's.
+fn own_runs(levels: &Levels) -> impl Iterator<Item = &RunMeta> {
+    levels.iter().flatten().filter(|run| run.owner.is_none())
 }
 
 impl HotParts {
@@ -99,7 +104,7 @@ impl HotParts {
         for (name, ranges) in set.objects.iter().rev() {
             let object = match name {
                 HotName::Entry(seq) => salt_of(&self.epochs, *seq).map(|salt| entry_object(*seq, salt)),
-                HotName::Run(id) => levels.iter().flatten().find(|run| run.id == *id).map(run_object),
+                HotName::Run(id) => own_runs(&levels).find(|run| run.id == *id).map(run_object),
             };
             let Some(object) = object else { continue };
             let end = object.bytes.unwrap_or(u64::MAX);
@@ -117,7 +122,7 @@ impl HotParts {
     /// What of the cache belongs to this volume, the hottest first while there is room.
     pub fn collect(&self) -> HotSet {
         let levels = self.map.levels();
-        let runs: BTreeSet<RunId> = levels.iter().flatten().map(|run| run.id).collect();
+        let runs: BTreeSet<RunId> = own_runs(&levels).map(|run| run.id).collect();
         let mut set = HotSet::default();
         let mut ranges = 0;
         for chunk in self.cache.hot(self.cache.stats().bytes) {

@@ -26,11 +26,23 @@ pub struct StoredRuns {
     reader: Arc<ObjectReader>,
     stores: Stores,
     cache: Option<Arc<ChunkCache>>,
+    /// Those of the volumes that a clone comes from.
+    foreign: Option<Arc<dyn RunIo>>,
 }
 
 impl StoredRuns {
     pub fn new(reader: Arc<ObjectReader>, stores: Stores, cache: Option<Arc<ChunkCache>>) -> Self {
-        Self { reader, stores, cache }
+        Self { reader, stores, cache, foreign: None }
+    }
+
+    /// The same for a clone.
+    pub fn with_foreign(self, foreign: Arc<dyn RunIo>) -> Self {
+        Self { foreign: Some(foreign), ..self }
+    }
+
+    /// Whom to ask for a run that is not the volume's own.
+    fn owner(&self, run: &RunMeta) -> Option<&Arc<dyn RunIo>> {
+        self.foreign.as_ref().filter(|_| run.owner.is_some())
     }
 
     fn window_bytes(&self) -> u64 {
@@ -54,15 +66,24 @@ impl StoredRuns {
 #[async_trait]
 impl RunIo for StoredRuns {
     async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        self.reader.read(&run_object(run), range, self.window_bytes()).await
+        match self.owner(run) {
+            Some(owner) => owner.read(run, range).await,
+            None => self.reader.read(&run_object(run), range, self.window_bytes()).await,
+        }
     }
 
     async fn read_fresh(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        self.reader.read_fresh(&run_object(run), range).await
+        match self.owner(run) {
+            Some(owner) => owner.read_fresh(run, range).await,
+            None => self.reader.read_fresh(&run_object(run), range).await,
+        }
     }
 
     fn forget(&self, run: &RunMeta) {
-        self.reader.forget(&run_object(run));
+        match self.owner(run) {
+            Some(owner) => owner.forget(run),
+            None => self.reader.forget(&run_object(run)),
+        }
     }
 
     fn name(&self, id: RunId) -> String {
@@ -74,6 +95,9 @@ impl RunIo for StoredRuns {
     }
 
     async fn read_patiently(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        if let Some(owner) = self.owner(run) {
+            return owner.read_patiently(run, range).await;
+        }
         // What is cached is used, but what is not does not come into the cache: a merged run is
         // on its way out, and what the cleaner looks at was overwritten.
         if let Some(cache) = &self.cache

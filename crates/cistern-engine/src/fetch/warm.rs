@@ -39,7 +39,8 @@ pub fn map_fetches(levels: &[Vec<RunMeta>]) -> Vec<(ObjectRef, Range<u64>)> {
         let object = run_object(run);
         fetch_steps(std::iter::once(0..run.bytes)).into_iter().map(move |range| (object.clone(), range))
     };
-    levels.iter().flatten().flat_map(steps).collect()
+    let own = levels.iter().flatten().filter(|run| run.owner.is_none());
+    own.flat_map(steps).collect()
 }
 
 /// One step through GETs, from the cursor `from` on. It began at `began`.

@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::keys;
+use super::{
+    keys,
+    origin::{CloneOrigin, are_valid},
+};
 use crate::{
     Error, Result,
     codec::{
@@ -24,7 +27,7 @@ use crate::{
 };
 
 /// Version of the checkpoint's format that is written and read.
-pub const FORMAT: u8 = 6;
+pub const FORMAT: u8 = 7;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
@@ -133,6 +136,12 @@ pub struct Checkpoint {
     pub snapshots: Option<MapPair>,
     /// Objects with the blocks that snapshots hold, oldest first.
     pub held: Vec<MapObject>,
+    /// Where a clone has its beginning from, ascending by position; what is needed of those is in their hands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<CloneOrigin>,
+    /// From this position on the volume shows nothing of its origins; snapshots of before may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flattened: Option<Seq>,
 }
 
 impl Checkpoint {
@@ -229,6 +238,9 @@ impl Checkpoint {
         let ascend = |pair: &[(Seq, u64)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
         if self.times.len() > TIMES_MAX || !self.times.windows(2).all(ascend) {
             return Err("its times do not ascend, or are too many");
+        }
+        if !are_valid(&self.origins, covered) {
+            return Err("its origins do not ascend, or lie behind it");
         }
         self.check_retired()
     }

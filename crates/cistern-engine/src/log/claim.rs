@@ -75,7 +75,7 @@ pub struct ClaimRequest {
     /// The journal at hand. It exists before the claim that names it, so that a crash in between
     /// finds it again.
     pub local: LocalJournal,
-    pub size_at_creation: u64,
+    pub size_at_creation: Option<u64>,
     /// How long what is deleted in the log stays after it is needless: [`super::GRACE`], and the same for all hosts.
     pub grace: Duration,
 }
@@ -102,7 +102,7 @@ pub struct Attempt {
     slot: Slot,
     claim: Claim,
     claims: Vec<Salt>,
-    size_at_creation: u64,
+    size_at_creation: Option<u64>,
     grace: Duration,
 }
 

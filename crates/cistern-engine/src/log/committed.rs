@@ -221,14 +221,17 @@ pub async fn checkpoint_names(store: &dyn Store) -> Result<Vec<(Epoch, Seq)>> {
     Ok(names.into_iter().rev().collect())
 }
 
-/// Reads the committed state.
+/// What is said of a clone that has no checkpoint.
+const UNFINISHED_CLONE: &str = "the making of this clone was interrupted, so there is nothing in it. `cistern rm --now` removes it; then clone again";
+
+/// Reads the committed state. A clone has no size at its creation, and none before its first checkpoint.
 ///
 /// # Errors
 /// `Corrupt` when an object that counts does not verify, `Unreachable`/`Refused` from the store.
 pub async fn read_committed(
     store: &dyn Store,
     keys: &VolumeKeys,
-    size_at_creation: u64,
+    size_at_creation: Option<u64>,
 ) -> Result<Committed> {
     for _ in 0..ROUNDS_MAX {
         if let Some(committed) = try_committed(store, keys, size_at_creation).await? {
@@ -242,15 +245,19 @@ pub async fn read_committed(
 async fn try_committed(
     store: &dyn Store,
     keys: &VolumeKeys,
-    size_at_creation: u64,
+    size_at_creation: Option<u64>,
 ) -> Result<Option<Committed>> {
     let Some(FoundCheckpoint { checkpoint, names, foreign, damaged }) = try_checkpoints(store, keys).await?
     else {
         return Ok(None);
     };
-    let walk = match &checkpoint {
-        Some(c) => Walk::at_checkpoint(c),
-        None => Walk::at_creation(size_at_creation),
+    let walk = match (&checkpoint, size_at_creation) {
+        (Some(c), _) => Walk::at_checkpoint(c),
+        (None, Some(size_bytes)) => Walk::at_creation(size_bytes),
+        (None, None) => {
+            let unfinished = || Error::Invalid(UNFINISHED_CLONE.to_owned());
+            return Err(damaged.into_iter().next().map_or_else(unfinished, |found| found.fault));
+        }
     };
     let mut committed =
         Committed { checkpoint, names, walk, applied: Vec::new(), log_objects: 0, foreign, damaged };

@@ -137,6 +137,7 @@ impl World {
             size_bytes: SIZE_BYTES,
             compression: Compression::None,
             encrypted: false,
+            origin: None,
         };
         store.put(keys::VOLUME, identity.encode()).await.expect("created");
         let shared: SharedStore = store.clone();
@@ -176,7 +177,7 @@ impl World {
             host: format!("host {host}"),
             take_over: true,
             local,
-            size_at_creation: SIZE_BYTES,
+            size_at_creation: Some(SIZE_BYTES),
             grace: GRACE,
         };
         match look(&self.env, &self.stores, &self.keys, &request).await.expect("looked") {
@@ -196,7 +197,7 @@ impl World {
     }
 
     async fn read(&self) -> Result<Committed> {
-        read_committed(self.store.as_ref(), &self.keys, SIZE_BYTES).await
+        read_committed(self.store.as_ref(), &self.keys, Some(SIZE_BYTES)).await
     }
 
     async fn damage_checkpoint(&self, epoch: u64, covered: u64) {
@@ -282,6 +283,8 @@ impl Writing {
             times: Vec::new(),
             snapshots: None,
             held: Vec::new(),
+            origins: Vec::new(),
+            flattened: None,
         };
         checkpoint.encode(&self.world.env, None, volume).expect("encoded")
     }

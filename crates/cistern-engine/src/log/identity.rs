@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::keys;
+use super::{keys, origin::CloneSource};
 use crate::{
     Error, Result,
     codec::{Compression, crc32c},
@@ -33,6 +33,8 @@ pub struct Identity {
     pub compression: Compression,
     /// Whether its objects are encrypted. The wrapped key lies beside, see [`super::wrapping`].
     pub encrypted: bool,
+    /// Of a clone, what it was made of. Its beginning is its first checkpoint.
+    pub origin: Option<CloneSource>,
 }
 
 /// The part of the file that every version has.
@@ -53,6 +55,8 @@ struct File {
     block_bytes: u32,
     compression: Compression,
     encrypted: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<CloneSource>,
     /// Of the file with a zero here, without white space.
     crc32c: u32,
 }
@@ -76,6 +80,7 @@ impl Identity {
             block_bytes: BLOCK_BYTES as u32,
             compression: self.compression,
             encrypted: self.encrypted,
+            origin: self.origin.clone(),
             crc32c: 0,
         };
         file.crc32c = file.checksum();
@@ -114,7 +119,12 @@ impl Identity {
         {
             return Err(corrupt(format!("a size of {} bytes", file.size_bytes)));
         }
-        let File { volume, created_ms, size_bytes, compression, encrypted, .. } = file;
-        Ok(Identity { volume, created_ms, size_bytes, compression, encrypted })
+        let File { volume, created_ms, size_bytes, compression, encrypted, origin, .. } = file;
+        Ok(Identity { volume, created_ms, size_bytes, compression, encrypted, origin })
+    }
+
+    /// The size with which its history begins; `None` for a clone, which has no state before its first checkpoint.
+    pub fn size_at_creation(&self) -> Option<u64> {
+        self.origin.is_none().then_some(self.size_bytes)
     }
 }

@@ -28,6 +28,8 @@ pub const HOT_PREFIX: &str = "hot/";
 pub const WRAPPING_PREFIX: &str = "keys/";
 /// Notes about the trash.
 pub const TRASH_PREFIX: &str = "trash/";
+/// Notes of clones that are gone, for the volume they were made of.
+pub const RELEASED_PREFIX: &str = "released/";
 /// What a probe of the store writes; deleted at its end.
 pub const PROBE_PREFIX: &str = "probe/";
 
@@ -55,6 +57,7 @@ fn is_own(key: &str) -> bool {
         || parse_checkpoint(key).is_some()
         || parse_hot(key).is_some()
         || parse_wrapping(key).is_some()
+        || parse_released(key).is_some()
 }
 
 /// The `number`th note about the trash.
@@ -73,6 +76,16 @@ pub fn wrapping(number: u64) -> String {
 
 pub fn parse_wrapping(key: &str) -> Option<u64> {
     number(key.strip_prefix(WRAPPING_PREFIX)?)
+}
+
+/// The note that a clone is gone.
+pub fn released(clone: VolumeId) -> String {
+    format!("{RELEASED_PREFIX}{}", clone.0.simple())
+}
+
+pub fn parse_released(key: &str) -> Option<VolumeId> {
+    let bytes = hex::decode(key.strip_prefix(RELEASED_PREFIX)?)?;
+    Some(VolumeId(Uuid::from_bytes(bytes)))
 }
 
 /// The log object at `seq`.

@@ -47,6 +47,14 @@ pub(super) fn plan(levels: &Levels, shape: RunShape, damaged: &BTreeSet<RunId>) 
         .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64, damaged))
 }
 
+/// The merge by which the first run of another volume leaves the levels, or a part of it; `None` when there is none.
+pub(super) fn plan_foreign(levels: &Levels) -> Option<MergePlan> {
+    let foreign = levels.iter().flatten().filter(|run| run.owner.is_some());
+    let start = foreign.map(|run| run.span.start).min()?;
+    let rank = levels.iter().map(|level| rank_of(level)).max()?;
+    Some(MergePlan { levels: 0..levels.len(), window: Extent::between(start, BLOCKS_MAX), rank })
+}
+
 /// Frame blocks that newer ones cover, probably, and that no merge has met yet.
 pub(super) fn probably_dead(levels: &Levels, shape: RunShape) -> u64 {
     let Some((bottom, above)) = levels.split_last() else { return 0 };
@@ -309,6 +317,7 @@ mod tests {
             birth_max: Seq(1),
             rank,
             since: Seq(0),
+            owner: None,
         }
     }
 

@@ -190,9 +190,18 @@ impl Runs {
         self.written_bytes.load(Relaxed)
     }
 
-    /// The sealer of one run.
+    /// The sealer of a run that is written.
     pub(super) fn sealer(&self, id: RunId) -> Sealer {
-        Sealer::new(self.key.as_deref(), self.volume, ObjectKind::Run, Salt(*id.0.as_bytes()), 0)
+        self.sealer_of(self.volume, id)
+    }
+
+    /// The sealer of a run, by the volume that wrote it.
+    fn sealer_of(&self, volume: VolumeId, id: RunId) -> Sealer {
+        Sealer::new(self.key.as_deref(), volume, ObjectKind::Run, Salt(*id.0.as_bytes()), 0)
+    }
+
+    fn sealer_to_read(&self, run: &RunMeta) -> Sealer {
+        self.sealer_of(run.owner.unwrap_or(self.volume), run.id)
     }
 
     /// Looks for the first mappings of `run` that end behind the beginning of `blocks`, up to one that reaches its end, using
@@ -368,7 +377,7 @@ impl Runs {
         let sealed = self.read(origin, run, place_of(&entry)).await?;
         let sealer = match self.get((run.id, TOP), held) {
             Some(Part::Top(top)) => top.sealer.clone(),
-            _ => self.sealer(run.id),
+            _ => self.sealer_to_read(run),
         };
         open(&sealer, run, entry.offset, &sealed)
     }
@@ -390,7 +399,7 @@ impl Runs {
     }
 
     async fn load_top(&self, origin: Origin, run: &RunMeta) -> Result<Top> {
-        let sealer = self.sealer(run.id);
+        let sealer = self.sealer_to_read(run);
         let tail_at = tail_at(run);
         let tail = self.read(origin, run, tail_at..run.bytes).await?;
         let trailer_bytes = TRAILER_BYTES + sealer.overhead();

@@ -237,6 +237,7 @@ impl RunWriter {
             birth_max,
             rank,
             since,
+            owner: None,
         };
         Some((meta, Bytes::from(self.body)))
     }

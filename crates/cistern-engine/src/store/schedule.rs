@@ -26,6 +26,7 @@ mod window_tests;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use place::{Buckets, Change, Next, Outcome, PlaceState, StartedRequest, Wish};
 use policy::Direction;
 use scheduled::Scheduled;
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 
 use super::{Failures, Retry, SharedStore, StoreError, StoreResult, StoreUrl, Within};
 use crate::{
+    Error, Result,
     env::Env,
     rank::{Locked, Rank, Ranked},
 };
@@ -67,14 +69,55 @@ pub struct Stores {
     pub whole: SharedStore,
     /// Of all requests through any of them, where they are tried again.
     pub failures: Failures,
+    /// Of other volumes, from which a clone has its beginning.
+    pub others: Arc<dyn OtherPlaces>,
+}
+
+/// Opens the stores of other places of the same store.
+#[async_trait]
+pub trait OtherPlaces: Send + Sync + fmt::Debug {
+    /// Those of the place to which a way leads from here, like `../tank`.
+    ///
+    /// # Errors
+    /// `NotFound` where nothing is there; `Invalid` where it leads nowhere.
+    async fn stores(&self, way: &str) -> Result<Stores>;
+}
+
+/// Where only one place is known.
+#[derive(Debug)]
+struct NoOtherPlaces;
+
+#[async_trait]
+impl OtherPlaces for NoOtherPlaces {
+    async fn stores(&self, way: &str) -> Result<Stores> {
+        Err(Error::Invalid(format!("{way} is another place, of which nothing is known here")))
+    }
+}
+
+impl From<&SharedStore> for Stores {
+    fn from(store: &SharedStore) -> Stores {
+        Stores::same(store.clone())
+    }
+}
+
+impl From<&Stores> for Stores {
+    fn from(stores: &Stores) -> Stores {
+        stores.clone()
+    }
 }
 
 impl Stores {
     /// All requests alike: for commands and tests, where nothing competes.
     pub fn same(store: SharedStore) -> Stores {
         let of = || store.clone();
-        let failures = Failures::default();
-        Stores { read: of(), write_back: of(), ahead: of(), background: of(), whole: of(), failures }
+        let (failures, others) = (Failures::default(), Arc::new(NoOtherPlaces));
+        Stores { read: of(), write_back: of(), ahead: of(), background: of(), whole: of(), failures, others }
+    }
+
+    /// The same, of a place beside which there are others.
+    #[must_use]
+    pub fn with_others(self, others: Arc<dyn OtherPlaces>) -> Stores {
+        Stores { others, ..self }
     }
 
     /// A directory of the whole store.
@@ -87,6 +130,7 @@ impl Stores {
             background: within(&self.background),
             whole: self.whole.clone(),
             failures: self.failures.clone(),
+            others: self.others.clone(),
         }
     }
 }
@@ -189,6 +233,7 @@ impl Scheduler {
             ahead: of(Priority::Ahead),
             background: of(Priority::Background),
             failures: failures.clone(),
+            others: Arc::new(NoOtherPlaces),
         }
     }
 

@@ -81,6 +81,33 @@ impl StoreUrl {
         Ok(url)
     }
 
+    /// The way from this place to another one of the same store, like `../tank`. `None` where that is in another store.
+    pub fn way_to(&self, other: &StoreUrl) -> Option<String> {
+        let common = self.components.iter().zip(&other.components).take_while(|(a, b)| a == b).count();
+        let up = std::iter::repeat_n("..", self.components.len() - common);
+        let down = other.components[common..].iter().map(String::as_str);
+        (self.place == other.place).then(|| up.chain(down).collect::<Vec<_>>().join("/"))
+    }
+
+    /// The place to which a way leads from here. `Invalid` where it leads nowhere.
+    pub fn by_way(&self, way: &str) -> Result<StoreUrl> {
+        let mut url = self.clone();
+        for component in way.split('/') {
+            let is_there = match component {
+                ".." => url.components.pop().is_some(),
+                _ => {
+                    url.components.push(component.to_owned());
+                    is_component(component)
+                        || (url.place == StorePlace::Directory && !["", "."].contains(&component))
+                }
+            };
+            if !is_there {
+                return Err(Error::Invalid(format!("{way:?} leads nowhere from {self}")));
+            }
+        }
+        Ok(url)
+    }
+
     /// What other volumes share with this one: the bucket, or the directory it lies in.
     pub(super) fn neighbourhood(&self) -> String {
         let components = match self.place {
@@ -227,6 +254,26 @@ mod tests {
             assert_eq!(url.parent().expect(text).to_string(), parent);
             assert_eq!(StoreUrl::parse(shown).expect(shown), url);
             assert_eq!(url.parent().expect(text).child(name).expect(text), url);
+        }
+    }
+
+    /// Whoever goes the way from one place to another arrives there, also where both were moved together; another bucket can not be
+    /// reached, and neither can what is above all places.
+    #[test]
+    fn ways_lead_from_place_to_place() {
+        let url = |text: &str| StoreUrl::parse(text).expect(text);
+        for (from, to, way) in [
+            ("s3://b/tank", "s3://b/copy", "../copy"),
+            ("s3://b/x/tank", "s3://b/y/z/copy", "../../y/z/copy"),
+            ("/srv/my pools/tank", "/srv/other pools/copy", "../../other pools/copy"),
+        ] {
+            assert_eq!(url(from).way_to(&url(to)).as_deref(), Some(way));
+            assert_eq!(url(from).by_way(way).expect(way), url(to));
+        }
+        assert_eq!(url("s3://a/moved/tank").by_way("../copy").expect("a way"), url("s3://a/moved/copy"));
+        assert_eq!(url("s3://a/tank").way_to(&url("s3://b/tank")), None);
+        for nowhere in ["../../x", "", "../a//b", "../a b"] {
+            assert!(url("s3://a/tank").by_way(nowhere).is_err(), "{nowhere}");
         }
     }
 

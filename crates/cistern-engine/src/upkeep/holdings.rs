@@ -116,6 +116,11 @@ impl Holdings {
         self.named.iter().copied().chain(runs).map(|object| object.id).chain(pairs).chain(roots)
     }
 
+    /// Where the snapshots of the next checkpoint are, ascending.
+    pub fn positions(&self) -> Vec<Seq> {
+        self.table.snapshots.positions()
+    }
+
     /// The snapshots as of `covered`.
     fn snapshots(&self, lag: &CheckpointLag, covered: Seq) -> Snapshots {
         let mut snapshots = self.table.snapshots.clone();

@@ -24,6 +24,7 @@ use crate::{
     units::{Epoch, RunId, Seq},
     upkeep::{
         UpkeepParts,
+        ancestry::Ancestry,
         holdings::{Holdings, NamedHoldings},
         points::{CheckpointLag, Point, Points},
         usage::Accounts,
@@ -49,6 +50,7 @@ pub struct Maintainer {
     pub(super) grace: Duration,
     /// Whether write-back is.
     paused: watch::Receiver<bool>,
+    pub(super) ancestry: Arc<Ancestry>,
     /// The levels have changed since merges were done.
     merges_due: Notify,
     /// What the newest checkpoint named. Held over awaits: there is one writer of checkpoints.
@@ -80,6 +82,7 @@ impl Maintainer {
             space,
             grace,
             paused,
+            ancestry,
         } = parts;
         let newest = Point {
             covered: walk.seq,
@@ -105,8 +108,20 @@ impl Maintainer {
         let merges_due = Notify::new();
         merges_due.notify_one();
         let last = tokio::sync::Mutex::new(last);
-        let maintainer =
-            Maintainer { env, stores, map, log, walk, progress, space, grace, paused, merges_due, last };
+        let maintainer = Maintainer {
+            env,
+            stores,
+            map,
+            log,
+            walk,
+            progress,
+            space,
+            grace,
+            paused,
+            ancestry,
+            merges_due,
+            last,
+        };
         (maintainer, points, receive)
     }
 
@@ -275,6 +290,7 @@ impl Maintainer {
         last.accounts.store().await?;
         last.holdings.store().await?;
         let NamedHoldings { table, held } = last.holdings.named();
+        let descent = self.ancestry.next(&last.holdings.positions());
         let checkpoint = Checkpoint {
             epoch: self.log.epoch(),
             covered: point.covered,
@@ -290,6 +306,8 @@ impl Maintainer {
             times: self.space.times(),
             snapshots: table,
             held,
+            origins: descent.origins,
+            flattened: descent.flattened,
         };
         let keys = self.log.keys();
         let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;

@@ -94,8 +94,6 @@ pub struct Accounting {
 
 /// The committed state of a volume that is not open here, with its accounts and what is wrong with them.
 pub struct Accounted {
-    /// The volume's own objects.
-    pub store: SharedStore,
     pub keys: VolumeKeys,
     pub committed: Committed,
     pub accounting: Accounting,
@@ -106,9 +104,9 @@ pub struct Accounted {
 pub async fn read_accounts(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Accounted> {
     let (identity, store) = find_volume(store).await?;
     let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-    let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+    let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
     let (accounting, faults) = Accounting::read(&store, &keys, &committed).await?;
-    Ok(Accounted { store, keys, committed, accounting, faults })
+    Ok(Accounted { keys, committed, accounting, faults })
 }
 
 impl Accounting {

@@ -13,17 +13,22 @@ use crate::{
     gc,
     journal::{self, Group, PlacedRecord, Record},
     log::{
-        Committed, VolumeKeys, find_volume,
+        Committed, VolumeKeys, checkpoint_names, find_volume,
         identity::{FORMAT, Identity},
-        keys, own_store, read_committed, read_identity, read_identity_anywhere,
+        keys,
+        origin::CloneSource,
+        own_store, read_committed, read_identity, read_identity_anywhere,
         wrapping::{read_wrapping, replace_wrapping},
     },
     store::SharedStore,
     units::{BLOCK_BYTES, VolumeId},
 };
 
-use super::accounting::{Accounted, read_accounts};
 pub use super::check::{CheckReport, Checked, check};
+use super::{
+    accounting::{Accounted, read_accounts},
+    clones::refuse_if_cloned,
+};
 
 /// What a store says of a volume. Sealed parts are `None` without the key.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +38,8 @@ pub struct VolumeInfo {
     pub created_ms: u64,
     pub encrypted: bool,
     pub compression: Compression,
+    /// Of a clone.
+    pub origin: Option<CloneSource>,
     pub state: Option<StoredState>,
 }
 
@@ -72,7 +79,7 @@ pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Vol
         None
     } else {
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-        Some(stored_state(&read_committed(store.as_ref(), &keys, identity.size_bytes).await?))
+        Some(stored_state(&read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?))
     };
     Ok(VolumeInfo {
         volume: identity.volume,
@@ -80,6 +87,7 @@ pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Vol
         created_ms: identity.created_ms,
         encrypted: identity.encrypted,
         compression: identity.compression,
+        origin: identity.origin,
         state,
     })
 }
@@ -168,6 +176,9 @@ pub async fn remove(
     progress: ProgressFn<'_>,
 ) -> Result<()> {
     match read_identity(store.as_ref()).await {
+        Ok(identity) if identity.origin.is_some() => {
+            return Err(Error::Invalid("a clone is deleted by way of the trash".into()));
+        }
         Ok(identity) if !force => refuse_if_held(env, store, &identity, key).await?,
         Ok(_) => {}
         Err(e @ Error::NotFound(_)) => {
@@ -182,7 +193,7 @@ pub async fn remove(
     gc::remove_volume(store, progress).await
 }
 
-/// Refuses while a volume is claimed.
+/// Refuses while a volume is claimed, or has clones.
 pub(super) async fn refuse_if_held(
     env: &Env,
     store: &SharedStore,
@@ -191,8 +202,13 @@ pub(super) async fn refuse_if_held(
 ) -> Result<()> {
     let store = own_store(store, identity.volume);
     let keys = VolumeKeys::unlock(env, store.as_ref(), identity, key).await?;
-    let walk = read_committed(store.as_ref(), &keys, identity.size_bytes).await?.walk;
-    match walk.claim {
+    if identity.origin.is_some() && checkpoint_names(store.as_ref()).await?.is_empty() {
+        return Ok(()); // a clone that was never finished
+    }
+    let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
+    let table = committed.snapshot_table(store.as_ref(), &keys).await?;
+    refuse_if_cloned(committed.snapshots(&table).with_content())?;
+    match committed.walk.claim {
         Some(claim) if !claim.released => {
             Err(Error::InUse { host: claim.host, since: crate::units::utc(claim.wall_ms) })
         }

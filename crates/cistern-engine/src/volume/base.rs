@@ -40,6 +40,10 @@ impl Blocks for CommittedBlocks {
         self.frames.read_to_move(mappings).await
     }
 
+    fn is_foreign(&self, mapping: &Mapping) -> bool {
+        self.frames.is_foreign(mapping)
+    }
+
     fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool {
         self.frames.is_cached(seq, stored_bytes)
     }

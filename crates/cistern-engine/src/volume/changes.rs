@@ -7,9 +7,9 @@ use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
-    log::{Committed, VolumeKeys, find_volume, read_committed, roots::SnapshotTable},
+    log::{Committed, VolumeKeys, find_volume, keys, read_committed, roots::SnapshotTable},
     snapshot::{NOT_COMMITTED, Snapshot},
-    store::{SharedStore, Stores},
+    store::Stores,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, SnapshotId},
     volume::{
         RangeKind, Volume,
@@ -134,11 +134,11 @@ impl Volume {
 /// `Corrupt` where a map is damaged; those of the store.
 pub async fn snapshot_space(
     env: &Env,
-    store: &SharedStore,
+    place: impl Into<Stores>,
     key: &KeySource,
     progress: ProgressFn<'_>,
 ) -> Result<Vec<(String, SnapshotSpace)>> {
-    let states = States::read(env, store, key).await?;
+    let states = States::read(env, place.into(), key).await?;
     let all = &states.ascending;
     let mut out = Vec::with_capacity(all.len());
     let (mut before, mut referenced) = (None, 0);
@@ -163,8 +163,8 @@ pub async fn snapshot_space(
 ///
 /// # Errors
 /// `NotFound`; else as for [`snapshot_space`].
-pub async fn unique_space(env: &Env, store: &SharedStore, key: &KeySource, name: &str) -> Result<u64> {
-    let states = States::read(env, store, key).await?;
+pub async fn unique_space(env: &Env, place: impl Into<Stores>, key: &KeySource, name: &str) -> Result<u64> {
+    let states = States::read(env, place.into(), key).await?;
     let all = &states.ascending;
     let found = all.iter().position(|(other, _)| other == name);
     let n = found.ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
@@ -185,20 +185,21 @@ struct States<'a> {
     table: SnapshotTable,
     /// Those with content, by position, and then by name.
     ascending: Vec<(String, Snapshot)>,
-    size_at_creation: u64,
+    size_at_creation: Option<u64>,
 }
 
 impl<'a> States<'a> {
-    async fn read(env: &'a Env, store: &SharedStore, key: &KeySource) -> Result<States<'a>> {
-        let (identity, store) = find_volume(store).await?;
+    async fn read(env: &'a Env, place: Stores, key: &KeySource) -> Result<States<'a>> {
+        let (identity, store) = find_volume(&place.read).await?;
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-        let committed = read_committed(store.as_ref(), &keys, identity.size_bytes).await?;
+        let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
         let table = committed.snapshot_table(store.as_ref(), &keys).await?;
         let snapshots = committed.snapshots(&table);
         let named = |(name, snapshot): (&str, &Snapshot)| (name.to_owned(), snapshot.clone());
         let mut ascending: Vec<(String, Snapshot)> = snapshots.with_content().map(named).collect();
         ascending.sort_by(|a, b| (a.1.at, &a.0).cmp(&(b.1.at, &b.0)));
-        let (stores, size_at_creation) = (Stores::same(store), identity.size_bytes);
+        let stores = place.within(&keys::directory(identity.volume));
+        let size_at_creation = identity.size_at_creation();
         Ok(States { env, stores, keys, committed, table, ascending, size_at_creation })
     }
 

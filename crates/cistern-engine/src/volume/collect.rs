@@ -35,6 +35,10 @@ pub enum Collect {
     Clean { ratio: f64 },
     /// Write the blocks of a range, in bytes, side by side.
     Defragment { offset: u64, len: u64 },
+    /// Of a clone: write the blocks of a range, in bytes, that lie with another volume.
+    Adopt { offset: u64, len: u64 },
+    /// Of a clone: when all of its blocks are its own, need nothing of other volumes any more.
+    LetGo,
 }
 
 /// How far a step came.
@@ -43,20 +47,18 @@ pub struct CollectStep {
     pub moved_bytes: u64,
     /// Segments of which nothing is live any more.
     pub vacated_segments: u64,
-    /// There is more to do: for `Defragment` from this byte of the volume on.
+    /// There is more to do: for `Defragment` and `Adopt` from this byte of the volume on.
     pub next: Option<u64>,
 }
 
 impl Volume {
-    /// One step. Of `Defragment` from the beginning of its range.
+    /// One step. Of `Defragment` and `Adopt` from the beginning of its range.
     ///
     /// # Errors
     /// `ReadOnly`; `Invalid` for a range behind the end or while write-back is paused; whatever stopped the volume.
     pub async fn collect(&self, what: Collect) -> Result<CollectStep> {
+        self.refuse_while_hindered()?;
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
-        if let Some(e) = hindrance(writer) {
-            return Err(e);
-        }
         let Collector { coverage, demands } = &writer.collector;
         let step = async {
             match what {
@@ -67,6 +69,12 @@ impl Volume {
                     let end = (offset + len).div_ceil(BLOCK);
                     demands.defragment(Extent::between(offset / BLOCK, end)).await
                 }
+                Collect::Adopt { offset, len } => {
+                    self.check_bounds(offset, len)?;
+                    let end = (offset + len).div_ceil(BLOCK);
+                    demands.adopt(Extent::between(offset / BLOCK, end)).await
+                }
+                Collect::LetGo => self.let_go_of_origins().await,
             }
         };
         let Moved { blocks, segments, next } = self.unless_hindered(writer, step).await?;
@@ -75,6 +83,12 @@ impl Volume {
             vacated_segments: segments,
             next: next.map(|block| block * BLOCK),
         })
+    }
+
+    /// Refuses where nothing would come to the store.
+    pub(super) fn refuse_while_hindered(&self) -> Result<()> {
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        hindrance(writer).map_or(Ok(()), Err)
     }
 
     /// What `step` gives, or what came between.

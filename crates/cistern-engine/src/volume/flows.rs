@@ -12,13 +12,16 @@ use crate::{
     damage::Damage,
     env::Env,
     log::{
-        AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots, roots::SnapshotTable,
+        AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots,
+        checkpoint::Checkpoint, roots::SnapshotTable,
     },
     segment::Content,
     snapshot::Snapshots,
     space::{self, Policy, SnapshotPlaces, Space, Uncovered},
     units::Seq,
-    upkeep::{self, Behind, Operated, Points, Rested, SegmentCounts, StoredHoldings, Upkeep},
+    upkeep::{
+        self, Ancestry, Behind, Descent, Operated, Points, Rested, SegmentCounts, StoredHoldings, Upkeep,
+    },
     volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
     writeback::{self, Control, WriteBack},
 };
@@ -111,6 +114,8 @@ impl Flows {
         };
         let stored = checkpoint.as_ref().and_then(|c| c.snapshots);
         let held = checkpoint.as_ref().map_or_else(Vec::new, |c| c.held.clone());
+        let descent = |c: &Checkpoint| Descent { origins: c.origins.clone(), flattened: c.flattened };
+        let ancestry = Arc::new(Ancestry::new(checkpoint.as_ref().map_or_else(Descent::default, descent)));
         let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
         let start = space::Start { newest, uncovered, retired, times, wall, policy, rate, snapshots: places };
         let space = Arc::new(Space::new(start, now));
@@ -132,6 +137,7 @@ impl Flows {
             space: space.clone(),
             grace: o.grace,
             paused: control.pauses(),
+            ancestry,
         });
         let joined = Joined {
             env: o.env.clone(),

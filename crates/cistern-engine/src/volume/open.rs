@@ -13,16 +13,21 @@ use tokio::sync::watch;
 use crate::{
     Error, Result,
     cache::ChunkCache,
-    codec::{KeySource, MasterKey},
+    codec::{Compression, KeySource, MasterKey},
     damage::Damage,
     env::Env,
-    fetch::{Ahead, ForwardSource, Forwarding, FrameReader, HotParts, ObjectReader, StoredRuns},
+    fetch::{
+        Ahead, ForwardSource, Forwarding, FrameReader, HotParts, ObjectReader, OriginParts, Origins,
+        StoredRuns,
+    },
     gc,
     journal::{self, Journal, JournalOptions, Record},
     log::{
         AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
-        keys, look, own_store, read_committed, read_identity,
+        keys, look,
+        origin::CloneSource,
+        own_store, read_committed, read_identity,
         roots::SnapshotTable,
         wrapping::{Wrapping, put_wrapping},
     },
@@ -60,19 +65,43 @@ const CLAIMS_MAX: usize = 16;
 pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
     refuse_what_is_there(store).await?;
+    let CreateOptions { size_bytes, compression, key } = options;
+    let master = (!matches!(key, KeySource::None)).then(|| Arc::new(MasterKey::generate(env)));
+    put_volume(env, store, NewVolume { size_bytes, compression, origin: None, master }, &key).await
+}
+
+/// What a new volume begins with.
+pub struct NewVolume {
+    pub size_bytes: u64,
+    pub compression: Compression,
+    /// Of a clone.
+    pub origin: Option<CloneSource>,
+    /// With which it is sealed; none leaves it unencrypted.
+    pub master: Option<Arc<MasterKey>>,
+}
+
+/// Puts a volume into an empty place, its key wrapped under a secret.
+pub async fn put_volume(
+    env: &Env,
+    store: &SharedStore,
+    new: NewVolume,
+    secret: &KeySource,
+) -> Result<VolumeId> {
+    let NewVolume { size_bytes, compression, origin, master } = new;
     let identity = Identity {
         volume: VolumeId(env.uuid()),
         created_ms: env.wall_ms(),
-        size_bytes: options.size_bytes,
-        compression: options.compression,
-        encrypted: !matches!(options.key, KeySource::None),
+        size_bytes,
+        compression,
+        encrypted: master.is_some(),
+        origin,
     };
     let own = own_store(store, identity.volume);
     // A copy: a volume that has nothing else yet is told from an identity that got into the wrong place.
     own.put_if_absent(keys::VOLUME, identity.encode()).await?;
-    if identity.encrypted {
+    if let Some(master) = master {
         // Before the identity: a volume never lacks its key.
-        let key = MasterKey::generate(env).wrap(env, &options.key)?;
+        let key = master.wrap(env, secret)?;
         put_wrapping(own.as_ref(), &Wrapping { volume: identity.volume, number: 1, key }).await?;
     }
     // One put makes the volume; a race is decided by the store.
@@ -87,7 +116,7 @@ pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> R
 
 /// A volume begins in an empty place: what a removed one left would come up again as this one's, and what is
 /// somebody else's would lie among ours.
-async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
+pub async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
     let url = store.url();
     let found = match gc::left_over(store).await? {
         None => return Ok(()),
@@ -114,7 +143,7 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
         stores: o.stores.clone(),
         cache: o.cache.clone(),
         keys: keys.clone(),
-        size_at_creation: identity.size_bytes,
+        size_at_creation: identity.size_at_creation(),
         memory_bytes: o.memory_bytes,
     };
     let mut volume = reading.open(&o.env, o.snapshot.as_deref()).await?;
@@ -129,7 +158,7 @@ pub struct ReadOnlyParts {
     pub stores: Stores,
     pub cache: Option<Arc<ChunkCache>>,
     pub keys: VolumeKeys,
-    pub size_at_creation: u64,
+    pub size_at_creation: Option<u64>,
     pub memory_bytes: u64,
 }
 
@@ -169,7 +198,7 @@ pub struct SnapshotState<'a> {
     pub table: &'a SnapshotTable,
     /// One with content.
     pub snapshot: &'a Snapshot,
-    pub size_at_creation: u64,
+    pub size_at_creation: Option<u64>,
 }
 
 /// A volume that shows one committed state.
@@ -298,7 +327,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
             stores: o.stores.clone(),
             cache: o.cache.clone(),
             keys,
-            size_at_creation: identity.size_bytes,
+            size_at_creation: identity.size_at_creation(),
             memory_bytes: o.memory_bytes / SNAPSHOT_SHARE,
         },
     };
@@ -372,7 +401,7 @@ async fn claim(
         host: o.host.clone(),
         take_over: o.take_over,
         local,
-        size_at_creation: identity.size_bytes,
+        size_at_creation: identity.size_at_creation(),
         grace: o.grace,
     };
     for _ in 0..CLAIMS_MAX {
@@ -504,8 +533,24 @@ impl ReadParts<'_> {
             Some(c) => (c.levels.clone(), c.covered),
             None => Default::default(),
         };
-        let runs = Arc::new(StoredRuns::new(reader.clone(), self.stores.clone(), self.cache));
         let damage = Arc::<Damage>::default();
+        let origins = committed.checkpoint.as_ref().map_or(&[][..], |checkpoint| &checkpoint.origins);
+        let foreign = (!origins.is_empty()).then(|| {
+            let parts = OriginParts {
+                env: self.env.clone(),
+                stores: self.stores.clone(),
+                key: keys.key.clone(),
+                cache: self.cache.clone(),
+                damage: damage.clone(),
+                memory_bytes: self.memory_bytes / FRAMES_SHARE,
+            };
+            Arc::new(Origins::new(parts, origins.to_vec()))
+        });
+        let runs = StoredRuns::new(reader.clone(), self.stores.clone(), self.cache);
+        let runs = Arc::new(match &foreign {
+            Some(foreign) => runs.with_foreign(foreign.clone()),
+            None => runs,
+        });
         let memory_bytes = self.memory_bytes / MAP_SHARE;
         let options = MapOptions {
             memory_bytes,
@@ -519,8 +564,12 @@ impl ReadParts<'_> {
         let epochs = committed.walk.epochs.clone().into();
         let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
         let frames = FrameReader::new(env, reader, keys.clone(), epochs, frames_bytes, damage.clone());
-        let frames = Arc::new(match forwarding {
+        let frames = match forwarding {
             Some(forwarding) => frames.with_forwarding(forwarding),
+            None => frames,
+        };
+        let frames = Arc::new(match foreign {
+            Some(foreign) => frames.with_foreign(foreign),
             None => frames,
         });
         Ok(ReadSide { map, frames: frames.clone(), ahead: Ahead::new(frames, task, ahead_bytes), damage })

@@ -8,9 +8,9 @@ use crate::{
     codec::KeySource,
     env::Env,
     fetch::MOVE_GAP_BYTES,
-    log::{Committed, VolumeKeys, usage::Counts},
+    log::{Committed, VolumeKeys, keys, usage::Counts},
     space::{Plan, plan},
-    store::{SharedStore, Stores},
+    store::Stores,
     units::{BLOCK_BYTES, Extent, Mapping, Place},
     upkeep::SEGMENTS_PER_CHECKPOINT,
     volume::{
@@ -56,22 +56,23 @@ pub struct CollectPlan {
 /// `Corrupt` where the accounts are damaged: run a check. `Invalid` for a range behind the end.
 pub async fn plan_collection(
     env: &Env,
-    store: &SharedStore,
+    place: impl Into<Stores>,
     key: &KeySource,
     what: Collect,
     progress: ProgressFn<'_>,
 ) -> Result<CollectPlan> {
-    let Accounted { store, keys, committed, accounting, faults } = read_accounts(env, store, key).await?;
+    let place = place.into();
+    let Accounted { keys, committed, accounting, faults } = read_accounts(env, &place.read, key).await?;
     if let Some(fault) = faults.into_iter().next() {
         return Err(Error::corrupt("map/", fault));
     }
     let ratio = match what {
         Collect::Clean { ratio } => ratio,
-        Collect::Retire | Collect::Defragment { .. } => f64::INFINITY,
+        _ => f64::INFINITY,
     };
     let mut out = CollectPlan::of(&plan(accounting.segments(), committed.walk.seq, ratio));
     if let Collect::Defragment { offset, len } = what {
-        let stores = Stores::same(store);
+        let stores = place.within(&keys::directory(keys.volume));
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: MEMORY_BYTES };
         out.add_defragmentation(parts, &keys, &committed, (offset, len), progress).await?;
     }

@@ -1,5 +1,7 @@
 //! Snapshots of a volume that is open for writing: made, removed and held while it is used (`docs/design/snapshots.md`).
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
@@ -29,13 +31,15 @@ pub struct SnapshotStatus {
     pub at: Option<u64>,
     /// Tags of the holds on it.
     pub holds: Vec<String>,
+    /// What was cloned of it, and the way there. What was removed and has clones shows under a name of its own.
+    pub clones: BTreeMap<VolumeId, String>,
     /// Of what was removed and left its position, to compare with; it has no content.
     pub is_bookmark: bool,
 }
 
 impl SnapshotStatus {
     fn of((name, snapshot): (&str, &Snapshot)) -> SnapshotStatus {
-        let Snapshot { id, at, made_ms, size_bytes, holds, is_bookmark } = snapshot.clone();
+        let Snapshot { id, at, made_ms, size_bytes, holds, clones, is_bookmark } = snapshot.clone();
         SnapshotStatus {
             name: name.to_owned(),
             id,
@@ -43,6 +47,7 @@ impl SnapshotStatus {
             size_bytes,
             at: (at != NOT_COMMITTED).then_some(at.0),
             holds: holds.into_iter().collect(),
+            clones,
             is_bookmark,
         }
     }
@@ -151,7 +156,7 @@ impl Volume {
         writer.reading.open(&self.env, Some(name)).await
     }
 
-    async fn operate(&self, operation: Operation) -> Result<()> {
+    pub(super) async fn operate(&self, operation: Operation) -> Result<()> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
         operate(&[writer], &[operation]).await
     }

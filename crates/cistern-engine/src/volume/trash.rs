@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::admin::{ProgressFn, refuse_if_held};
+use super::{
+    admin::{ProgressFn, refuse_if_held},
+    clones::tell_source,
+};
 use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
     gc,
     log::{
+        identity::Identity,
         read_identity_anywhere,
         trash::{Fate, Note, newest_number, put_note, read_note},
     },
-    store::SharedStore,
+    store::{SharedStore, Stores},
     units::VolumeId,
 };
 
@@ -127,19 +131,28 @@ pub async fn restore(env: &Env, store: &SharedStore, host: &str) -> Result<bool>
 }
 
 /// Deletes a volume that is in the trash, for good; only if its time is over, when that is asked for. Goes on with
-/// a deletion that was interrupted.
+/// a deletion that was interrupted. Of a clone, the volume it was made of is told.
 ///
 /// # Errors
 /// `InTrash` when its time is not over.
 pub async fn delete(
     env: &Env,
-    store: &SharedStore,
+    place: impl Into<Stores>,
     host: &str,
     only_if_over: bool,
     progress: ProgressFn<'_>,
 ) -> Result<()> {
-    begin_deletion(env, store, host, only_if_over).await?;
-    gc::remove_volume(store, progress).await
+    let Stores { read: store, others, .. } = place.into();
+    begin_deletion(env, &store, host, only_if_over).await?;
+    // While there is an identity it is told; nobody restores it any more.
+    match read_identity_anywhere(store.as_ref()).await {
+        Ok(Identity { volume, origin: Some(source), .. }) => {
+            tell_source(&source, volume, others.as_ref()).await?;
+        }
+        Ok(_) | Err(Error::NotFound(_) | Error::Corrupt { .. } | Error::Version { .. }) => {}
+        Err(e) => return Err(e),
+    }
+    gc::remove_volume(&store, progress).await
 }
 
 /// From here on nobody restores it.

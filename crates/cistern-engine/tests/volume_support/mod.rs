@@ -13,7 +13,7 @@ use cistern_engine::{
     log::{GRACE, own_store, read_identity_anywhere},
     price::Tariff,
     space::{Bound, SPACE_BOUND},
-    store::{SharedStore, Stores},
+    store::{OtherPlaces, SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
 };
 use tokio::sync::Semaphore;
@@ -28,6 +28,8 @@ pub struct Host {
     pub env: Env,
     pub store: SharedStore,
     pub key: KeySource,
+    /// Of other volumes, where there are any.
+    pub others: Option<Arc<dyn OtherPlaces>>,
     directory: tempfile::TempDir,
 }
 
@@ -35,7 +37,20 @@ impl Host {
     pub async fn with_volume(env: Env, store: SharedStore, size_bytes: u64, key: KeySource) -> Host {
         let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: key.clone() };
         Volume::create(&env, &store, options).await.expect("created");
-        Host { env, store, key, directory: tempdir() }
+        Host::of_volume(env, store, key)
+    }
+
+    /// A host for a volume that is there.
+    pub fn of_volume(env: Env, store: SharedStore, key: KeySource) -> Host {
+        Host { env, store, key, others: None, directory: tempdir() }
+    }
+
+    pub fn stores(&self) -> Stores {
+        let stores = Stores::same(self.store.clone());
+        match &self.others {
+            Some(others) => stores.with_others(others.clone()),
+            None => stores,
+        }
     }
 
     /// The volume's own objects.
@@ -71,7 +86,7 @@ impl Host {
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
             env: self.env.clone(),
-            stores: Stores::same(self.store.clone()),
+            stores: self.stores(),
             state: self.state(),
             cache: None,
             key: self.key.clone(),
@@ -101,7 +116,7 @@ impl Host {
 
     pub async fn open_read_only(&self, cache: Option<Arc<ChunkCache>>) -> Arc<Volume> {
         let (env, key) = (self.env.clone(), self.key.clone());
-        let stores = Stores::same(self.store.clone());
+        let stores = self.stores();
         let options = ReadOnlyOptions { env, stores, cache, key, memory_bytes: 128 * MIB, snapshot: None };
         Volume::open_read_only(options).await.expect("opened read-only")
     }

@@ -1,6 +1,6 @@
 //! The engine under test behind the simulator's traits: no logic, only shapes.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -8,14 +8,18 @@ use cistern_engine::{
     Error, Result,
     cache::ChunkCache,
     codec::KeySource,
+    env::Env,
     gc,
     price::Tariff,
+    snapshot::is_hidden,
     space::Bound,
-    store::{Rates, Retry, Scheduler, SharedStore, Stores},
+    store::{OtherPlaces, Rates, Retry, Scheduler, SharedStore, Stores, Within},
+    units::VolumeId,
     volume::{
         CloseReport, Collect, CreateOptions, LiveSettings, Mode, OpenOptions, Piece, RangeKind,
         ReadOnlyOptions, Volume, VolumeStatus,
         admin::{self, JournalItem},
+        begin_clone, finish_clone,
     },
 };
 use tokio::sync::Semaphore;
@@ -45,9 +49,41 @@ fn store(site: &Site) -> SharedStore {
     Arc::new(Retry::new(site.store.clone(), site.env.clone(), RETRY_DEADLINE))
 }
 
+/// The same, with the way to others.
+fn place(site: &Site) -> Stores {
+    Stores::same(store(site)).with_others(Beside::of(site))
+}
+
 /// The store as a daemon on this host uses it.
 fn stores(site: &Site, scheduler: &Arc<Scheduler>) -> Stores {
-    scheduler.stores(&site.store, RETRY_DEADLINE)
+    scheduler.stores(&site.store, RETRY_DEADLINE).with_others(Beside::of(site))
+}
+
+/// The volumes of a bucket.
+struct Beside {
+    env: Env,
+    bucket: SharedStore,
+}
+
+impl Beside {
+    fn of(site: &Site) -> Arc<dyn OtherPlaces> {
+        Arc::new(Beside { env: site.env.clone(), bucket: site.bucket.clone() })
+    }
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "beside {:?}", self.bucket)
+    }
+}
+
+#[async_trait]
+impl OtherPlaces for Beside {
+    async fn stores(&self, way: &str) -> Result<Stores> {
+        let name = way.strip_prefix("../").expect("all lie side by side");
+        let store = Arc::new(Within::new(self.bucket.clone(), name));
+        Ok(Stores::same(Arc::new(Retry::new(store, self.env.clone(), RETRY_DEADLINE))))
+    }
 }
 
 /// The cache, if there is to be one and it can be had: as in production, serving goes on without.
@@ -115,10 +151,24 @@ impl Engine for RealEngine {
         Ok(Arc::new(RealDevice(Volume::open_read_only(options).await?, scheduler)))
     }
 
+    async fn clone_volume(
+        &self,
+        from: &Site,
+        to: &Site,
+        settings: &Settings,
+        device: &dyn Device,
+        snapshot: &str,
+    ) -> Result<()> {
+        let (source, place, key) = (store(from), store(to), &settings.key);
+        let clone = begin_clone(&from.env, &source, &place, key, "../volume").await?;
+        device.keep_for_clone(snapshot, clone, "../clone").await?;
+        finish_clone(&from.env, &source, &place, key, &from.host).await
+    }
+
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>> {
         let report = admin::check(
             &site.env,
-            &store(site),
+            &place(site),
             &settings.key,
             admin::Checked { data: true, space: true },
             &|_, _| (),
@@ -129,7 +179,7 @@ impl Engine for RealEngine {
 
     async fn orphans(&self, site: &Site, settings: &Settings) -> Result<u64> {
         let what = admin::Checked { data: false, space: true };
-        let report = admin::check(&site.env, &store(site), &settings.key, what, &|_, _| ()).await?;
+        let report = admin::check(&site.env, &place(site), &settings.key, what, &|_, _| ()).await?;
         Ok(report.space.map_or(0, |space| space.orphans.objects))
     }
 
@@ -249,8 +299,12 @@ impl Device for RealDevice {
         self.0.remove_snapshot(name).await
     }
 
+    async fn keep_for_clone(&self, name: &str, clone: VolumeId, way: &str) -> Result<()> {
+        self.0.keep_for_clone(name, clone, way).await
+    }
+
     fn snapshots(&self) -> Vec<String> {
-        self.0.snapshots().into_iter().map(|snapshot| snapshot.name).collect()
+        self.0.snapshots().into_iter().map(|snapshot| snapshot.name).filter(|name| !is_hidden(name)).collect()
     }
 
     fn set_rates(&self, rates: Rates) {

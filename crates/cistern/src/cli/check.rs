@@ -45,9 +45,9 @@ impl Check {
         let show = |done, of| progress.set(done, of);
         let key = self.key.clone().or(&context.file);
         let checked = secret::unlocking(&key, &self.volume.name, |key| {
-            let (env, store, show) = (&context.env, &open.store, &show);
+            let (env, stores, show) = (&context.env, &open.stores, &show);
             let checked = admin::Checked { data: self.data, space: self.space };
-            async move { admin::check(env, store, &key, checked, show).await }
+            async move { admin::check(env, stores, &key, checked, show).await }
         });
         let checked = checked.await.map_err(|failure| failure.context(&self.volume.url));
         drop(progress);

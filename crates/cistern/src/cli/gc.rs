@@ -3,20 +3,16 @@
 //! Works in steps that a daemon does, or this process where nobody serves the volume: whoever interrupts it has stopped
 //! it, and what was moved stays moved.
 
-use std::sync::Arc;
-
 use cistern_engine::{
     space::SPACE_BOUND,
-    volume::{Collect, CollectPlan, CollectStep, SpaceStatus, Volume, admin, plan_collection},
+    volume::{Collect, CollectPlan, SpaceStatus, admin, plan_collection},
 };
 use clap::Args;
 use serde::Serialize;
 
 use crate::{
-    cli::Context,
-    config::{KeySettings, Settings, StateSettings},
-    control::{self, DaemonClient, Request},
-    daemon,
+    cli::{Context, worker::Worker},
+    config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     prices::{CollectionCost, Prices, StorePrices},
@@ -93,35 +89,6 @@ impl Part {
     }
 }
 
-/// Who does the steps.
-enum Worker {
-    Daemon(DaemonClient, String),
-    /// Nobody serves it: opened here.
-    Here(Arc<Volume>),
-}
-
-impl Worker {
-    async fn step(&self, what: Collect) -> Outcome<CollectStep> {
-        match self {
-            Worker::Daemon(daemon, url) => {
-                daemon.ask(&Request::Collect { volume: url.clone(), what }, None).await
-            }
-            Worker::Here(volume) => Ok(volume.collect(what).await?),
-        }
-    }
-
-    async fn space(&self) -> Outcome<SpaceStatus> {
-        let space = match self {
-            Worker::Daemon(daemon, url) => {
-                let served = daemon.status().await?.volumes.into_iter().find(|served| served.is(url));
-                served.and_then(|served| served.status.space)
-            }
-            Worker::Here(volume) => volume.status().space,
-        };
-        space.ok_or_else(|| Failure::usage("the volume is served read-only: nothing can be collected"))
-    }
-}
-
 /// What was done.
 #[derive(Serialize)]
 struct Report {
@@ -148,37 +115,16 @@ impl Gc {
         if self.dry_run {
             return self.plan(context).await;
         }
-        let flags = Settings { state: self.state.clone(), key: self.key.clone(), ..Settings::default() };
-        let settings = flags.resolve(context.file.clone())?;
-        let url = self.volume.url.to_string();
-        let (worker, size_bytes, bound) = match control::serving(&settings.state_dir, &url).await? {
-            Some((daemon, served)) => {
-                let bound = served.status.space.as_ref().and_then(|space| space.bound);
-                (Worker::Daemon(daemon, url), served.status.size_bytes, bound)
-            }
-            None => {
-                let volume = daemon::open_once(&context.env, &settings, &self.volume).await?;
-                let size_bytes = volume.size_bytes();
-                (Worker::Here(volume), size_bytes, SpaceBound(settings.space_bound).ratio())
-            }
-        };
+        let (worker, served) = Worker::open(context, &self.volume, &self.state, &self.key).await?;
         // From here on there may be something to close.
         let mut signals = Signals::listen()?;
         drop(at_once);
         let done = tokio::select! {
             biased;
             () = signals.next() => Err(interrupted()),
-            done = self.collect(&worker, size_bytes, bound) => done,
+            done = self.collect(&worker, served.size_bytes, served.bound) => done,
         };
-        if let Worker::Here(volume) = worker {
-            let closed = volume.close(COMMAND_PATIENCE).await;
-            if let (Ok(_), Some(why)) = (&done, closed.reason) {
-                return Err(Failure::new(
-                    Kind::NotClean,
-                    format!("done, but not closed in the store: {why}"),
-                ));
-            }
-        }
+        let done = worker.close(done).await;
         let report = done?;
         match self.json {
             true => terminal::say_json(&report),
@@ -224,7 +170,7 @@ impl Gc {
                     let (at, end) = (ByteSize(next), ByteSize(end));
                     progress.message(format!("putting in order: {at} of {end}, {moved} moved"));
                 }
-                Collect::Clean { .. } | Collect::Retire => {
+                _ => {
                     progress.message(format!("collecting: {moved} moved, {vacated_segments} segments freed"));
                 }
             }
@@ -246,7 +192,7 @@ impl Gc {
         let what = self.what(size_bytes, context.file.space_bound.and_then(SpaceBound::ratio))?;
         let progress = Progress::counting("blocks");
         let show = |done, of| progress.set(done, of);
-        let planned = plan_collection(&context.env, &open.store, &key, what, &show).await;
+        let planned = plan_collection(&context.env, &open.stores, &key, what, &show).await;
         drop(progress);
         let plan = planned.map_err(|e| self.volume.explain(e))?;
         let cost = prices.collection(&plan);

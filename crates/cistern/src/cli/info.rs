@@ -81,6 +81,9 @@ fn describe(volume: &VolumeUrl, known: &InfoShown) -> String {
         ("compression", format!("{:?}", info.compression).to_lowercase()),
         ("encrypted", if info.encrypted { "yes".to_owned() } else { "no".to_owned() }),
     ];
+    if let Some(source) = &info.origin {
+        rows.push(("clone of", format!("volume {} at {}", source.volume, source.way)));
+    }
     match &info.state {
         None => rows.push(("state", "sealed: give the key to see it".to_owned())),
         Some(state) => rows.extend([

@@ -6,6 +6,7 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::Env,
+    snapshot::is_hidden,
     store::StoreUrl,
     units::utc,
     volume::{
@@ -161,8 +162,11 @@ impl Ls {
         }
         let rows = lines.iter().map(|line| line.row(self.space, self.parseable)).collect();
         let space = ["REFERENCED", "WRITTEN", "UNIQUE"].into_iter().filter(|_| self.space);
-        let header: Vec<&str> =
-            ["NAME", "CREATED", "SIZE"].into_iter().chain(space).chain(["STATE", "HOLDS"]).collect();
+        let header: Vec<&str> = ["NAME", "CREATED", "SIZE"]
+            .into_iter()
+            .chain(space)
+            .chain(["STATE", "HOLDS", "CLONES"])
+            .collect();
         self.say_table(&header, rows)
     }
 
@@ -172,12 +176,12 @@ impl Ls {
         settings: &Resolved,
         volume: &VolumeUrl,
     ) -> Outcome<BTreeMap<String, SnapshotSpace>> {
-        let store = volume.open(&context.env, COMMAND_PATIENCE).await?.store;
+        let stores = volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
         let progress = terminal::Progress::counting("snapshots");
         let show = |done, of| progress.set(done, of);
         let looked = secret::unlocking(&settings.key, &volume.name, |key| {
-            let (env, store, show) = (&context.env, &store, &show);
-            async move { snapshot_space(env, store, &key, show).await }
+            let (env, stores, show) = (&context.env, &stores, &show);
+            async move { snapshot_space(env, stores, &key, show).await }
         });
         let (space, _) = looked.await.map_err(|failure| failure.context(&volume.url))?;
         Ok(space.into_iter().collect())
@@ -263,7 +267,7 @@ struct SnapshotLine {
 
 impl SnapshotLine {
     fn row(&self, with_space: bool, exact: bool) -> Vec<String> {
-        let SnapshotStatus { name, made_ms, size_bytes, at, holds, is_bookmark, .. } = &self.snapshot;
+        let SnapshotStatus { name, made_ms, size_bytes, at, holds, clones, is_bookmark, .. } = &self.snapshot;
         let created = if exact { (made_ms / 1000).to_string() } else { utc(*made_ms) };
         let mut row = vec![name.clone(), created, shown(*size_bytes, exact)];
         if with_space {
@@ -275,12 +279,15 @@ impl SnapshotLine {
             row.push(space(|space| space.unique_bytes));
         }
         let state = match (is_bookmark, at) {
+            _ if is_hidden(name) => "removed",
             (true, _) => "bookmark",
             (false, Some(_)) => "stored",
             (false, None) => "uploading",
         };
         row.push(state.to_owned());
         row.push(if holds.is_empty() { "-".to_owned() } else { holds.join(",") });
+        let ways: Vec<&str> = clones.values().map(String::as_str).collect();
+        row.push(if ways.is_empty() { "-".to_owned() } else { ways.join(",") });
         row
     }
 }

@@ -99,6 +99,7 @@ fn target(text: &str) -> Result<RemovalTarget, String> {
 /// What lies at a URL.
 enum There {
     Volume(VolumeId),
+    Clone(VolumeId),
     InTrash(InTrash),
     /// No identity, or a damaged one.
     Remains(&'static str),
@@ -128,7 +129,9 @@ impl Rm {
         let there = self.look(context, &volume, &open).await?;
         self.refuse_if_served(&volume, &state_dir, there.id()).await?;
         match there {
-            There::Volume(_) if !self.now => self.put_into_trash(context, &volume, &open).await,
+            There::Volume(_) | There::Clone(_) if !self.now => {
+                self.put_into_trash(context, &volume, &open).await
+            }
             There::InTrash(found) if !self.now && !found.deleting => {
                 self.put_into_trash(context, &volume, &open).await
             }
@@ -176,6 +179,7 @@ impl Rm {
             Err(e) => return Err(volume.explain(e)),
         }
         match admin::info(&context.env, &open.store, &KeySource::None).await {
+            Ok(info) if info.origin.is_some() => Ok(There::Clone(info.volume)),
             Ok(info) => Ok(There::Volume(info.volume)),
             Err(Error::NotFound(_)) if self.force || admin::is_half_removed(&open.store).await? => {
                 Ok(There::Remains(" has no identity any more"))
@@ -190,7 +194,20 @@ impl Rm {
             let failure = Failure::usage(format!("a volume cannot be kept in the trash for {}", self.keep));
             return Err(failure.hint("--keep takes up to a century, like 7d; --now deletes it at once"));
         }
-        let removal = Removal { keep: self.keep.0, force: self.force, host: host_name() };
+        let found = self.note_removal(context, volume, open, self.keep.0).await?;
+        let (url, until) = (&volume.url, utc(found.until_ms));
+        terminal::say(format!("{url} is in the trash, until {until} at least"))?;
+        terminal::say(format!("back:    cistern restore {url}"))
+    }
+
+    async fn note_removal(
+        &self,
+        context: &Context,
+        volume: &VolumeUrl,
+        open: &OpenStore,
+        keep: Duration,
+    ) -> Outcome<InTrash> {
+        let removal = Removal { keep, force: self.force, host: host_name() };
         let key = self.key.clone().or(&context.file);
         let removed = secret::unlocking(&key, &volume.name, |key| {
             let (env, store, removal) = (&context.env, &open.store, removal.clone());
@@ -202,9 +219,7 @@ impl Rm {
             }
             _ => failure.context(&volume.url),
         })?;
-        let (url, until) = (&volume.url, utc(found.until_ms));
-        terminal::say(format!("{url} is in the trash, until {until} at least"))?;
-        terminal::say(format!("back:    cistern restore {url}"))
+        Ok(found)
     }
 
     async fn delete(
@@ -217,7 +232,7 @@ impl Rm {
     ) -> Outcome {
         let url = &volume.url;
         let warning = match &there {
-            There::Volume(_) => format!("This deletes {url} and all its data, for good."),
+            There::Volume(_) | There::Clone(_) => format!("This deletes {url} and all its data, for good."),
             There::InTrash(_) => {
                 format!("{url} is in the trash. This deletes it and all its data, for good.")
             }
@@ -226,6 +241,11 @@ impl Rm {
         terminal::confirm(&warning, &volume.name, self.yes)?;
         match &there {
             There::InTrash(_) => delete_from_trash(context, volume, open, false).await?,
+            There::Clone(_) => {
+                // By way of the trash: nobody can have it back when the volume it was made of is told.
+                self.note_removal(context, volume, open, Duration::ZERO).await?;
+                delete_from_trash(context, volume, open, false).await?;
+            }
             _ => self.remove(context, volume, open).await?,
         }
         forget(context, volume, there.id(), state_dir).await?;
@@ -269,7 +289,7 @@ impl Rm {
 impl There {
     fn id(&self) -> Option<VolumeId> {
         match self {
-            There::Volume(id) => Some(*id),
+            There::Volume(id) | There::Clone(id) => Some(*id),
             There::InTrash(found) => Some(found.volume),
             There::Remains(_) => None,
         }
@@ -285,7 +305,7 @@ async fn delete_from_trash(
 ) -> Outcome {
     let progress = terminal::Progress::counting("objects");
     let show = |done, of| progress.set(done, of);
-    let deleted = trash::delete(&context.env, &open.store, &host_name(), only_if_over, &show).await;
+    let deleted = trash::delete(&context.env, &open.stores, &host_name(), only_if_over, &show).await;
     deleted.map_err(|e| volume.explain(e))
 }
 

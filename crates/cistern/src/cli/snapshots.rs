@@ -227,10 +227,10 @@ pub async fn open(
 
 /// What removing a snapshot frees, before compression.
 pub async fn unique_bytes(context: &Context, settings: &Resolved, snapshot: &SnapshotUrl) -> Outcome<u64> {
-    let store = snapshot.volume.open(&context.env, COMMAND_PATIENCE).await?.store;
+    let stores = snapshot.volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
     let looked = secret::unlocking(&settings.key, &snapshot.volume.name, |key| {
-        let (env, store) = (&context.env, &store);
-        async move { unique_space(env, store, &key, &snapshot.name).await }
+        let (env, stores) = (&context.env, &stores);
+        async move { unique_space(env, stores, &key, &snapshot.name).await }
     });
     looked.await.map(|(bytes, _)| bytes).map_err(|failure| snapshot.explain(failure))
 }

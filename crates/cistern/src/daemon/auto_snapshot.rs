@@ -113,6 +113,7 @@ mod tests {
             size_bytes: 512,
             at: None,
             holds: Vec::new(),
+            clones: std::collections::BTreeMap::new(),
             is_bookmark,
         };
         let all = [

@@ -30,7 +30,9 @@ use crate::{
         journal_bytes_wanted,
     },
     creation::{Probing, make},
-    daemon::{ServePlan, Served, auto_snapshot::Trouble, host, listen::Doors, live::Live},
+    daemon::{
+        ServePlan, Served, auto_snapshot::Trouble, clones::forget_removed, host, listen::Doors, live::Live,
+    },
     failure::{Failure, Kind, Outcome},
     known::Known,
     memory,
@@ -207,11 +209,10 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
         recoveries,
         take_over: false,
     };
-    writing
-        .open(volume, &stores)
-        .await
-        .map(|(volume, _)| volume)
-        .map_err(|failure| failure.context(format!("cannot open {}", volume.url)))
+    let opened = writing.open(volume, &stores).await;
+    let (opened, _) = opened.map_err(|failure| failure.context(format!("cannot open {}", volume.url)))?;
+    forget_removed(&volume.name, &opened).await;
+    Ok(opened)
 }
 
 /// How volumes are opened for writing.

@@ -1,0 +1,274 @@
+//! What a clone has of the volumes it comes from: their runs and blocks, found where those volumes have them by now
+//! (`docs/design/snapshots.md`, "Clones").
+//!
+//! An origin is opened when something of it is read for the first time, and a few are kept open. What it moved since is found as
+//! by whoever reads its snapshot: by block and birth ([`super::forward`]).
+
+use std::{collections::VecDeque, ops::Range, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use tokio::sync::OnceCell;
+
+use super::{
+    forward::{ForwardSource, Forwarding},
+    frames::{BlockUser, ForeignBlocks, FrameReader},
+    pool::PrefetchTask,
+    reader::ObjectReader,
+    runs::StoredRuns,
+};
+use crate::{
+    Error, Result,
+    cache::ChunkCache,
+    codec::MasterKey,
+    damage::Damage,
+    env::Env,
+    log::{
+        VolumeKeys, keys,
+        origin::{CloneOrigin, origin_of},
+        read_committed,
+    },
+    map::{RunIo, RunMeta},
+    rank::{Rank, Ranked},
+    store::Stores,
+    units::{BLOCK_BYTES, Mapping, Place, RunId, Seq, VolumeId},
+};
+
+/// Origins that are kept open.
+const OPEN_MAX: usize = 4;
+
+/// Where a clone has its beginning from, for reading.
+pub struct Origins {
+    parts: OriginParts,
+    /// Ascending by position.
+    all: Vec<CloneOrigin>,
+    /// Those that are open, which was used last last.
+    open: Ranked<VecDeque<(usize, Arc<OnceCell<OpenOrigin>>)>>,
+}
+
+/// What it takes to open origins.
+pub struct OriginParts {
+    pub env: Env,
+    /// The clone's, which know other places.
+    pub stores: Stores,
+    /// All of a family share one.
+    pub key: Option<Arc<MasterKey>>,
+    pub cache: Option<Arc<ChunkCache>>,
+    pub damage: Arc<Damage>,
+    /// For what is kept of all of them.
+    pub memory_bytes: u64,
+}
+
+/// An origin, open.
+struct OpenOrigin {
+    stores: Stores,
+    keys: VolumeKeys,
+    reader: Arc<ObjectReader>,
+    runs: StoredRuns,
+    frames: OnceCell<FrameReader>,
+    _prefetches: PrefetchTask,
+}
+
+impl Origins {
+    pub fn new(parts: OriginParts, all: Vec<CloneOrigin>) -> Origins {
+        Origins { parts, all, open: Ranked::new(Rank::Fetch, VecDeque::new()) }
+    }
+
+    /// The place for an origin among those that are open.
+    fn cell(&self, at: usize) -> Arc<OnceCell<OpenOrigin>> {
+        let mut open = self.open.lock();
+        let known = open.iter().position(|(other, _)| *other == at).and_then(|place| open.remove(place));
+        let cell = known.map_or_else(Arc::default, |(_, cell)| cell);
+        open.push_back((at, cell.clone()));
+        if open.len() > OPEN_MAX {
+            open.pop_front(); // whoever reads it goes on with it
+        }
+        cell
+    }
+
+    /// Does something with an origin.
+    async fn with<T, F: Future<Output = Result<T>>>(
+        &self,
+        at: usize,
+        act: impl FnOnce(Arc<OnceCell<OpenOrigin>>) -> F,
+    ) -> Result<T> {
+        let cell = self.cell(at);
+        cell.get_or_try_init(|| self.open(at)).await?;
+        act(cell).await
+    }
+
+    async fn open(&self, at: usize) -> Result<OpenOrigin> {
+        let OriginParts { env, stores, key, cache, memory_bytes, .. } = &self.parts;
+        let source = &self.all[at].source;
+        let place = stores.others.stores(&source.way).await.map_err(|e| self.explain(at, e))?;
+        let stores = place.within(&keys::directory(source.volume));
+        let keys = VolumeKeys { volume: source.volume, key: key.clone() };
+        let ahead_bytes = memory_bytes / OPEN_MAX as u64 / 2;
+        let (reader, prefetches) =
+            ObjectReader::start(env.clone(), stores.clone(), cache.clone(), ahead_bytes);
+        let runs = StoredRuns::new(reader.clone(), stores.clone(), cache.clone());
+        Ok(OpenOrigin { stores, keys, reader, runs, frames: OnceCell::new(), _prefetches: prefetches })
+    }
+
+    /// The frames of an origin as its snapshot shows them.
+    async fn frames<'a>(&self, at: usize, open: &'a OpenOrigin) -> Result<&'a FrameReader> {
+        open.frames.get_or_try_init(|| self.open_frames(at, open)).await
+    }
+
+    async fn open_frames(&self, at: usize, open: &OpenOrigin) -> Result<FrameReader> {
+        let OriginParts { env, damage, memory_bytes, .. } = &self.parts;
+        let (store, keys) = (open.stores.read.clone(), open.keys.clone());
+        let committed = read_committed(store.as_ref(), &keys, None).await.map_err(|e| self.explain(at, e))?;
+        let table = committed.snapshot_table(store.as_ref(), &keys).await?;
+        let source = ForwardSource { env: env.clone(), store, keys: keys.clone(), size_at_creation: None };
+        let forwarding = Forwarding::new(source, self.all[at].snapshot, &table, &committed);
+        let (env, epochs) = (env.clone(), committed.walk.epochs.clone().into());
+        let bytes = memory_bytes / OPEN_MAX as u64 / 2;
+        let frames = FrameReader::new(env, open.reader.clone(), keys, epochs, bytes, damage.clone());
+        Ok(frames.with_forwarding(forwarding))
+    }
+
+    /// An error of looking for an origin.
+    fn explain(&self, at: usize, error: Error) -> Error {
+        let source = &self.all[at].source;
+        match error {
+            Error::NotFound(_) | Error::Invalid(_) => Error::NotFound(format!(
+                "volume {}, of which this is a clone, at {} from here,",
+                source.volume, source.way
+            )),
+            error => error,
+        }
+    }
+
+    async fn read_of(&self, at: usize, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {
+        let read = |cell: Arc<OnceCell<OpenOrigin>>| async move {
+            let open = cell.get().expect("it was opened");
+            let frames = self.frames(at, open).await?;
+            match read_resolved(frames, mappings, user).await {
+                // It was moved since the origin was opened, and a newer state says where to.
+                Err(Error::NotFound(_)) if frames.refresh().await?.is_some() => {
+                    read_resolved(frames, mappings, user).await
+                }
+                read => read,
+            }
+        };
+        self.with(at, read).await
+    }
+
+    fn index_of(&self, volume: VolumeId) -> Result<usize> {
+        let found = self.all.iter().position(|origin| origin.source.volume == volume);
+        found.ok_or_else(|| {
+            Error::corrupt("map", format!("it names volume {volume}, from which nothing comes"))
+        })
+    }
+
+    /// Reads a part of an origin's run.
+    async fn read_run(&self, run: &RunMeta, range: Range<u64>, how: RunRead) -> Result<Bytes> {
+        let volume = run.owner.expect("it is another volume's");
+        let read = |cell: Arc<OnceCell<OpenOrigin>>| async move {
+            let runs = &cell.get().expect("it was opened").runs;
+            match how {
+                RunRead::Any => runs.read(run, range).await,
+                RunRead::Fresh => runs.read_fresh(run, range).await,
+                RunRead::Patient => runs.read_patiently(run, range).await,
+            }
+        };
+        self.with(self.index_of(volume)?, read).await
+    }
+}
+
+#[derive(Clone, Copy)]
+enum RunRead {
+    Any,
+    Fresh,
+    Patient,
+}
+
+/// The blocks of mappings of an origin, in their order, each in one piece.
+async fn read_resolved(frames: &FrameReader, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {
+    let (mut counts, mut parts) = (Vec::with_capacity(mappings.len()), Vec::with_capacity(mappings.len()));
+    for mapping in mappings {
+        let found = frames.resolve(vec![*mapping]).await?;
+        counts.push(found.len());
+        parts.extend(found);
+    }
+    let mut blocks = frames.read_own_for(user, &parts).await?.into_iter();
+    let join = |count: usize| match count {
+        1 => blocks.next().expect("one for each part"),
+        _ => {
+            let mut whole = BytesMut::new();
+            blocks.by_ref().take(count).for_each(|part| whole.extend_from_slice(&part));
+            whole.freeze()
+        }
+    };
+    let joined: Vec<Bytes> = counts.into_iter().map(join).collect();
+    let is_whole = |(blocks, mapping): (&Bytes, &Mapping)| {
+        blocks.len() as u64 == mapping.extent.len * BLOCK_BYTES as u64
+    };
+    assert!(joined.iter().zip(mappings).all(is_whole), "an origin gives the blocks of each mapping");
+    Ok(joined)
+}
+
+#[async_trait]
+impl ForeignBlocks for Origins {
+    fn is_foreign(&self, seq: Seq) -> bool {
+        origin_of(&self.all, seq).is_some()
+    }
+
+    async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {
+        let mut by_origin: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (place, mapping) in mappings.iter().enumerate() {
+            let Place::Frame(frame) = mapping.place else { unreachable!("only data is read") };
+            let at = origin_of(&self.all, frame.seq).expect("only foreign blocks are asked for");
+            match by_origin.iter_mut().find(|(other, _)| *other == at) {
+                Some((_, places)) => places.push(place),
+                None => by_origin.push((at, vec![place])),
+            }
+        }
+        let read = by_origin.into_iter().map(|(at, places)| async move {
+            let some: Vec<Mapping> = places.iter().map(|place| mappings[*place]).collect();
+            Ok::<_, Error>((places, self.read_of(at, &some, user).await?))
+        });
+        let mut out = vec![Bytes::new(); mappings.len()];
+        for (places, blocks) in try_join_all(read).await? {
+            places.into_iter().zip(blocks).for_each(|(place, blocks)| out[place] = blocks);
+        }
+        Ok(out)
+    }
+}
+
+/// Runs of the volumes a clone comes from. Nobody writes any.
+#[async_trait]
+impl RunIo for Origins {
+    async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        self.read_run(run, range, RunRead::Any).await
+    }
+
+    async fn read_fresh(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        self.read_run(run, range, RunRead::Fresh).await
+    }
+
+    async fn read_patiently(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+        self.read_run(run, range, RunRead::Patient).await
+    }
+
+    fn forget(&self, run: &RunMeta) {
+        let at = run.owner.and_then(|volume| self.index_of(volume).ok());
+        let open = self.open.lock();
+        let cell =
+            at.and_then(|at| open.iter().find(|(other, _)| *other == at)).map(|(_, cell)| cell.clone());
+        drop(open);
+        if let Some(open) = cell.as_ref().and_then(|cell| cell.get()) {
+            open.runs.forget(run);
+        }
+    }
+
+    async fn write(&self, _id: RunId, _body: Bytes) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+
+    async fn write_merged(&self, _id: RunId, _body: Bytes) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}

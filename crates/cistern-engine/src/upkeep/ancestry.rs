@@ -1,0 +1,71 @@
+//! Where a clone has its beginning from, as the next checkpoint tells it: until nothing that it or a snapshot of it shows is foreign.
+
+use crate::{
+    log::origin::CloneOrigin,
+    rank::{Rank, Ranked},
+    units::Seq,
+};
+
+/// What a volume comes from; nothing, of one that is no clone.
+pub struct Ancestry(Ranked<Descent>);
+
+/// As a checkpoint has it.
+#[derive(Clone, Default)]
+pub struct Descent {
+    pub origins: Vec<CloneOrigin>,
+    /// From this position on the volume shows nothing of them.
+    pub flattened: Option<Seq>,
+}
+
+impl Ancestry {
+    pub fn new(descent: Descent) -> Ancestry {
+        Ancestry(Ranked::new(Rank::Flow, descent))
+    }
+
+    /// Nothing that the volume shows at a position is foreign, and so nothing will be.
+    pub fn flattened(&self, at: Seq) {
+        let mut descent = self.0.lock();
+        descent.flattened = Some(descent.flattened.map_or(at, |known| known.min(at)));
+    }
+
+    /// What the next checkpoint tells, with snapshots at these positions: nothing, once none of them is of before.
+    pub fn next(&self, snapshots: &[Seq]) -> Descent {
+        let mut descent = self.0.lock();
+        let is_over = |at: Seq| snapshots.first().is_none_or(|oldest| *oldest > at);
+        if descent.flattened.is_some_and(is_over) {
+            *descent = Descent::default();
+        }
+        descent.clone()
+    }
+
+    /// Whether it comes from nothing, any more.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().origins.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        log::origin::CloneSource,
+        units::{SnapshotId, VolumeId},
+    };
+
+    /// Origins are told until the volume shows nothing of them and no snapshot is of before that; the first time counts.
+    #[test]
+    fn origins_stay_for_the_snapshots_of_before() {
+        let source = CloneSource { volume: VolumeId(uuid::Uuid::nil()), way: "../a".into() };
+        let origin = CloneOrigin { source, snapshot: SnapshotId(uuid::Uuid::nil()), at: Seq(10) };
+        let ancestry = Ancestry::new(Descent { origins: vec![origin], flattened: None });
+        assert_eq!(ancestry.next(&[]).origins.len(), 1);
+        ancestry.flattened(Seq(20));
+        ancestry.flattened(Seq(30));
+        let told = ancestry.next(&[Seq(20), Seq(25)]);
+        assert_eq!((told.origins.len(), told.flattened), (1, Some(Seq(20))));
+        assert!(!ancestry.is_empty());
+        let told = ancestry.next(&[Seq(25)]);
+        assert_eq!((told.origins.len(), told.flattened), (0, None));
+        assert!(ancestry.is_empty());
+    }
+}

@@ -1,0 +1,55 @@
+//! Mutants of clones: what keeps what they need, and what they let go of.
+
+use super::{Change, Mutant, test, themed};
+
+const ANCESTRY: &str = "crates/cistern-engine/src/upkeep/ancestry.rs";
+const CLONES: &str = "crates/cistern-engine/src/volume/clones.rs";
+const ORIGINS: &str = "crates/cistern-engine/src/fetch/origins.rs";
+const SNAPSHOT: &str = "crates/cistern-engine/src/snapshot.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a-removed-snapshot-leaves-its-clones",
+        promise: "P7",
+        story: "a snapshot that is removed goes, although a clone of it reads it",
+        changes: &[Change {
+            file: SNAPSHOT,
+            old: "if !removed.clones.is_empty() {",
+            new: "if removed.clones.len() > CLONES_MAX {",
+        }],
+        test: test("-p cistern-engine --test volume_clones", "a_clone_outlives_what_its_source_does"),
+        simulation: themed("cloned-volumes", 20),
+    },
+    Mutant {
+        name: "flattening-forgets-older-snapshots",
+        promise: "P7",
+        story: "a flattened clone lets go of its origins while a snapshot of before shows what lies there",
+        changes: &[Change {
+            file: ANCESTRY,
+            old: "snapshots.first().is_none_or(|oldest| *oldest > at)",
+            new: "snapshots.first().is_none_or(|_| at >= Seq(0))",
+        }],
+        test: test("-p cistern-engine --test volume_clones", "a_flattened_clone_stands_by_itself"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-an-origin-moved-is-not-looked-for",
+        promise: "P4",
+        story: "what the volume moved that a clone was made of is missing for whoever opened the clone before",
+        changes: &[Change {
+            file: ORIGINS,
+            old: "Err(Error::NotFound(_)) if frames.refresh().await?.is_some() => {",
+            new: "Err(Error::NotFound(_)) if mappings.is_empty() => {",
+        }],
+        test: test("-p cistern-engine --test volume_clones", "a_clone_outlives_what_its_source_does"),
+        simulation: themed("cloned-volumes", 20),
+    },
+    Mutant {
+        name: "a-cloned-volume-may-be-removed",
+        promise: "P7",
+        story: "nobody asks whether there are clones of a volume before it is removed",
+        changes: &[Change { file: CLONES, old: "[] => Ok(()),", new: "[] | [_] => Ok(())," }],
+        test: test("-p cistern-engine --test volume_clones", "what_clones_need_is_not_removed"),
+        simulation: None,
+    },
+];
