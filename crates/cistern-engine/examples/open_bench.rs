@@ -109,6 +109,8 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         times: Vec::new(),
         snapshots: None,
         held: Vec::new(),
+        origins: Vec::new(),
+        flattened: None,
     };
     let keys = claimed.writer.keys();
     let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;

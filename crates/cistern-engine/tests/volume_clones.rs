@@ -344,6 +344,7 @@ async fn a_flattened_clone_stands_by_itself() {
     clone.write(100 * BLOCK, noise(99, 64 * BLOCK as usize), false).await.expect("written");
     (100..164).for_each(|block| content[block as usize] = (99, block - 100));
     clone.snapshot("before").await.expect("made");
+    clone.drain().await.expect("drained");
 
     let mut next = Some(0);
     while let Some(at) = next {

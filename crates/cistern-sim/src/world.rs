@@ -268,6 +268,9 @@ impl World {
     async fn open(&mut self, host: usize, past: Past) -> Result<(), Damaged> {
         assert!(!self.hosts[host].busy, "one life at a time");
         self.hosts[host].busy = true;
+        if past.journal_on != Some(host) {
+            self.forget_other_volume(host);
+        }
         let take_over = past.journal_on != Some(host) && !past.released;
         let scope = if past.journal_on == Some(host) { Scope::Journal } else { Scope::Store };
         if scope == Scope::Store && !past.released {

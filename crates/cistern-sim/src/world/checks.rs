@@ -196,6 +196,9 @@ impl World {
     }
 
     async fn refused_on(&mut self, host: usize, writer: usize) {
+        if host != writer {
+            self.forget_other_volume(host);
+        }
         let inc = self.sim.incarnate();
         let (site, engine, settings) =
             (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
@@ -403,7 +406,8 @@ impl World {
             return Ok(());
         }
         session.line.committed(self.sim.tick());
-        let host = (session.host + 1) % self.hosts.len();
+        let others = (1..self.hosts.len()).map(|n| (session.host + n) % self.hosts.len());
+        let host = others.into_iter().find(|host| !self.hosts[*host].busy).expect("all zombies are at rest");
         self.renew(host);
         let branch = session.line.branch(|b| b.clone());
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await?;

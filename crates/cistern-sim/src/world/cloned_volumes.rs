@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{Damaged, PATIENCE, Past, Session, World, rounds::Clients};
-use crate::client::Album;
+use super::{Damaged, Past, Session, World, rounds::Clients};
+use crate::{client::Album, plan::Theme};
 
 /// Where the clone lies, beside what it is made of.
 const CLONE: &str = "clone";
@@ -52,6 +52,13 @@ impl World {
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await
     }
 
+    /// The disks of a host are for one volume at a time here.
+    pub(super) fn forget_other_volume(&mut self, host: usize) {
+        if self.plan.theme == Theme::ClonedVolumes {
+            self.renew(host);
+        }
+    }
+
     /// Somebody works on the other volume meanwhile.
     pub(super) fn start_other_clients(&mut self) {
         let Some(mut other) = self.other.take() else { return };
@@ -87,9 +94,7 @@ impl World {
     /// The run is about the other one from now on.
     async fn turn_to_other(&mut self) {
         let other = self.other.take().expect("there are two volumes");
-        if self.sim.limit(PATIENCE, self.wait(other.clients)).await.is_none() {
-            self.sim.fail("hang: clients of the other volume");
-        }
+        self.wait(other.clients).await;
         let session = self.writer.take().expect("there is a writer between rounds");
         let album = std::mem::replace(&mut self.album, other.album);
         let place = std::mem::replace(&mut self.place, other.place);
