@@ -118,7 +118,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T>) -> String {
 fn golden_checkpoints_and_usage() {
     for (suffix, key) in [("plain", None), ("sealed", Some(&*KEY))] {
         // A compressor may improve and the map may tell more of its runs, so only reading is fixed.
-        let stored = golden::stored(&format!("checkpoint-6-{suffix}.bin"), &encode(key));
+        let stored = golden::stored(&format!("checkpoint-7-{suffix}.bin"), &encode(key));
         assert_eq!(decode(key, &stored).unwrap(), sample());
         let fresh = encode_usage(key, volume(1), run(9), &changes());
         let stored = golden::stored(&format!("usage-2-{suffix}.bin"), &fresh);
@@ -198,7 +198,7 @@ fn encrypted_checkpoints_tell_nothing() {
 
 /// A checkpoint as the format says, sealed rightly, of any content.
 fn forge(payload: &[u8]) -> Vec<u8> {
-    let mut out = [&MAGIC[..], &[6], volume(1).0.as_bytes()].concat();
+    let mut out = [&MAGIC[..], &[7], volume(1).0.as_bytes()].concat();
     out.extend_from_slice(&3_u64.to_le_bytes());
     out.extend_from_slice(&41_u64.to_le_bytes());
     out.extend_from_slice(&[8; 16]);
@@ -225,6 +225,8 @@ fn forged_checkpoints_are_refused() {
         ("/size_bytes", (1_u64 << 61).into()),
         ("/claim/seq", 42.into()),
         ("/epochs/0/first", 30.into()),
+        ("/origins/1/at", 3.into()),
+        ("/origins/1/at", 42.into()),
         ("/times/1/0", 7.into()),
         ("/times/0/1", 1_700_000_001.into()),
         ("/epochs/0/epoch", 3.into()),
@@ -289,10 +291,10 @@ fn checkpoints_of_other_volumes_are_told_by_an_intact_header() {
 /// Another version is told from damage.
 #[test]
 fn other_versions_are_named() {
-    for other in [5, 7] {
+    for other in [6, 8] {
         let mut object = encode(None).to_vec();
         object[MAGIC.len()] = other;
-        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 6, .. }) if found == u32::from(other));
+        let known = matches!(decode(None, &object), Err(Error::Version { found, known: 7, .. }) if found == u32::from(other));
         assert!(known, "version {other}");
     }
     let mut object = encode_usage(None, volume(1), run(9), &changes()).to_vec();
