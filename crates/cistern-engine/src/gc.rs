@@ -20,7 +20,7 @@ use crate::{
         keys,
     },
     store::{LIST_MAX, Pages, SharedStore, Store, StoreError, Undeleted, delete_all},
-    units::{Epoch, Seq},
+    units::{Epoch, Seq, VolumeId},
 };
 
 /// Checkpoints kept: the newest, and some for readers that have listed but not yet read.
@@ -89,6 +89,14 @@ pub async fn prune_notes(store: &dyn Store, newest: u64) -> Result<()> {
         if keys::parse_trash(&old.key).is_some_and(|number| number < newest) {
             store.delete(&old.key).await?;
         }
+    }
+    Ok(())
+}
+
+/// Deletes notes of clones that are gone, which the log of the volume they were made of has as operations.
+pub async fn delete_released(store: &dyn Store, clones: &[VolumeId]) -> Result<()> {
+    for clone in clones {
+        store.delete(&keys::released(*clone)).await?;
     }
     Ok(())
 }

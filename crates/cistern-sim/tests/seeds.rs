@@ -61,6 +61,12 @@ fn a_copy_that_is_come_to_twice() {
     run_with(9012, Some(Theme::Snapshots));
 }
 
+/// A segment that went while a sweep looked at it, and that a late request brought back, is an orphan as any other.
+#[test]
+fn what_comes_back_is_swept() {
+    run_with(79, Some(Theme::ClonedVolumes));
+}
+
 /// One seed run twice gives one history.
 #[test]
 fn a_seed_decides_everything() {

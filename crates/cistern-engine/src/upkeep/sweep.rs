@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    Result,
+    Error, Result,
     env::Pauses,
     log::{
         SlotContent,
@@ -146,6 +146,7 @@ impl Maintainer {
         let stays = match self.read(seq, object.bytes).await {
             Ok(SlotContent::Entry(head, entry)) => self.walk.is_fence(&head, &entry),
             Ok(SlotContent::Foreign(_)) => true,
+            Err(Error::NotFound(_)) => return Ok(true), // it went meanwhile; a late request may bring it back
             Err(e) if e.is_damage() => true,
             Err(e) => return Err(e),
         };
@@ -162,6 +163,7 @@ impl Maintainer {
             let is_needed = match object.name {
                 RetiredName::Map(_) => false,
                 RetiredName::Segment(seq) => match self.is_needed(seq, object.bytes).await {
+                    Err(Error::NotFound(_)) => continue, // it went meanwhile
                     Err(e) if e.is_damage() => true,
                     asked => asked?,
                 },

@@ -239,7 +239,10 @@ impl Accounting {
         let sort = match keys::parse_run(&listed.key) {
             Some(id) if self.map.contains(&id) => &mut report.map,
             Some(id) if self.retired.contains(&RetiredName::Map(id)) => &mut report.grace,
-            Some(_) => &mut report.orphans,
+            Some(_) => {
+                tracing::debug!(object = listed.key, "an orphan");
+                &mut report.orphans
+            }
             None => &mut report.other,
         };
         sort.add(listed.bytes);
@@ -276,6 +279,9 @@ impl Accounting {
                 Err(e) if e.is_damage() => true,
                 Err(e) => return Err(e),
             };
+            if !is_fence {
+                tracing::debug!(object = listed.key, "an orphan");
+            }
             let sort = if is_fence { &mut report.fences } else { &mut report.orphans };
             sort.add(listed.bytes);
         }

@@ -4,13 +4,12 @@
 //! the volume it is made of; the operation in that one's log, which keeps the snapshot; the first checkpoint, with the map of that
 //! snapshot. Its removal leaves a note for that volume, who takes it as an operation when it is open.
 
-use futures_util::future::try_join_all;
-
 use crate::{
     Error, Result,
     cleaner::Moved,
     codec::KeySource,
     env::Env,
+    gc,
     log::{
         VolumeKeys,
         checkpoint::{Checkpoint, LastClaim},
@@ -233,7 +232,7 @@ impl Volume {
             self.drain().await?;
         }
         // The log has it: the notes have served.
-        try_join_all(notes.iter().map(|clone| async { store.delete(&keys::released(*clone)).await })).await?;
+        gc::delete_released(store.as_ref(), &notes).await?;
         Ok(forgotten)
     }
 }

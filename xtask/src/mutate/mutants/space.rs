@@ -3,7 +3,7 @@
 use super::{Change, Mutant, test, themed};
 
 const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
-const MAP: &str = "crates/cistern-engine/src/map.rs";
+const MERGING: &str = "crates/cistern-engine/src/map/merging.rs";
 const MAINTAIN: &str = "crates/cistern-engine/src/upkeep/maintain.rs";
 const NAMES: &str = "crates/cistern-engine/src/map/names.rs";
 const ROUND: &str = "crates/cistern-engine/src/cleaner/round.rs";
@@ -124,7 +124,7 @@ pub const MUTANTS: &[Mutant] = &[
         promise: "P7",
         story: "a run that a merge has read goes although a part of it is still listed",
         changes: &[Change {
-            file: MAP,
+            file: MERGING,
             old: "filter(|run| !listed.contains(&run.id))",
             new: "filter(|run| !listed.contains(&run.id) || before.len() < usize::MAX)",
         }],
