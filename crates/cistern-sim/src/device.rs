@@ -170,6 +170,10 @@ pub trait Device: Send + Sync + 'static {
     async fn keep_for_clone(&self, _name: &str, _clone: VolumeId, _way: &str) -> Result<()> {
         Ok(())
     }
+    /// Lets go of what is kept for clones that are gone.
+    async fn forget_removed_clones(&self) -> Result<()> {
+        Ok(())
+    }
     /// Names of the snapshots.
     fn snapshots(&self) -> Vec<String> {
         Vec::new()

@@ -102,7 +102,7 @@ impl Ahead {
     }
 
     pub fn counts(&self) -> AheadCounts {
-        self.frames.reader().ahead_counts()
+        self.frames.ahead_counts()
     }
 
     /// A client reads `range` (bytes) of a volume of `end` bytes. What to look up and [`offer`](Self::offer) now,
@@ -114,8 +114,7 @@ impl Ahead {
 
     fn follow(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
         let now = self.counts();
-        let products =
-            self.frames.reader().link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
+        let products = self.frames.link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
         let scatter = *self.scatter.lock();
         let mut state = self.state.lock();
         let (streams, before) = &mut *state;
@@ -146,7 +145,11 @@ impl Ahead {
                 if !fetches.is_empty() {
                     *scatter.lock() = Scatter::of(&fetches);
                 }
-                frames.prefetch(fetches).await
+                frames.prefetch(fetches).await?;
+                match frames.foreign_among(&mappings) {
+                    Some((foreign, theirs)) => foreign.prefetch(&theirs, get_bytes).await,
+                    None => Ok(()),
+                }
             };
             if let Err(e) = fetched.await {
                 tracing::debug!(error = %e, "read-ahead");
@@ -197,6 +200,11 @@ impl FrameReader {
             .await
     }
 
+    /// Fetches the data of mappings for a reader who will come soon, with GETs of so many bytes.
+    pub(super) async fn prefetch_data(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()> {
+        self.prefetch(self.fetches(mappings, get_bytes)).await
+    }
+
     /// The GETs that bring the data of mappings, as far as it is the volume's own.
     fn fetches(&self, mappings: &[Mapping], bytes_max: u64) -> Vec<Fetch> {
         let data = mappings.iter().filter(|m| matches!(m.place, Place::Frame(_)) && !self.is_foreign(m));
@@ -205,14 +213,18 @@ impl FrameReader {
 
     /// Brings the stored bytes of mappings into the chunk cache. Gives the bytes fetched.
     pub async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64> {
-        stream::iter(self.fetches(mappings, WARM_FETCH_BYTES_MAX))
+        let own: u64 = stream::iter(self.fetches(mappings, WARM_FETCH_BYTES_MAX))
             .map(|fetch| async move {
                 let object = self.object(fetch.seq)?.0;
                 self.reader().warm(&object, fetch.range).await
             })
             .buffer_unordered(at_once)
             .try_fold(0, |sum, bytes| async move { Ok(sum + bytes) })
-            .await
+            .await?;
+        match self.foreign_among(mappings) {
+            Some((foreign, theirs)) => Ok(own + foreign.warm(&theirs, at_once).await?),
+            None => Ok(own),
+        }
     }
 }
 

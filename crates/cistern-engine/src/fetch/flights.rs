@@ -96,6 +96,13 @@ pub struct AheadCounts {
 }
 
 impl AheadCounts {
+    pub(super) fn add(&mut self, other: &AheadCounts) {
+        self.fetched_bytes += other.fetched_bytes;
+        self.used_bytes += other.used_bytes;
+        self.wasted_bytes += other.wasted_bytes;
+        self.waits += other.waits;
+    }
+
     /// What came since these were taken, which become `now`. Readers look at the same time, and so one may come with counts that are
     /// older than what another has noted: he learns nothing.
     pub(super) fn learn(&mut self, now: &AheadCounts) -> AheadCounts {

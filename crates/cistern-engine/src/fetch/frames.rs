@@ -20,7 +20,9 @@ use futures_util::{StreamExt, TryStreamExt, future::try_join, stream};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    flights::AheadCounts,
     forward::{Forwarding, Refreshed},
+    link::LinkEstimate,
     reader::{ObjectReader, ObjectRef},
 };
 use crate::{
@@ -93,6 +95,14 @@ pub trait ForeignBlocks: Send + Sync {
     fn is_foreign(&self, seq: Seq) -> bool;
     /// The blocks of data mappings that are all foreign, in their order.
     async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>>;
+    /// Fetches them for a reader who will come soon, with GETs of so many bytes.
+    async fn prefetch(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()>;
+    /// Brings them into the chunk cache. Gives the bytes fetched.
+    async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64>;
+    /// What became of what was prefetched.
+    fn ahead_counts(&self) -> AheadCounts;
+    /// What is known of the link.
+    fn link(&self) -> Option<LinkEstimate>;
 }
 
 /// Hashed without a random seed: keys are ours, and a simulated run has to repeat exactly.
@@ -280,6 +290,25 @@ impl FrameReader {
             }
         }
         Ok(out)
+    }
+
+    /// Those that are foreign, and who has them; `None` where none is.
+    pub(super) fn foreign_among(&self, mappings: &[Mapping]) -> Option<(&dyn ForeignBlocks, Vec<Mapping>)> {
+        let foreign = self.foreign.as_deref()?;
+        let theirs: Vec<Mapping> = mappings.iter().filter(|m| self.is_foreign(m)).copied().collect();
+        (!theirs.is_empty()).then_some((foreign, theirs))
+    }
+
+    /// What became of what was fetched ahead, of other volumes too.
+    pub fn ahead_counts(&self) -> AheadCounts {
+        let mut counts = self.reader.ahead_counts();
+        self.foreign.iter().for_each(|foreign| counts.add(&foreign.ahead_counts()));
+        counts
+    }
+
+    /// What is known of the link to the store.
+    pub fn link(&self) -> Option<LinkEstimate> {
+        self.reader.link().or_else(|| self.foreign.as_ref()?.link())
     }
 
     pub fn epochs(&self) -> &Arc<[EpochStart]> {

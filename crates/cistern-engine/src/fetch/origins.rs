@@ -12,8 +12,10 @@ use futures_util::future::try_join_all;
 use tokio::sync::OnceCell;
 
 use super::{
+    flights::AheadCounts,
     forward::{ForwardSource, Forwarding},
     frames::{BlockUser, ForeignBlocks, FrameReader},
+    link::LinkEstimate,
     pool::PrefetchTask,
     reader::ObjectReader,
     runs::StoredRuns,
@@ -156,6 +158,27 @@ impl Origins {
         self.with(at, read).await
     }
 
+    /// Which of data mappings that are all foreign come from which origin.
+    fn by_origin(&self, mappings: &[Mapping]) -> Vec<(usize, Vec<usize>)> {
+        let mut by_origin: Vec<(usize, Vec<usize>)> = Vec::new();
+        for (place, mapping) in mappings.iter().enumerate() {
+            let Place::Frame(frame) = mapping.place else { unreachable!("only data is read") };
+            let at = origin_of(&self.all, frame.seq).expect("only foreign blocks are asked for");
+            match by_origin.iter_mut().find(|(other, _)| *other == at) {
+                Some((_, places)) => places.push(place),
+                None => by_origin.push((at, vec![place])),
+            }
+        }
+        by_origin
+    }
+
+    /// Of the origins that are open, which was used last first.
+    fn readers(&self) -> Vec<Arc<ObjectReader>> {
+        let open: Vec<Arc<OnceCell<OpenOrigin>>> =
+            self.open.lock().iter().rev().map(|(_, cell)| cell.clone()).collect();
+        open.iter().filter_map(|cell| Some(cell.get()?.reader.clone())).collect()
+    }
+
     fn index_of(&self, volume: VolumeId) -> Result<usize> {
         let found = self.all.iter().position(|origin| origin.source.volume == volume);
         found.ok_or_else(|| {
@@ -217,16 +240,7 @@ impl ForeignBlocks for Origins {
     }
 
     async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {
-        let mut by_origin: Vec<(usize, Vec<usize>)> = Vec::new();
-        for (place, mapping) in mappings.iter().enumerate() {
-            let Place::Frame(frame) = mapping.place else { unreachable!("only data is read") };
-            let at = origin_of(&self.all, frame.seq).expect("only foreign blocks are asked for");
-            match by_origin.iter_mut().find(|(other, _)| *other == at) {
-                Some((_, places)) => places.push(place),
-                None => by_origin.push((at, vec![place])),
-            }
-        }
-        let read = by_origin.into_iter().map(|(at, places)| async move {
+        let read = self.by_origin(mappings).into_iter().map(|(at, places)| async move {
             let some: Vec<Mapping> = places.iter().map(|place| mappings[*place]).collect();
             Ok::<_, Error>((places, self.read_of(at, &some, user).await?))
         });
@@ -235,6 +249,41 @@ impl ForeignBlocks for Origins {
             places.into_iter().zip(blocks).for_each(|(place, blocks)| out[place] = blocks);
         }
         Ok(out)
+    }
+
+    async fn prefetch(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()> {
+        for (at, places) in self.by_origin(mappings) {
+            let some = places.into_iter().map(|place| mappings[place]).collect();
+            let fetch = |cell: Arc<OnceCell<OpenOrigin>>| async move {
+                let frames = self.frames(at, cell.get().expect("it was opened")).await?;
+                frames.prefetch_data(&frames.resolve(some).await?, get_bytes).await
+            };
+            self.with(at, fetch).await?;
+        }
+        Ok(())
+    }
+
+    async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64> {
+        let mut fetched = 0;
+        for (at, places) in self.by_origin(mappings) {
+            let some = places.into_iter().map(|place| mappings[place]).collect();
+            let warm = |cell: Arc<OnceCell<OpenOrigin>>| async move {
+                let frames = self.frames(at, cell.get().expect("it was opened")).await?;
+                frames.warm(&frames.resolve(some).await?, at_once).await
+            };
+            fetched += self.with(at, warm).await?;
+        }
+        Ok(fetched)
+    }
+
+    fn ahead_counts(&self) -> AheadCounts {
+        let mut counts = AheadCounts::default();
+        self.readers().iter().for_each(|reader| counts.add(&reader.ahead_counts()));
+        counts
+    }
+
+    fn link(&self) -> Option<LinkEstimate> {
+        self.readers().iter().find_map(|reader| reader.link())
     }
 }
 

@@ -303,6 +303,10 @@ impl Device for RealDevice {
         self.0.keep_for_clone(name, clone, way).await
     }
 
+    async fn forget_removed_clones(&self) -> Result<()> {
+        self.0.forget_removed_clones().await.map(drop)
+    }
+
     fn snapshots(&self) -> Vec<String> {
         self.0.snapshots().into_iter().map(|snapshot| snapshot.name).filter(|name| !is_hidden(name)).collect()
     }
