@@ -5,6 +5,7 @@ use cistern_engine::{
     codec::{Compression, KeySource, MasterKey, ObjectKind, Sealer},
     log::{
         identity::{IDENTITY_BYTES_MAX, Identity},
+        origin::CloneSource,
         trash::{Fate, Note},
         wrapping::Wrapping,
     },
@@ -57,6 +58,11 @@ fn golden_identities() {
         assert_eq!(stored, fresh.encode());
         assert_eq!(Identity::decode(&stored).unwrap(), fresh);
     }
+    let origin = CloneSource { volume: volume(2), way: "../../pools/tank".to_owned() };
+    let clone = Identity { origin: Some(origin), ..identity(true) };
+    let stored = golden::stored("volume-5-clone.json", &clone.encode());
+    assert_eq!(stored, clone.encode());
+    assert_eq!(Identity::decode(&stored).unwrap(), clone);
     for (name, source) in [("passphrase", passphrase()), ("key-file", key_file())] {
         let fresh = wrapping(&source);
         let stored = golden::stored(&format!("key-1-{name}.json"), &fresh.encode());

@@ -112,7 +112,9 @@ impl VolumeUrl {
     /// Opens the store of an existing volume.
     pub async fn open(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
-        Ok(wrap(store, env, patience).beside(Beside::of(&self.url, env, Reached::ByCommand(patience))))
+        let open = wrap(store, env, patience);
+        let others = Beside::of(&self.url, env, &open.meter, Reached::ByCommand(patience));
+        Ok(OpenStore { stores: open.stores.with_others(others), ..open })
     }
 
     /// Opens the store of an existing volume for a daemon: its requests wait in the daemon's scheduler.
@@ -120,7 +122,7 @@ impl VolumeUrl {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         let meter = Arc::new(Meter::new(store, env.clone()));
         let metered: SharedStore = meter.clone();
-        let others = Beside::of(&self.url, env, Reached::ByDaemon(scheduler.clone()));
+        let others = Beside::of(&self.url, env, &meter, Reached::ByDaemon(scheduler.clone()));
         let stores = scheduler.stores(&metered, DAEMON_PATIENCE).with_others(others);
         // The first contact: what happens to the store of a daemon later is in its log.
         let store = Silence::breaking(stores.read.clone(), env, &meter, DAEMON_PATIENCE);
@@ -164,17 +166,12 @@ impl VolumeUrl {
     }
 }
 
-impl OpenStore {
-    /// The same, with the way to others.
-    fn beside(self, others: Arc<dyn OtherPlaces>) -> OpenStore {
-        OpenStore { stores: self.stores.with_others(others), ..self }
-    }
-}
-
 /// Other places of the same bucket or file system, from which clones have their beginning.
 struct Beside {
     url: StoreUrl,
     env: Env,
+    /// Of the volume for which they are asked.
+    meter: Arc<Meter>,
     reached: Reached,
 }
 
@@ -187,8 +184,8 @@ enum Reached {
 }
 
 impl Beside {
-    fn of(url: &StoreUrl, env: &Env, reached: Reached) -> Arc<dyn OtherPlaces> {
-        Arc::new(Beside { url: url.clone(), env: env.clone(), reached })
+    fn of(url: &StoreUrl, env: &Env, meter: &Arc<Meter>, reached: Reached) -> Arc<dyn OtherPlaces> {
+        Arc::new(Beside { url: url.clone(), env: env.clone(), meter: meter.clone(), reached })
     }
 }
 
@@ -203,11 +200,14 @@ impl OtherPlaces for Beside {
     async fn stores(&self, way: &str) -> Result<Stores, Error> {
         let url = self.url.by_way(way)?;
         let store = store::open_store(&url, &self.env).await?;
+        let metered: SharedStore = Arc::new(self.meter.beside(store));
         let stores = match &self.reached {
-            Reached::ByCommand(patience) => wrap(store, &self.env, *patience).stores,
-            Reached::ByDaemon(scheduler) => scheduler.stores(&store, DAEMON_PATIENCE),
+            Reached::ByCommand(patience) => {
+                Stores::same(Arc::new(Retry::new(metered, self.env.clone(), *patience)))
+            }
+            Reached::ByDaemon(scheduler) => scheduler.stores(&metered, DAEMON_PATIENCE),
         };
-        Ok(stores.with_others(Beside::of(&url, &self.env, self.reached.clone())))
+        Ok(stores.with_others(Beside::of(&url, &self.env, &self.meter, self.reached.clone())))
     }
 }
 

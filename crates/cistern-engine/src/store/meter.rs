@@ -7,7 +7,10 @@ use std::{
     fmt,
     future::Future,
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -133,6 +136,11 @@ struct ErrorAt {
 pub struct Meter {
     inner: SharedStore,
     env: Env,
+    seen: Arc<MeterCounts>,
+}
+
+/// What a meter has seen.
+struct MeterCounts {
     kinds: [Counters; StoreKind::ALL.len()],
     last_error: Ranked<Option<ErrorAt>>,
     /// When the first of the requests failed that nothing was answered after.
@@ -141,20 +149,26 @@ pub struct Meter {
 
 impl Meter {
     pub fn new(inner: SharedStore, env: Env) -> Meter {
-        Meter {
-            inner,
-            env,
+        let seen = MeterCounts {
             kinds: Default::default(),
             last_error: Ranked::new(Rank::World, None),
             failing_since: Ranked::new(Rank::World, None),
-        }
+        };
+        Meter { inner, env, seen: Arc::new(seen) }
+    }
+
+    /// The same counters for another store: what a volume needs of another one's objects is asked for by it.
+    #[must_use]
+    pub fn beside(&self, inner: SharedStore) -> Meter {
+        Meter { inner, env: self.env.clone(), seen: self.seen.clone() }
     }
 
     /// The counters now. They are read one by one, so a request under way may show in some only.
     pub fn snapshot(&self) -> StoreStats {
-        let kinds = StoreKind::ALL.into_iter().zip(&self.kinds).map(|(kind, c)| c.snapshot(kind)).collect();
+        let kinds =
+            StoreKind::ALL.into_iter().zip(&self.seen.kinds).map(|(kind, c)| c.snapshot(kind)).collect();
         let now = self.env.now();
-        let last_error = self.last_error.lock();
+        let last_error = self.seen.last_error.lock();
         let last_error = last_error.as_ref().map(|e| LastError {
             text: e.text.clone(),
             age_ms: now.saturating_sub(e.at).as_millis() as u64,
@@ -165,12 +179,12 @@ impl Meter {
 
     /// For how long the store has not been reached; `None` while it answers, or nobody asks.
     pub fn away_for(&self) -> Option<Duration> {
-        let since = *self.failing_since.lock();
+        let since = *self.seen.failing_since.lock();
         since.map(|since| self.env.now().saturating_sub(since))
     }
 
     fn note_reached(&self, reached: bool) {
-        let mut since = self.failing_since.lock();
+        let mut since = self.seen.failing_since.lock();
         match reached {
             true => *since = None,
             false => _ = since.get_or_insert(self.env.now()),
@@ -178,9 +192,9 @@ impl Meter {
     }
 
     fn note_error(&self, kind: StoreKind, e: &StoreError) {
-        self.kinds[kind as usize].errors.fetch_add(1, Relaxed);
+        self.seen.kinds[kind as usize].errors.fetch_add(1, Relaxed);
         let error = ErrorAt { text: e.to_string(), at: self.env.now(), wall_ms: self.env.wall_ms() };
-        *self.last_error.lock() = Some(error);
+        *self.seen.last_error.lock() = Some(error);
     }
 
     async fn count<T>(
@@ -189,7 +203,7 @@ impl Meter {
         request: impl Future<Output = StoreResult<T>>,
         bytes: impl FnOnce(&T) -> usize,
     ) -> StoreResult<T> {
-        let counters = &self.kinds[kind as usize];
+        let counters = &self.seen.kinds[kind as usize];
         counters.requests.fetch_add(1, Relaxed);
         let begin = self.env.now();
         let answer = request.await;

@@ -8,7 +8,7 @@ use crate::{
     codec::KeySource,
     env::Env,
     log::{Committed, VolumeKeys, find_volume, keys, read_committed, roots::SnapshotTable},
-    snapshot::{NOT_COMMITTED, Snapshot},
+    snapshot::{NOT_COMMITTED, Snapshot, is_hidden},
     store::Stores,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, SnapshotId},
     volume::{
@@ -92,6 +92,7 @@ impl Volume {
         let mut all = self.snapshots();
         let shown = self.opened.seq;
         all.retain(|snapshot| self.writer.is_some() || snapshot.at.is_some_and(|at| at <= shown));
+        all.retain(|snapshot| !is_hidden(&snapshot.name));
         all.sort_by_key(|snapshot| snapshot.at.unwrap_or(u64::MAX));
         all.into_iter().map(|snapshot| snapshot.name).collect()
     }

@@ -51,7 +51,7 @@ impl Daemon {
         *last = trouble;
     }
 
-    /// Removes what the schedule does not keep of those that were `made`; what is held or read stays.
+    /// Removes what the schedule does not keep of those that were `made`; what is held, cloned or read stays.
     async fn prune(
         &self,
         served: &Served,
@@ -59,8 +59,8 @@ impl Daemon {
         made: &[&SnapshotStatus],
     ) -> Result<(), Error> {
         let expired = schedule.expired(made.iter().map(|snapshot| snapshot.made_ms).collect());
-        for SnapshotStatus { name, made_ms, holds, .. } in made {
-            let goes = expired.contains(made_ms) && holds.is_empty();
+        for SnapshotStatus { name, made_ms, holds, clones, .. } in made {
+            let goes = expired.contains(made_ms) && holds.is_empty() && clones.is_empty();
             if goes && self.shown.close(&format!("{}@{name}", served.name)) {
                 served.volume.remove_snapshot(name).await?;
             }

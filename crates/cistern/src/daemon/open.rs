@@ -21,7 +21,11 @@ use cistern_engine::{
     units::VolumeId,
     volume::{CreateOptions, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
-use futures_util::future::{join_all, try_join_all};
+use futures_util::{
+    StreamExt,
+    future::{join_all, try_join_all},
+    stream,
+};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -47,6 +51,9 @@ const CACHES_MAX: u32 = 16;
 /// Journals read at once when many volumes are opened: enough to keep a disk busy. Two hundred at once took more than
 /// a GiB of memory.
 const RECOVERIES_MAX: usize = 2;
+/// Volumes opened at once: enough to wait for a distant store only a few times, and few enough that what all of them need meanwhile
+/// is not much.
+const OPENINGS_MAX: usize = 16;
 
 /// Opens all volumes of a plan. If one cannot be opened, those that could are closed again.
 pub async fn open_all(
@@ -68,7 +75,8 @@ pub async fn open_all(
     let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
     let opener = Opener { env, plan, prices, cache: cache.clone(), memory_bytes, recoveries };
     let volumes = plan.volumes.iter().zip(found);
-    let results = join_all(volumes.map(|(state, found)| opener.open(state, found, doors))).await;
+    let openings = stream::iter(volumes.map(|(state, found)| opener.open(state, found, doors)));
+    let results: Vec<Outcome<Served>> = openings.buffered(OPENINGS_MAX).collect().await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
     memory::give_back_after_start(); // what reading the journals took
