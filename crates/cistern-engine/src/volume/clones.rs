@@ -126,7 +126,7 @@ pub(super) async fn tell_source(
 ) -> Result<()> {
     let place = match others.stores(&source.way).await {
         Ok(stores) => stores.whole,
-        Err(Error::NotFound(_)) => return Ok(()),
+        Err(Error::NotFound(_) | Error::Invalid(_)) => return Ok(()), // moved, or gone
         Err(e) => return Err(e),
     };
     match read_identity_anywhere(place.as_ref()).await {
