@@ -53,7 +53,7 @@ const UNSEEN_MAX: u32 = 3;
 /// One in so many kills is followed by one of the opening.
 const OPENINGS_PART: u64 = 8;
 const OPENING_MAX: Duration = Duration::from_millis(400);
-/// Daemons that make a snapshot, and snapshots that are kept.
+/// Of daemons that live for a second, those that make a snapshot; and snapshots that are kept.
 const SNAPSHOTS_PART: f64 = 0.1;
 const SNAPSHOTS_MAX: usize = 6;
 /// One in so many of them is cloned, and so many clones are kept.
@@ -223,7 +223,8 @@ impl Killer<'_> {
     /// Lets the daemon be for so long, until not too many kills went unseen, and until there is room.
     fn live(&mut self, server: &mut Server, life: Duration, place: &Place) -> Result<()> {
         const LOOK: Duration = Duration::from_millis(500);
-        if self.draw() < SNAPSHOTS_PART {
+        let none = (1.0 - SNAPSHOTS_PART).powf(life.as_secs_f64().max(1.0));
+        if self.draw() >= none {
             self.take_snapshot(server, place)?;
         }
         server.stays_up(life)?;
