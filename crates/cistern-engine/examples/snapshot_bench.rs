@@ -211,7 +211,7 @@ async fn diff(env: &Env, extents: u64) -> Result<()> {
             bytes += range.len;
             Ok::<(), Error>(())
         };
-        volume.changes_since(segments, tell, &|_, _| {}).await?;
+        volume.changes_since(segments, None, tell, &|_, _| {}).await?;
         println!(
             "{extents} extents, map of {} MiB in {runs} runs; {changed} written again at {places} places: {} MiB changed, {} requests, {:.0} ms",
             map_bytes >> 20,

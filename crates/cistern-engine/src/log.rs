@@ -4,6 +4,7 @@
 //! store and the [`walk`] of every reader applies it (docs/design/engine.md, "The log is chained by
 //! journal ranges"). Never deletes, never looks inside data.
 
+pub mod branches;
 pub mod checkpoint;
 pub mod hot;
 pub mod identity;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::{
     codec::ObjectKind,
     snapshot::Operation,
-    units::{Epoch, JournalId, Mapping, Mark, Salt, SealNonce, Seq, VolumeId},
+    units::{Epoch, JournalId, Mapping, Mark, Salt, SealNonce, Seq, SnapshotId, VolumeId},
 };
 
 mod build;
@@ -154,6 +154,16 @@ pub struct Claim {
 pub struct Release {
     pub wall_ms: u64,
     pub size_bytes: u64,
+    /// With what the volume goes on, if not with what it shows here.
+    pub rollback: Option<Rollback>,
+}
+
+/// Behind the release that says so, the volume goes on from a snapshot of its own (`docs/design/snapshots.md`, "Rollback").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rollback {
+    pub to: SnapshotId,
+    /// Names the history that begins here, as a clone's id names the clone.
+    pub branch: VolumeId,
 }
 
 /// A finished segment.

@@ -251,6 +251,11 @@ impl Snapshots {
         self.with_content().find(|(_, snapshot)| snapshot.clones.contains_key(&clone))
     }
 
+    /// One with content, and its name.
+    pub fn with_id(&self, id: SnapshotId) -> Option<(&str, &Snapshot)> {
+        self.with_content().find(|(_, snapshot)| snapshot.id == id)
+    }
+
     /// The entry that carried the making of a snapshot is committed.
     pub fn place(&mut self, id: SnapshotId, at: Seq) {
         // Its bookmark may be there too.

@@ -6,6 +6,7 @@
 
 mod ancestry;
 mod holdings;
+mod left;
 mod maintain;
 mod points;
 mod reclaim;

@@ -23,6 +23,7 @@ mod partial;
 mod plan;
 mod prefetch;
 mod read;
+mod rollback;
 mod snapshots;
 mod space_status;
 mod write;
@@ -41,6 +42,7 @@ use crate::{
     disk::Disk,
     env::Env,
     fetch::{Ahead, AheadCounts, DecodedCounts, FrameReader},
+    log::branches::Branch,
     map::Map,
     price::Tariff,
     snapshot::Snapshots,
@@ -225,6 +227,8 @@ struct Opened {
     mode: Mode,
     /// Of a reader: those in the state that it opened.
     snapshots: Snapshots,
+    /// Where the volume was rolled back.
+    branches: Vec<Branch>,
 }
 
 impl Volume {

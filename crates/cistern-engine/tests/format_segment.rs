@@ -60,7 +60,7 @@ fn kept_sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) ->
 }
 
 fn written() -> Content {
-    Content::Written { range: range(), size_bytes: SIZE }
+    Content::Written { range: range(), size_bytes: SIZE, rollback: None }
 }
 
 fn claim() -> Claim {

@@ -80,7 +80,7 @@ async fn changes(volume: &Volume, at: u64) -> BTreeMap<u64, RangeKind> {
         (offset / BLOCK..(offset + len) / BLOCK).for_each(|block| _ = out.insert(block, kind));
         Ok::<(), Error>(())
     };
-    volume.changes_since(at, tell, &|_, _| {}).await.expect("looked");
+    volume.changes_since(at, None, tell, &|_, _| {}).await.expect("looked");
     out
 }
 

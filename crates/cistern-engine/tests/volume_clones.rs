@@ -185,6 +185,7 @@ impl Lived {
                 let part = Collect::Adopt { offset: 0, len: BLOCKS * BLOCK };
                 volume.collect(part).await.expect("adopted");
             }
+            14 if dice.roll(2) == 0 => self.roll_back(dice, step).await,
             14..=16 => _ = volume.collect(Collect::Clean { ratio: 1.0 }).await.expect("cleaned"),
             17 if dice.roll(2) == 0 => {
                 volume.flush().await.expect("flushed");
@@ -208,6 +209,35 @@ impl Lived {
                 shows(volume, &self.now, what).await;
             }
         }
+    }
+}
+
+impl Lived {
+    /// It goes on from one of its snapshots, and what it was is a snapshot.
+    async fn roll_back(&mut self, dice: &mut Dice, step: u64) {
+        let picked = self.snapshots.iter().nth(dice.roll(6) as usize).map(|(n, c)| (n.clone(), c.clone()));
+        let Some((name, content)) = picked else { return };
+        let left = format!("l{step}");
+        self.volume.roll_back(&name, &left).await.expect("rolled back");
+        self.snapshots.insert(left, std::mem::replace(&mut self.now, content));
+        self.volume = {
+            let closed = std::mem::replace(&mut self.volume, show(&self.host, None).await);
+            drop(closed);
+            open(&self.host).await
+        };
+    }
+
+    /// Nothing that it shows is of what it was made of, or rolled back to.
+    async fn flatten(&self) {
+        let mut at = 0;
+        loop {
+            let part = Collect::Adopt { offset: at, len: BLOCKS * BLOCK - at };
+            match self.volume.collect(part).await.expect("adopted").next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        while self.volume.collect(Collect::LetGo).await.expect("nothing is of before").next.is_some() {}
     }
 }
 
@@ -261,6 +291,10 @@ async fn live(seed: u64, key: KeySource) {
     for name in snapshots.keys() {
         volume.remove_snapshot(name).await.expect("removed");
     }
+    all[0].flatten().await;
+    volume.forget_removed_clones().await.expect("those go one after the other");
+    volume.drain().await.expect("drained");
+    volume.forget_removed_clones().await.expect("and those");
     assert_eq!(volume.snapshots(), [], "seed {seed}: nothing keeps a snapshot");
     volume.drain().await.expect("drained");
     shows(volume, now, "alone").await;

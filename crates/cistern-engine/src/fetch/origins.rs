@@ -52,6 +52,8 @@ pub struct Origins {
 /// What it takes to open origins.
 pub struct OriginParts {
     pub env: Env,
+    /// The clone: of a snapshot of its own, where it was rolled back.
+    pub volume: VolumeId,
     /// The clone's, which know other places.
     pub stores: Stores,
     /// All of a family share one.
@@ -101,10 +103,15 @@ impl Origins {
     }
 
     async fn open(&self, at: usize) -> Result<OpenOrigin> {
-        let OriginParts { env, stores, key, cache, memory_bytes, .. } = &self.parts;
+        let OriginParts { env, volume, stores, key, cache, memory_bytes, .. } = &self.parts;
         let source = &self.all[at].source;
-        let place = stores.others.stores(&source.way).await.map_err(|e| self.explain(at, e))?;
-        let stores = place.within(&keys::directory(source.volume));
+        let stores = match source.volume == *volume {
+            true => stores.clone(),
+            false => {
+                let place = stores.others.stores(&source.way).await.map_err(|e| self.explain(at, e))?;
+                place.within(&keys::directory(source.volume))
+            }
+        };
         let keys = VolumeKeys { volume: source.volume, key: key.clone() };
         let ahead_bytes = memory_bytes / OPEN_MAX as u64 / 2;
         let (reader, prefetches) =

@@ -12,7 +12,7 @@ use crate::{
     log::keys,
     map::{RunIo, RunMeta},
     store::{Put, SharedStore, Stores},
-    units::RunId,
+    units::{RunId, VolumeId},
 };
 
 /// Bytes around a miss that are fetched with it: at least so many, and on a link that carries more in
@@ -26,8 +26,8 @@ pub struct StoredRuns {
     reader: Arc<ObjectReader>,
     stores: Stores,
     cache: Option<Arc<ChunkCache>>,
-    /// Those of the volumes that a clone comes from.
-    foreign: Option<Arc<dyn RunIo>>,
+    /// The volume, and those of the volumes that it comes from as a clone.
+    foreign: Option<(VolumeId, Arc<dyn RunIo>)>,
 }
 
 impl StoredRuns {
@@ -35,14 +35,15 @@ impl StoredRuns {
         Self { reader, stores, cache, foreign: None }
     }
 
-    /// The same for a clone.
-    pub fn with_foreign(self, foreign: Arc<dyn RunIo>) -> Self {
-        Self { foreign: Some(foreign), ..self }
+    /// The same for a clone, of this volume. What its own snapshots have is its own.
+    pub fn with_foreign(self, volume: VolumeId, foreign: Arc<dyn RunIo>) -> Self {
+        Self { foreign: Some((volume, foreign)), ..self }
     }
 
     /// Whom to ask for a run that is not the volume's own.
     fn owner(&self, run: &RunMeta) -> Option<&Arc<dyn RunIo>> {
-        self.foreign.as_ref().filter(|_| run.owner.is_some())
+        let (volume, foreign) = self.foreign.as_ref()?;
+        run.owner.is_some_and(|owner| owner != *volume).then_some(foreign)
     }
 
     fn window_bytes(&self) -> u64 {

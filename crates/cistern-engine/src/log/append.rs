@@ -26,7 +26,7 @@ use crate::{
         presence::{Before, Presence},
     },
     rank::{Rank, Ranked},
-    segment::{EntryHead, Release, Slot, encode_release, read_head},
+    segment::{EntryHead, Release, Rollback, Slot, encode_release, read_head},
     store::{Put, SharedStore, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
@@ -104,11 +104,11 @@ impl Slots {
 
     /// Ends the epoch. Only after everything of it is committed, and if anything was offered, by the publisher's
     /// [`release`](super::Ended::release).
-    pub async fn release(mut self, size_bytes: u64) -> Result<()> {
+    pub async fn release(mut self, size_bytes: u64, rollback: Option<Rollback>) -> Result<()> {
         loop {
             let slot = self.give_out();
             let Inner { env, keys, .. } = &*self.log.inner;
-            let release = Release { wall_ms: env.wall_ms(), size_bytes };
+            let release = Release { wall_ms: env.wall_ms(), size_bytes, rollback };
             let body = encode_release(keys.key.as_deref(), &slot, &release);
             if self.log.append(&slot, body).await? == Appended::Ours {
                 return Ok(());

@@ -22,12 +22,14 @@ use crate::{
         checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, MapPair},
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
-        roots::{ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
+        origin::{CloneOrigin, CloneSource},
+        roots::{LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
         trash,
         walk::{Step, Walk},
         wrapping::read_wrapping,
     },
-    segment::{Content, Entry, EntryHead, Footer, TAIL_BYTES, Tail, read_tail},
+    map::{Levels, RunMeta},
+    segment::{Content, Entry, EntryHead, Footer, Release, Rollback, TAIL_BYTES, Tail, read_tail},
     snapshot::{Operation, Snapshot, Snapshots},
     store::{Listed, Pages, SharedStore, Store, StoreError, Within},
     units::{Epoch, Mapping, Place, RunId, Seq, VolumeId},
@@ -100,6 +102,8 @@ pub struct Committed {
     /// What was stepped over on the way here.
     pub foreign: Vec<Foreign>,
     pub damaged: Vec<DamagedCheckpoint>,
+    /// The checkpoint's state was left by a rollback behind it: the levels and origins here are those with which the volume went on.
+    pub left: Option<LeftState>,
 }
 
 /// What a slot of the log holds.
@@ -259,8 +263,16 @@ async fn try_committed(
             return Err(damaged.into_iter().next().map_or_else(unfinished, |found| found.fault));
         }
     };
-    let mut committed =
-        Committed { checkpoint, names, walk, applied: Vec::new(), log_objects: 0, foreign, damaged };
+    let mut committed = Committed {
+        checkpoint,
+        names,
+        walk,
+        applied: Vec::new(),
+        log_objects: 0,
+        foreign,
+        damaged,
+        left: None,
+    };
     let objects = list_log(store, committed.walk.seq).await?;
     let (names, walked) = join(checkpoint_names(store), committed.walk_over(objects, store, keys)).await;
     let names = match walked {
@@ -303,12 +315,16 @@ impl Committed {
                     continue;
                 }
             };
-            if self.walk.step(&head, &entry) == Step::Applied
-                && let Entry::Segment(footer) = entry
-            {
-                let Footer { content, operations, mappings } = footer;
-                let (seq, stored_bytes) = (head.seq, listed.bytes);
-                self.applied.push(AppliedSegment { seq, stored_bytes, content, operations, mappings });
+            match (self.walk.step(&head, &entry), entry) {
+                (Step::Applied, Entry::Segment(footer)) => {
+                    let Footer { content, operations, mappings } = footer;
+                    let (seq, stored_bytes) = (head.seq, listed.bytes);
+                    self.applied.push(AppliedSegment { seq, stored_bytes, content, operations, mappings });
+                }
+                (Step::Released, Entry::Release(Release { rollback: Some(rollback), .. })) => {
+                    self.roll_back(head.seq, rollback, store, keys).await?;
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -317,9 +333,52 @@ impl Committed {
     /// The table of snapshots that the checkpoint names.
     pub async fn snapshot_table(&self, store: &dyn Store, keys: &VolumeKeys) -> Result<SnapshotTable> {
         match self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.snapshots) {
-            Some(table) => read_roots(store, keys, table).await,
+            Some(table) => {
+                let mut table: SnapshotTable = read_roots(store, keys, table).await?;
+                self.left.iter().for_each(|left| table.roll_back(left));
+                Ok(table)
+            }
             None => Ok(SnapshotTable::default()),
         }
+    }
+
+    /// Goes on from a snapshot, as the release at `at` says: as a clone of that, made by the volume itself. The state before it is wholly
+    /// in the checkpoint: whoever rolls back sees to that.
+    async fn roll_back(
+        &mut self,
+        at: Seq,
+        rollback: Rollback,
+        store: &dyn Store,
+        keys: &VolumeKeys,
+    ) -> Result<()> {
+        let is_empty =
+            |segment: &AppliedSegment| segment.mappings.is_empty() && segment.operations.is_empty();
+        let is_covered = self.left.is_none() && self.applied.iter().all(is_empty);
+        let table = self.snapshot_table(store, keys).await?;
+        let Some(checkpoint) = self.checkpoint.as_mut().filter(|_| is_covered) else {
+            return Err(Error::corrupt(
+                keys::entry(at),
+                "the volume was rolled back there, and the checkpoint before it is damaged",
+            ));
+        };
+        let lost = || Error::corrupt(keys::entry(at), "the snapshot is not there to which it rolls back");
+        let (_, snapshot) = table.snapshots.with_id(rollback.to).ok_or_else(lost)?;
+        let root = table.roots.get(&snapshot.at).ok_or_else(lost)?;
+        let levels: Levels = read_roots(store, keys, *root).await?;
+        let own = |run: RunMeta| RunMeta { owner: run.owner.or(Some(keys.volume)), ..run };
+        let levels = levels.into_iter().map(|level| level.into_iter().map(own).collect()).collect();
+        let covered = checkpoint.covered;
+        let levels = std::mem::replace(&mut checkpoint.levels, levels);
+        checkpoint.origins.retain(|origin| origin.source.volume != keys.volume && origin.at < snapshot.at);
+        checkpoint.origins.push(CloneOrigin {
+            source: CloneSource { volume: keys.volume, way: String::new() },
+            snapshot: snapshot.id,
+            at: snapshot.at,
+        });
+        checkpoint.flattened = None;
+        self.walk.size_bytes = snapshot.size_bytes;
+        self.left = Some(LeftState { levels, covered, rollback, at });
+        Ok(())
     }
 
     /// The snapshots as of this state, with that table.

@@ -41,6 +41,7 @@ use crate::{
         entry::{Commit, NewEntry, Offer},
         uploads::{Uploads, VACANCIES_MAX, Vacancy},
     },
+    segment::Rollback,
     segment::Slot,
     units::Seq,
 };
@@ -304,8 +305,8 @@ pub struct Ended {
 
 impl Ended {
     /// Ends the epoch. Only after everything that was offered is committed.
-    pub async fn release(self, size_bytes: u64) -> Result<()> {
+    pub async fn release(self, size_bytes: u64, rollback: Option<Rollback>) -> Result<()> {
         assert_eq!(self.settled.next(), self.slots.next(), "no reader comes past a slot that is left open");
-        self.slots.release(size_bytes).await
+        self.slots.release(size_bytes, rollback).await
     }
 }

@@ -341,7 +341,7 @@ async fn a_release_comes_last() {
     let world = World::new();
     offer(&world.publisher.offerer(), 0).await.await.expect("committed");
     world.late_object(FIRST + 1).await;
-    stopped(world.publisher).await.release(1 << 30).await.expect("released");
+    stopped(world.publisher).await.release(1 << 30, None).await.expect("released");
     assert_eq!(world.store.place("end", FIRST + 2), world.store.events.lock().expect("no panic").len() - 1);
     assert_eq!(world.told.committed(), [(FIRST, 0)]);
     assert!(world.told.latched().is_empty());
@@ -357,5 +357,5 @@ async fn nothing_is_released_behind_an_open_slot() {
     settle().await;
     let ended = stopped(world.publisher).await;
     assert!(matches!(open.await, Err(Error::Closed)));
-    let _ = ended.release(1 << 30).await;
+    let _ = ended.release(1 << 30, None).await;
 }

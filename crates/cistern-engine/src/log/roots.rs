@@ -4,12 +4,13 @@
 //! All three are objects under `map/` with a random id: a plain header, and one sealed part of zstd-compressed JSON. The id is
 //! unique, so it is the salt of the seal. Does no IO.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
+    branches::{self, Branch},
     checkpoint::{MapObject, MapPair},
     keys,
 };
@@ -18,8 +19,9 @@ use crate::{
     codec::{
         Compression, MAGIC, MasterKey, ObjectKind, Sealer, compress, decompress_bounded, fields::Fields,
     },
-    map::{BLOCKS_MAX, Levels, SeenBy, check_levels},
-    snapshot::Snapshots,
+    map::{BLOCKS_MAX, Levels, RunMeta, SeenBy, check_levels},
+    segment::Rollback,
+    snapshot::{Operation, Snapshots},
     units::{Extent, RunId, Salt, Seq, VolumeId},
 };
 
@@ -48,6 +50,43 @@ pub struct SnapshotTable {
     pub runs: Vec<HeldRun>,
     /// What was moved away while snapshots saw it.
     pub forwards: Vec<Forward>,
+    /// Where the volume was rolled back, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<Branch>,
+}
+
+/// What a rollback left: the state that the release found which tells it.
+#[derive(Clone, Debug)]
+pub struct LeftState {
+    pub levels: Levels,
+    /// The position of that state.
+    pub covered: Seq,
+    pub rollback: Rollback,
+    /// The release.
+    pub at: Seq,
+}
+
+impl SnapshotTable {
+    /// Takes a rollback: the snapshot is kept for the volume itself, and what the volume found its blocks by is needed by snapshots alone.
+    pub fn roll_back(&mut self, left: &LeftState) {
+        let LeftState { levels, covered, rollback, at } = left;
+        let Some((name, fork)) =
+            self.snapshots.with_id(rollback.to).map(|(name, snapshot)| (name.to_owned(), snapshot.at))
+        else {
+            return;
+        };
+        let keep = Operation::Clone { name, clone: rollback.branch, way: String::new() };
+        self.snapshots.apply(&keep, *at, 0);
+        self.branches.push(Branch { id: rollback.branch, fork, from: *at });
+        let known: BTreeSet<RunId> = self.runs.iter().map(|held| held.run.id).collect();
+        let own = levels.iter().flatten().filter(|run| run.owner.is_none() && !known.contains(&run.id));
+        // A run that was merged in part is in several levels.
+        let own: BTreeMap<RunId, &RunMeta> = own.map(|run| (run.id, run)).collect();
+        self.runs.extend(own.into_values().map(|run| HeldRun {
+            run: MapObject { id: run.id, bytes: run.bytes },
+            seen_by: SeenBy { first: run.since, last: run.since.max(*covered) },
+        }));
+    }
 }
 
 /// Segments that were moved away together, each as a whole, and where what is needed of them is now. A root that finds one of them
@@ -119,6 +158,7 @@ impl RootsObject for SnapshotTable {
             && self.roots.keys().copied().eq(positions)
             && self.runs.iter().all(|held| held.seen_by.first <= held.seen_by.last)
             && self.forwards.iter().all(Forward::is_valid)
+            && branches::are_valid(&self.branches)
     }
 }
 

@@ -222,7 +222,7 @@ mod tests {
 
     fn release(walk: &mut Walk, epoch: u64) -> Step {
         let head = head(EntryKind::Release, epoch, walk.seq.0 + 1);
-        walk.step(&head, &Entry::Release(Release { wall_ms: 0, size_bytes: walk.size_bytes }))
+        walk.step(&head, &Entry::Release(Release { wall_ms: 0, size_bytes: walk.size_bytes, rollback: None }))
     }
 
     /// Claims and releases stay where they are, and so does whatever another writer than the one in force left, or somebody
@@ -243,7 +243,7 @@ mod tests {
         assert!(!walk.is_fence(&of(1, 2), &segment) && !walk.is_fence(&of(2, 4), &segment));
         assert!(walk.is_fence(&of(2, 2), &segment) && walk.is_fence(&of(1, 4), &segment));
         assert!(walk.is_fence(&EntryHead { salt: Salt([9; 16]), ..of(2, 4) }, &segment));
-        let release = Entry::Release(Release { wall_ms: 0, size_bytes: 1 << 30 });
+        let release = Entry::Release(Release { wall_ms: 0, size_bytes: 1 << 30, rollback: None });
         assert!(walk.is_fence(&head(EntryKind::Release, 1, 2), &release));
     }
 

@@ -9,13 +9,14 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{
-    Claim, Entry, EntryHead, EntryKind, FORMAT, HOST_BYTES_MAX, OBJECT_BYTES_MAX, Release, Slot, TAIL_BYTES,
+    Claim, Entry, EntryHead, EntryKind, FORMAT, HOST_BYTES_MAX, OBJECT_BYTES_MAX, Release, Rollback, Slot,
+    TAIL_BYTES,
     footer::{self, check_size},
 };
 use crate::{
     Error, Result,
     codec::{MAGIC, MasterKey, Sealer, crc32c, crc64, fields::Fields},
-    units::{Chain, Epoch, JournalId, JournalPos, Mark, Salt, SealNonce, Seq, VolumeId},
+    units::{Chain, Epoch, JournalId, JournalPos, Mark, Salt, SealNonce, Seq, SnapshotId, VolumeId},
 };
 
 /// Bytes of magic and version.
@@ -65,6 +66,10 @@ pub fn encode_release(key: Option<&MasterKey>, slot: &Slot, release: &Release) -
     encode_small(key, EntryKind::Release, slot, |out| {
         out.extend_from_slice(&release.wall_ms.to_le_bytes());
         out.extend_from_slice(&release.size_bytes.to_le_bytes());
+        if let Some(Rollback { to, branch }) = release.rollback {
+            out.extend_from_slice(to.0.as_bytes());
+            out.extend_from_slice(branch.0.as_bytes());
+        }
     })
 }
 
@@ -281,5 +286,13 @@ fn decode_claim(fields: &mut Fields) -> Option<Claim> {
 }
 
 fn decode_release(fields: &mut Fields) -> Option<Release> {
-    Some(Release { wall_ms: fields.u64()?, size_bytes: fields.u64()? })
+    let (wall_ms, size_bytes) = (fields.u64()?, fields.u64()?);
+    let rollback = match fields.rest().is_empty() {
+        true => None,
+        false => {
+            let to = SnapshotId(uuid::Uuid::from_bytes(fields.array()?));
+            Some(Rollback { to, branch: VolumeId(uuid::Uuid::from_bytes(fields.array()?)) })
+        }
+    };
+    Some(Release { wall_ms, size_bytes, rollback })
 }

@@ -15,10 +15,11 @@ use crate::{
     env::Env,
     log::{
         LogWriter,
+        branches::Branch,
         checkpoint::{MapObject, MapPair, Retired, RetiredName},
         keys,
         roots::{
-            Forward, HELD_MAX, HeldBlocks, HeldRun, ROOTS_BYTES_MAX, RootsObject, SnapshotTable,
+            Forward, HELD_MAX, HeldBlocks, HeldRun, LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable,
             decode_roots, encode_roots,
         },
         usage::Counts,
@@ -28,7 +29,7 @@ use crate::{
     space::{Space, Vacated, VacatedRound},
     store::SharedStore,
     units::{RunId, Seq},
-    upkeep::points::CheckpointLag,
+    upkeep::{left::left_blocks, points::CheckpointLag},
 };
 
 /// Objects of held blocks that a checkpoint names before they are written anew as one.
@@ -58,6 +59,9 @@ pub struct Holdings {
     is_loaded: bool,
     /// What is in none of them.
     unstored: BTreeMap<(Seq, SeenBy), u64>,
+    /// What a rollback left and is not in the accounts yet; and whether that came into them since they were looked through.
+    left: Option<LeftState>,
+    has_left: bool,
 }
 
 /// What holdings begin with: the checkpoint's table and the objects it names.
@@ -66,6 +70,8 @@ pub struct StoredHoldings {
     pub table: SnapshotTable,
     pub stored: Option<MapPair>,
     pub held: Vec<MapObject>,
+    /// What a rollback left that no checkpoint covers yet; the table has it.
+    pub left: Option<LeftState>,
 }
 
 /// What a checkpoint names of snapshots.
@@ -84,7 +90,7 @@ impl Holdings {
         from: StoredHoldings,
         as_of: Seq,
     ) -> Holdings {
-        let StoredHoldings { table, stored, held: named } = from;
+        let StoredHoldings { table, stored, held: named, left } = from;
         Holdings {
             env,
             store,
@@ -100,7 +106,14 @@ impl Holdings {
             is_loaded: named.is_empty(),
             named,
             unstored: BTreeMap::new(),
+            left,
+            has_left: false,
         }
+    }
+
+    /// Whether there is something that a rollback left, and all segments have to be known.
+    pub fn needs_segments(&self) -> bool {
+        self.left.is_some()
     }
 
     /// What the next checkpoint names.
@@ -137,10 +150,20 @@ impl Holdings {
 
     /// Reads what has to be known to take what happened up to `covered`.
     pub async fn prepare(&mut self, lag: &CheckpointLag, covered: Seq) -> Result<()> {
-        match self.some_went(&self.snapshots(lag, covered).positions()) {
-            true => self.load().await,
-            false => Ok(()),
+        if self.left.is_some() || self.some_went(&self.snapshots(lag, covered).positions()) {
+            self.load().await?;
         }
+        if let (Some(left), Some(branch)) = (&self.left, self.table.branches.last()) {
+            let segments = self.space.all();
+            for HeldBlocks { segment, seen_by, blocks } in
+                left_blocks(&self.store, &self.log, segments, &self.held, left, branch.fork).await?
+            {
+                *self.held.entry((segment, seen_by)).or_default() += blocks;
+                *self.unstored.entry((segment, seen_by)).or_default() += blocks;
+            }
+            (self.left, self.has_left) = (None, true);
+        }
+        Ok(())
     }
 
     /// Takes what happened up to `state.covered`, which was prepared: operations, roots, and what the head has lost. Gives the
@@ -157,14 +180,25 @@ impl Holdings {
         self.is_changed |= snapshots != self.table.snapshots;
         self.table.snapshots = snapshots;
         self.new_roots.retain(|at, _| positions.binary_search(at).is_ok());
+        self.leave_what_was_left(&mut state.dead);
         let mut free = std::mem::take(&mut state.dead.free);
         self.take_blocks(&mut state.dead, &positions, &mut free);
         self.as_of = state.covered;
         self.take_runs(std::mem::take(&mut state.used_up), &positions);
-        if some_went {
+        if some_went || std::mem::take(&mut self.has_left) {
             self.let_go(&positions, &mut free);
         }
         free
+    }
+
+    /// What lies before a rollback is held since, as long as a snapshot sees it: nothing becomes of it by what the head loses later.
+    fn leave_what_was_left(&self, dead: &mut Dead) {
+        let Some(Branch { from, .. }) = self.table.branches.last() else { return };
+        let all = std::iter::once(&mut dead.free).chain(dead.held.values_mut());
+        for segments in all {
+            let own = segments.split_off(from);
+            self.space.met_gone(std::mem::replace(segments, own).values().sum());
+        }
     }
 
     fn take_blocks(&mut self, dead: &mut Dead, positions: &[Seq], free: &mut SegmentBlocks) {

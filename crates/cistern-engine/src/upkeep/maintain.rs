@@ -277,6 +277,9 @@ impl Maintainer {
 
     /// The bytes of the checkpoint at `point`, which from now on are the only ones for its name.
     async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
+        if last.holdings.needs_segments() {
+            last.accounts.load().await?;
+        }
         last.holdings.prepare(&self.progress, point.covered).await?;
         let mut state = self.map.take_state();
         assert_eq!(state.covered, point.covered, "points are taken in order, and each is flushed first");

@@ -19,7 +19,7 @@ use crate::{
     },
     space::{Segments, Totals},
     store::{Listed, Pages, SharedStore},
-    units::{Mapping, Place, RunId, Seq},
+    units::{RunId, Seq},
 };
 
 /// Objects of one sort.
@@ -67,12 +67,12 @@ impl SpaceReport {
     }
 }
 
-/// Blocks of a segment that snapshots resolve to, and the head does not.
+/// Blocks of a segment that states resolve to, the newest one and those of snapshots.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HeldVersions {
-    /// Those of which no younger state sees the same version: each version once.
+pub struct SeenVersions {
+    /// Those of which the state before does not see the same version: each version once.
     pub versions: u64,
-    /// Those of which the next younger state sees another copy. Where a copy was left behind by a round of the cleaner that no checkpoint
+    /// Those of which the state before sees another copy. Where a copy was left behind by a round of the cleaner that no checkpoint
     /// took, one place may be come to several times.
     pub copies: u64,
 }
@@ -81,9 +81,8 @@ pub struct HeldVersions {
 pub struct Accounting {
     /// By the usage objects of the checkpoint.
     counts: Segments,
-    /// Blocks that the map resolves to each segment; and those that only snapshots resolve to.
-    live: BTreeMap<Seq, u64>,
-    held: BTreeMap<Seq, HeldVersions>,
+    /// Blocks of each segment to which a state resolves.
+    seen: BTreeMap<Seq, SeenVersions>,
     retired: BTreeSet<RetiredName>,
     map: BTreeSet<RunId>,
     covered: Seq,
@@ -121,8 +120,7 @@ impl Accounting {
         let behind = committed.applied.iter().map(|segment| (segment.seq, segment.data_blocks())).collect();
         let mut accounting = Accounting {
             counts: Segments::default(),
-            live: BTreeMap::new(),
-            held: BTreeMap::new(),
+            seen: BTreeMap::new(),
             retired: checkpoint.iter().flat_map(|c| &c.retired).map(|retired| retired.name).collect(),
             map: checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id).collect(),
             covered: checkpoint.map_or(Seq(0), |c| c.covered),
@@ -154,18 +152,11 @@ impl Accounting {
         &self.counts
     }
 
-    /// The walk over the map came to this.
-    pub fn note(&mut self, mapping: &Mapping) {
-        if let Place::Frame(frame) = mapping.place {
-            *self.live.entry(frame.seq).or_default() += mapping.extent.len;
-        }
-    }
-
-    /// The walk over the snapshots' roots came to blocks that no younger state resolves to.
-    pub fn note_held(&mut self, segment: Seq, held: HeldVersions) {
-        let sum = self.held.entry(segment).or_default();
-        sum.versions += held.versions;
-        sum.copies += held.copies;
+    /// The walk over the map of a state came to blocks that the state before does not resolve to.
+    pub fn note(&mut self, segment: Seq, seen: SeenVersions) {
+        let sum = self.seen.entry(segment).or_default();
+        sum.versions += seen.versions;
+        sum.copies += seen.copies;
     }
 
     /// Snapshots need these objects under `map/`.
@@ -176,11 +167,8 @@ impl Accounting {
     /// How the accounts contradict the walk: each contradiction could have something deleted that is needed.
     pub fn contradictions(&self) -> Vec<String> {
         let mut out = Vec::new();
-        let mut needed = self.live.clone();
-        self.held.iter().for_each(|(seq, held)| *needed.entry(*seq).or_default() += held.versions);
-        for (&seq, &live) in &needed {
+        for (&seq, &SeenVersions { versions: live, copies }) in &self.seen {
             let object = keys::entry(seq);
-            let copies = self.held.get(&seq).map_or(0, |held| held.copies);
             if self.retired.contains(&RetiredName::Segment(seq)) && live + copies > 0 {
                 out.push(format!(
                     "{object} is to be deleted, but {} of its blocks are needed",
@@ -260,8 +248,8 @@ impl Accounting {
         let share = |live: u64, of: u64| {
             (u128::from(listed.bytes) * u128::from(live.min(of)) / u128::from(of.max(1))) as u64
         };
-        let HeldVersions { versions, copies } = self.held.get(&seq).copied().unwrap_or_default();
-        let live = self.live.get(&seq).copied().unwrap_or(0) + versions + copies;
+        let SeenVersions { versions, copies } = self.seen.get(&seq).copied().unwrap_or_default();
+        let live = versions + copies;
         if self.retired.contains(&RetiredName::Segment(seq)) {
             report.grace.add(listed.bytes);
         } else if let Some(blocks) = self.behind.get(&seq) {

@@ -1,13 +1,20 @@
 //! What differs between two states of a volume, and what space snapshots take: found in the maps alone, of which only the parts are read
 //! in which something changed (`docs/design/snapshots.md`). No data is read.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
-    log::{Committed, VolumeKeys, find_volume, keys, read_committed, roots::SnapshotTable},
+    log::{
+        Committed, VolumeKeys,
+        branches::{common, parent},
+        find_volume, keys, read_committed,
+        roots::SnapshotTable,
+    },
     snapshot::{NOT_COMMITTED, Snapshot, is_hidden},
     store::Stores,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq, SnapshotId},
@@ -48,28 +55,42 @@ pub struct SnapshotSpace {
 }
 
 impl Volume {
+    /// Whether a position of the log ([`SnapshotStatus::at`](super::SnapshotStatus::at)) leads to what this volume shows, and was not left by a
+    /// rollback since.
+    pub fn goes_on_from(&self, at: u64) -> bool {
+        self.leads_here(Seq(at))
+    }
+
     /// Gives everything that was written or discarded behind a position of the log ([`SnapshotStatus::at`](super::SnapshotStatus::at)) to
     /// `tell`, as far as this volume shows it: ascending, neighbours of one kind as one range. Only of a volume that is open for
-    /// reading. Progress counts bytes of the volume. Memory is bounded, however much it is.
+    /// reading. Of a position that does not lead here, it takes the snapshot that is there, and gives what either of them has that the other
+    /// one does not, as it is here. Progress counts bytes of the volume. Memory is bounded, however much it is.
     ///
     /// # Errors
     /// Of `tell`; `Corrupt` where the map is damaged; those of the store.
     pub async fn changes_since<E: From<Error>>(
         &self,
         at: u64,
+        base: Option<&Volume>,
         mut tell: impl FnMut(&ChangedRange) -> Result<(), E>,
         progress: ProgressFn<'_>,
     ) -> Result<(), E> {
         debug_assert!(self.is_read_only(), "what is not committed is not looked at");
+        debug_assert!(base.is_some() || self.goes_on_from(at), "what leads elsewhere is looked at itself");
         let size = self.size_bytes();
+        let since = self.shares_history_up_to(Seq(at));
         let look = |part: Extent| async move {
-            let mappings = self.map.changes(part, Seq(at), STEP_MAPPINGS).await?;
-            let end = mappings.last().map_or(part.end(), |mapping| mapping.extent.end());
-            Ok((mappings, end))
+            let (mut changed, mut end) = self.changed_in(part, since).await?;
+            if let Some(base) = base {
+                let (theirs, their_end) = base.changed_in(Extent::between(part.start, end), since).await?;
+                let all = union(&changed, &theirs, their_end);
+                (changed, end) = (self.map.lookup_each(&all).await?, their_end);
+            }
+            Ok((changed, end))
         };
         let mut open: Option<ChangedRange> = None;
         let add = |part: Extent, mappings: Vec<Mapping>| -> Result<(), E> {
-            for mapping in mappings.iter().filter(|mapping| mapping.birth > Seq(0)) {
+            for mapping in &mappings {
                 let offset = mapping.extent.start * BLOCK;
                 let len = (mapping.extent.end() * BLOCK).min(size) - offset;
                 let next = ChangedRange { offset, len, kind: kind_of(mapping) };
@@ -87,11 +108,18 @@ impl Volume {
         open.iter().try_for_each(tell)
     }
 
+    /// What at the beginning of a part changed behind a position, ascending, and where that beginning ends.
+    async fn changed_in(&self, part: Extent, since: Seq) -> Result<(Vec<Mapping>, u64)> {
+        let mut mappings = self.map.changes(part, since, STEP_MAPPINGS).await?;
+        let end = mappings.last().map_or(part.end(), |mapping| mapping.extent.end());
+        mappings.retain(|mapping| mapping.birth > Seq(0));
+        Ok((mappings, end))
+    }
+
     /// The snapshots and bookmarks behind whose positions this volume knows what changed, oldest first: of a snapshot the older ones, else all.
     pub fn bases(&self) -> Vec<String> {
         let mut all = self.snapshots();
-        let shown = self.opened.seq;
-        all.retain(|snapshot| self.writer.is_some() || snapshot.at.is_some_and(|at| at <= shown));
+        all.retain(|snapshot| self.leads_here(snapshot.at.map_or(NOT_COMMITTED, Seq)));
         all.retain(|snapshot| !is_hidden(&snapshot.name));
         all.sort_by_key(|snapshot| snapshot.at.unwrap_or(u64::MAX));
         all.into_iter().map(|snapshot| snapshot.name).collect()
@@ -123,9 +151,32 @@ impl Volume {
     fn base(&self, name: &str) -> Result<(SnapshotId, Seq)> {
         let found = self.snapshot_named(name);
         let at = found.map(|snapshot| (snapshot.id, snapshot.at.map_or(NOT_COMMITTED, Seq)));
-        let is_known = |at: Seq| self.writer.is_some() || at.0 <= self.opened.seq;
-        at.filter(|(_, at)| is_known(*at)).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))
+        at.filter(|(_, at)| self.leads_here(*at)).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))
     }
+
+    /// Whether what a position shows is a part of the history of what this volume shows.
+    fn leads_here(&self, at: Seq) -> bool {
+        at == self.shares_history_up_to(at)
+    }
+
+    /// Up to which position the history of another one and of what this volume shows are the same.
+    fn shares_history_up_to(&self, at: Seq) -> Seq {
+        let shown = if self.writer.is_some() { NOT_COMMITTED } else { Seq(self.opened.seq) };
+        common(&self.opened.branches, at, shown)
+    }
+}
+
+/// What either of two lists has before `end`, ascending and without overlap.
+fn union(one: &[Mapping], other: &[Mapping], end: u64) -> Vec<Extent> {
+    let mut all: Vec<Extent> = one.iter().chain(other).map(|mapping| mapping.extent).collect();
+    all.sort_unstable_by_key(|extent| extent.start);
+    let mut out: Vec<Extent> = Vec::with_capacity(all.len());
+    for extent in all {
+        let start = out.last().map_or(extent.start, |last| extent.start.max(last.end()));
+        let part = Extent::between(start.min(end), extent.end().clamp(start.min(end), end));
+        out.extend((!part.is_empty()).then_some(part));
+    }
+    out
 }
 
 /// What each snapshot of a volume takes, by the newest committed state, ascending by position and then by name. What is not committed is
@@ -141,21 +192,20 @@ pub async fn snapshot_space(
 ) -> Result<Vec<(String, SnapshotSpace)>> {
     let states = States::read(env, place.into(), key).await?;
     let all = &states.ascending;
-    let mut out = Vec::with_capacity(all.len());
-    let (mut before, mut referenced) = (None, 0);
-    let mut this = states.open(all.first()).await?;
-    for (n, (name, snapshot)) in all.iter().enumerate() {
+    let (mut out, mut referenced): (Vec<(String, SnapshotSpace)>, Vec<u64>) = Default::default();
+    let mut open = OpenStates::default();
+    for (n, (name, _)) in all.iter().enumerate() {
         progress(n as u64, all.len() as u64);
-        let next = states.open(all.get(n + 1)).await?;
-        let Difference { written, replaced, unique } = difference(before.as_ref(), &this, &next).await?;
-        referenced = referenced + written - replaced;
+        let Difference { written, replaced, unique } = states.difference(n, &mut open).await?;
+        let before = states.parents[n].map_or(0, |parent| referenced[parent]);
+        referenced.push(before + written - replaced);
         let space = SnapshotSpace {
-            referenced_bytes: referenced * BLOCK,
+            referenced_bytes: referenced[n] * BLOCK,
             written_bytes: written * BLOCK,
             unique_bytes: unique * BLOCK,
         };
         out.push((name.clone(), space));
-        before = Some((std::mem::replace(&mut this, next), snapshot.at));
+        open.retain(|state, _| states.is_wanted_behind(*state, n));
     }
     Ok(out)
 }
@@ -166,16 +216,13 @@ pub async fn snapshot_space(
 /// `NotFound`; else as for [`snapshot_space`].
 pub async fn unique_space(env: &Env, place: impl Into<Stores>, key: &KeySource, name: &str) -> Result<u64> {
     let states = States::read(env, place.into(), key).await?;
-    let all = &states.ascending;
-    let found = all.iter().position(|(other, _)| other == name);
+    let found = states.ascending.iter().position(|(other, _)| other == name);
     let n = found.ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
-    let before = match n.checked_sub(1).map(|n| &all[n]) {
-        Some(before) => Some((states.open(Some(before)).await?, before.1.at)),
-        None => None,
-    };
-    let (this, next) = (states.open(all.get(n)).await?, states.open(all.get(n + 1)).await?);
-    Ok(difference(before.as_ref(), &this, &next).await?.unique * BLOCK)
+    Ok(states.difference(n, &mut OpenStates::default()).await?.unique * BLOCK)
 }
+
+/// States that are open, by their number; behind the snapshots comes the newest one.
+type OpenStates = BTreeMap<usize, Arc<Volume>>;
 
 /// The states of a volume that can be looked at.
 struct States<'a> {
@@ -186,6 +233,8 @@ struct States<'a> {
     table: SnapshotTable,
     /// Those with content, by position, and then by name.
     ascending: Vec<(String, Snapshot)>,
+    /// Which of them comes before each, and before the newest state, which is behind all.
+    parents: Vec<Option<usize>>,
     size_at_creation: Option<u64>,
 }
 
@@ -199,9 +248,55 @@ impl<'a> States<'a> {
         let named = |(name, snapshot): (&str, &Snapshot)| (name.to_owned(), snapshot.clone());
         let mut ascending: Vec<(String, Snapshot)> = snapshots.with_content().map(named).collect();
         ascending.sort_by(|a, b| (a.1.at, &a.0).cmp(&(b.1.at, &b.0)));
+        let positions = snapshots.positions();
+        let parent_of = |n: usize| {
+            let at = ascending.get(n).map_or(NOT_COMMITTED, |(_, snapshot)| snapshot.at);
+            match n.checked_sub(1) {
+                Some(before) if ascending[before].1.at == at => Some(before),
+                _ => {
+                    let before = parent(&table.branches, &positions, at)?;
+                    ascending.partition_point(|(_, snapshot)| snapshot.at <= before).checked_sub(1)
+                }
+            }
+        };
+        let parents = (0..=ascending.len()).map(parent_of).collect();
         let stores = place.within(&keys::directory(identity.volume));
         let size_at_creation = identity.size_at_creation();
-        Ok(States { env, stores, keys, committed, table, ascending, size_at_creation })
+        Ok(States { env, stores, keys, committed, table, ascending, parents, size_at_creation })
+    }
+
+    /// Those that go on from one.
+    fn children(&self, n: usize) -> impl Iterator<Item = usize> {
+        (0..self.parents.len()).filter(move |child| self.parents[*child] == Some(n))
+    }
+
+    /// Whether one is looked at again when all up to `done` were compared.
+    fn is_wanted_behind(&self, state: usize, done: usize) -> bool {
+        state > done || self.children(state).any(|child| child > done && child < self.ascending.len())
+    }
+
+    /// One that is open, or will be from now on.
+    async fn opened(&self, n: usize, open: &mut OpenStates) -> Result<Arc<Volume>> {
+        if let Some(known) = open.get(&n) {
+            return Ok(known.clone());
+        }
+        let volume = Arc::new(self.open(self.ascending.get(n)).await?);
+        open.insert(n, volume.clone());
+        Ok(volume)
+    }
+
+    /// Compares a snapshot with the state before it and those that go on from it.
+    async fn difference(&self, n: usize, open: &mut OpenStates) -> Result<Difference> {
+        let before = match self.parents[n] {
+            Some(parent) => Some((self.opened(parent, open).await?, self.ascending[parent].1.at)),
+            None => None,
+        };
+        let this = self.opened(n, open).await?;
+        let mut next = Vec::new();
+        for child in self.children(n) {
+            next.push(self.opened(child, open).await?);
+        }
+        difference(before.as_ref(), &this, &next).await
     }
 
     /// What a snapshot shows; without one, the newest state.
@@ -230,8 +325,12 @@ struct Difference {
     unique: u64,
 }
 
-/// Compares a state with the one before it, which is given with its position, and with the next one.
-async fn difference(before: Option<&(Volume, Seq)>, this: &Volume, next: &Volume) -> Result<Difference> {
+/// Compares a state with the one before it, which is given with its position, and with those that go on from it.
+async fn difference(
+    before: Option<&(Arc<Volume>, Seq)>,
+    this: &Volume,
+    next: &[Arc<Volume>],
+) -> Result<Difference> {
     let since = before.map_or(Seq(0), |(_, at)| *at);
     let sizes = before.iter().map(|(volume, _)| volume.size_bytes()).chain([this.size_bytes()]);
     let blocks = sizes.max().unwrap_or(0).div_ceil(BLOCK);
@@ -248,9 +347,12 @@ async fn difference(before: Option<&(Volume, Seq)>, this: &Volume, next: &Volume
         if let Some((before, _)) = before {
             found.replaced = before.map.lookup_each(&extents).await?.iter().map(blocks_in_frames).sum();
         }
-        let later = next.map.lookup_each(&extents).await?;
-        let unique = |mapping| blocks_in_frames(mapping) - blocks_in_common(mapping, &later, SameBy::Birth);
-        found.unique = changed.iter().map(unique).sum();
+        let mut unique = changed;
+        for next in next {
+            let later = next.map.lookup_each(&extents).await?;
+            unique = unique.iter().flat_map(|mapping| not_in(mapping, &later)).collect();
+        }
+        found.unique = unique.iter().map(blocks_in_frames).sum();
         Ok((found, end))
     };
     let mut out = Difference::default();
@@ -275,6 +377,19 @@ pub(super) enum SameBy {
     Birth,
     /// The same bytes of the same object: after a move by the cleaner the same write may lie in two places.
     Place,
+}
+
+/// The parts of a mapping of which another state does not have the same version; `others` ascend.
+fn not_in(mapping: &Mapping, others: &[Mapping]) -> Vec<Mapping> {
+    let (mut parts, mut at) = (Vec::new(), mapping.extent.start);
+    let first = others.partition_point(|other| other.extent.end() <= at);
+    let same = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
+    for other in same.filter(|other| other.birth == mapping.birth) {
+        parts.push(Extent::between(at, other.extent.start.max(at)));
+        at = other.extent.end();
+    }
+    parts.push(Extent::between(at, mapping.extent.end().max(at)));
+    parts.into_iter().filter(|part| !part.is_empty()).map(|part| mapping.slice(part)).collect()
 }
 
 /// Blocks in frames of a mapping that are the same in another state; `others` ascend.

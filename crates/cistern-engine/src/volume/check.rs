@@ -16,17 +16,18 @@ use crate::{
     env::Env,
     log::{
         Committed, VolumeKeys,
+        branches::parent,
         checkpoint::MapPair,
         checkpoint_names, find_volume, keys, read_committed, read_roots_object,
         roots::{RootsObject, SnapshotTable},
     },
     map::Levels,
-    snapshot::Snapshot,
+    snapshot::{NOT_COMMITTED, Snapshot},
     store::{Pages, SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
-        accounting::{Accounting, HeldVersions, SpaceReport},
+        accounting::{Accounting, SeenVersions, SpaceReport},
         admin::ProgressFn,
         changes::{SameBy, blocks_in_common},
         open::{ReadParts, SnapshotState, read_only, read_snapshot},
@@ -163,21 +164,37 @@ impl State {
         let mut report = self.look_back();
         let (mut accounting, faults) = Accounting::read(from.store, from.keys, &self.committed).await?;
         faults.into_iter().for_each(|fault| report.fault(fault));
+        let table = match self.committed.snapshot_table(from.store.as_ref(), from.keys).await {
+            Err(e) if e.is_damage() => {
+                report.fault(format!("table of snapshots: {e}"));
+                SnapshotTable::default()
+            }
+            table => table?,
+        };
+        let mut family = Family::of(self, from, &table);
+        let parent = family.parent(NOT_COMMITTED).await.unwrap_or_else(|e| {
+            report.fault(format!("the newest snapshot: {e}"));
+            None
+        });
         let blocks = self.blocks();
         let mut at = 0;
         while at < blocks {
             progress(at, blocks);
             match self.volume.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await {
                 Ok(mappings) => {
-                    at = mappings.last().map_or(blocks, |m| m.extent.end());
+                    let end = mappings.last().map_or(blocks, |m| m.extent.end());
+                    let step = Extent::between(at, end);
+                    match account(&self.volume, &mappings, parent.as_deref(), step, &mut accounting).await {
+                        Err(e) if e.is_damage() => report.fault(format!("the newest snapshot: {e}")),
+                        accounted => accounted?,
+                    }
                     for mapping in &mappings {
-                        if self.volume.frames.is_foreign(mapping) {
-                            report.extents += 1; // it is in the accounts of the volume that has it
-                        } else {
-                            accounting.note(mapping);
-                            self.check_presence(mapping, &mut report);
+                        match self.volume.frames.is_foreign(mapping) {
+                            true => report.extents += 1, // who has it looks for it
+                            false => self.check_presence(mapping, &mut report),
                         }
                     }
+                    at = end;
                 }
                 Err(e @ (Error::Corrupt { .. } | Error::NotFound(_))) => {
                     report.fault(format!("map behind block {at}: {e}"));
@@ -186,7 +203,7 @@ impl State {
                 Err(e) => return Err(e),
             }
         }
-        self.check_snapshots(from, what, &mut accounting, &mut report).await?;
+        self.check_snapshots(&mut family, what, &mut accounting, &mut report).await?;
         accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
         if what.space {
             report.space = Some(accounting.sort(from.place, from.keys).await?);
@@ -195,21 +212,15 @@ impl State {
         Ok(report)
     }
 
-    /// What snapshots need: the objects that say so, the runs of their roots, and what they see and the head does not.
+    /// What snapshots need: the objects that say so, the runs of their roots, and what they see.
     async fn check_snapshots(
         &self,
-        from: &CheckedVolume<'_>,
+        family: &mut Family<'_>,
         what: Checked,
         accounting: &mut Accounting,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let table = match self.committed.snapshot_table(from.store.as_ref(), from.keys).await {
-            Err(e) if e.is_damage() => {
-                report.fault(format!("table of snapshots: {e}"));
-                return Ok(());
-            }
-            table => table?,
-        };
+        let (from, table) = (family.from, family.table);
         let checkpoint = self.committed.checkpoint.as_ref();
         let pairs = || checkpoint.iter().filter_map(|c| c.snapshots.as_ref()).chain(table.roots.values());
         accounting.need(pairs().flat_map(|pair| pair.ids));
@@ -217,26 +228,26 @@ impl State {
         accounting.need(table.runs.iter().map(|held| held.run.id));
         let mut runs: BTreeSet<RunId> = table.runs.iter().map(|held| held.run.id).collect();
         runs.extend(checkpoint.iter().flat_map(|c| c.levels.iter().flatten()).map(|run| run.id));
-        let snapshots = self.committed.snapshots(&table);
-        let by_position: BTreeMap<Seq, (&str, &Snapshot)> =
-            snapshots.with_content().map(|named| (named.1.at, named)).collect();
         for pair in checkpoint.iter().filter_map(|c| c.snapshots) {
             check_copies::<SnapshotTable>(from, pair, "the table of snapshots", report).await?;
         }
         let mut next = self.volume.clone();
-        for (name, snapshot) in by_position.into_values().rev() {
-            if let Some(pair) = table.roots.get(&snapshot.at) {
+        for (at, (name, _)) in family.by_position.clone().into_iter().rev() {
+            if let Some(pair) = table.roots.get(&at) {
                 check_copies::<Levels>(from, *pair, &format!("the root of snapshot {name}"), report).await?;
             }
             let checked = async {
-                let volume = Arc::new(self.at_snapshot(from, &table, snapshot).await?);
+                let volume = family.take(at).await?;
                 let levels = volume.map.levels();
                 if let Some(lost) =
                     levels.iter().flatten().find(|run| run.owner.is_none() && !runs.contains(&run.id))
                 {
                     report.fault(format!("snapshot {name}: nobody knows that it needs run {}", lost.id));
                 }
-                self.compare((name, &volume), &next, what, accounting, report).await?;
+                let parent = family.parent(at).await?;
+                let states =
+                    Neighbours { name: &name, this: &volume, parent: parent.as_deref(), next: &next };
+                self.compare(states, what, accounting, report).await?;
                 Ok::<_, Error>(volume)
             };
             match checked.await {
@@ -248,33 +259,35 @@ impl State {
         Ok(())
     }
 
-    /// Notes what a snapshot sees where the next younger state sees something else, and reads it if that is asked for. A version is
-    /// seen without gaps, so each is noted once; of a version there may be copies.
+    /// Accounts for what a snapshot sees, looks whether it is there, and reads what the next younger state does not see there, if that is
+    /// asked for.
     async fn compare(
         &self,
-        (name, snapshot): (&str, &Volume),
-        next: &Volume,
+        states: Neighbours<'_>,
         what: Checked,
         accounting: &mut Accounting,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let blocks = snapshot.size_bytes().div_ceil(BLOCK_BYTES as u64);
+        let Neighbours { name, this, parent, next } = states;
+        let blocks = this.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut at = 0;
         while at < blocks {
-            let seen = snapshot.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
+            let seen = this.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
             let end = seen.last().map_or(blocks, |mapping| mapping.extent.end());
-            let seen = snapshot.frames.resolve(seen).await?;
-            let later = next.frames.resolve(next.map.lookup(Extent::between(at, end)).await?).await?;
-            for mapping in seen.iter().filter(|mapping| !snapshot.frames.is_foreign(mapping)) {
+            let seen = this.frames.resolve(seen).await?;
+            account(this, &seen, parent, Extent::between(at, end), accounting).await?;
+            let later = match what.data {
+                true => next.frames.resolve(next.map.lookup(Extent::between(at, end)).await?).await?,
+                false => Vec::new(),
+            };
+            for mapping in seen.iter().filter(|mapping| !this.frames.is_foreign(mapping)) {
                 self.check_presence(mapping, report);
                 let Place::Frame(frame) = mapping.place else { continue };
-                let versions = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Birth);
-                let alone = mapping.extent.len - blocks_in_common(mapping, &later, SameBy::Place);
-                accounting.note_held(frame.seq, HeldVersions { versions, copies: alone - versions });
-                if alone == 0 || !what.data || !self.has(&frame) {
+                let is_read = blocks_in_common(mapping, &later, SameBy::Place) == mapping.extent.len;
+                if is_read || !what.data || !self.has(&frame) {
                     continue;
                 }
-                match snapshot.frames.read(std::slice::from_ref(mapping)).await {
+                match this.frames.read(std::slice::from_ref(mapping)).await {
                     Ok(_) => report.bytes_read += u64::from(frame.stored),
                     Err(e) if e.is_damage() => {
                         report.fault(format!("snapshot {name}, {}: {e}", blocks_of(mapping)));
@@ -319,6 +332,83 @@ impl State {
             report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
         }
     }
+}
+
+/// The snapshots of a state, and which of them comes before which: those that are needed open.
+struct Family<'a> {
+    state: &'a State,
+    from: &'a CheckedVolume<'a>,
+    table: &'a SnapshotTable,
+    by_position: BTreeMap<Seq, (String, Snapshot)>,
+    positions: Vec<Seq>,
+    /// Opened as somebody's parent, and not checked yet.
+    open: BTreeMap<Seq, Arc<Volume>>,
+}
+
+impl<'a> Family<'a> {
+    fn of(state: &'a State, from: &'a CheckedVolume<'a>, table: &'a SnapshotTable) -> Family<'a> {
+        let snapshots = state.committed.snapshots(table);
+        let by_position: BTreeMap<Seq, (String, Snapshot)> = snapshots
+            .with_content()
+            .map(|(name, snapshot)| (snapshot.at, (name.to_owned(), snapshot.clone())))
+            .collect();
+        let positions = by_position.keys().copied().collect();
+        Family { state, from, table, by_position, positions, open: BTreeMap::new() }
+    }
+
+    /// The snapshot at a position, which is checked next.
+    async fn take(&mut self, at: Seq) -> Result<Arc<Volume>> {
+        match self.open.remove(&at) {
+            Some(open) => Ok(open),
+            None => self.open_at(at).await,
+        }
+    }
+
+    async fn open_at(&self, at: Seq) -> Result<Arc<Volume>> {
+        let (_, snapshot) = &self.by_position[&at];
+        Ok(Arc::new(self.state.at_snapshot(self.from, self.table, snapshot).await?))
+    }
+
+    /// The snapshot that comes before what the volume showed at a position.
+    async fn parent(&mut self, at: Seq) -> Result<Option<Arc<Volume>>> {
+        let Some(before) = parent(&self.table.branches, &self.positions, at) else { return Ok(None) };
+        if let Some(open) = self.open.get(&before) {
+            return Ok(Some(open.clone()));
+        }
+        let open = self.open_at(before).await?;
+        self.open.insert(before, open.clone());
+        Ok(Some(open))
+    }
+}
+
+/// A snapshot, the one before it, and the next younger state.
+struct Neighbours<'a> {
+    name: &'a str,
+    this: &'a Volume,
+    parent: Option<&'a Volume>,
+    next: &'a Volume,
+}
+
+/// Notes what a state sees in `step`, as `seen` says, where the state before sees something else. A version is seen by a state and
+/// by some of those that come from it, so each is noted once; of a version there may be copies.
+async fn account(
+    this: &Volume,
+    seen: &[Mapping],
+    parent: Option<&Volume>,
+    step: Extent,
+    accounting: &mut Accounting,
+) -> Result<()> {
+    let before = match parent {
+        Some(parent) => parent.frames.resolve(parent.map.lookup(step).await?).await?,
+        None => Vec::new(),
+    };
+    for mapping in seen.iter().filter(|mapping| !this.frames.is_foreign(mapping)) {
+        let Place::Frame(frame) = mapping.place else { continue };
+        let versions = mapping.extent.len - blocks_in_common(mapping, &before, SameBy::Birth);
+        let alone = mapping.extent.len - blocks_in_common(mapping, &before, SameBy::Place);
+        accounting.note(frame.seq, SeenVersions { versions, copies: alone - versions });
+    }
+    Ok(())
 }
 
 /// Reads both objects of a pair: one that is damaged harms nothing as long as the other one is sound.

@@ -88,7 +88,8 @@ pub async fn finish_clone(
     let theirs = |run: RunMeta| RunMeta { owner: run.owner.or(Some(source.volume)), ..run };
     let levels = levels.into_iter().map(|level| level.into_iter().map(theirs).collect()).collect();
     let further = committed.checkpoint.iter().flat_map(|checkpoint| &checkpoint.origins);
-    let further = further.filter(|origin| origin.at < *at).map(|origin| {
+    let is_further = |origin: &&CloneOrigin| origin.at < *at && origin.source.volume != source.volume;
+    let further = further.filter(is_further).map(|origin| {
         let way = join_ways(&source.way, &origin.source.way);
         CloneOrigin { source: CloneSource { volume: origin.source.volume, way }, ..origin.clone() }
     });
@@ -141,8 +142,8 @@ pub(super) async fn tell_source(
 
 /// Refuses for a volume of which there are clones.
 pub(super) fn refuse_if_cloned<'a>(snapshots: impl Iterator<Item = (&'a str, &'a Snapshot)>) -> Result<()> {
-    let ways: Vec<&str> =
-        snapshots.flat_map(|(_, snapshot)| snapshot.clones.values().map(String::as_str)).collect();
+    let ways = snapshots.flat_map(|(_, snapshot)| snapshot.clones.values().map(String::as_str));
+    let ways: Vec<&str> = ways.filter(|way| !way.is_empty()).collect(); // the volume itself
     match ways[..] {
         [] => Ok(()),
         [first, ..] => Err(Error::Invalid(format!(
@@ -193,6 +194,7 @@ impl Volume {
         if let Some(source) = identity.origin {
             tell_source(&source, identity.volume, writer.reading.stores.others.as_ref()).await?;
         }
+        self.forget_past_branches().await?;
         Ok(Moved::default())
     }
 
@@ -233,6 +235,7 @@ impl Volume {
         }
         // The log has it: the notes have served.
         gc::delete_released(store.as_ref(), &notes).await?;
+        self.forget_past_branches().await?;
         Ok(forgotten)
     }
 }

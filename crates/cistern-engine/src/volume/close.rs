@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     Error,
+    segment::Rollback,
     units::BLOCK_BYTES,
     volume::{CloseReport, Volume, VolumeStatus, live, space_status::space_status, write::Writer},
 };
@@ -27,6 +28,11 @@ impl Volume {
 
 impl Writer {
     pub async fn close(&self, drain_limit: Duration) -> CloseReport {
+        self.end(drain_limit, None).await
+    }
+
+    /// As [`close`](Self::close); whoever opens the volume next may go on from a snapshot.
+    pub(super) async fn end(&self, drain_limit: Duration, rollback: Option<Rollback>) -> CloseReport {
         // Requests under way end with this or before it.
         self.core.refuse(Error::Closed);
         let mut flows = self.flows.lock().await;
@@ -49,10 +55,12 @@ impl Writer {
         let size = self.size_bytes();
         // Everything is committed and the journal says so: the last checkpoint, then the release.
         let finished = match (drained.and(stopped), journal_closed) {
-            (Ok(stopped), Ok(())) => match self.env.timeout(FINISH_LIMIT, stopped.release(size)).await {
-                Some(result) => result,
-                None => Err(Error::Unreachable("the volume could not be released in time".into())),
-            },
+            (Ok(stopped), Ok(())) => {
+                match self.env.timeout(FINISH_LIMIT, stopped.release(size, rollback)).await {
+                    Some(result) => result,
+                    None => Err(Error::Unreachable("the volume could not be released in time".into())),
+                }
+            }
             (drained, journal_closed) => journal_closed.and(drained.map(drop)),
         };
         if let Err(lost) = &finished

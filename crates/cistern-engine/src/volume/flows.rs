@@ -13,9 +13,9 @@ use crate::{
     env::Env,
     log::{
         AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots,
-        checkpoint::Checkpoint, roots::SnapshotTable,
+        checkpoint::Checkpoint, origin::CloneOrigin, roots::SnapshotTable,
     },
-    segment::Content,
+    segment::{Content, Rollback},
     snapshot::Snapshots,
     space::{self, Policy, SnapshotPlaces, Space, Uncovered},
     units::Seq,
@@ -100,7 +100,7 @@ pub struct Beginning {
 impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
         let Beginning { committed, table, snapshots, log, slots, blocks, damage, compression } = from;
-        let Committed { checkpoint, walk, applied, .. } = committed;
+        let Committed { checkpoint, walk, applied, left, .. } = committed;
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
         let uncovered = applied.iter().map(uncovered).collect();
@@ -115,7 +115,10 @@ impl Flows {
         let stored = checkpoint.as_ref().and_then(|c| c.snapshots);
         let held = checkpoint.as_ref().map_or_else(Vec::new, |c| c.held.clone());
         let descent = |c: &Checkpoint| Descent { origins: c.origins.clone(), flattened: c.flattened };
-        let ancestry = Arc::new(Ancestry::new(checkpoint.as_ref().map_or_else(Descent::default, descent)));
+        let descent = checkpoint.as_ref().map_or_else(Descent::default, descent);
+        let is_own = |origin: &CloneOrigin| origin.source.volume == log.keys().volume;
+        let own = table.branches.last().filter(|_| descent.origins.iter().all(is_own));
+        let ancestry = Arc::new(Ancestry::new(descent, own.map_or(Seq(0), |branch| branch.from)));
         let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
         let start = space::Start { newest, uncovered, retired, times, wall, policy, rate, snapshots: places };
         let space = Arc::new(Space::new(start, now));
@@ -127,7 +130,7 @@ impl Flows {
             walk: walk.clone(),
             checkpoint: checkpoint.as_ref().map(|c| (c.epoch, c.covered)),
             usage: checkpoint.map_or_else(Vec::new, |c| c.usage),
-            holdings: StoredHoldings { table, stored, held },
+            holdings: StoredHoldings { table, stored, held, left },
             behind: Behind {
                 segments: applied.iter().map(counts).collect(),
                 operations: applied.iter().filter_map(operated).collect(),
@@ -224,11 +227,11 @@ pub struct Stopped {
 
 impl Stopped {
     /// Everything is committed: the last checkpoint covers it, so that the next opening is short. Then the epoch ends.
-    pub async fn release(self, size_bytes: u64) -> Result<()> {
+    pub async fn release(self, size_bytes: u64, rollback: Option<Rollback>) -> Result<()> {
         if !self.is_settled {
             return Err(Error::Unreachable("not everything that was on its way could be committed".into()));
         }
         self.upkeep.checkpoint().await?;
-        self.log.release(size_bytes).await
+        self.log.release(size_bytes, rollback).await
     }
 }

@@ -174,7 +174,7 @@ impl ReadOnlyParts {
             }
             table => table?,
         };
-        let snapshots = committed.snapshots(&table);
+        let (snapshots, branches) = (committed.snapshots(&table), table.branches.clone());
         let (stores, cache) = (&self.stores, self.cache.clone());
         let parts = ReadParts { env, stores, cache, memory_bytes: self.memory_bytes };
         let mut volume = match snapshot {
@@ -188,7 +188,7 @@ impl ReadOnlyParts {
             }
             None => read_only(parts, keys, &committed).await?,
         };
-        volume.opened.snapshots = snapshots;
+        (volume.opened.snapshots, volume.opened.branches) = (snapshots, branches);
         Ok(volume)
     }
 }
@@ -237,6 +237,7 @@ async fn show(
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
         snapshots: Snapshots::default(),
+        branches: Vec::new(),
     };
     Ok(Volume { env, id: keys.volume, io, map, frames, ahead, damage, hot: None, opened, writer: None })
 }
@@ -291,7 +292,8 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let epoch = Some(log.epoch());
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let (epoch, seq, none) = (log.epoch().0, committed.walk.seq.0, Snapshots::default());
-    let opened = Opened { size_bytes, epoch, seq, mode: o.mode, snapshots: none };
+    let branches = table.branches.clone();
+    let opened = Opened { size_bytes, epoch, seq, mode: o.mode, snapshots: none, branches };
     let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let control = Arc::new(Control::new(journal.clone(), tuning, o.paused));
     let beginning = Beginning {
@@ -534,21 +536,24 @@ impl ReadParts<'_> {
             None => Default::default(),
         };
         let damage = Arc::<Damage>::default();
-        let origins = committed.checkpoint.as_ref().map_or(&[][..], |checkpoint| &checkpoint.origins);
+        let mut origins = committed.checkpoint.as_ref().map_or_else(Vec::new, |c| c.origins.clone());
+        // A snapshot of a volume that was rolled back finds what other snapshots have as its own.
+        origins.retain(|origin| forwarding.is_none() || origin.source.volume != keys.volume);
         let foreign = (!origins.is_empty()).then(|| {
             let parts = OriginParts {
                 env: self.env.clone(),
+                volume: keys.volume,
                 stores: self.stores.clone(),
                 key: keys.key.clone(),
                 cache: self.cache.clone(),
                 damage: damage.clone(),
                 memory_bytes: self.memory_bytes / FRAMES_SHARE,
             };
-            Arc::new(Origins::new(parts, origins.to_vec()))
+            Arc::new(Origins::new(parts, origins))
         });
         let runs = StoredRuns::new(reader.clone(), self.stores.clone(), self.cache);
         let runs = Arc::new(match &foreign {
-            Some(foreign) => runs.with_foreign(foreign.clone()),
+            Some(foreign) => runs.with_foreign(keys.volume, foreign.clone()),
             None => runs,
         });
         let memory_bytes = self.memory_bytes / MAP_SHARE;

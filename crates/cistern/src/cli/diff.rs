@@ -65,6 +65,13 @@ impl Totals {
     }
 }
 
+/// The state that is looked at, and the older one: its position, and itself if it does not lead there.
+struct Compared<'a> {
+    to: &'a Volume,
+    since: u64,
+    aside: Option<&'a Volume>,
+}
+
 impl Diff {
     pub async fn run(self, context: &Context) -> Outcome {
         let settings = snapshots::settings(context, &self.state, &self.key)?;
@@ -91,13 +98,21 @@ impl Diff {
         }
         let mut totals =
             Totals { from_size_bytes: from.size_bytes, to_size_bytes: to.size_bytes(), ..Totals::default() };
+        // A rollback left the one, and the other goes on from before it.
+        let aside = match to.goes_on_from(since) {
+            true => None,
+            false => {
+                Some(snapshots::open(context, &settings, &self.from.volume, Some(&self.from.name)).await?)
+            }
+        };
+        let states = Compared { to: &to, since, aside: aside.as_deref() };
         match self.json {
-            true => self.say_json(&to, since, &mut totals).await,
-            false => self.say(&to, since, &mut totals).await,
+            true => self.say_json(states, &mut totals).await,
+            false => self.say(states, &mut totals).await,
         }
     }
 
-    async fn say(&self, to: &Volume, since: u64, totals: &mut Totals) -> Outcome {
+    async fn say(&self, states: Compared<'_>, totals: &mut Totals) -> Outcome {
         let progress = terminal::Progress::counting("bytes");
         let mut said_header = false;
         let tell = |change: &ChangedRange| -> Outcome {
@@ -108,7 +123,7 @@ impl Diff {
             let ChangedRange { offset, len, kind } = *change;
             terminal::say(format!("{offset:>20}  {len:>16}  {}", name(kind)))
         };
-        to.changes_since(since, tell, &|done, of| progress.set(done, of)).await?;
+        states.to.changes_since(states.since, states.aside, tell, &|done, of| progress.set(done, of)).await?;
         drop(progress);
         let Totals { ranges, data_bytes, zero_bytes, hole_bytes, from_size_bytes, to_size_bytes } = *totals;
         let [data, zero, hole] = [data_bytes, zero_bytes, hole_bytes].map(ByteSize);
@@ -121,7 +136,7 @@ impl Diff {
     }
 
     /// Range by range: there may be more than fit into memory.
-    async fn say_json(&self, to: &Volume, since: u64, totals: &mut Totals) -> Outcome {
+    async fn say_json(&self, states: Compared<'_>, totals: &mut Totals) -> Outcome {
         let progress = terminal::Progress::counting("bytes");
         let mut comma = "";
         terminal::say("{\"ranges\": [")?;
@@ -130,7 +145,7 @@ impl Diff {
             let range = serde_json::to_string(change).expect("plain fields always serialize");
             terminal::say(format!("{}{range}", std::mem::replace(&mut comma, ",")))
         };
-        to.changes_since(since, tell, &|done, of| progress.set(done, of)).await?;
+        states.to.changes_since(states.since, states.aside, tell, &|done, of| progress.set(done, of)).await?;
         let totals = serde_json::to_string(totals).expect("plain fields always serialize");
         terminal::say(format!("], \"totals\": {totals}}}"))
     }

@@ -1,0 +1,93 @@
+//! Rolling a volume back to a snapshot: it is released, and whoever opens it next goes on from there (`docs/design/snapshots.md`,
+//! "Rollback").
+
+use std::time::Duration;
+
+use crate::{
+    Error, Result,
+    log::branches::{BRANCHES_MAX, Branch},
+    segment::Rollback,
+    snapshot::{Operation, is_hidden},
+    units::{SnapshotId, VolumeId},
+    volume::{Collect, Volume, write::Writer},
+};
+
+/// How long what is on its way at the end may take.
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+impl Volume {
+    /// Rolls the volume back to a snapshot. The state that it leaves becomes a snapshot too, under the name `leave`. Then the volume is
+    /// closed: opened again, here or elsewhere, it shows what the snapshot `to` shows, and has its size. Nobody may write meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists` for the name `leave`; `Invalid` while write-back is paused, and where somebody wrote meanwhile; whatever stopped
+    /// the volume. It is as it was then, but for the snapshot `leave`, and may be closed. After `Unreachable` it is not known whether it
+    /// came to it: opened again, it shows.
+    pub async fn roll_back(&self, to: &str, leave: &str) -> Result<()> {
+        self.refuse_while_hindered()?;
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        if self.opened.branches.len() >= BRANCHES_MAX {
+            return Err(Error::Invalid(format!(
+                "the volume was rolled back {BRANCHES_MAX} times, more are not kept track of: clone the snapshot"
+            )));
+        }
+        let target = rolls_back_to(writer, to)?;
+        self.snapshot(leave).await?;
+        self.drain().await?;
+        // Twice: what is left is to be known also if one of the checkpoints is damaged.
+        for _ in 0..2 {
+            self.collect(Collect::Retire).await?;
+        }
+        self.refuse_if_written()?;
+        writer.core.refuse(Error::Closed);
+        let still = self.refuse_if_written().and_then(|()| rolls_back_to(writer, to)).and_then(|now| {
+            let is_same = now == target;
+            is_same.then_some(()).ok_or_else(|| Error::NotFound(format!("snapshot {to}, any more,")))
+        });
+        let rollback = Rollback { to: target, branch: VolumeId(self.env.uuid()) };
+        let report = writer.end(END_LIMIT, still.is_ok().then_some(rollback)).await;
+        still?;
+        match report.reason {
+            None => Ok(()),
+            Some(reason) => {
+                Err(Error::Unreachable(format!("the end of the rollback is not known: {reason}")))
+            }
+        }
+    }
+
+    fn refuse_if_written(&self) -> Result<()> {
+        match self.changed_since_snapshot() {
+            false => Ok(()),
+            true => Err(Error::Invalid(
+                "somebody wrote to the volume meanwhile: it is not rolled back. Let nobody use it, then try again".into(),
+            )),
+        }
+    }
+
+    /// Lets go of snapshots that are kept because the volume went on from them, where neither it nor a snapshot since shows anything of
+    /// that any more. Gives how many.
+    pub(super) async fn forget_past_branches(&self) -> Result<usize> {
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        let (branches, snapshots) = (&self.opened.branches, writer.core.snapshots());
+        let positions = snapshots.positions();
+        let is_past = |(n, branch): &(usize, &Branch)| match branches.get(n + 1) {
+            Some(next) => !positions.iter().any(|at| (branch.from..next.from).contains(at)),
+            None => writer.collector.coverage.ancestry().is_empty(),
+        };
+        let past = branches.iter().enumerate().filter(is_past).map(|(_, branch)| branch.id);
+        let kept: Vec<VolumeId> = past.filter(|id| snapshots.cloned_as(*id).is_some()).collect();
+        for clone in &kept {
+            self.operate(Operation::Unclone { clone: *clone }).await?;
+        }
+        Ok(kept.len())
+    }
+}
+
+/// The snapshot to which a volume can be rolled back under a name.
+fn rolls_back_to(writer: &Writer, name: &str) -> Result<SnapshotId> {
+    let snapshots = writer.core.snapshots();
+    match is_hidden(name) {
+        true => Err(Error::NotFound(format!("snapshot {name}"))),
+        false => snapshots.with_content_named(name).map(|snapshot| snapshot.id),
+    }
+}
