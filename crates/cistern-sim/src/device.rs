@@ -174,6 +174,10 @@ pub trait Device: Send + Sync + 'static {
     async fn forget_removed_clones(&self) -> Result<()> {
         Ok(())
     }
+    /// Rolls the volume back to a snapshot, and closes it.
+    async fn roll_back(&self, _to: &str, _leave: &str) -> Result<()> {
+        Err(Error::Invalid("it has no snapshots".into()))
+    }
     /// Names of the snapshots.
     fn snapshots(&self) -> Vec<String> {
         Vec::new()

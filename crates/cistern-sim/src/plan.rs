@@ -52,6 +52,8 @@ pub enum Theme {
     Clones,
     /// As `Snapshots`, of a volume that is a clone of another one, which goes on too.
     ClonedVolumes,
+    /// As `Snapshots`, and the volume is rolled back to them.
+    RolledBack,
     /// Volumes are removed and created again at their place while objects of before are still on their way.
     Recreated,
     /// The secret of an encrypted volume is changed, by requests that come late and twice.
@@ -59,7 +61,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 18] = [
+    pub const ALL: [Theme; 19] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -76,6 +78,7 @@ impl Theme {
         Theme::RottenJournal,
         Theme::Clones,
         Theme::ClonedVolumes,
+        Theme::RolledBack,
         Theme::Recreated,
         Theme::Rekeyed,
     ];
@@ -99,6 +102,7 @@ impl Theme {
             Theme::RottenJournal => "rotten-journal",
             Theme::Clones => "clones",
             Theme::ClonedVolumes => "cloned-volumes",
+            Theme::RolledBack => "rolled-back",
             Theme::Recreated => "recreated",
             Theme::Rekeyed => "rekeyed",
         }
@@ -128,6 +132,8 @@ pub enum Ending {
     JournalRots,
     /// The host is copied; the original goes on, then the copy, then the original again.
     Cloned,
+    /// The volume is rolled back to one of its snapshots.
+    RolledBack,
     /// The host goes down, the volume is removed, and another one is created in its place.
     Recreated,
     /// The secret is changed, and the host goes down.
@@ -195,7 +201,8 @@ impl Plan {
             23 if rng.random_bool(0.5) => Theme::Merges,
             23 if rng.random_bool(0.5) => Theme::Cleaning,
             23 if rng.random_bool(0.5) => Theme::Snapshots,
-            23 => Theme::ClonedVolumes,
+            23 if rng.random_bool(0.5) => Theme::ClonedVolumes,
+            23 => Theme::RolledBack,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
@@ -217,7 +224,7 @@ impl Plan {
             pause: *pick(rng, &[Duration::ZERO, Duration::from_millis(5), Duration::from_millis(300)]),
             write_bytes_max: *pick(rng, &[4096, 64 << 10, 256 << 10]),
             sweeping: rng.random_bool(0.5),
-            snapshots: matches!(theme, Theme::Snapshots | Theme::ClonedVolumes),
+            snapshots: matches!(theme, Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack),
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
@@ -256,7 +263,7 @@ impl Plan {
                 self.write_bytes_max = 8 << 10;
                 (self.filled, self.sweeping) = (true, false);
             }
-            Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes => {
+            Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack => {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
@@ -316,7 +323,7 @@ impl Plan {
 
     /// Whether the run is about what is deleted, and when.
     pub fn cleans(&self) -> bool {
-        matches!(self.theme, Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes)
+        matches!(self.theme, Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack)
     }
 
     /// Whether what goes wrong on the way from the store must heal: the same request succeeds a little later.
@@ -328,7 +335,7 @@ impl Plan {
     pub fn ending(&self, sim: &Sim) -> Ending {
         use Ending::{
             Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut,
-            Recreated, Rekeyed, Usurp,
+            Recreated, Rekeyed, RolledBack, Usurp,
         };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
@@ -346,6 +353,9 @@ impl Plan {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::ClonedVolumes => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, Outage],
+            Theme::RolledBack => {
+                &[RolledBack, RolledBack, RolledBack, RolledBack, GoOn, PowerCut, Close, LoseHost, zombie]
+            }
             Theme::Stragglers => &[PowerCut, Kill, HastyClose, LoseHost, zombie],
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
             Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],

@@ -31,6 +31,7 @@ mod cloned_volumes;
 mod clones;
 mod recreated;
 mod rekeyed;
+mod rolled_back;
 mod rounds;
 
 use cloned_volumes::OtherVolume;

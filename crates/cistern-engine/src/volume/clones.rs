@@ -175,6 +175,7 @@ impl Volume {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
         let coverage = &writer.collector.coverage;
         if !coverage.ancestry().is_empty() {
+            self.drain().await?; // snapshots may have been removed just now
             if self.map.merge_foreign_step().await? {
                 return Ok(Moved { next: Some(0), ..Moved::default() });
             }

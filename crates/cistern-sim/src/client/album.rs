@@ -81,6 +81,24 @@ impl Album {
         })
     }
 
+    /// What a rollback leaves, if it comes to it, is a snapshot that was asked for at tick `invoked`.
+    pub fn leaves(&self, name: &str, branch: Branch, invoked: u64) {
+        self.with(|all| all.insert(name.to_owned(), Taken { branch, invoked, lasting: Lasting::Perhaps }));
+    }
+
+    /// It came to it.
+    pub fn is_stored(&self, name: &str) {
+        self.with(|all| all.get_mut(name).expect("it was asked for").lasting = Lasting::Store);
+    }
+
+    /// The history that a snapshot shows: everything acknowledged before that tick is in it.
+    pub fn shown_by(&self, name: &str) -> (Branch, u64) {
+        self.with(|all| {
+            let taken = all.get(name).expect("it is listed");
+            (taken.branch.clone(), taken.invoked)
+        })
+    }
+
     /// Whether a snapshot may show this.
     pub fn explain(&self, name: &str, found: &Observed) -> Result<(), String> {
         self.with(|all| {

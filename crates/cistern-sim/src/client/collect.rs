@@ -46,7 +46,7 @@ async fn let_go(line: &Line, device: &dyn Device) -> Result<(), Error> {
 }
 
 fn draw(line: &Line, size_bytes: u64) -> Collect {
-    let kinds = if line.plan.theme == Theme::ClonedVolumes { 5 } else { 3 };
+    let kinds = if matches!(line.plan.theme, Theme::ClonedVolumes | Theme::RolledBack) { 5 } else { 3 };
     match line.sim.range(0, kinds) {
         0 => Collect::Retire,
         1 => Collect::Clean { ratio: 1.0 + line.sim.range(0, 3) as f64 / 10.0 },

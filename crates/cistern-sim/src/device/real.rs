@@ -307,6 +307,10 @@ impl Device for RealDevice {
         self.0.forget_removed_clones().await.map(drop)
     }
 
+    async fn roll_back(&self, to: &str, leave: &str) -> Result<()> {
+        self.0.roll_back(to, leave).await
+    }
+
     fn snapshots(&self) -> Vec<String> {
         self.0.snapshots().into_iter().map(|snapshot| snapshot.name).filter(|name| !is_hidden(name)).collect()
     }

@@ -52,6 +52,7 @@ impl World {
             Ending::DiskFails => self.disk_fails(session, clients).await,
             Ending::Cloned => self.cloned(session, clients).await,
             Ending::Recreated => self.recreated(session, clients).await,
+            Ending::RolledBack => self.rolled_back(session, clients).await,
             Ending::Rekeyed => self.rekeyed(session, clients).await,
             Ending::JournalRots => self.journal_rots(session, clients).await,
         }
