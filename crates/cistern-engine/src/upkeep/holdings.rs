@@ -129,6 +129,11 @@ impl Holdings {
         self.named.iter().copied().chain(runs).map(|object| object.id).chain(pairs).chain(roots)
     }
 
+    /// Whether what is needed of a segment was moved away, and the table says where to.
+    pub fn is_forwarded(&self, segment: Seq) -> bool {
+        self.table.forwards.iter().any(|forward| forward.from.iter().any(|(from, _)| *from == segment))
+    }
+
     /// Where the snapshots of the next checkpoint are, ascending.
     pub fn positions(&self) -> Vec<Seq> {
         self.table.snapshots.positions()

@@ -268,6 +268,11 @@ impl Maintainer {
         unnamed
     }
 
+    /// Whether what is needed of a segment is elsewhere, and whoever still finds it goes on to there.
+    pub(super) async fn is_forwarded(&self, segment: Seq) -> bool {
+        self.last.lock().await.holdings.is_forwarded(segment)
+    }
+
     /// Up to where every segment that counts is in the accounts, if they could all be read.
     pub(super) async fn accounts_are_whole_up_to(&self) -> Result<Option<Seq>> {
         let mut last = self.last.lock().await;

@@ -165,7 +165,8 @@ impl Maintainer {
                 RetiredName::Segment(seq) => match self.is_needed(seq, object.bytes).await {
                     Err(Error::NotFound(_)) => continue, // it went meanwhile
                     Err(e) if e.is_damage() => true,
-                    asked => asked?,
+                    // Behind a rollback the map may name what was moved away long ago.
+                    asked => asked? && !self.is_forwarded(seq).await,
                 },
             };
             match object.name {
