@@ -115,7 +115,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let keys = claimed.writer.keys();
     let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
     claimed.writer.put_checkpoint(checkpoint.covered, body).await?;
-    claimed.slots.release(VOLUME_BYTES).await
+    claimed.slots.release(VOLUME_BYTES, None).await
 }
 
 fn segment_mappings(seq: Seq, random: &mut u64) -> Vec<Mapping> {

@@ -201,7 +201,7 @@ async fn diff(env: &Env, extents: u64) -> Result<()> {
         let keys = claimed.writer.keys();
         let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
         claimed.writer.put_checkpoint(checkpoint.covered, body).await?;
-        claimed.slots.release(DIFF_VOLUME_BYTES).await?;
+        claimed.slots.release(DIFF_VOLUME_BYTES, None).await?;
         drop(map);
         let slow = slow(&store);
         let volume = open_read_only(env, slow.clone()).await?;

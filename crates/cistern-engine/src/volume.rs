@@ -379,6 +379,11 @@ impl Volume {
         }
     }
 
+    /// Whether it was closed by this process: every request fails.
+    pub fn is_closed(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| matches!(writer.core.refusal(), Some(Error::Closed)))
+    }
+
     pub fn status(&self) -> VolumeStatus {
         close::status(self)
     }

@@ -60,7 +60,7 @@ fn kept_sample(key: Option<&MasterKey>, compression: Compression, slot: Slot) ->
 }
 
 fn written() -> Content {
-    Content::Written { range: range(), size_bytes: SIZE, rollback: None }
+    Content::Written { range: range(), size_bytes: SIZE }
 }
 
 fn claim() -> Claim {
@@ -74,7 +74,7 @@ fn claim() -> Claim {
 }
 
 fn release() -> Release {
-    Release { wall_ms: 1_700_000_009_999, size_bytes: SIZE }
+    Release { wall_ms: 1_700_000_009_999, size_bytes: SIZE, rollback: None }
 }
 
 /// Everything there is to verify in a log object: the entry and all frames.

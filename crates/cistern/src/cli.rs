@@ -29,6 +29,7 @@ pub mod reference;
 mod resize;
 mod restore;
 mod rm;
+mod rollback;
 mod serve;
 mod set;
 mod snapshot;
@@ -77,6 +78,7 @@ enum Verb {
     Release(hold::Release),
     Clone(clone::Clone),
     Flatten(flatten::Flatten),
+    Rollback(rollback::Rollback),
     Diff(diff::Diff),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
@@ -133,6 +135,7 @@ impl Cli {
             Verb::Hold(verb) => verb.run(&context).await,
             Verb::Release(verb) => verb.run(&context).await,
             Verb::Clone(verb) => verb.run(&context).await,
+            Verb::Rollback(verb) => verb.run(&context).await,
             Verb::Diff(verb) => verb.run(&context).await,
             Verb::AutoSnapshot(verb) => verb.run(&context).await,
             Verb::Info(verb) => verb.run(&context).await,

@@ -66,6 +66,9 @@ pub enum Request {
     Snapshot { snapshots: Vec<NamedSnapshot>, wait: bool },
     /// Changes what there is of a snapshot: null.
     ChangeSnapshot { snapshot: NamedSnapshot, change: SnapshotChange },
+    /// Rolls a volume back to a snapshot, makes a snapshot `leave` of what it leaves, and opens it again: null. While clients are
+    /// connected only with `force`.
+    RollBack { snapshot: NamedSnapshot, leave: String, force: bool },
 }
 
 /// A snapshot of a volume, which is named as in a [`Request`].

@@ -15,23 +15,26 @@ mod live;
 mod metrics;
 mod open;
 mod panic;
+mod rollback;
 mod snapshots;
 mod stop;
 mod watch;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 pub use host::host_name;
+use open::Opener;
 pub use open::{open_once, volume_directory, volume_disk};
 
 use cistern_engine::{
     cache::ChunkCache,
+    codec::KeySource,
     env::Env,
     fetch::WarmStep,
     store::Scheduler,
@@ -43,11 +46,11 @@ use serde::Serialize;
 use crate::{
     config::Resolved,
     control::{DaemonStatus, Drained, Resized, ServedStatus, SetDone},
-    export::{ExportSet, ShownSnapshots, VolumeExport},
+    export::{ExportSet, ServedExports, ShownSnapshots, VolumeExport},
     failure::{Failure, Kind, Outcome},
     live::Change,
     observe::{Observed, ObservedVolume, stored_bytes},
-    place::{OpenStore, StateUrl},
+    place::{OpenStore, StateUrl, VolumeUrl},
     prices::{Prices, StorePrices},
     quantity::ByteSize,
     signals::{EndAtOnce, Signals},
@@ -69,6 +72,9 @@ pub struct ServePlan {
 pub struct Served {
     pub name: String,
     pub url: String,
+    place: VolumeUrl,
+    /// With which it was opened.
+    key: KeySource,
     pub uris: Vec<String>,
     pub store: OpenStore,
     pub volume: Arc<Volume>,
@@ -82,11 +88,17 @@ pub struct Served {
 /// The running daemon, as its control socket sees it.
 pub struct Daemon {
     env: Env,
-    served: Vec<Served>,
+    /// Each is replaced when it is opened anew; their number and order stay.
+    served: Mutex<Vec<Arc<Served>>>,
+    opener: Opener,
+    /// What clients find.
+    exports: Arc<ServedExports>,
     cache: Option<Arc<ChunkCache>>,
     /// All requests to the stores of all volumes wait in it.
     scheduler: Arc<Scheduler>,
     stopping: AtomicBool,
+    /// Held over a rollback: one at a time.
+    rolling_back: tokio::sync::Mutex<()>,
     /// Snapshots that clients asked for.
     shown: Arc<ShownSnapshots>,
 }
@@ -98,6 +110,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     panic::stop_on_panic();
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
+    let plan = Arc::new(plan);
     let prices = Prices::load(&plan.settings.prices)?;
     let doors = listen::bind(&plan.settings, &plan.volumes[0].name()).await?;
     let metrics = match &plan.settings.metrics {
@@ -108,11 +121,24 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     // Until the volumes are open a signal ends the process: at a passphrase prompt, or while a store does not answer,
     // that is what people expect, and for a volume half open it is a crash like any other.
     let scheduler = Scheduler::new(env.clone());
-    let (served, cache) = open::open_all(env, &plan, &prices, &doors, &scheduler).await?;
+    let (served, opener) = open::open_all(env, &plan, prices, &doors, &scheduler).await?;
     let mut signals = Signals::listen()?;
     drop(at_once);
-    let (stopping, shown) = Default::default();
-    let daemon = Arc::new(Daemon { env: env.clone(), served, cache, scheduler, stopping, shown });
+    let (stopping, rolling_back, shown) = Default::default();
+    let exports = Arc::new(ServedExports::new(served.iter().map(Served::export).collect()));
+    let served = Mutex::new(served.into_iter().map(Arc::new).collect());
+    let cache = opener.cache();
+    let daemon = Arc::new(Daemon {
+        env: env.clone(),
+        served,
+        opener,
+        exports,
+        cache,
+        scheduler,
+        stopping,
+        rolling_back,
+        shown,
+    });
     daemon.set_rates();
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
@@ -149,8 +175,8 @@ async fn serve(
 ) -> Outcome {
     announce(daemon, metrics_url);
     host::notify_ready();
-    let exports = daemon.served.iter().map(Served::export).collect();
-    let server = Server::new(Arc::new(ExportSet::new(exports, daemon.shown.clone())), limits);
+    let exports = ExportSet::new(daemon.exports.clone(), daemon.shown.clone());
+    let server = Server::new(Arc::new(exports), limits);
     let stop_asked = async {
         signals.next().await;
         daemon.stopping.store(true, Ordering::Relaxed);
@@ -193,7 +219,8 @@ fn check_names(volumes: &[StateUrl]) -> Outcome {
 /// Tells the user where the volumes are and what to try next. The first word of each line is for
 /// scripts that wait for readiness.
 fn announce(daemon: &Daemon, metrics_url: Option<&str>) {
-    for served in &daemon.served {
+    let all = daemon.served();
+    for served in &all {
         remind(served);
         let size = ByteSize(served.volume.size_bytes());
         let access = if served.volume.is_read_only() { ", read-only" } else { "" };
@@ -204,7 +231,7 @@ fn announce(daemon: &Daemon, metrics_url: Option<&str>) {
     if let Some(url) = metrics_url {
         terminal::tell(format!("metrics: {url}"));
     }
-    if let Some(uri) = daemon.served.first().and_then(|served| served.uris.first()) {
+    if let Some(uri) = all.first().and_then(|served| served.uris.first()) {
         terminal::tell(format!("try:     nbdinfo '{uri}'"));
         terminal::tell(format!("         nbdcopy --progress IMAGE '{uri}'"));
         terminal::tell(format!("         qemu-img info '{uri}'"));
@@ -255,7 +282,7 @@ impl Daemon {
             stopping: self.stopping.load(Ordering::Relaxed),
             cache: json(self.cache.as_ref().map(|cache| cache.stats())),
             scheduler: json(self.scheduler.stats()),
-            volumes: self.served.iter().map(served).collect(),
+            volumes: self.served().iter().map(|one| served(one)).collect(),
         }
     }
 
@@ -284,7 +311,7 @@ impl Daemon {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wall_ms: self.env.wall_ms(),
-            volumes: self.served.iter().map(volume).collect(),
+            volumes: self.served().iter().map(|one| volume(one)).collect(),
             cache: self.cache.as_ref().map(|cache| cache.stats()),
             scheduler: self.scheduler.stats(),
         }
@@ -294,7 +321,7 @@ impl Daemon {
     pub async fn drain(&self, volume: Option<&str>, limit: Option<Duration>) -> Outcome<Drained> {
         let chosen = match volume {
             Some(name) => vec![self.find(name)?],
-            None => self.served.iter().collect(),
+            None => self.served(),
         };
         let all = futures_util::future::try_join_all(chosen.iter().map(|served| served.volume.drain()));
         let clean = match limit {
@@ -310,7 +337,7 @@ impl Daemon {
 
     /// Sets the size of a volume; clients see it with their next request, or when they reconnect.
     pub async fn resize(&self, volume: &str, size_bytes: u64, force: bool) -> Outcome<Resized> {
-        let volume = &self.find(volume)?.volume;
+        let volume = self.find(volume)?.volume.clone();
         let old_bytes = volume.size_bytes();
         volume.resize(size_bytes, force).await?;
         Ok(Resized { old_bytes, size_bytes })
@@ -350,7 +377,8 @@ impl Daemon {
 
     /// Makes the rates count that the volumes ask for.
     fn set_rates(&self) {
-        self.scheduler.set_rates(live::least(self.served.iter().filter_map(|served| served.live.as_ref())));
+        let all = self.served();
+        self.scheduler.set_rates(live::least(all.iter().filter_map(|served| served.live.as_ref())));
     }
 
     /// Warms the chunk cache with a part of a volume.
@@ -363,16 +391,21 @@ impl Daemon {
         Ok(self.find(volume)?.volume.collect(what).await?)
     }
 
-    fn find(&self, volume: &str) -> Outcome<&Served> {
-        let by_name = |served: &&Served| {
+    /// All that are served, as they are now.
+    fn served(&self) -> Vec<Arc<Served>> {
+        self.served.lock().expect("nothing panics under this lock").clone()
+    }
+
+    fn find(&self, volume: &str) -> Outcome<Arc<Served>> {
+        let by_name = |served: &Arc<Served>| {
             served.name == volume || served.url == volume || served.volume.id().to_string() == volume
         };
         // A volume comes before a snapshot of it that is served beside it.
-        self.served.iter().filter(by_name).min_by_key(|served| served.volume.is_read_only()).ok_or_else(
-            || {
-                Failure::new(Kind::NotFound, format!("this daemon does not serve {volume}"))
-                    .hint("`cistern status` lists what is served")
-            },
-        )
+        let found =
+            self.served().into_iter().filter(by_name).min_by_key(|served| served.volume.is_read_only());
+        found.ok_or_else(|| {
+            Failure::new(Kind::NotFound, format!("this daemon does not serve {volume}"))
+                .hint("`cistern status` lists what is served")
+        })
     }
 }

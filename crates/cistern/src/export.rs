@@ -48,6 +48,11 @@ impl VolumeExport {
         }
     }
 
+    /// Connections that have it, when nobody else has a copy.
+    fn clients(&self) -> usize {
+        Arc::strong_count(&self.faults) - 1
+    }
+
     /// Whether a client has it.
     fn is_used(&self) -> bool {
         Arc::strong_count(&self.volume) > 1
@@ -293,18 +298,52 @@ impl ShownSnapshots {
     }
 }
 
+/// The volumes of a daemon, as who connects now finds them.
+pub struct ServedExports(Mutex<Vec<VolumeExport>>);
+
+impl ServedExports {
+    /// The names must differ.
+    pub fn new(exports: Vec<VolumeExport>) -> Self {
+        debug_assert!(exports.iter().enumerate().all(|(i, a)| exports[..i].iter().all(|b| a.name != b.name)));
+        Self(Mutex::new(exports))
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<VolumeExport>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+
+    /// Connections to a volume.
+    pub fn clients(&self, name: &str) -> usize {
+        self.all().iter().find(|export| &*export.name == name).map_or(0, VolumeExport::clients)
+    }
+
+    /// Puts a volume in the place of the one of its name.
+    pub fn replace(&self, export: VolumeExport) {
+        if let Some(place) = self.all().iter_mut().find(|known| known.name == export.name) {
+            *place = export;
+        }
+    }
+
+    /// The volume of a name; where there is only one it has the empty name too.
+    fn find(&self, name: &str) -> Option<VolumeExport> {
+        let all = self.all();
+        match (name, &all[..]) {
+            ("", [only]) => Some(only.clone()),
+            _ => all.iter().find(|export| &*export.name == name).cloned(),
+        }
+    }
+}
+
 /// All volumes of a daemon, and their snapshots.
 pub struct ExportSet {
-    exports: Vec<VolumeExport>,
+    exports: Arc<ServedExports>,
     snapshots: Arc<ShownSnapshots>,
     /// Connections so far.
     clients: AtomicU64,
 }
 
 impl ExportSet {
-    /// The names must differ.
-    pub fn new(exports: Vec<VolumeExport>, snapshots: Arc<ShownSnapshots>) -> Self {
-        debug_assert!(exports.iter().enumerate().all(|(i, a)| exports[..i].iter().all(|b| a.name != b.name)));
+    pub fn new(exports: Arc<ServedExports>, snapshots: Arc<ShownSnapshots>) -> Self {
         Self { exports, snapshots, clients: AtomicU64::new(0) }
     }
 }
@@ -316,18 +355,16 @@ impl Exports for ExportSet {
             name: e.name.to_string(),
             description: e.description.to_string(),
         };
-        self.exports.iter().map(entry).collect()
+        self.exports.all().iter().map(entry).collect()
     }
 
     async fn find(&self, name: &str) -> Option<Arc<dyn Export>> {
-        let named = |name: &str| self.exports.iter().find(|export| &*export.name == name);
-        let found = match (name, &self.exports[..]) {
-            ("", [only]) => only.clone(),
-            _ => match (named(name), name.rsplit_once('@')) {
-                (Some(found), _) => found.clone(),
-                (None, Some((volume, _))) => self.snapshots.open(name, named(volume)?).await?,
-                (None, None) => return None,
-            },
+        let found = match (self.exports.find(name), name.rsplit_once('@')) {
+            (Some(found), _) => found,
+            (None, Some((volume, _))) if !volume.is_empty() => {
+                self.snapshots.open(name, &self.exports.find(volume)?).await?
+            }
+            (None, _) => return None,
         };
         let client = ClientId(self.clients.fetch_add(1, Ordering::Relaxed) + 1);
         Some(Arc::new(VolumeExport { client, ..found }))

@@ -29,7 +29,7 @@ use crate::{
     space::{Space, Vacated, VacatedRound},
     store::SharedStore,
     units::{RunId, Seq},
-    upkeep::{left::left_blocks, points::CheckpointLag},
+    upkeep::{left::Left, points::CheckpointLag},
 };
 
 /// Objects of held blocks that a checkpoint names before they are written anew as one.
@@ -60,7 +60,7 @@ pub struct Holdings {
     /// What is in none of them.
     unstored: BTreeMap<(Seq, SeenBy), u64>,
     /// What a rollback left and is not in the accounts yet; and whether that came into them since they were looked through.
-    left: Option<LeftState>,
+    left: Option<Left>,
     has_left: bool,
 }
 
@@ -106,7 +106,7 @@ impl Holdings {
             is_loaded: named.is_empty(),
             named,
             unstored: BTreeMap::new(),
-            left,
+            left: left.map(Left::new),
             has_left: false,
         }
     }
@@ -158,10 +158,10 @@ impl Holdings {
         if self.left.is_some() || self.some_went(&self.snapshots(lag, covered).positions()) {
             self.load().await?;
         }
-        if let (Some(left), Some(branch)) = (&self.left, self.table.branches.last()) {
+        if let (Some(left), Some(branch)) = (&mut self.left, self.table.branches.last()) {
             let segments = self.space.all();
             for HeldBlocks { segment, seen_by, blocks } in
-                left_blocks(&self.store, &self.log, segments, &self.held, left, branch.fork).await?
+                left.blocks(&self.store, &self.log, segments, &self.held, branch.fork).await?
             {
                 *self.held.entry((segment, seen_by)).or_default() += blocks;
                 *self.unstored.entry((segment, seen_by)).or_default() += blocks;

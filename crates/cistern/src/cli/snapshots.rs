@@ -174,6 +174,32 @@ pub async fn change(
     changed.and(closed.map_err(|failure| snapshots[0].explain(failure)))
 }
 
+/// Rolls a volume back to a snapshot, and makes a snapshot `leave` of what it leaves.
+pub async fn roll_back(
+    context: &Context,
+    settings: &Resolved,
+    snapshot: &SnapshotUrl,
+    leave: &str,
+    force: bool,
+) -> Outcome {
+    let volume = &snapshot.volume;
+    if let Some((daemon, _)) = control::serving(&settings.state_dir, &volume.url.to_string()).await? {
+        let request = Request::RollBack { snapshot: snapshot.named(), leave: leave.to_owned(), force };
+        let done: Outcome = daemon.ask(&request, None).await;
+        return done.map_err(|failure| snapshot.explain(failure));
+    }
+    let open = daemon::open_once(&context.env, settings, volume).await;
+    let open = open.map_err(|failure| snapshot.explain(failure))?;
+    let done = open.roll_back(&snapshot.name, leave).await;
+    // Closed, if it came to it; otherwise now.
+    let closed = close(std::slice::from_ref(&open)).await;
+    done.map_err(|e| snapshot.explain(e.into()))?;
+    closed.map_err(|failure| snapshot.explain(failure))?;
+    // Opened once more, so that a checkpoint says it, and no later opening has to find out.
+    let open = daemon::open_once(&context.env, settings, volume).await?;
+    close(std::slice::from_ref(&open)).await
+}
+
 /// The snapshots of a volume, oldest first: as the daemon of this host has them that serves it, or as they are in the store.
 pub async fn list(
     context: &Context,

@@ -19,12 +19,12 @@ pub type Trouble = Mutex<Option<String>>;
 /// Makes and removes snapshots until dropped.
 pub async fn run(daemon: &Daemon) {
     // Each by itself: a volume whose journal is full holds up no other.
-    let each = daemon.served.iter().map(|served| async move {
+    let each = (0..daemon.served().len()).map(|n| async move {
         let mut clock = tokio::time::interval(INTERVAL);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             clock.tick().await;
-            daemon.auto_snapshot(served).await;
+            daemon.auto_snapshot(&daemon.served()[n]).await;
         }
     });
     let _: Vec<()> = futures_util::future::join_all(each).await;

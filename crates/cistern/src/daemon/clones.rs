@@ -14,7 +14,7 @@ pub async fn run(daemon: &Daemon) {
     let mut clock = tokio::time::interval(INTERVAL);
     loop {
         clock.tick().await;
-        for served in &daemon.served {
+        for served in daemon.served() {
             forget_removed(&served.name, &served.volume).await;
         }
     }

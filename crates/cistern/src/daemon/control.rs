@@ -153,6 +153,9 @@ async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
         Request::ChangeSnapshot { snapshot, change } => {
             encode(daemon.clone().change_snapshot(snapshot, change).await)
         }
+        Request::RollBack { snapshot, leave, force } => {
+            encode(daemon.clone().roll_back(snapshot, leave, force).await)
+        }
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }

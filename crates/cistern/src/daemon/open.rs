@@ -58,11 +58,11 @@ const OPENINGS_MAX: usize = 16;
 /// Opens all volumes of a plan. If one cannot be opened, those that could are closed again.
 pub async fn open_all(
     env: &Env,
-    plan: &ServePlan,
-    prices: &Prices,
+    plan: &Arc<ServePlan>,
+    prices: Prices,
     doors: &Doors,
     scheduler: &Arc<Scheduler>,
-) -> Outcome<(Vec<Served>, Option<Arc<ChunkCache>>)> {
+) -> Outcome<(Vec<Served>, Opener)> {
     let finding = plan.volumes.iter().map(|state| find_or_create(env, plan, scheduler, state));
     let found = try_join_all(finding).await?;
     let cached: Vec<&Found> = found.iter().filter(|found| found.wants_cache).collect();
@@ -73,15 +73,16 @@ pub async fn open_all(
     };
     let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
     let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
-    let opener = Opener { env, plan, prices, cache: cache.clone(), memory_bytes, recoveries };
-    let volumes = plan.volumes.iter().zip(found);
+    let (env, plan) = (env.clone(), plan.clone());
+    let opener = Opener { env, plan, prices, cache, memory_bytes, recoveries };
+    let volumes = opener.plan.volumes.iter().zip(found);
     let openings = stream::iter(volumes.map(|(state, found)| opener.open(state, found, doors)));
     let results: Vec<Outcome<Served>> = openings.buffered(OPENINGS_MAX).collect().await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
     memory::give_back_after_start(); // what reading the journals took
     match failed.into_iter().find_map(Result::err) {
-        None => Ok((opened, cache)),
+        None => Ok((opened, opener)),
         Some(failure) => {
             join_all(opened.iter().map(|served| served.volume.close(COMMAND_PATIENCE))).await;
             Err(failure)
@@ -126,36 +127,63 @@ async fn find_or_create(
     }
 }
 
-struct Opener<'a> {
-    env: &'a Env,
-    plan: &'a ServePlan,
-    prices: &'a Prices,
+/// Opens the volumes of a daemon.
+pub struct Opener {
+    env: Env,
+    plan: Arc<ServePlan>,
+    prices: Prices,
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.
     memory_bytes: u64,
     recoveries: Arc<Semaphore>,
 }
 
-impl Opener<'_> {
+impl Opener {
+    /// The chunk cache that the volumes share.
+    pub fn cache(&self) -> Option<Arc<ChunkCache>> {
+        self.cache.clone()
+    }
+
+    /// Opens a volume again that was closed.
+    pub async fn reopen(&self, served: &Served) -> Outcome<Served> {
+        let Served { name, url, place, key, uris, store, prices, .. } = served;
+        let cache = self.cache.clone().filter(|_| wants_cache(&self.plan.settings, place));
+        let (volume, live, _) = self.open_for_writing(place, &store.stores, cache, Some(key)).await?;
+        Ok(Served {
+            name: name.clone(),
+            url: url.clone(),
+            place: place.clone(),
+            key: key.clone(),
+            uris: uris.clone(),
+            store: store.clone(),
+            volume,
+            prices: prices.clone(),
+            live: Some(live),
+            trouble: Trouble::default(),
+        })
+    }
+
     async fn open(&self, state: &StateUrl, found: Found, doors: &Doors) -> Outcome<Served> {
         let Found { store, wants_cache, .. } = found;
         let cache = self.cache.clone().filter(|_| wants_cache);
         let volume = &state.volume;
         let opened = match self.plan.read_only || state.snapshot.is_some() {
-            true => self.open_read_only(state, &store.stores, cache).await.map(|v| (v, None)),
+            true => self.open_read_only(state, &store.stores, cache).await.map(|(v, key)| (v, None, key)),
             false => {
-                self.open_for_writing(volume, &store.stores, cache).await.map(|(v, live)| (v, Some(live)))
+                let opened = self.open_for_writing(volume, &store.stores, cache, None).await;
+                opened.map(|(v, live, key)| (v, Some(live), key))
             }
         };
         let (name, url) = (state.name(), state.to_string());
-        let (opened, live) = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
+        let (opened, live, key) = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
         let wanted = self.plan.create_bytes.filter(|_| live.is_some());
         if let Some(wanted) = wanted.filter(|bytes| *bytes != opened.size_bytes()) {
             let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
         let (uris, prices) = (doors.uris(&name), self.prices.of(&volume.url));
-        Ok(Served { name, url, uris, store, volume: opened, prices, live, trouble: Trouble::default() })
+        let (place, trouble) = (volume.clone(), Trouble::default());
+        Ok(Served { name, url, place, key, uris, store, volume: opened, prices, live, trouble })
     }
 
     async fn open_read_only(
@@ -163,8 +191,8 @@ impl Opener<'_> {
         StateUrl { volume, snapshot }: &StateUrl,
         stores: &Stores,
         cache: Option<Arc<ChunkCache>>,
-    ) -> Outcome<Arc<Volume>> {
-        let info = admin::info(self.env, &stores.read, &KeySource::None).await;
+    ) -> Outcome<(Arc<Volume>, KeySource)> {
+        let info = admin::info(&self.env, &stores.read, &KeySource::None).await;
         let info = info.map_err(|e| volume.explain(e))?;
         if !info.encrypted {
             Known::of(&self.plan.settings.state_dir).refuse_plain(&volume.url, Some(info.volume))?;
@@ -179,7 +207,7 @@ impl Opener<'_> {
                 snapshot: snapshot.clone(),
             })
         });
-        Ok(opened.await?.0)
+        opened.await
     }
 
     async fn open_for_writing(
@@ -187,16 +215,18 @@ impl Opener<'_> {
         volume: &VolumeUrl,
         stores: &Stores,
         cache: Option<Arc<ChunkCache>>,
-    ) -> Outcome<(Arc<Volume>, Live)> {
+        key: Option<&KeySource>,
+    ) -> Outcome<(Arc<Volume>, Live, KeySource)> {
         let writing = Writing {
-            env: self.env,
+            env: &self.env,
             settings: &self.plan.settings,
-            prices: self.prices,
+            prices: &self.prices,
             cache,
             memory_bytes: self.memory_bytes,
             volumes: self.plan.volumes.len() as u64,
             recoveries: self.recoveries.clone(),
-            take_over: self.plan.take_over,
+            take_over: self.plan.take_over && key.is_none(),
+            key,
         };
         writing.open(volume, stores).await
     }
@@ -216,9 +246,10 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
         volumes: 1,
         recoveries,
         take_over: false,
+        key: None,
     };
     let opened = writing.open(volume, &stores).await;
-    let (opened, _) = opened.map_err(|failure| failure.context(format!("cannot open {}", volume.url)))?;
+    let (opened, _, _) = opened.map_err(|failure| failure.context(format!("cannot open {}", volume.url)))?;
     forget_removed(&volume.name, &opened).await;
     Ok(opened)
 }
@@ -234,10 +265,12 @@ struct Writing<'a> {
     volumes: u64,
     recoveries: Arc<Semaphore>,
     take_over: bool,
+    /// The secret, where it is known.
+    key: Option<&'a KeySource>,
 }
 
 impl Writing<'_> {
-    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live)> {
+    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live, KeySource)> {
         let settings = self.settings;
         let info = admin::info(self.env, &stores.read, &KeySource::None).await;
         let info = info.map_err(|e| volume.explain(e))?;
@@ -257,7 +290,7 @@ impl Writing<'_> {
         };
         let live = Live::load(settings.state_dir.join(id.to_string()), base)?;
         let set = live.settings();
-        let opened = secret::unlocking(&settings.key, &volume.name, |key| {
+        let open = |key| {
             Volume::open(OpenOptions {
                 env: self.env.clone(),
                 stores: stores.clone(),
@@ -277,8 +310,11 @@ impl Writing<'_> {
                 cleaning: set.cleaning.unwrap_or(settings.space_bound.into()),
                 tariff: self.prices.of(&volume.url).tariff,
             })
-        });
-        let opened = opened.await?.0;
+        };
+        let (opened, key) = match self.key {
+            Some(key) => (open(key.clone()).await?, key.clone()),
+            None => secret::unlocking(&settings.key, &volume.name, open).await?,
+        };
         tracing::info!(volume = volume.name, journal = %ByteSize(opened.status().journal_bytes), "opened");
         if info.encrypted
             && let Err(failure) = known.remember(&volume.url, id)
@@ -286,7 +322,7 @@ impl Writing<'_> {
             opened.close(COMMAND_PATIENCE).await;
             return Err(failure);
         }
-        Ok((opened, live))
+        Ok((opened, live, key))
     }
 
     /// The size of a journal that does not exist yet.

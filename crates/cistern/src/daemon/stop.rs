@@ -34,7 +34,8 @@ pub async fn stop(
     let undrained = drain(daemon, drain_limit, signals).await;
     // A volume that is not drained has had its time.
     let limit = if undrained.iter().all(Option::is_none) { CLOSE_LIMIT } else { Duration::ZERO };
-    let closing = join_all(daemon.served.iter().map(|served| served.volume.close(limit)));
+    let all = daemon.served();
+    let closing = join_all(all.iter().map(|served| served.volume.close(limit)));
     let reports = tokio::select! {
         biased;
         reports = closing => Some(reports),
@@ -46,14 +47,15 @@ pub async fn stop(
 /// Uploads until everything is committed, or the time is over or a signal comes; says for each volume why not
 /// everything is.
 async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> Vec<Option<String>> {
-    let dirty_bytes = || daemon.served.iter().map(|served| served.volume.status().dirty_bytes).sum::<u64>();
+    let served = daemon.served();
+    let dirty_bytes = || served.iter().map(|served| served.volume.status().dirty_bytes).sum::<u64>();
     if dirty_bytes() > 0 {
         let size = ByteSize(dirty_bytes());
         remark(format!("uploading {size} for at most {}; Ctrl-C leaves it in the journal", Span(limit)));
     }
     let progress = Progress::spinning("uploading");
     let began = daemon.env.now();
-    let all = join_all(daemon.served.iter().map(|served| async move {
+    let all = join_all(served.iter().map(|served| async move {
         match tokio::time::timeout(limit, served.volume.drain()).await {
             Ok(result) => result.err().map(|error| error.to_string()),
             Err(_) => Some(format!("not uploaded within {}", Span(limit))),
@@ -69,7 +71,7 @@ async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> 
         biased;
         () = signals.next() => {
             let seconds = Duration::from_secs(daemon.env.now().saturating_sub(began).as_secs());
-            vec![Some(format!("interrupted after {}", Span(seconds))); daemon.served.len()]
+            vec![Some(format!("interrupted after {}", Span(seconds))); served.len()]
         }
         undrained = all => undrained,
         () = show => unreachable!("shows until the others end"),
@@ -84,7 +86,7 @@ fn conclude(
     reports: Option<&[CloseReport]>,
 ) -> Outcome {
     let (mut missing_bytes, mut left_bytes) = (0, 0);
-    for (i, (served, undrained)) in daemon.served.iter().zip(undrained).enumerate() {
+    for (i, (served, undrained)) in daemon.served().iter().zip(undrained).enumerate() {
         let status = served.volume.status();
         let report = reports.map(|reports| &reports[i]);
         let end = End { status: &status, undrained: undrained.as_deref(), report };
@@ -117,7 +119,7 @@ fn conclude(
 /// The failure of the first volume that had stopped before it was told to: what it had acknowledged may be in its
 /// journal alone.
 fn stopped(daemon: &Daemon, state_dir: &Path) -> Outcome {
-    for served in &daemon.served {
+    for served in daemon.served() {
         if let Some(why) = served.volume.status().latched {
             let id = served.volume.id();
             return Err(Failure::new(Kind::Stopped, format!("{}: {why}", served.name)).hint(format!(

@@ -35,14 +35,14 @@ impl Health {
 
 /// Watches until dropped.
 pub async fn watch(daemon: &Daemon) {
-    let mut known = vec![Health::default(); daemon.served.len()];
+    let mut known = vec![Health::default(); daemon.served().len()];
     let mut told = String::new();
     let mut clock = tokio::time::interval(INTERVAL);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         clock.tick().await;
         let mut dirty_bytes = 0;
-        for (served, known) in daemon.served.iter().zip(&mut known) {
+        for (served, known) in daemon.served().iter().zip(&mut known) {
             let status = served.volume.status();
             dirty_bytes += status.dirty_bytes;
             note(served, &status, known, daemon.env.now());
