@@ -8,8 +8,8 @@ use cistern_engine::{
     codec::{Compression, MAGIC, MasterKey, ObjectKind, Sealer, fields::put_varint},
     segment::{
         Claim, Content, Entry, EntryHead, EntryKind, FORMAT, Footer, FrameShape, JournalRange, MAPPINGS_MAX,
-        Release, SealedSegment, SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim, encode_release,
-        open_frame, open_raw, read_head, read_tail,
+        Release, Rollback, SealedSegment, SegmentBuilder, Slot, TAIL_BYTES, Tail, encode_claim,
+        encode_release, open_frame, open_raw, read_head, read_tail,
     },
     snapshot::Operation,
     units::{
@@ -77,6 +77,11 @@ fn release() -> Release {
     Release { wall_ms: 1_700_000_009_999, size_bytes: SIZE, rollback: None }
 }
 
+fn rollback() -> Release {
+    let to = SnapshotId(uuid::Uuid::from_u128(0x51));
+    Release { rollback: Some(Rollback { to, branch: volume(0x52) }), ..release() }
+}
+
 /// Everything there is to verify in a log object: the entry and all frames.
 fn verify(key: Option<&MasterKey>, slot: &Slot, object: &[u8]) -> Result<(Entry, Vec<Bytes>)> {
     let (head, entry) = whole(key, slot, object)?;
@@ -102,6 +107,7 @@ fn all_kinds() -> Vec<(Option<&'static MasterKey>, Bytes)> {
         all.push((key, kept_sample(key, Compression::Lz4, slot(1, 5)).body));
         all.push((key, encode_claim(key, &slot(1, 5), &claim())));
         all.push((key, encode_release(key, &slot(1, 5), &release())));
+        all.push((key, encode_release(key, &slot(1, 5), &rollback())));
     }
     all
 }
@@ -212,9 +218,11 @@ fn claims_and_releases_read_back() {
         let object = encode_claim(key, &slot(1, 9), &claim());
         let (head, entry) = whole(key, &slot(1, 9), &object).unwrap();
         assert_eq!((head.kind, entry), (EntryKind::Claim, Entry::Claim(claim())));
-        let object = encode_release(key, &slot(1, 9), &release());
-        let (head, entry) = whole(key, &slot(1, 9), &object).unwrap();
-        assert_eq!((head.kind, entry), (EntryKind::Release, Entry::Release(release())));
+        for release in [release(), rollback()] {
+            let object = encode_release(key, &slot(1, 9), &release);
+            let (head, entry) = whole(key, &slot(1, 9), &object).unwrap();
+            assert_eq!((head.kind, entry), (EntryKind::Release, Entry::Release(release)));
+        }
         let odd = Claim { host: format!("a\x1b[31m\n{}", "ü".repeat(200)), ..claim() };
         let object = encode_claim(key, &slot(1, 9), &odd);
         let (_, Entry::Claim(read)) = whole(key, &slot(1, 9), &object).unwrap() else { panic!() };
@@ -248,6 +256,8 @@ fn golden_log_objects() {
         assert_eq!(golden::stored(&format!("claim-4-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_release(key, &slot(1, 5), &release());
         assert_eq!(golden::stored(&format!("release-4-{suffix}.bin"), &fresh), fresh);
+        let fresh = encode_release(key, &slot(1, 5), &rollback());
+        assert_eq!(golden::stored(&format!("rollback-4-{suffix}.bin"), &fresh), fresh);
     }
 }
 
