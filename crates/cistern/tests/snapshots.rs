@@ -167,6 +167,72 @@ fn clones_go_their_own_way() {
     home.ok(&["check", "./tank", "--data"]);
 }
 
+/// A volume goes back to a snapshot without a daemon and beside one: it shows that, with its size, and what it left is a snapshot, to which it
+/// can go back in turn. While a client has it open it is refused, and forced it fails that client and shows the rest the other content.
+#[test]
+fn a_volume_goes_back() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, 4 * MIB);
+    home.ok(&["snapshot", "./tank@monday"]);
+    writer.fill(2, MIB, MIB);
+    writer.stop();
+    home.ok(&["resize", "./tank", "128M"]);
+    let told = home.ok(&["rollback", "./tank@monday"]);
+    assert!(told.contains("monday") && told.contains("tank@before-rollback-1"), "{told}");
+    assert_eq!(names(&home, "./tank"), ["monday", "before-rollback-1"]);
+
+    let writer = home.start(&["./tank"]);
+    writer.assert_filled(1, 0, 4 * MIB);
+    assert_eq!(writer.nbdsh("print(h.get_size())"), (64 * MIB).to_string());
+    writer.fill(3, 2 * MIB, MIB);
+    let back = json(&home.ok(&["rollback", "./tank@before-rollback-1", "--leave", "other", "--json"]));
+    assert_eq!((&back["to"], &back["left"]), (&"before-rollback-1".into(), &"other".into()), "{back}");
+    writer.assert_filled(2, MIB, MIB);
+    writer.assert_filled(1, 2 * MIB, 2 * MIB);
+    assert_eq!(writer.nbdsh("print(h.get_size())"), (128 * MIB).to_string());
+
+    let state = home.path("state");
+    let rollback = |more: &str| {
+        let (program, state) = (env!("CARGO_BIN_EXE_cistern"), state.display());
+        let url = home.path("tank@other");
+        format!(
+            "import subprocess\ncode = subprocess.run(['{program}', 'rollback', '{}', '--state-dir', '{state}'{more}], \
+             capture_output=True).returncode\n",
+            url.display()
+        )
+    };
+    let busy = writer.nbdsh(&(rollback("") + "h.pread(512, 0)\nprint(code)"));
+    assert_eq!(busy, "3", "a client had it open");
+    let forced = rollback(", '--force', '--discard'")
+        + "try:\n  h.pread(512, 0)\n  print('reads on')\nexcept nbd.Error:\n  print(code)";
+    assert_eq!(writer.nbdsh(&forced), "0", "that client is told");
+    writer.assert_filled(3, 2 * MIB, MIB);
+    writer.assert_filled(1, 0, 2 * MIB);
+    assert_eq!(names(&home, "./tank"), ["monday", "before-rollback-1", "other"]);
+    writer.fill(4, 0, MIB);
+    writer.stop();
+
+    for (code, wrong, text) in [
+        (4, &["rollback", "./tank@tuesday"][..], "cistern ls"),
+        (11, &["rollback", "./tank@monday", "--leave", "other"], "other"),
+        (2, &["rollback", "./tank@monday", "--leave", "x", "--discard"], "--discard"),
+        (2, &["rollback", "./tank"], "@NAME"),
+    ] {
+        let stderr = home.fails(code, wrong);
+        assert!(stderr.contains(text), "{wrong:?}: no '{text}' in {stderr}");
+    }
+    home.ok(&["rm", "./tank@monday"]);
+    home.ok(&["check", "./tank", "--data", "--space"]);
+    home.ok(&["flatten", "./tank"]);
+    home.ok(&["rm", "./tank@before-rollback-1", "./tank@other"]);
+    let writer = home.start(&["./tank"]);
+    writer.assert_filled(4, 0, MIB);
+    writer.assert_filled(1, MIB, MIB);
+    writer.stop();
+    home.ok(&["check", "./tank", "--data", "--space"]);
+}
+
 /// A difference is what was written and discarded between two states, and its totals; whole ranges and nothing else.
 #[test]
 fn a_difference_is_listed() {

@@ -6,6 +6,7 @@ mod clones;
 mod journal;
 mod log;
 mod map;
+mod rollback;
 mod snapshots;
 mod space;
 mod store;
@@ -56,6 +57,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         journal::MUTANTS,
         log::MUTANTS,
         map::MUTANTS,
+        rollback::MUTANTS,
         snapshots::MUTANTS,
         space::MUTANTS,
         store::MUTANTS,

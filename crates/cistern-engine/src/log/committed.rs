@@ -343,7 +343,7 @@ impl Committed {
     }
 
     /// Goes on from a snapshot, as the release at `at` says: as a clone of that, made by the volume itself. The state before it is wholly
-    /// in the checkpoint: whoever rolls back sees to that.
+    /// in the checkpoint, but for what the cleaner moved since: whoever rolls back sees to that.
     async fn roll_back(
         &mut self,
         at: Seq,
@@ -353,6 +353,8 @@ impl Committed {
     ) -> Result<()> {
         let is_empty =
             |segment: &AppliedSegment| segment.mappings.is_empty() && segment.operations.is_empty();
+        // What was only moved is where it was, too: nothing is deleted of which one checkpoint alone knows that it was moved.
+        self.applied.retain(|segment| matches!(segment.content, Content::Written { .. }));
         let is_covered = self.left.is_none() && self.applied.iter().all(is_empty);
         let table = self.snapshot_table(store, keys).await?;
         let Some(checkpoint) = self.checkpoint.as_mut().filter(|_| is_covered) else {

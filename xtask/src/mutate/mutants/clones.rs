@@ -26,8 +26,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a flattened clone lets go of its origins while a snapshot of before shows what lies there",
         changes: &[Change {
             file: ANCESTRY,
-            old: "snapshots.first().is_none_or(|oldest| *oldest > at)",
-            new: "snapshots.first().is_none_or(|_| at >= Seq(0))",
+            old: "shows.next().is_none_or(|oldest| *oldest > flattened)",
+            new: "shows.next().is_none_or(|_| flattened >= Seq(0))",
         }],
         test: test("-p cistern-engine --test volume_clones", "a_flattened_clone_stands_by_itself"),
         simulation: None,
