@@ -8,7 +8,9 @@
 //! daemon lives until there is room again.
 //!
 //! Now and then a daemon makes a snapshot, and from the seventh on the oldest goes: the cleaner works beneath those that are left. One in
-//! some of them is cloned first, and the clone stays when the snapshot goes.
+//! some of them is cloned first, and the clone stays when the snapshot goes. Behind one in some of them, while both clients rest, the
+//! volume is rolled back to the oldest, perhaps killed in the middle of that, written, and rolled back to what it had left; then it is
+//! flattened beside the load.
 //!
 //! At the end nobody writes for some graces, so that what crashes left behind is found and deleted. After a clean stop
 //! another host without a local disk shows the same, every snapshot that was made and not removed is there, and `check --data --space` accounts for every object. Whatever is
@@ -17,6 +19,7 @@
 
 mod clients;
 mod place;
+mod still;
 mod tally;
 
 use std::{
@@ -28,6 +31,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fixture::random_bytes,
+    nbd::{Client, Dialect},
     scratch::{self, Scratch},
     serve::{Cistern, Serve, Server},
 };
@@ -36,6 +40,7 @@ use clap::{Args, ValueEnum};
 use self::{
     clients::{Fio, Promised},
     place::Place,
+    still::Still,
     tally::Tally,
 };
 use crate::step;
@@ -59,6 +64,12 @@ const SNAPSHOTS_MAX: usize = 6;
 /// One in so many of them is cloned, and so many clones are kept.
 const CLONES_PART: u64 = 3;
 const CLONES_MAX: usize = 2;
+/// One in so many is followed by a rollback there and back; of these so many are killed in the middle.
+const ROLLBACKS_PART: u64 = 4;
+const KILLED_ROLLBACKS_PART: f64 = 0.5;
+const ROLLBACK_MAX: Duration = Duration::from_millis(600);
+/// What is written in between.
+const BESIDE_BYTES: usize = 8 << 20;
 /// Nobody writes for so many graces at the end: two looks of a sweep, two checkpoints, and the grace.
 const REST_GRACES: u32 = 6;
 const REST_LIMIT: Duration = Duration::from_secs(300);
@@ -114,18 +125,20 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
     let mut fio = Fio::start(scratch, server.socket(), options.seed)?;
     let over = AtomicBool::new(false);
     let unseen = AtomicU32::new(0);
+    let still = Still::of(2);
     let mut killer = Killer {
         serve,
         seed: options.seed,
         over: &over,
         unseen: &unseen,
+        still: &still,
         snapshots: VecDeque::new(),
         clones: VecDeque::new(),
         tally: Tally::default(),
     };
     std::thread::scope(|scope| -> Result<()> {
-        let exact = scope.spawn(|| promised.run(&over, &unseen));
-        let laps = scope.spawn(|| fio.run(&over));
+        let exact = scope.spawn(|| promised.run(&over, &unseen, &still));
+        let laps = scope.spawn(|| fio.run(&over, &still));
         let time = Duration::from_secs(options.minutes * 60);
         let killed = killer.run(&mut server, time, Duration::from_secs(options.kill_every), &place);
         over.store(true, Relaxed);
@@ -144,7 +157,7 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
     fio.verify_all(&server)?;
     server.stop()?;
     let made: BTreeSet<String> = killer.snapshots.iter().cloned().collect();
-    let listed = tally::snapshots(&place.cistern, &place.url)?;
+    let listed = tally::snapshots(&elsewhere, &place.url)?;
     let listed: BTreeSet<String> = listed.into_iter().filter(|name| !name.starts_with('~')).collect();
     ensure!(listed == made, "the snapshots are {listed:?}, and {made:?} were made and not removed");
     for clone in &killer.clones {
@@ -181,6 +194,8 @@ struct Killer<'a> {
     over: &'a AtomicBool,
     /// Kills since the exact client saw everything.
     unseen: &'a AtomicU32,
+    /// Makes the clients rest.
+    still: &'a Still,
     /// Those that are there, oldest first.
     snapshots: VecDeque<String>,
     /// URLs of the clones that are there, oldest first.
@@ -244,7 +259,7 @@ impl Killer<'_> {
     }
 
     /// Makes a snapshot, and removes the oldest when there are too many.
-    fn take_snapshot(&mut self, server: &Server, place: &Place) -> Result<()> {
+    fn take_snapshot(&mut self, server: &mut Server, place: &Place) -> Result<()> {
         let name = format!("s{}", self.tally.snapshots);
         server.ask(&["snapshot", &format!("{}@{name}", place.url)])?;
         if self.tally.snapshots.is_multiple_of(CLONES_PART) {
@@ -257,7 +272,45 @@ impl Killer<'_> {
         {
             server.ask(&["rm", &format!("{}@{oldest}", place.url)])?;
         }
+        if self.tally.snapshots.is_multiple_of(ROLLBACKS_PART) {
+            self.roll_back_and_forth(server, place)?;
+        }
         Ok(())
+    }
+
+    /// Rolls back to the oldest snapshot and, when something was written there, to what was left.
+    fn roll_back_and_forth(&mut self, server: &mut Server, place: &Place) -> Result<()> {
+        let number = self.tally.rollbacks;
+        self.tally.rollbacks += 1;
+        let url = |name: &str| format!("{}@{name}", place.url);
+        let (to, left) = (url(&self.snapshots[0]), format!("l{number}"));
+        let there = ["rollback", &to, "--leave", &left, "--force"];
+        let resting = self.still.rest(self.over);
+        if self.draw() < KILLED_ROLLBACKS_PART {
+            let after = ROLLBACK_MAX.mul_f64(self.draw());
+            std::thread::scope(|scope| {
+                let command = scope.spawn(|| self.serve.ask(&there));
+                std::thread::sleep(after);
+                server.kill_now();
+                let _ = command.join().expect("it does not panic"); // it may have come to it or not
+            });
+            self.tally.kills += 1;
+            self.unseen.fetch_add(1, Relaxed);
+            *server = self.serve.start()?;
+            if !tally::snapshots(&self.serve, &place.url)?.contains(&left) {
+                return Ok(());
+            }
+        } else {
+            server.ask(&there)?;
+        }
+        let mut client = Client::connect(server.socket(), "", Dialect::Simple)?;
+        client.write(0, &random_bytes(BESIDE_BYTES, number))?;
+        client.flush()?;
+        client.close()?;
+        server.ask(&["rollback", &url(&left), "--leave", "beside", "--discard", "--force"])?;
+        drop(resting);
+        server.ask(&["rm", &url(&left)])?;
+        server.ask(&["flatten", &place.url]).map(drop)
     }
 
     /// Clones a snapshot, and removes the oldest clone when there are too many, after looking at all of it.

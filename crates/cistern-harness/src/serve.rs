@@ -140,6 +140,13 @@ impl Serve {
         Ok(command)
     }
 
+    /// Runs a command with the state directory of its servers.
+    pub fn ask(&self, args: &[&str]) -> Result<Output> {
+        let mut command = self.cistern.command();
+        command.args(args).arg("--state-dir").arg(&self.state);
+        tool::run_command(command, tool::RUN_LIMIT)
+    }
+
     /// Starts the server and returns when it is ready for clients.
     pub fn start(&self) -> Result<Server> {
         let _ = std::fs::remove_file(&self.notify); // left by the server before, if any
@@ -238,9 +245,7 @@ impl Server {
 
     /// Runs a command that finds this server by its state directory, such as `status`.
     pub fn ask(&self, args: &[&str]) -> Result<Output> {
-        let mut command = self.serve.cistern.command();
-        command.args(args).arg("--state-dir").arg(&self.serve.state);
-        tool::run_command(command, tool::RUN_LIMIT)
+        self.serve.ask(args)
     }
 
     /// `status --json`.

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::still::Still;
 use anyhow::Result;
 use cistern_harness::{
     fio, fixture::random_bytes, history::History, pidfile::PidFile, process::Guard, scratch::Scratch,
@@ -51,10 +52,11 @@ impl Promised {
 
     /// Runs until `over`, which it sets itself when something is wrong. After a kill it has seen everything once `unseen`, the
     /// number of kills since then, is zero.
-    pub fn run(&mut self, over: &AtomicBool, unseen: &AtomicU32) -> Result<()> {
+    pub fn run(&mut self, over: &AtomicBool, unseen: &AtomicU32, still: &Still) -> Result<()> {
         let begin = Instant::now();
         let mut was_killed = false;
         while !over.load(Relaxed) {
+            still.pass(over);
             // A kill between two writes shows in no error.
             let step = match was_killed || unseen.load(Relaxed) > 0 {
                 true => self.verify_all().map(|()| unseen.store(0, Relaxed)),
@@ -126,8 +128,9 @@ impl Fio {
     }
 
     /// Runs until `over`, and the lap to its end then; sets it itself when something is wrong.
-    pub fn run(&mut self, over: &AtomicBool) -> Result<()> {
+    pub fn run(&mut self, over: &AtomicBool, still: &Still) -> Result<()> {
         while !over.load(Relaxed) {
+            still.pass(over);
             self.laps += 1;
             let lap = fio::nbd(&self.directory, &self.uri, &strs(&self.arguments()), LAP_LIMIT);
             let lap = lap.inspect_err(|_| over.store(true, Relaxed))?;

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use cistern_harness::{
-    serve::{Cistern, Server},
+    serve::{Cistern, Serve, Server},
     tool,
 };
 use serde_json::Value;
@@ -27,6 +27,8 @@ pub struct Tally {
     pub snapshots: u64,
     /// The same of clones.
     pub clones: u64,
+    /// There and back.
+    pub rollbacks: u64,
     /// Daemons that were left alone until there was room again.
     pub long_lives: u64,
     pub restart_max: Duration,
@@ -78,6 +80,7 @@ impl Tally {
         println!();
         line("kills", format!("{}, and {} of openings", self.kills, self.kills_of_openings));
         line("snapshots", format!("{} made, {} of them cloned", self.snapshots, self.clones));
+        line("rolled back and forth", format!("{} times", self.rollbacks));
         line("restart at most", format!("{:.2} s", self.restart_max.as_secs_f64()));
         line("left alone for room", format!("{} times", self.long_lives));
         line(
@@ -130,8 +133,8 @@ pub fn checked(cistern: &Cistern, url: &str) -> Result<Value> {
 }
 
 /// The names of the snapshots that the volume has.
-pub fn snapshots(cistern: &Cistern, url: &str) -> Result<BTreeSet<String>> {
-    let listed: Value = serde_json::from_str(&cistern.run(&["ls", url, "--json"])?.stdout)?;
+pub fn snapshots(serve: &Serve, url: &str) -> Result<BTreeSet<String>> {
+    let listed: Value = serde_json::from_str(&serve.ask(&["ls", url, "--json"])?.stdout)?;
     let all = listed.as_array().context("ls gives a list")?;
     Ok(all.iter().filter_map(|snapshot| snapshot["name"].as_str().map(str::to_owned)).collect())
 }
