@@ -144,7 +144,7 @@ fn soak(options: &Options, cistern: &Cistern, scratch: &Scratch) -> Result<()> {
         over.store(true, Relaxed);
         // Without a daemon fio ends once it has asked in vain for long enough.
         let outcomes = [exact, laps].map(|client| client.join().expect("a client does not panic"));
-        outcomes.into_iter().chain([killed]).collect()
+        [killed].into_iter().chain(outcomes).collect()
     })?;
     killer.rest(&server)?;
     let tally = &mut killer.tally;
@@ -307,7 +307,7 @@ impl Killer<'_> {
         client.write(0, &random_bytes(BESIDE_BYTES, number))?;
         client.flush()?;
         client.close()?;
-        server.ask(&["rollback", &url(&left), "--leave", "beside", "--discard", "--force"])?;
+        server.ask(&["rollback", &url(&left), "--discard", "--force"])?;
         drop(resting);
         server.ask(&["rm", &url(&left)])?;
         server.ask(&["flatten", &place.url]).map(drop)
