@@ -233,6 +233,34 @@ fn a_volume_goes_back() {
     home.ok(&["check", "./tank", "--data", "--space"]);
 }
 
+/// A daemon rolls an encrypted volume back without asking for the secret again, unless that was changed since: then nothing happens.
+#[test]
+fn an_encrypted_volume_goes_back() {
+    let home = Home::new();
+    for (name, byte) in [("old", 1), ("new", 2)] {
+        std::fs::write(home.path(name), [byte; 32]).expect("writable");
+    }
+    home.ok(&["create", "./tank", "--size", "64M", "--encrypt", "--key-file", "old"]);
+    let writer = home.start(&["./tank", "--key-file", "old"]);
+    writer.fill(1, 0, MIB);
+    home.ok(&["snapshot", "./tank@a", "--key-file", "old"]);
+    writer.fill(2, 0, MIB);
+    home.ok(&["rollback", "./tank@a", "--key-file", "old"]);
+    writer.assert_filled(1, 0, MIB);
+    writer.fill(3, 0, MIB);
+    home.ok(&["key", "change", "./tank", "--key-file", "old", "--new-key-file", "new"]);
+    let refused = home.fails(6, &["rollback", "./tank@a", "--key-file", "new"]);
+    assert!(refused.contains("restart the daemon"), "{refused}");
+    writer.assert_filled(3, 0, MIB);
+    assert_eq!(
+        json(&home.ok(&["ls", "./tank", "--json", "--key-file", "new"])).as_array().map(Vec::len),
+        Some(2)
+    );
+    writer.stop();
+    home.ok(&["rollback", "./tank@a", "--key-file", "new"]);
+    home.ok(&["check", "./tank", "--data", "--space", "--key-file", "new"]);
+}
+
 /// A difference is what was written and discarded between two states, and its totals; whole ranges and nothing else.
 #[test]
 fn a_difference_is_listed() {

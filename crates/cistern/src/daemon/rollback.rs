@@ -1,10 +1,12 @@
 //! Rolling back a volume that a daemon serves: closed, and opened again as another one for whoever connects then.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
+
+use cistern_engine::volume::admin;
 
 use crate::{
     control::NamedSnapshot,
-    daemon::Daemon,
+    daemon::{Daemon, Served},
     failure::{Failure, Kind, Outcome},
 };
 
@@ -19,6 +21,10 @@ impl Daemon {
 
     async fn roll_back_to(&self, volume: &str, to: &str, leave: &str, force: bool) -> Outcome {
         let _one_at_a_time = self.rolling_back.lock().await;
+        if self.stopping.load(Ordering::Relaxed) {
+            let failure = Failure::new(Kind::InUse, "the daemon that serves it is stopping");
+            return Err(failure.hint("try again when it has ended"));
+        }
         let served = self.find(volume)?;
         if served.volume.is_read_only() {
             let failure = Failure::usage(format!("{} is served read-only", served.name));
@@ -34,11 +40,23 @@ impl Daemon {
                 "let go of it first (unmount, export the pool, disconnect); --force rolls it back under them, and their requests fail",
             ));
         }
+        self.check_key(&served).await?;
         let done = served.volume.roll_back(to, leave).await;
         if served.volume.is_closed() {
             self.open_again(&served.name).await?;
         }
         Ok(done?)
+    }
+
+    /// Whether the volume can be opened again with what this daemon knows.
+    async fn check_key(&self, served: &Served) -> Outcome {
+        let opened = admin::info(&self.env, &served.store.stores.read, &served.key).await.map(drop);
+        opened.map_err(Failure::from).map_err(|failure| match failure.kind {
+            Kind::Key => {
+                failure.hint("its key was changed since this daemon was started: restart the daemon first")
+            }
+            _ => failure,
+        })
     }
 
     /// Opens a volume that was closed, for whoever connects from now on.

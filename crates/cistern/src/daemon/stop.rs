@@ -31,6 +31,12 @@ pub async fn stop(
 ) -> Outcome {
     host::notify_stop_takes(drain_limit + 4 * CLOSE_LIMIT);
     signals.settle().await;
+    // A rollback under way opens its volume anew, and no other begins.
+    let _none_under_way = tokio::select! {
+        biased;
+        guard = daemon.rolling_back.lock() => Some(guard),
+        () = signals.next() => None,
+    };
     let undrained = drain(daemon, drain_limit, signals).await;
     // A volume that is not drained has had its time.
     let limit = if undrained.iter().all(Option::is_none) { CLOSE_LIMIT } else { Duration::ZERO };
