@@ -17,6 +17,7 @@ use cistern_engine::{
     store::{MemoryStore, SharedStore, Stores},
     volume::{Collect, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
+use futures_util::future::join;
 use volume_support::{Host, MIB, close, noise, read};
 
 const BLOCK: u64 = 4096;
@@ -118,12 +119,10 @@ async fn what_is_moved_at_the_last_moment_is_not_missed() {
         }
         volume.snapshot(&format!("a{round}")).await.expect("made");
         volume.collect(Collect::Retire).await.expect("a checkpoint");
-        let cleaning = {
-            let volume = volume.clone();
-            tokio::spawn(async move { while volume.collect(Collect::Clean { ratio: 1.0 }).await.is_ok() {} })
-        };
-        volume.roll_back(&format!("a{round}"), &format!("left{round}")).await.expect("rolled back");
-        cleaning.await.expect("it ends with the volume");
+        let cleaning = async { while volume.collect(Collect::Clean { ratio: 1.0 }).await.is_ok() {} };
+        let (to, leave) = (format!("a{round}"), format!("left{round}"));
+        let (rolled_back, ()) = join(volume.roll_back(&to, &leave), cleaning).await;
+        rolled_back.expect("rolled back");
         drop(volume);
         damage_newest_checkpoint(&host).await;
         volume = open(&host).await;
@@ -141,21 +140,21 @@ async fn who_writes_meanwhile_stops_a_rollback() {
     let volume = open(&host).await;
     write(&volume, 0, 1, 8).await;
     volume.snapshot("a").await.expect("made");
-    let is_over = Arc::new(AtomicBool::new(false));
-    let writes = {
-        let (volume, is_over) = (volume.clone(), is_over.clone());
-        tokio::spawn(async move {
-            let mut tag = 10;
-            while !is_over.load(Ordering::Relaxed) {
-                tag += 1;
-                write(&volume, 0, tag, 8).await;
-            }
-            tag
-        })
+    let is_over = AtomicBool::new(false);
+    let writes = async {
+        let mut tag = 10;
+        while !is_over.load(Ordering::Relaxed) {
+            tag += 1;
+            write(&volume, 0, tag, 8).await;
+        }
+        tag
     };
-    let refused = volume.roll_back("a", "left").await;
-    is_over.store(true, Ordering::Relaxed);
-    let last = writes.await.expect("none of them failed");
+    let rollback = async {
+        let done = volume.roll_back("a", "left").await;
+        is_over.store(true, Ordering::Relaxed);
+        done
+    };
+    let (refused, last) = join(rollback, writes).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     shows(&volume, 0, last, 8).await;
     close(volume).await;
