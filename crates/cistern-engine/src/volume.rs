@@ -159,6 +159,9 @@ pub struct VolumeStatus {
     pub volume: VolumeId,
     pub size_bytes: u64,
     pub read_only: bool,
+    /// The id of the history that it shows since it was rolled back; absent if it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<VolumeId>,
     pub mode: Mode,
     pub epoch: u64,
     /// The newest committed position of the log.

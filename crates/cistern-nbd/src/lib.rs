@@ -19,6 +19,7 @@
 //! | 1 | `reply` | replies of the transmission phase, encoded into the output queue |
 //! | 1 | `pool` | the memory that all connections share |
 //! | 1 | `listen` | addresses |
+//! | 1 | `client` | a negotiation from the other side, for connections that the kernel gets |
 //! | 2 | `handshake`, `session` | the two phases of one connection |
 //! | 2 | `fuzz` | the parsers of what clients send, for fuzzing |
 //! | 3 | `server` | accepting, graceful stop |
@@ -26,6 +27,7 @@
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
 //! budget, or all of them more than theirs; no task outlives `Server::serve`; every queue has a named limit.
 
+mod client;
 mod conn;
 mod export;
 pub mod fuzz;
@@ -45,6 +47,7 @@ mod slots;
 mod tls;
 mod wire;
 
+pub use client::{Negotiated, choose_export};
 pub use export::{
     Allocation, BLOCK_BYTES_MIN, Errno, Export, ExportEntry, ExportError, Exports, PAYLOAD_BYTES_MAX,
     Properties, ReadPiece, Result,

@@ -11,10 +11,13 @@ use crate::{
     signals::EndAtOnce,
 };
 
+mod attach;
+mod attachments;
 mod check;
 mod clone;
 mod cost;
 mod create;
+mod detach;
 mod diff;
 mod drain;
 mod flatten;
@@ -22,6 +25,7 @@ mod gc;
 mod hold;
 mod info;
 mod journal;
+mod keep_attached;
 mod key;
 mod ls;
 mod probe;
@@ -72,6 +76,9 @@ enum Verb {
     Pause(set::Pause),
     Resume(set::Resume),
     Drain(drain::Drain),
+    Attach(attach::Attach),
+    Detach(detach::Detach),
+    KeepAttached(keep_attached::KeepAttached),
     Ls(ls::Ls),
     Snapshot(snapshot::Snapshot),
     Hold(hold::Hold),
@@ -130,6 +137,9 @@ impl Cli {
             Verb::Pause(verb) => verb.run(&context).await,
             Verb::Resume(verb) => verb.run(&context).await,
             Verb::Drain(verb) => verb.run(&context).await,
+            Verb::Attach(verb) => verb.run(&context).await,
+            Verb::Detach(verb) => verb.run(&context).await,
+            Verb::KeepAttached(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
             Verb::Snapshot(verb) => verb.run(&context).await,
             Verb::Hold(verb) => verb.run(&context).await,

@@ -139,6 +139,9 @@ pub struct ServedStatus {
     pub url: String,
     /// NBD URIs under which clients find it.
     pub uris: Vec<String>,
+    /// The unix socket of these; null if it listens on none.
+    #[serde(default)]
+    pub socket: Option<PathBuf>,
     /// Requests to the store since the start, by kind.
     pub store: serde_json::Value,
     /// The settings that can be changed while serving, and where they come from; empty when

@@ -21,6 +21,7 @@ mod stop;
 mod watch;
 
 use std::{
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -76,6 +77,8 @@ pub struct Served {
     /// With which it was opened.
     key: KeySource,
     pub uris: Vec<String>,
+    /// The first unix socket of these.
+    socket: Option<PathBuf>,
     pub store: OpenStore,
     pub volume: Arc<Volume>,
     prices: StorePrices,
@@ -269,6 +272,7 @@ impl Daemon {
             name: served.name.clone(),
             url: served.url.clone(),
             uris: served.uris.clone(),
+            socket: served.socket.clone(),
             store: json(served.store.meter.snapshot()),
             settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),
             auto_snapshot: served.auto_snapshot(self.env.wall_ms()),

@@ -8,6 +8,7 @@
 //! | 0 | `export` | the whole adapter between NBD and the engine |
 //! | 0 | `stream` | the format of an exported journal |
 //! | 0 | `memory` | memory back to the system |
+//! | 0 | `kernel` | devices of the kernel's NBD client |
 //! | 1 | `quantity` | how sizes and times are written |
 //! | 1 | `schedule` | when snapshots are made by themselves, and which are kept |
 //! | 1 | `terminal` | what people see |
@@ -35,6 +36,7 @@ pub mod creation;
 pub mod daemon;
 pub mod export;
 pub mod failure;
+pub mod kernel;
 pub mod known;
 pub mod live;
 pub mod memory;

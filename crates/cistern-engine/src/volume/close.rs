@@ -88,6 +88,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         volume: volume.id,
         size_bytes: volume.size_bytes(),
         read_only: volume.is_read_only(),
+        branch: volume.opened.branches.last().map(|branch| branch.id),
         mode: opened.mode,
         epoch: opened.epoch,
         seq: opened.seq,

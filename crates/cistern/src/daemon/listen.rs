@@ -8,7 +8,7 @@ use std::{
         fd::{FromRawFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::DirBuilderExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -95,6 +95,14 @@ impl Doors {
     /// The NBD URIs of an export.
     pub fn uris(&self, export: &str) -> Vec<String> {
         self.entrances.iter().map(|entrance| entrance.uri(export)).collect()
+    }
+
+    /// The first unix socket.
+    pub fn socket(&self) -> Option<PathBuf> {
+        self.entrances.iter().find_map(|entrance| match &entrance.address {
+            Address::Unix(path) => std::path::absolute(path).ok(),
+            Address::Tcp(_) => None,
+        })
     }
 }
 

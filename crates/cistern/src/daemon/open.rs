@@ -146,7 +146,7 @@ impl Opener {
 
     /// Opens a volume again that was closed.
     pub async fn reopen(&self, served: &Served) -> Outcome<Served> {
-        let Served { name, url, place, key, uris, store, prices, .. } = served;
+        let Served { name, url, place, key, uris, socket, store, prices, .. } = served;
         let cache = self.cache.clone().filter(|_| wants_cache(&self.plan.settings, place));
         let (volume, live, _) = self.open_for_writing(place, &store.stores, cache, Some(key)).await?;
         Ok(Served {
@@ -155,6 +155,7 @@ impl Opener {
             place: place.clone(),
             key: key.clone(),
             uris: uris.clone(),
+            socket: socket.clone(),
             store: store.clone(),
             volume,
             prices: prices.clone(),
@@ -181,9 +182,9 @@ impl Opener {
             let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
             terminal::remark(format!("{name} exists and has {has}, not {wanted}: serving it as it is"));
         }
-        let (uris, prices) = (doors.uris(&name), self.prices.of(&volume.url));
+        let (uris, socket, prices) = (doors.uris(&name), doors.socket(), self.prices.of(&volume.url));
         let (place, trouble) = (volume.clone(), Trouble::default());
-        Ok(Served { name, url, place, key, uris, store, volume: opened, prices, live, trouble })
+        Ok(Served { name, url, place, key, uris, socket, store, volume: opened, prices, live, trouble })
     }
 
     async fn open_read_only(

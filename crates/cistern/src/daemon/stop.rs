@@ -211,6 +211,7 @@ mod tests {
             volume: VolumeId(uuid::Uuid::nil()),
             size_bytes: 4096,
             read_only: false,
+            branch: None,
             mode: Mode::Writeback,
             epoch: 1,
             seq: 1,

@@ -1,0 +1,73 @@
+//! What the verbs about attached devices share: who serves what, and what a device has to say that it shows.
+
+use std::{io::ErrorKind, path::Path};
+
+use crate::{
+    control::{self, ServedStatus},
+    failure::{Failure, Kind, Outcome},
+    kernel::{Attachment, KernelNbd},
+    place::state_url,
+};
+
+/// What a device says that shows a served volume: which one, which of its histories (they differ behind a rollback), and which export.
+pub fn backend(served: &ServedStatus) -> String {
+    let branch = served.status.branch.map_or_else(|| "-".to_owned(), |branch| branch.to_string());
+    format!("cistern:{}:{branch}:{}", served.status.volume, served.name)
+}
+
+/// What a daemon of this host serves under a name, an id or a URL.
+pub async fn served(state_dir: &Path, what: &str) -> Outcome<ServedStatus> {
+    let url = state_url(what).map(|state| state.to_string());
+    for candidate in [Some(what), url.as_deref().ok()].into_iter().flatten() {
+        if let Some((_, served)) = control::serving(state_dir, candidate).await? {
+            return Ok(served);
+        }
+    }
+    let failure = Failure::new(Kind::NotFound, format!("no daemon of this host serves {what}"));
+    Err(failure.hint(format!("`cistern serve {what}` does; `cistern status` lists what is served")))
+}
+
+/// The attachment that a path of a device, a name or a URL means.
+pub fn attachment(state_dir: &Path, what: &str) -> Outcome<Option<Attachment>> {
+    let url = state_url(what).map(|state| state.to_string()).unwrap_or_default();
+    let is_it = |known: &Attachment| {
+        let path = Path::new(what);
+        path == known.device().path() || path == known.link() || known.name == what || known.url == url
+    };
+    Ok(all(state_dir)?.into_iter().find(is_it))
+}
+
+/// All attachments that are written down.
+pub fn all(state_dir: &Path) -> Outcome<Vec<Attachment>> {
+    Attachment::all(state_dir)
+        .map_err(|e| Failure::io(format!("cannot look for attached devices in {}", state_dir.display()), &e))
+}
+
+/// The kernel's NBD client; its module is loaded if it is not.
+pub fn kernel() -> Outcome<KernelNbd> {
+    let first = KernelNbd::open();
+    let opened = match first {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            // Whether it could be loaded shows in what is there then.
+            let _ = std::process::Command::new("modprobe").arg("nbd").output();
+            KernelNbd::open()
+        }
+        opened => opened,
+    };
+    opened.map_err(|e| {
+        Failure::io("cannot use the kernel's NBD client", &e).hint(
+            "it is a module of the kernel: `modprobe nbd` as root loads it, on the host itself if this is a container. Without it \
+             nbdfuse and QEMU use a served volume, see `cistern serve`",
+        )
+    })
+}
+
+/// Words for what the kernel refused.
+pub fn explain(doing: &str, error: &std::io::Error) -> Failure {
+    let failure = Failure::io(doing, error);
+    match error.kind() {
+        ErrorKind::PermissionDenied => failure.hint("it takes root, or CAP_SYS_ADMIN"),
+        ErrorKind::ResourceBusy => Failure { kind: Kind::InUse, ..failure },
+        _ => failure,
+    }
+}

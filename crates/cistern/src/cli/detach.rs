@@ -1,0 +1,130 @@
+//! `cistern detach`: a block device that is no more.
+
+use std::{path::Path, time::Duration};
+
+use clap::Args;
+
+use crate::{
+    cli::{Context, attachments},
+    config::{Settings, StateSettings},
+    failure::{Failure, Kind, Outcome},
+    kernel::{Attachment, Device},
+    quantity::Span,
+    terminal,
+};
+
+/// How long the volume may take to make durable what was written.
+const SYNC_LIMIT: Duration = Duration::from_secs(60);
+/// How long the kernel may take to let go.
+const FREE_LIMIT: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Free a block device that `cistern attach` made
+///
+/// Refused while anybody uses it: unmount its file system, export its pool first. What was written to it is durable then, in the
+/// journal or in the store: `cistern drain` uploads the rest.
+///
+/// With --force also while it is in use, and without its daemon: requests that wait fail, and so does whoever is on it.
+#[derive(Args)]
+pub(super) struct Detach {
+    /// The device, or name or URL of its volume
+    #[arg(value_name = "DEVICE|URL")]
+    what: String,
+
+    /// Also while it is in use, or its daemon is gone: what waits there fails
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    state: StateSettings,
+}
+
+impl Detach {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let flags = Settings { state: self.state.clone(), ..Settings::default() };
+        let settings = flags.resolve(context.file.clone())?;
+        let known = attachments::attachment(&settings.state_dir, &self.what)?;
+        let device = match &known {
+            Some(known) => known.device(),
+            None => Device::at(Path::new(&self.what)).map_err(|e| {
+                Failure::io(format!("{} is not attached", self.what), &e)
+                    .hint("`cistern attach` says what is")
+            })?,
+        };
+        if !device.is_attached() {
+            forget(known.as_ref(), &settings.state_dir)?;
+            return Err(Failure::new(Kind::NotFound, format!("{device} is not attached to anything")));
+        }
+        if !self.force {
+            refuse_foreign(device)?;
+            refuse_used(device)?;
+            sync(device).await?;
+        }
+        let kernel = attachments::kernel()?;
+        let freed = kernel.disconnect(device.0);
+        freed.map_err(|e| attachments::explain(&format!("cannot free {device}"), &e))?;
+        wait_until_free(device).await?;
+        forget(known.as_ref(), &settings.state_dir)?;
+        terminal::say(format!("{device} is free"))
+    }
+}
+
+fn forget(known: Option<&Attachment>, state_dir: &Path) -> Outcome {
+    match known {
+        None => Ok(()),
+        Some(known) => {
+            known.forget(state_dir).map_err(|e| Failure::io("cannot take away what is written of it", &e))
+        }
+    }
+}
+
+/// A device that others attached is theirs.
+fn refuse_foreign(device: Device) -> Outcome {
+    match device.backend() {
+        Some(backend) if backend.starts_with("cistern:") => Ok(()),
+        _ => {
+            let failure = Failure::usage(format!("{device} was not attached by `cistern attach`"));
+            Err(failure.hint("whoever attached it knows how to end that; --force does it all the same"))
+        }
+    }
+}
+
+fn refuse_used(device: Device) -> Outcome {
+    let users = device.users().map_err(|e| Failure::io(format!("cannot look who uses {device}"), &e))?;
+    match &users[..] {
+        [] => Ok(()),
+        users => {
+            let failure = Failure::new(Kind::InUse, format!("{device} is in use: {}", users.join("; ")));
+            Err(failure
+                .hint("unmount it or export its pool, then try again; --force takes it away under them"))
+        }
+    }
+}
+
+/// What was written reaches the journal or the store, as `--mode` says.
+async fn sync(device: Device) -> Outcome {
+    let synced = tokio::task::spawn_blocking(move || device.sync());
+    match tokio::time::timeout(SYNC_LIMIT, synced).await {
+        Ok(synced) => synced
+            .expect("it does not panic")
+            .map_err(|e| Failure::io(format!("what was written to {device} cannot be made durable"), &e)),
+        Err(_) => {
+            let limit = Span(SYNC_LIMIT);
+            let failure = Failure::new(Kind::NotClean, format!("{device} does not answer within {limit}"));
+            Err(failure
+                .hint("start its daemon again, `cistern serve`; --force gives up what waits in the device"))
+        }
+    }
+}
+
+async fn wait_until_free(device: Device) -> Outcome {
+    let free = async {
+        while device.is_attached() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    match tokio::time::timeout(FREE_LIMIT, free).await {
+        Ok(()) => Ok(()),
+        Err(_) => Err(Failure::new(Kind::Other, format!("the kernel does not let go of {device}"))),
+    }
+}

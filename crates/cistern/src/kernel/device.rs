@@ -1,0 +1,173 @@
+//! `/dev/nbdN` and what the kernel tells of it below `/sys/block`.
+
+use std::{
+    fmt, fs,
+    io::{Error, ErrorKind, Result},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use cistern_engine::aligned::AlignedBuf;
+
+use super::BLOCK_BYTES;
+
+/// How often requests that wait for a new connection are looked at, in milliseconds: the kernel sends them again at the first such
+/// moment behind it. The default is 30 s; less than a second costs more than it brings (docs/design/attach.md).
+const TICK_MS: u32 = 1000;
+/// Sectors of sysfs.
+const SECTOR_BYTES: u64 = 512;
+
+/// A device of the kernel's NBD client, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device(pub u32);
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/dev/nbd{}", self.0)
+    }
+}
+
+impl Device {
+    /// All that there are, ascending.
+    pub fn all() -> Result<Vec<Device>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir("/sys/block")? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("nbd")).map(str::parse);
+            all.extend(number.and_then(std::result::Result::ok).map(Device));
+        }
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    /// The one that a path names.
+    pub fn at(path: &Path) -> Result<Device> {
+        let wrong = |why: &str| Error::new(ErrorKind::InvalidInput, format!("{}: {why}", path.display()));
+        let metadata = fs::metadata(path)?;
+        if !metadata.file_type().is_block_device() {
+            return Err(wrong("it is not a block device"));
+        }
+        let link =
+            format!("/sys/dev/block/{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+        let target = fs::read_link(link)?;
+        let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name.strip_prefix("nbd").map(str::parse) {
+            Some(Ok(number)) => Ok(Device(number)),
+            _ => Err(wrong("it is not a whole device of the kernel's NBD client")),
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/nbd{}", self.0))
+    }
+
+    fn sys(&self, what: &str) -> PathBuf {
+        PathBuf::from(format!("/sys/block/nbd{}/{what}", self.0))
+    }
+
+    /// Whether somebody attached something to it.
+    pub fn is_attached(&self) -> bool {
+        self.sys("pid").exists()
+    }
+
+    /// What it was said to show when it was attached.
+    pub fn backend(&self) -> Option<String> {
+        let backend = fs::read_to_string(self.sys("backend")).ok()?;
+        Some(backend.trim_end().to_owned())
+    }
+
+    pub fn size_bytes(&self) -> Result<u64> {
+        let sectors = fs::read_to_string(self.sys("size"))?;
+        let sectors: u64 = sectors.trim().parse().map_err(|_| ErrorKind::InvalidData)?;
+        Ok(sectors * SECTOR_BYTES)
+    }
+
+    /// Sets what a queue needs so that a dead connection is a short pause, and a TRIM of everything few requests.
+    pub fn tune(&self) -> Result<()> {
+        fs::write(self.sys("queue/io_timeout"), TICK_MS.to_string())?;
+        let most = fs::read_to_string(self.sys("queue/discard_max_hw_bytes"))?;
+        // Some kernels do not let it be set.
+        let _ = fs::write(self.sys("queue/discard_max_bytes"), most.trim());
+        Ok(())
+    }
+
+    /// Reads a block from behind the kernel's cache. Waits while the connection is dead.
+    pub fn read_block(&self) -> Result<()> {
+        let file = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(self.path())?;
+        file.read_exact_at(&mut AlignedBuf::zeroed(BLOCK_BYTES as usize), 0)
+    }
+
+    /// Who uses it: mounts, swap, other devices on top of it or of its partitions, or somebody who has opened it for himself alone.
+    pub fn users(&self) -> Result<Vec<String>> {
+        let parts = self.parts()?;
+        let mut users = Vec::new();
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        for line in mounts.lines() {
+            let mut fields = line.split(' ');
+            if let (Some(number), Some(at)) = (fields.nth(2), fields.nth(1))
+                && parts.iter().any(|part| part.number == number)
+            {
+                users.push(format!("it is mounted on {}", at.replace("\\040", " ")));
+            }
+        }
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        for part in &parts {
+            let path = format!("/dev/{}", part.name);
+            if swaps.lines().any(|line| line.split_whitespace().next() == Some(&path)) {
+                users.push(format!("{path} is swap"));
+            }
+            for holder in fs::read_dir(part.sys.join("holders")).into_iter().flatten().flatten() {
+                users.push(format!("{} is on top of {path}", holder.file_name().to_string_lossy()));
+            }
+        }
+        if users.is_empty() && self.is_held()? {
+            users.push("somebody has it for himself alone, like a ZFS pool that is imported".into());
+        }
+        Ok(users)
+    }
+
+    /// Whether somebody opened it exclusively.
+    fn is_held(&self) -> Result<bool> {
+        let opened =
+            fs::File::options().read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK).open(self.path());
+        match opened {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => Ok(true),
+            Err(e) => Err(e),
+            Ok(_) => Ok(false),
+        }
+    }
+
+    /// Makes the volume behind it durable.
+    pub fn sync(&self) -> Result<()> {
+        fs::File::options().write(true).open(self.path())?.sync_all()
+    }
+
+    /// Itself and its partitions.
+    fn parts(&self) -> Result<Vec<Part>> {
+        let own = self.sys("");
+        let mut parts = vec![Part::read(&own)?];
+        for entry in fs::read_dir(&own)? {
+            let path = entry?.path();
+            if path.join("partition").exists() {
+                parts.push(Part::read(&path)?);
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// A device or a partition.
+struct Part {
+    name: String,
+    /// As mounts tell it.
+    number: String,
+    sys: PathBuf,
+}
+
+impl Part {
+    fn read(sys: &Path) -> Result<Part> {
+        let number = fs::read_to_string(sys.join("dev"))?.trim().to_owned();
+        let name = sys.components().next_back().map(|name| name.as_os_str().to_string_lossy().into_owned());
+        Ok(Part { name: name.unwrap_or_default(), number, sys: sys.to_owned() })
+    }
+}

@@ -1,0 +1,158 @@
+//! What is known of attached devices on this host: one small file each in the state directory, for whoever gives them new connections.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{Error, ErrorKind, Result},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::Device;
+
+const DIRECTORY: &str = "attached";
+const LOCK: &str = "keeper.lock";
+/// Where links to attached devices are, by name of the volume.
+const LINKS: &str = "/dev/cistern";
+
+/// A device that a volume is attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    pub device: u32,
+    /// Name and URL under which the daemon serves it.
+    pub name: String,
+    pub url: String,
+    /// The socket of the daemon.
+    pub socket: PathBuf,
+    /// What the device must say that it shows.
+    pub backend: String,
+}
+
+impl Attachment {
+    pub fn device(&self) -> Device {
+        Device(self.device)
+    }
+
+    /// Whether the device shows what is written here, and was not attached to something else since.
+    pub fn holds(&self) -> bool {
+        self.device().is_attached() && self.device().backend().as_deref() == Some(&self.backend)
+    }
+
+    /// Where a link leads to the device.
+    pub fn link(&self) -> PathBuf {
+        Path::new(LINKS).join(&self.name)
+    }
+
+    /// All that are known, by device. What cannot be read is passed over: it keeps no other from its connection.
+    pub fn all(state_dir: &Path) -> Result<Vec<Attachment>> {
+        let entries = match fs::read_dir(state_dir.join(DIRECTORY)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                all.extend(fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()));
+            }
+        }
+        all.sort_by_key(|known: &Attachment| known.device);
+        Ok(all)
+    }
+
+    pub fn save(&self, state_dir: &Path) -> Result<()> {
+        let path = self.path(state_dir);
+        fs::create_dir_all(state_dir.join(DIRECTORY))?;
+        let new = path.with_extension("new");
+        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(new, path)
+    }
+
+    /// Makes the link to the device.
+    pub fn make_link(&self) -> Result<()> {
+        fs::create_dir_all(LINKS)?;
+        match fs::remove_file(self.link()) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        std::os::unix::fs::symlink(self.device().path(), self.link())
+    }
+
+    /// Takes the link away, if it is to this device, and forgets what is written here.
+    pub fn forget(&self, state_dir: &Path) -> Result<()> {
+        if fs::read_link(self.link()).is_ok_and(|target| target == self.device().path()) {
+            fs::remove_file(self.link())?;
+        }
+        match fs::remove_file(self.path(state_dir)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn path(&self, state_dir: &Path) -> PathBuf {
+        state_dir.join(DIRECTORY).join(format!("nbd{}.json", self.device))
+    }
+}
+
+/// Who gives devices new connections: one process for each state directory, as long as this is there.
+pub struct Keeper {
+    _lock: File,
+}
+
+impl Keeper {
+    /// Where it writes what it does, if nobody else takes that.
+    pub fn log(state_dir: &Path) -> PathBuf {
+        state_dir.join(DIRECTORY).join("keeper.log")
+    }
+
+    /// # Errors
+    /// `ResourceBusy` where there is one.
+    pub fn claim(state_dir: &Path) -> Result<Keeper> {
+        let directory = state_dir.join(DIRECTORY);
+        fs::create_dir_all(&directory)?;
+        let lock = File::options().write(true).create(true).truncate(false).open(directory.join(LOCK))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Keeper { _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(Error::from(ErrorKind::ResourceBusy)),
+            Err(TryLockError::Error(e)) => Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written of a device is read again, and gone once it is forgotten; what is damaged is nobody's business.
+    #[test]
+    fn attachments_are_remembered() {
+        let state = tempfile::tempdir().expect("a temporary directory");
+        let attachment = |device| Attachment {
+            device,
+            name: "tank".into(),
+            url: "s3://bucket/tank".into(),
+            socket: "/run/cistern/tank.sock".into(),
+            backend: "cistern:a:-:tank".into(),
+        };
+        assert_eq!(Attachment::all(state.path()).expect("none"), []);
+        for device in [11, 2] {
+            attachment(device).save(state.path()).expect("saved");
+        }
+        fs::write(state.path().join("attached/nbd3.json"), "{").expect("written");
+        assert_eq!(Attachment::all(state.path()).expect("two"), [attachment(2), attachment(11)]);
+        attachment(2).forget(state.path()).expect("forgotten");
+        attachment(2).forget(state.path()).expect("forgotten already");
+        assert_eq!(Attachment::all(state.path()).expect("one"), [attachment(11)]);
+    }
+
+    /// There is one keeper at a time.
+    #[test]
+    fn one_keeper() {
+        let state = tempfile::tempdir().expect("a temporary directory");
+        let first = Keeper::claim(state.path()).expect("the first");
+        let second = Keeper::claim(state.path()).err().expect("refused");
+        assert_eq!(second.kind(), ErrorKind::ResourceBusy);
+        drop(first);
+        Keeper::claim(state.path()).expect("the next");
+    }
+}
