@@ -6,10 +6,12 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use clap::Args;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::{
     cli::{Context, attachments},
@@ -21,8 +23,10 @@ use crate::{
     terminal,
 };
 
-/// How often a device that somebody else took at the same moment is followed by another one.
-const RACES_MAX: usize = 16;
+/// How long a device is tried that somebody has open: who looks at new devices, like udev, lets go soon.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+/// Between two attempts.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Make a block device of a volume that a daemon of this host serves
 ///
@@ -86,7 +90,7 @@ impl Attach {
             socket: socket.clone(),
             backend: backend.clone(),
         };
-        let attachment = connect(&kernel, state_dir, &link, wanted, attachment)?;
+        let attachment = connect(&kernel, state_dir, &link, wanted, attachment).await?;
         finish(&attachment, &link).await.inspect_err(|_| {
             // Nobody uses it yet.
             let _ = kernel.disconnect(attachment.device);
@@ -142,14 +146,15 @@ fn open_link(socket: &Path, export: &str) -> Outcome<Link> {
 
 /// Makes a device of a connection: the one that is wanted, or the first that is free. It is written down before, so that a crash leaves no
 /// device that nobody keeps.
-fn connect(
+async fn connect(
     kernel: &KernelNbd,
     state_dir: &Path,
     link: &Link,
     wanted: Option<Device>,
     attachment: impl Fn(Device) -> Attachment,
 ) -> Outcome<Attachment> {
-    for _ in 0..RACES_MAX {
+    let begin = Instant::now();
+    loop {
         let device = match wanted {
             Some(wanted) => wanted,
             None => first_free()?,
@@ -162,11 +167,11 @@ fn connect(
         saved.map_err(|e| Failure::io("cannot write down what is attached", &e))?;
         let Err(e) = kernel.connect(device.0, link, &attachment.backend) else { return Ok(attachment) };
         let _ = attachment.forget(state_dir);
-        if e.kind() != ErrorKind::ResourceBusy || wanted.is_some() {
+        if e.kind() != ErrorKind::ResourceBusy || begin.elapsed() > OPEN_LIMIT {
             return Err(attachments::explain(&format!("cannot attach {device}"), &e));
         }
+        tokio::time::sleep(AGAIN).await;
     }
-    Err(Failure::new(Kind::InUse, "all devices are taken by others at this moment: try again"))
 }
 
 fn first_free() -> Outcome<Device> {

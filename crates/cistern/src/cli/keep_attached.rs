@@ -73,7 +73,8 @@ impl KeepAttached {
         loop {
             for attachment in attachments::all(&state_dir)?.into_iter().filter(Attachment::holds) {
                 if known.insert(attachment.device) {
-                    let device = Kept { kernel: kernel.clone(), state_dir: state_dir.clone(), attachment };
+                    let device =
+                        KeptDevice { kernel: kernel.clone(), state_dir: state_dir.clone(), attachment };
                     tasks.spawn(device.keep(events.subscribe()));
                 }
             }
@@ -100,13 +101,13 @@ fn tell_of(mut links: DeadLinks, events: broadcast::Sender<Option<u32>>) {
 }
 
 /// A device that is looked after.
-struct Kept {
+struct KeptDevice {
     kernel: Arc<KernelNbd>,
     state_dir: Arc<Path>,
     attachment: Attachment,
 }
 
-impl Kept {
+impl KeptDevice {
     /// Until it is attached no more; gives its number.
     async fn keep(self, mut events: broadcast::Receiver<Option<u32>>) -> u32 {
         let number = self.attachment.device;
