@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | bench | record-traces`.
+//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | guest | bench | record-traces`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 //!
@@ -6,9 +6,11 @@
 //! |---|---|
 //! | 0 | `step` |
 //! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces` |
+//! | 2 | `guest` |
 
 mod bench;
 mod demo;
+mod guest;
 mod mutate;
 mod setup;
 mod soak;
@@ -41,6 +43,8 @@ enum Chore {
     Mutate(mutate::Options),
     /// Kill a daemon that cleans with kill -9, again and again, while clients verify, and account for everything
     Soak(soak::Options),
+    /// Attach volumes to a real kernel, with real ZFS above them, in a guest under QEMU
+    Guest(guest::Options),
     /// Measure against peers on this machine and print the figures with their bounds
     Bench(bench::Options),
     /// Record what real filesystems read and write, for replays of the chunk cache
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Chore::Ci => setup::run().and_then(|()| test::run()),
         Chore::Mutate(options) => mutate::run(&options),
         Chore::Soak(options) => soak::run(&options),
+        Chore::Guest(options) => guest::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::RecordTraces => traces::run(),
     };

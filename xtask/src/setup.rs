@@ -25,7 +25,7 @@ const GO_BACKPORTS_PACKAGE: &str = "golang-1.23-go";
 /// qemu from this version on speaks the extended headers of NBD; Debian 12 itself has 7.2.
 const QEMU_MIN: (u32, u32) = (8, 2);
 const QEMU_PACKAGE: &str = "qemu-utils";
-const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
+pub const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
 
 /// Brings the machine to where every test can run.
 pub fn run() -> Result<()> {
@@ -64,7 +64,7 @@ fn missing_packages() -> BTreeSet<&'static str> {
         .collect()
 }
 
-fn install(packages: &[&str]) -> Result<()> {
+pub fn install(packages: &[&str]) -> Result<()> {
     require_root(&format!("apt-get install {}", packages.join(" ")))?;
     step::run("apt-get update", apt(&["update"]), APT_LIMIT)?;
     let mut args = vec!["install", "-y", "--no-install-recommends"];
@@ -115,14 +115,10 @@ fn go() -> Result<PathBuf> {
     Ok(GO_BACKPORTS.into())
 }
 
-fn install_from_backports(package: &str) -> Result<()> {
+pub fn install_from_backports(package: &str) -> Result<()> {
     require_root(&format!("apt-get install -t bookworm-backports {package}"))?;
     step::run("apt-get update", apt(&["update"]), APT_LIMIT)?;
-    if !has_backports() {
-        let source = format!("deb {} bookworm-backports main\n", debian_mirror()?);
-        std::fs::write(BACKPORTS_LIST, source).context(BACKPORTS_LIST)?;
-        step::run("apt-get update with backports", apt(&["update"]), APT_LIMIT)?;
-    }
+    add_backports("main", BACKPORTS_LIST)?;
     let args = ["install", "-y", "--no-install-recommends", "-t", "bookworm-backports", package];
     let mut command = apt(&args);
     command.arg("ca-certificates"); // Go and others fetch by TLS
@@ -145,7 +141,7 @@ fn is_new_enough(go: &Path) -> bool {
 }
 
 /// The mirror from which this machine has its Debian.
-fn debian_mirror() -> Result<String> {
+pub fn debian_mirror() -> Result<String> {
     let out = Command::new("apt-get")
         .args(["indextargets", "--format", "$(SITE) $(CODENAME) $(COMPONENT)", "Created-By: Packages"])
         .output()
@@ -155,9 +151,19 @@ fn debian_mirror() -> Result<String> {
     mirror.map(str::to_owned).context("apt has no source of bookworm main: this is for Debian 12")
 }
 
-fn has_backports() -> bool {
-    let out = Command::new("apt-get").args(["indextargets", "--format", "$(CODENAME)"]).output();
-    out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|name| name == "bookworm-backports"))
+/// Makes a component of bookworm-backports known to apt, if it is not.
+pub fn add_backports(component: &str, list: &str) -> Result<()> {
+    let out = Command::new("apt-get")
+        .args(["indextargets", "--format", "$(CODENAME) $(COMPONENT)", "Created-By: Packages"])
+        .output();
+    let wanted = format!("bookworm-backports {component}");
+    if out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line == wanted)) {
+        return Ok(());
+    }
+    let source = format!("deb {} bookworm-backports {component}\n", debian_mirror()?);
+    std::fs::write(list, source).context("apt's sources")?;
+    step::run("apt-get update with backports", apt(&["update"]), APT_LIMIT)?;
+    Ok(())
 }
 
 /// Loop devices and FUSE are the kernel's: nothing to install, but worth a clear message.

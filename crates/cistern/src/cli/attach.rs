@@ -72,6 +72,7 @@ impl Attach {
         let flags = Settings { state: self.state.clone(), ..Settings::default() };
         let settings = flags.resolve(context.file.clone())?;
         let state_dir = &settings.state_dir;
+        let wanted = self.device.as_deref().map(attachments::device).transpose()?;
         let served = attachments::served(state_dir, &self.volume).await?;
         let Some(socket) = served.socket.clone() else {
             let failure = Failure::usage(format!("{} is served, but not on a unix socket", served.name));
@@ -81,8 +82,6 @@ impl Attach {
         refuse_twice(&served)?;
         let kernel = attachments::kernel()?;
         let link = open_link(&socket, &served.name)?;
-        let wanted = self.device.as_deref().map(Device::at).transpose();
-        let wanted = wanted.map_err(|e| Failure::io("that device cannot be used", &e))?;
         let attachment = |device: Device| Attachment {
             device: device.0,
             name: served.name.clone(),

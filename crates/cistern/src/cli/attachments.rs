@@ -5,7 +5,7 @@ use std::{io::ErrorKind, path::Path};
 use crate::{
     control::{self, ServedStatus},
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, KernelNbd},
+    kernel::{Attachment, Device, KernelNbd},
     place::state_url,
 };
 
@@ -35,6 +35,14 @@ pub fn attachment(state_dir: &Path, what: &str) -> Outcome<Option<Attachment>> {
         path == known.device().path() || path == known.link() || known.name == what || known.url == url
     };
     Ok(all(state_dir)?.into_iter().find(is_it))
+}
+
+/// The device that a path names.
+pub fn device(path: &Path) -> Outcome<Device> {
+    Device::at(path).map_err(|e| match e.kind() {
+        ErrorKind::InvalidInput => Failure::usage(e.to_string()).hint("give one like /dev/nbd0"),
+        _ => Failure::io(format!("cannot use {}", path.display()), &e),
+    })
 }
 
 /// All attachments that are written down.

@@ -46,9 +46,8 @@ impl Detach {
         let known = attachments::attachment(&settings.state_dir, &self.what)?;
         let device = match &known {
             Some(known) => known.device(),
-            None => Device::at(Path::new(&self.what)).map_err(|e| {
-                Failure::io(format!("{} is not attached", self.what), &e)
-                    .hint("`cistern attach` says what is")
+            None => attachments::device(Path::new(&self.what)).map_err(|failure| {
+                failure.context("nothing of that name is attached").hint("give the device, like /dev/nbd0")
             })?,
         };
         if !device.is_attached() {

@@ -13,7 +13,10 @@ use std::{
 
 use clap::Args;
 use tokio::{
-    sync::broadcast::{self, error::RecvError},
+    sync::{
+        broadcast::{self, error::RecvError},
+        oneshot,
+    },
     task::{JoinHandle, JoinSet},
     time::Instant,
 };
@@ -67,7 +70,7 @@ impl KeepAttached {
         let listening =
             kernel.dead_links().map_err(|e| attachments::explain("cannot listen to the kernel", &e))?;
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        tell_of(listening, events.clone());
+        let mut deaf = tell_of(listening, events.clone());
         let mut known = BTreeSet::new();
         let mut tasks = JoinSet::new();
         loop {
@@ -85,19 +88,25 @@ impl KeepAttached {
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                     known.remove(&ended.expect("it does not panic and is never cancelled"));
                 }
+                _ = &mut deaf => {
+                    return Err(Failure::new(Kind::Other, "the kernel tells nothing any more").hint("start it again"));
+                }
                 () = tokio::time::sleep(LOOK) => {}
             }
         }
     }
 }
 
-/// Passes on what the kernel tells, from a thread that ends with the process.
-fn tell_of(mut links: DeadLinks, events: broadcast::Sender<Option<u32>>) {
+/// Passes on what the kernel tells, from a thread that ends with the process. Should it have nothing more to tell, the receiver ends.
+fn tell_of(mut links: DeadLinks, events: broadcast::Sender<Option<u32>>) -> oneshot::Receiver<()> {
+    let (listens, deaf) = oneshot::channel();
     std::thread::spawn(move || {
         while let Some(device) = links.wait() {
             let _ = events.send(device); // nothing is attached, if nobody listens
         }
+        drop(listens);
     });
+    deaf
 }
 
 /// A device that is looked after.

@@ -1,0 +1,56 @@
+# A device outlives its daemon: stops and kills in turns under fio verify, ext4 above it, and detaching when nobody answers.
+. /job/lib.sh
+
+serve
+refused 2 "not a block device" "$cistern" attach tank /etc/passwd
+"$cistern" attach tank
+[ "$(cat /sys/block/nbd0/queue/logical_block_size)" = 4096 ]
+refused 11 "attached already" "$cistern" attach tank
+refused 4 "no daemon of this host serves" "$cistern" attach other
+
+fio --name=a --filename=/dev/cistern/tank --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 --size=256m --time_based \
+  --runtime=40 --verify=crc32c --verify_fatal=1 --verify_backlog=1024 --output-format=json > /tmp/fio.json &
+load=$!
+for turn in 1 2 3 4 5 6; do
+  sleep 5
+  [ $((turn % 2)) = 0 ] && crash || stop
+  serve
+done
+wait "$load" || fail "fio ends with $?"
+awk '/"lat_ns"/ { in_lat = 1 } in_lat && /"max"/ { gsub(/[^0-9]/, ""); if ($0 + 0 > most) most = $0 + 0; in_lat = 0 }
+  END { printf "longest request of fio over 3 stops and 3 kills: %.2f s\n", most / 1e9 }' /tmp/fio.json
+no_errors
+
+mkfs.ext4 -q /dev/cistern/tank
+mount /dev/cistern/tank /mnt
+refused 3 "mounted on /mnt" "$cistern" detach tank
+( for i in $(seq 40); do head -c 1M /dev/urandom > /mnt/f$i; sync /mnt/f$i; done ) &
+load=$!
+for turn in 1 2 3; do sleep 1; crash; serve; done
+wait "$load"
+(cd /mnt && sha256sum f*) > /tmp/sums
+umount /mnt
+e2fsck -fn /dev/cistern/tank > /dev/null
+mount /dev/cistern/tank /mnt
+(cd /mnt && sha256sum -c --quiet /tmp/sums)
+umount /mnt
+no_errors
+"$cistern" detach tank
+[ ! -e /dev/cistern/tank ]
+refused 4 "nothing of that name is attached" "$cistern" detach tank
+refused 4 "not attached to anything" "$cistern" detach /dev/nbd0
+
+"$cistern" attach tank
+crash
+( dd if=/dev/zero of=/dev/nbd0 bs=4k count=1 oflag=direct 2> /dev/null && echo "a write succeeded that nobody can have" ) &
+stuck=$!
+sleep 1
+"$cistern" detach tank --force
+wait "$stuck" || true
+[ ! -e /sys/block/nbd0/pid ]
+
+serve
+"$cistern" attach tank
+"$cistern" snapshot /srv/tank@before
+refused 3 "clients are connected" "$cistern" rollback /srv/tank@before
+stop
