@@ -357,6 +357,14 @@ impl Journal {
         }
     }
 
+    /// Waits until everything before `to` is written: it survives the end of this process, though not of the host.
+    pub async fn written(&self, to: JournalPos) -> Result<()> {
+        match self.with_state(|state| state.wait_written(to.0))? {
+            Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
+            None => Ok(()),
+        }
+    }
+
     /// The payload blocks `[pos, pos + blocks)` of one group. `None` if they have been freed:
     /// look again where the data is now. `Error::Corrupt` if the disk does not give what was written.
     pub async fn read(&self, pos: JournalPos, blocks: u64) -> Result<Option<Bytes>> {

@@ -324,6 +324,15 @@ impl Volume {
         self.counted(IoKind::Trim, Some((offset, len)), request).await
     }
 
+    /// Waits until everything acknowledged before this call survives the end of this process, as a write that another program did to a file
+    /// does. Without this some of it is in the memory of the process alone, for about a millisecond.
+    pub async fn outlive(&self) -> Result<()> {
+        match &self.writer {
+            Some(writer) => writer.outlive().await,
+            None => Ok(()),
+        }
+    }
+
     /// Makes everything acknowledged before this call durable, as far as the mode says.
     pub async fn flush(&self) -> Result<()> {
         let request = async {

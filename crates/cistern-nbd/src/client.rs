@@ -25,7 +25,8 @@ impl Negotiated {
     }
 }
 
-/// Chooses an export on a fresh connection. Behind this the connection is in transmission.
+/// Chooses an export on a fresh connection, whose client will go on with the next server when this one ends: what was acknowledged by then has
+/// to survive it. Behind this the connection is in transmission.
 ///
 /// # Errors
 /// Of the connection; `NotFound` where the server has no such export, with its words; `InvalidData` where it does not speak the protocol.
@@ -38,11 +39,22 @@ pub fn choose_export(stream: &mut (impl Read + Write), export: &str) -> Result<N
         return Err(invalid("it does not negotiate"));
     }
     stream.write_all(&(flags & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES)).to_be_bytes())?;
+    stream
+        .write_all(&[OPTION_MAGIC.to_be_bytes().as_slice(), &opt::OUTLIVE.to_be_bytes(), &[0; 4]].concat())?;
     stream.write_all(&go(export))?;
     stream.flush()?;
+    match read_reply(stream, opt::OUTLIVE)? {
+        (rep::ACK, _) => {}
+        (rep::ERR_TLS_REQD, _) => return Err(invalid("it wants TLS")),
+        _ => {
+            return Err(invalid(
+                "what it acknowledges may be lost when it ends: it is no cistern, or an old one",
+            ));
+        }
+    }
     let mut negotiated = None;
     for _ in 0..REPLIES_MAX {
-        let (kind, body) = read_reply(stream)?;
+        let (kind, body) = read_reply(stream, opt::GO)?;
         match (kind, negotiated) {
             (rep::ACK, Some(negotiated)) => return Ok(negotiated),
             (rep::INFO, _) => negotiated = export_info(&body)?.or(negotiated),
@@ -69,9 +81,9 @@ fn go(export: &str) -> Vec<u8> {
     out
 }
 
-fn read_reply(stream: &mut impl Read) -> Result<(u32, Vec<u8>)> {
+fn read_reply(stream: &mut impl Read, to: u32) -> Result<(u32, Vec<u8>)> {
     let (magic, option) = (read_u64(stream)?, read_u32(stream)?);
-    if (magic, option) != (OPTION_REPLY_MAGIC, opt::GO) {
+    if (magic, option) != (OPTION_REPLY_MAGIC, to) {
         return Err(invalid("its reply is not one"));
     }
     let (kind, bytes) = (read_u32(stream)?, read_u32(stream)?);
@@ -150,12 +162,20 @@ mod tests {
         }
     }
 
-    fn greeting() -> Vec<u8> {
+    fn bare_greeting() -> Vec<u8> {
         [&GREETING_MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &[0, 3]].concat()
     }
 
+    fn greeting() -> Vec<u8> {
+        [bare_greeting(), reply_to(opt::OUTLIVE, rep::ACK, &[])].concat()
+    }
+
     fn reply(kind: u32, body: &[u8]) -> Vec<u8> {
-        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &opt::GO.to_be_bytes(), &kind.to_be_bytes()];
+        reply_to(opt::GO, kind, body)
+    }
+
+    fn reply_to(option: u32, kind: u32, body: &[u8]) -> Vec<u8> {
+        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &kind.to_be_bytes()];
         [&head.concat()[..], &(body.len() as u32).to_be_bytes(), body].concat()
     }
 
@@ -188,6 +208,7 @@ mod tests {
         let info = reply(rep::INFO, &size_and_flags());
         for (says, expected) in [
             (vec![b"SSH-2.0 and so on, as servers do".to_vec()], "greet"),
+            (vec![bare_greeting(), reply_to(opt::OUTLIVE, rep::ERR_UNSUP, b"")], "may be lost"),
             (vec![greeting(), reply(rep::ERR_UNKNOWN, b"no\x1b[31m such export")], "no[31m such export"),
             (vec![greeting(), reply(rep::ERR_TLS_REQD, b"")], "TLS"),
             (vec![greeting(), reply(rep::ACK, &[])], "no size"),

@@ -128,6 +128,11 @@ pub trait Export: Send + Sync {
 
     async fn flush(&self) -> Result<()>;
 
+    /// Returns once everything that was acknowledged before the call survives the end of this process, though perhaps not of the host.
+    async fn outlive(&self) -> Result<()> {
+        self.flush().await
+    }
+
     /// A hint that the range is no longer needed. `len` may be the whole device.
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()>;
 

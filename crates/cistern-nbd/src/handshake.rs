@@ -15,6 +15,7 @@ use crate::{
     input::Input,
     listen::TlsMode,
     option::{self, BadOption},
+    outliving::Outliving,
     output::Output,
     wire::{
         BASE_ALLOCATION, BASE_ALLOCATION_ID, DIRTY_BITMAP, GREETING_MAGIC, OPTION_HEADER_BYTES, OPTION_MAGIC,
@@ -77,6 +78,8 @@ pub(crate) struct Handshake<'a> {
     out: Output,
     structured: bool,
     extended: bool,
+    /// What is acknowledged has to survive this server: the client goes on with the next one.
+    outlives: bool,
     selected: Selected,
 }
 
@@ -98,6 +101,7 @@ impl<'a> Handshake<'a> {
             out: Output::default(),
             structured: false,
             extended: false,
+            outlives: false,
             selected: Selected::default(),
         }
     }
@@ -175,7 +179,8 @@ impl<'a> Handshake<'a> {
             }
             return self.export_name(data).await.map(Some);
         }
-        let without_data = [opt::LIST, opt::STARTTLS, opt::STRUCTURED_REPLY, opt::EXTENDED_HEADERS];
+        let without_data =
+            [opt::LIST, opt::STARTTLS, opt::STRUCTURED_REPLY, opt::EXTENDED_HEADERS, opt::OUTLIVE];
         if tls_missing {
             self.reply_text(code, rep::ERR_TLS_REQD, "use TLS");
         } else if *self.stop.borrow() {
@@ -217,6 +222,10 @@ impl<'a> Handshake<'a> {
             }
             opt::EXTENDED_HEADERS => {
                 self.extended = true;
+                self.reply(code, rep::ACK, &[]);
+            }
+            opt::OUTLIVE => {
+                self.outlives = true;
                 self.reply(code, rep::ACK, &[]);
             }
             opt::INFO | opt::GO => return Ok(self.info(code, data).await.map(Step::Transmit)),
@@ -289,6 +298,7 @@ impl<'a> Handshake<'a> {
     }
 
     fn agreed(&mut self, export: Arc<dyn Export>, terms: Terms) -> Agreed {
+        let export = if self.outlives { Arc::new(Outliving(export)) } else { export };
         Agreed { export, terms, bitmaps: std::mem::take(&mut self.selected.bitmaps) }
     }
 

@@ -15,6 +15,7 @@
 //! | 0 | `patience` | who may hold memory how long |
 //! | 0 | `slots` | the places for connections, served and unfinished |
 //! | 1 | `option` | option payloads of the negotiation, parsed purely |
+//! | 1 | `outliving` | an export for clients that go on with the next server |
 //! | 1 | `gate` | what a request header is, or which error it gets: a pure decision |
 //! | 1 | `reply` | replies of the transmission phase, encoded into the output queue |
 //! | 1 | `pool` | the memory that all connections share |
@@ -37,6 +38,7 @@ mod input;
 mod lanes;
 mod listen;
 mod option;
+mod outliving;
 mod output;
 mod patience;
 mod pool;

@@ -32,6 +32,8 @@ pub(crate) mod opt {
     pub(crate) const LIST_META_CONTEXT: u32 = 9;
     pub(crate) const SET_META_CONTEXT: u32 = 10;
     pub(crate) const EXTENDED_HEADERS: u32 = 11;
+    /// Not of the protocol: "cist", in a range that it does not use. See `docs/format/nbd.md`.
+    pub(crate) const OUTLIVE: u32 = 0x6369_7374;
 }
 
 /// Replies to options.

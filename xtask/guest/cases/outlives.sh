@@ -51,6 +51,9 @@ wait "$stuck" || true
 
 serve
 "$cistern" attach tank
+"$cistern" resize /srv/tank 2G
+[ "$(blockdev --getsize64 /dev/cistern/tank)" = $((2 << 30)) ]
+dd if=/dev/urandom of=/dev/cistern/tank bs=1M seek=2047 count=1 oflag=direct 2> /dev/null
 "$cistern" snapshot /srv/tank@before
 refused 3 "clients are connected" "$cistern" rollback /srv/tank@before
 stop

@@ -115,6 +115,8 @@ pub(super) struct JournalState {
     open: Option<OpenGroup>,
     slab: Slab,
     sync_waiters: Vec<(u64, ReplySender)>,
+    /// Those who wait until what they appended is written, synced or not; ascending.
+    write_waiters: VecDeque<(u64, ReplySender)>,
     /// Those who wait for room, the first comer first.
     room_waiters: VecDeque<(Need, ReplySender)>,
     /// What was promised to waiters that have not appended yet.
@@ -168,6 +170,7 @@ impl JournalState {
             open: None,
             slab: Slab::default(),
             sync_waiters: Vec::new(),
+            write_waiters: VecDeque::new(),
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
             reserved: None,
@@ -228,7 +231,9 @@ impl JournalState {
         }
         let syncs = self.sync_waiters.drain(..).map(|(_, answer)| answer);
         let claims = self.claims.take().map(|(_, answer)| answer);
-        syncs.chain(self.room_waiters.drain(..).map(|(_, answer)| answer)).chain(claims).collect()
+        let writes = self.write_waiters.drain(..).map(|(_, answer)| answer);
+        let rooms = self.room_waiters.drain(..).map(|(_, answer)| answer);
+        syncs.chain(writes).chain(rooms).chain(claims).collect()
     }
 
     /// Whether the writer has to be woken; it is told only once.
@@ -270,6 +275,7 @@ impl JournalState {
         (1..FULL_WRITE_BLOCKS).contains(&queued)
             && self.streams()
             && self.sync_waiters.is_empty()
+            && self.write_waiters.is_empty()
             && self.room_waiters.is_empty()
             && self.claims.is_none()
             && matches!(self.phase, Phase::Running)
@@ -439,7 +445,7 @@ impl JournalState {
     }
 
     /// The batch was written; `chains` are those behind each of its groups.
-    pub fn finish_batch(&mut self, batch: &Batch, chains: &[Chain]) {
+    pub fn finish_batch(&mut self, batch: &Batch, chains: &[Chain]) -> Vec<ReplySender> {
         assert_eq!(self.at.written, batch.start, "batches are written in order");
         assert_eq!(batch.groups.len(), chains.len(), "every group continues the chain");
         self.chains.extend(chains);
@@ -447,6 +453,8 @@ impl JournalState {
         self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
         self.evict();
         self.grant();
+        let done = self.write_waiters.iter().take_while(|(to, _)| *to <= batch.end).count();
+        self.write_waiters.drain(..done).map(|(_, answer)| answer).collect()
     }
 
     /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
@@ -506,6 +514,21 @@ impl JournalState {
         let (answer, receiver) = oneshot::channel();
         self.flushed = self.flushed.max(to);
         self.sync_waiters.push((to, answer));
+        Ok(Some(receiver))
+    }
+
+    /// Registers who waits until everything before `to` is written; `None` if it is.
+    pub fn wait_written(&mut self, to: u64) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+        if to <= self.at.written {
+            return Ok(None);
+        }
+        if let Some(why) = self.stopped() {
+            return Err(why);
+        }
+        assert!(to <= self.at.appended, "nobody waits for what was not appended");
+        let (answer, receiver) = oneshot::channel();
+        let place = self.write_waiters.partition_point(|(other, _)| *other <= to);
+        self.write_waiters.insert(place, (to, answer));
         Ok(Some(receiver))
     }
 

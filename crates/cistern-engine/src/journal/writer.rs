@@ -191,7 +191,10 @@ impl JournalWriter {
         }
         self.shared.ring.write(batch.start, &parts).await?;
         self.prewritten = self.prewritten.max(batch.end);
-        self.shared.lock().finish_batch(&batch, &chains);
+        let done = self.shared.lock().finish_batch(&batch, &chains);
+        for answer in done {
+            let _ = answer.send(Ok(())); // whoever waited may have given up
+        }
         Ok(())
     }
 

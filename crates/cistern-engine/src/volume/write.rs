@@ -124,6 +124,15 @@ impl Writer {
         self.make_durable(self.core.journal.appended()).await
     }
 
+    /// Waits until everything acknowledged survives the end of this process, though not of the host.
+    pub async fn outlive(&self) -> Result<()> {
+        let written = self.core.journal.written(self.core.journal.appended()).await;
+        if let Err(e) = &written {
+            self.core.refuse(e.clone());
+        }
+        written
+    }
+
     pub async fn drain(&self) -> Result<()> {
         if let Some(e) = self.core.refusal() {
             return Err(e);

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::{
-    cli::Context,
+    cli::{Context, attachments},
     config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, Request, Resized},
     daemon,
@@ -15,7 +15,7 @@ use crate::{
 
 /// Set the size of a volume, also while it is served by a daemon of this host
 ///
-/// Most clients see a new size only when they connect again (the kernel: nbd-client again; QEMU:
+/// A device that `cistern attach` made has the new size at once. Most other clients see it only when they connect again (QEMU:
 /// block_resize).
 #[derive(Args)]
 pub(super) struct Resize {
@@ -52,7 +52,8 @@ impl Resize {
             None => self.resize_offline(context, &settings).await?,
         };
         let (old, new) = (ByteSize(resized.old_bytes), ByteSize(resized.size_bytes));
-        terminal::say(format!("{}: {old} -> {new}", self.volume.name))
+        terminal::say(format!("{}: {old} -> {new}", self.volume.name))?;
+        tell_device(&settings, &self.volume.url.to_string(), resized.size_bytes)
     }
 
     /// Opens the volume as a daemon would, and closes it again.
@@ -86,4 +87,16 @@ impl Resize {
             "shrink the filesystem on it first; then --force cuts off what lies behind the new end, for good",
         ))
     }
+}
+
+/// The device to which the volume is attached, if it is, has its new size from now on.
+fn tell_device(settings: &Resolved, url: &str, size_bytes: u64) -> Outcome {
+    let all = attachments::all(&settings.state_dir)?;
+    let Some(attachment) = all.iter().find(|known| known.url == url && known.holds()) else { return Ok(()) };
+    let device = attachment.device();
+    let told = attachments::kernel()?.resize(device.0, size_bytes, &attachment.backend);
+    told.map_err(|e| {
+        attachments::explain(&format!("the volume has its new size, and {device} cannot be told"), &e)
+            .hint("`cistern detach` and `cistern attach` again do")
+    })
 }
