@@ -35,6 +35,7 @@ mod recover;
 mod ring;
 mod scan;
 mod state;
+mod waiters;
 mod writer;
 
 pub use group::{Group, PlacedRecord};

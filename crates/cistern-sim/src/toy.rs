@@ -422,6 +422,7 @@ impl Device for Toy {
             volume: VolumeId(uuid::Uuid::nil()),
             size_bytes: s.data.len() as u64,
             read_only: self.read_only,
+            branch: None,
             mode: self.settings.mode,
             epoch: self.epoch,
             seq: 0,

@@ -14,6 +14,7 @@ use super::{
     format::{CLAIMS_MAX, GROUP_PAYLOAD_BLOCKS_MAX},
     group::{Group, OpenGroup, Payload, Slab, blocks_needed, memory_bytes},
     prepared::Prepared,
+    waiters::{ReplyReceiver, ReplySender, Waiters},
 };
 use crate::{
     error::{Error, Result},
@@ -44,9 +45,6 @@ enum Phase {
     /// For good, and why.
     Stopped(Error),
 }
-
-/// The answer a waiter gets.
-pub(super) type ReplySender = oneshot::Sender<Result<()>>;
 
 /// What a record takes: blocks of the ring, and bytes of memory.
 #[derive(Clone, Copy)]
@@ -114,9 +112,8 @@ pub(super) struct JournalState {
     queued_bytes: usize,
     open: Option<OpenGroup>,
     slab: Slab,
-    sync_waiters: Vec<(u64, ReplySender)>,
-    /// Those who wait until what they appended is written, synced or not; ascending.
-    write_waiters: VecDeque<(u64, ReplySender)>,
+    /// Those who wait for the writer.
+    waiters: Waiters,
     /// Those who wait for room, the first comer first.
     room_waiters: VecDeque<(Need, ReplySender)>,
     /// What was promised to waiters that have not appended yet.
@@ -169,8 +166,7 @@ impl JournalState {
             queued_bytes: 0,
             open: None,
             slab: Slab::default(),
-            sync_waiters: Vec::new(),
-            write_waiters: VecDeque::new(),
+            waiters: Waiters::default(),
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
             reserved: None,
@@ -229,11 +225,9 @@ impl JournalState {
         if self.stopped().is_none() {
             self.phase = Phase::Stopped(why);
         }
-        let syncs = self.sync_waiters.drain(..).map(|(_, answer)| answer);
         let claims = self.claims.take().map(|(_, answer)| answer);
-        let writes = self.write_waiters.drain(..).map(|(_, answer)| answer);
         let rooms = self.room_waiters.drain(..).map(|(_, answer)| answer);
-        syncs.chain(writes).chain(rooms).chain(claims).collect()
+        self.waiters.drain().chain(rooms).chain(claims).collect()
     }
 
     /// Whether the writer has to be woken; it is told only once.
@@ -274,8 +268,7 @@ impl JournalState {
         let queued = self.at.appended - self.at.taken;
         (1..FULL_WRITE_BLOCKS).contains(&queued)
             && self.streams()
-            && self.sync_waiters.is_empty()
-            && self.write_waiters.is_empty()
+            && self.waiters.is_empty()
             && self.room_waiters.is_empty()
             && self.claims.is_none()
             && matches!(self.phase, Phase::Running)
@@ -453,8 +446,7 @@ impl JournalState {
         self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
         self.evict();
         self.grant();
-        let done = self.write_waiters.iter().take_while(|(to, _)| *to <= batch.end).count();
-        self.write_waiters.drain(..done).map(|(_, answer)| answer).collect()
+        self.waiters.written(batch.end)
     }
 
     /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
@@ -467,23 +459,13 @@ impl JournalState {
             self.at.tail = tail;
             self.grant();
         }
-        let mut done = Vec::new();
-        let mut n = 0;
-        while n < self.sync_waiters.len() {
-            if self.sync_waiters[n].0 <= to {
-                done.push(self.sync_waiters.swap_remove(n).1);
-            } else {
-                n += 1;
-            }
-        }
-        done
+        self.waiters.synced(to)
     }
 
     /// Whether somebody waits for a sync of what is written already.
     pub fn sync_is_wanted(&self) -> bool {
         let at = self.at;
-        self.sync_waiters.iter().any(|&(to, _)| to <= at.written)
-            || (!self.room_waiters.is_empty() && at.freed > at.tail)
+        self.waiters.want_sync(at.written) || (!self.room_waiters.is_empty() && at.freed > at.tail)
     }
 
     /// Whether the next sync should carry a superblock with the new tail.
@@ -501,7 +483,7 @@ impl JournalState {
     }
 
     /// Registers who waits until everything before `to` is durable. `None`: it is.
-    pub fn wait_sync(&mut self, to: u64) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+    pub fn wait_sync(&mut self, to: u64) -> Result<Option<ReplyReceiver>> {
         if to <= self.at.durable {
             return Ok(None);
         }
@@ -511,14 +493,12 @@ impl JournalState {
         if to > self.at.appended {
             return Err(Error::Invalid(format!("journal position {to} has not been appended")));
         }
-        let (answer, receiver) = oneshot::channel();
         self.flushed = self.flushed.max(to);
-        self.sync_waiters.push((to, answer));
-        Ok(Some(receiver))
+        Ok(Some(self.waiters.wait_sync(to)))
     }
 
     /// Registers who waits until everything before `to` is written; `None` if it is.
-    pub fn wait_written(&mut self, to: u64) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+    pub fn wait_written(&mut self, to: u64) -> Result<Option<ReplyReceiver>> {
         if to <= self.at.written {
             return Ok(None);
         }
@@ -526,14 +506,11 @@ impl JournalState {
             return Err(why);
         }
         assert!(to <= self.at.appended, "nobody waits for what was not appended");
-        let (answer, receiver) = oneshot::channel();
-        let place = self.write_waiters.partition_point(|(other, _)| *other <= to);
-        self.write_waiters.insert(place, (to, answer));
-        Ok(Some(receiver))
+        Ok(Some(self.waiters.wait_written(to)))
     }
 
     /// Registers who waits until the superblock names these claims, and no others.
-    pub fn wait_claims(&mut self, claims: Vec<Salt>) -> Result<oneshot::Receiver<Result<()>>> {
+    pub fn wait_claims(&mut self, claims: Vec<Salt>) -> Result<ReplyReceiver> {
         if let Some(why) = self.refusal() {
             return Err(why);
         }
@@ -549,7 +526,7 @@ impl JournalState {
     }
 
     /// Registers who waits for room. `None`: there is.
-    pub fn wait_room(&mut self, payload_blocks: u64) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+    pub fn wait_room(&mut self, payload_blocks: u64) -> Result<Option<ReplyReceiver>> {
         if let Some(why) = self.refusal() {
             return Err(why);
         }
