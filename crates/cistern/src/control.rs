@@ -142,6 +142,9 @@ pub struct ServedStatus {
     /// The unix socket of these; null if it listens on none.
     #[serde(default)]
     pub socket: Option<PathBuf>,
+    /// Changes when another host may have had the volume since this one had it last; null where this host does not write it.
+    #[serde(default)]
+    pub continuity: Option<String>,
     /// Requests to the store since the start, by kind.
     pub store: serde_json::Value,
     /// The settings that can be changed while serving, and where they come from; empty when

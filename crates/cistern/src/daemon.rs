@@ -79,6 +79,8 @@ pub struct Served {
     pub uris: Vec<String>,
     /// The first unix socket of these.
     socket: Option<PathBuf>,
+    /// As [`note_opening`](crate::continuity::note_opening) says; where this host does not write it, nothing.
+    continuity: Option<String>,
     pub store: OpenStore,
     pub volume: Arc<Volume>,
     prices: StorePrices,
@@ -273,6 +275,7 @@ impl Daemon {
             url: served.url.clone(),
             uris: served.uris.clone(),
             socket: served.socket.clone(),
+            continuity: served.continuity.clone(),
             store: json(served.store.meter.snapshot()),
             settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),
             auto_snapshot: served.auto_snapshot(self.env.wall_ms()),

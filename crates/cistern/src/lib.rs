@@ -13,6 +13,7 @@
 //! | 1 | `schedule` | when snapshots are made by themselves, and which are kept |
 //! | 1 | `terminal` | what people see |
 //! | 1 | `signals` | the signals that stop a process |
+//! | 0 | `continuity` | whether this host alone has had a volume since it last looked |
 //! | 1 | `known` | which volumes this host has seen encrypted |
 //! | 1 | `prices` | what the store of a volume charges, and what was asked of it came to |
 //! | 2 | `config` | settings: flags and the file |
@@ -31,6 +32,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod continuity;
 pub mod control;
 pub mod creation;
 pub mod daemon;

@@ -57,3 +57,14 @@ dd if=/dev/urandom of=/dev/cistern/tank bs=1M seek=2047 count=1 oflag=direct 2> 
 "$cistern" snapshot /srv/tank@before
 refused 3 "clients are connected" "$cistern" rollback /srv/tank@before
 stop
+
+# Another host has the volume in between: what is cached of the device is not what is there, so it gets no connection.
+( export STATE_DIRECTORY=/tmp/state-2 CACHE_DIRECTORY=/tmp/cache-2; serve; stop )
+serve
+until grep -q "not what it was" "$STATE_DIRECTORY/attached/keeper.log"; do sleep 0.1; done
+[ -e /sys/block/nbd0/pid ]
+"$cistern" detach tank --force
+"$cistern" attach tank
+dd if=/dev/cistern/tank of=/dev/null bs=4k count=1 iflag=direct 2> /dev/null
+"$cistern" detach tank
+stop

@@ -9,10 +9,12 @@ use crate::{
     place::state_url,
 };
 
-/// What a device says that shows a served volume: which one, which of its histories (they differ behind a rollback), and which export.
+/// What a device says that shows a served volume: which one, which of its histories (they differ behind a rollback), since when this host
+/// alone has it, and which export. A volume that is only read is what it was when it was opened.
 pub fn backend(served: &ServedStatus) -> String {
     let branch = served.status.branch.map_or_else(|| "-".to_owned(), |branch| branch.to_string());
-    format!("cistern:{}:{branch}:{}", served.status.volume, served.name)
+    let life = served.continuity.clone().unwrap_or_else(|| format!("at-{}", served.status.seq));
+    format!("cistern:{}:{branch}:{life}:{}", served.status.volume, served.name)
 }
 
 /// What a daemon of this host serves under a name, an id or a URL.

@@ -170,7 +170,8 @@ impl KeptDevice {
         let Some((_, served)) = served else { return Err(Error::other("nobody serves it")) };
         if attachments::backend(&served) != *backend {
             return Err(Error::other(
-                "it was rolled back, or another volume is in its place: `cistern detach --force` the device, and attach it again",
+                "it is not what it was (another host had it in between, it was rolled back, or another one is in its place): `cistern detach --force` \
+                 the device, and attach it again",
             ));
         }
         let socket = served.socket.unwrap_or_else(|| self.attachment.socket.clone());

@@ -33,6 +33,7 @@ use crate::{
         CACHE_BYTES_DEFAULT, LiveBase, Resolved, cache_bytes_wanted, fitting_bytes, journal_bytes_fitting,
         journal_bytes_wanted,
     },
+    continuity::note_opening,
     creation::{Probing, make},
     daemon::{
         ServePlan, Served, auto_snapshot::Trouble, clones::forget_removed, host, listen::Doors, live::Live,
@@ -148,7 +149,8 @@ impl Opener {
     pub async fn reopen(&self, served: &Served) -> Outcome<Served> {
         let Served { name, url, place, key, uris, socket, store, prices, .. } = served;
         let cache = self.cache.clone().filter(|_| wants_cache(&self.plan.settings, place));
-        let (volume, live, _) = self.open_for_writing(place, &store.stores, cache, Some(key)).await?;
+        let opened = self.open_for_writing(place, &store.stores, cache, Some(key)).await?;
+        let OpenedForWriting { volume, live, continuity, .. } = opened;
         Ok(Served {
             name: name.clone(),
             url: url.clone(),
@@ -160,6 +162,7 @@ impl Opener {
             volume,
             prices: prices.clone(),
             live: Some(live),
+            continuity: Some(continuity),
             trouble: Trouble::default(),
         })
     }
@@ -169,14 +172,17 @@ impl Opener {
         let cache = self.cache.clone().filter(|_| wants_cache);
         let volume = &state.volume;
         let opened = match self.plan.read_only || state.snapshot.is_some() {
-            true => self.open_read_only(state, &store.stores, cache).await.map(|(v, key)| (v, None, key)),
+            true => {
+                self.open_read_only(state, &store.stores, cache).await.map(|(v, key)| (v, None, None, key))
+            }
             false => {
                 let opened = self.open_for_writing(volume, &store.stores, cache, None).await;
-                opened.map(|(v, live, key)| (v, Some(live), key))
+                opened.map(|o| (o.volume, Some(o.live), Some(o.continuity), o.key))
             }
         };
         let (name, url) = (state.name(), state.to_string());
-        let (opened, live, key) = opened.map_err(|failure| failure.context(format!("cannot open {url}")))?;
+        let opened = opened.map_err(|failure| failure.context(format!("cannot open {url}")));
+        let (opened, live, continuity, key) = opened?;
         let wanted = self.plan.create_bytes.filter(|_| live.is_some());
         if let Some(wanted) = wanted.filter(|bytes| *bytes != opened.size_bytes()) {
             let (has, wanted) = (ByteSize(opened.size_bytes()), ByteSize(wanted));
@@ -184,7 +190,8 @@ impl Opener {
         }
         let (uris, socket, prices) = (doors.uris(&name), doors.socket(), self.prices.of(&volume.url));
         let (place, trouble) = (volume.clone(), Trouble::default());
-        Ok(Served { name, url, place, key, uris, socket, store, volume: opened, prices, live, trouble })
+        let volume = opened;
+        Ok(Served { name, url, place, key, uris, socket, store, volume, prices, live, continuity, trouble })
     }
 
     async fn open_read_only(
@@ -217,7 +224,7 @@ impl Opener {
         stores: &Stores,
         cache: Option<Arc<ChunkCache>>,
         key: Option<&KeySource>,
-    ) -> Outcome<(Arc<Volume>, Live, KeySource)> {
+    ) -> Outcome<OpenedForWriting> {
         let writing = Writing {
             env: &self.env,
             settings: &self.plan.settings,
@@ -250,9 +257,18 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
         key: None,
     };
     let opened = writing.open(volume, &stores).await;
-    let (opened, _, _) = opened.map_err(|failure| failure.context(format!("cannot open {}", volume.url)))?;
+    let opened = opened.map_err(|failure| failure.context(format!("cannot open {}", volume.url)))?.volume;
     forget_removed(&volume.name, &opened).await;
     Ok(opened)
+}
+
+/// A volume that this host writes.
+struct OpenedForWriting {
+    volume: Arc<Volume>,
+    live: Live,
+    /// As [`note_opening`] says.
+    continuity: String,
+    key: KeySource,
 }
 
 /// How volumes are opened for writing.
@@ -271,7 +287,7 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<(Arc<Volume>, Live, KeySource)> {
+    async fn open(&self, volume: &VolumeUrl, stores: &Stores) -> Outcome<OpenedForWriting> {
         let settings = self.settings;
         let info = admin::info(self.env, &stores.read, &KeySource::None).await;
         let info = info.map_err(|e| volume.explain(e))?;
@@ -323,7 +339,14 @@ impl Writing<'_> {
             opened.close(COMMAND_PATIENCE).await;
             return Err(failure);
         }
-        Ok((opened, live, key))
+        let directory = settings.state_dir.join(id.to_string());
+        match note_opening(&directory, opened.status().epoch, self.env.uuid().to_string()) {
+            Ok(continuity) => Ok(OpenedForWriting { volume: opened, live, continuity, key }),
+            Err(e) => {
+                opened.close(COMMAND_PATIENCE).await;
+                Err(Failure::io(format!("cannot write to {}", directory.display()), &e))
+            }
+        }
     }
 
     /// The size of a journal that does not exist yet.

@@ -1,0 +1,64 @@
+//! Whether this host alone has had a volume since it last looked: what a device of the kernel needs to go on with it.
+//!
+//! Every claim of a volume takes the next epoch. So a file beside the journal keeps the epoch of the last opening here, with an id. An opening with
+//! the very next epoch keeps the id; any other, or none that is known, draws a new one: somebody else may have written in between, and nobody who
+//! has cached what was there before may go on. An opening that dies behind its claim and before the file is written costs a new id as well: that
+//! is the safe side.
+
+use std::{
+    fs::{self, File},
+    io::{Result, Write},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+const FILE_NAME: &str = "continuity.json";
+
+#[derive(Serialize, Deserialize)]
+struct LastOpening {
+    id: String,
+    epoch: u64,
+}
+
+/// Notes that the volume was opened with this epoch, in the directory of what this host has of it. Gives the id, `new` if it is another one now.
+///
+/// # Errors
+/// Of writing the file: then the volume must not be served.
+pub fn note_opening(directory: &Path, epoch: u64, new: String) -> Result<String> {
+    let path = directory.join(FILE_NAME);
+    let last = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<LastOpening>(&text).ok());
+    let id = match last {
+        Some(last) if last.epoch.checked_add(1) == Some(epoch) => last.id,
+        _ => new,
+    };
+    let unfinished = path.with_extension("new");
+    let mut file = File::create(&unfinished)?;
+    file.write_all(&serde_json::to_vec(&LastOpening { id: id.clone(), epoch })?)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, &path)?;
+    File::open(directory)?.sync_all()?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One opening after the other is one life; an epoch between them was somebody else's, and a file that is damaged or gone proves nothing.
+    #[test]
+    fn another_epoch_in_between_is_another_life() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let note = |epoch, new: &str| note_opening(directory.path(), epoch, new.into()).expect("written");
+        assert_eq!(note(4, "a"), "a");
+        assert_eq!(note(5, "b"), "a");
+        assert_eq!(note(6, "c"), "a");
+        assert_eq!(note(8, "d"), "d");
+        assert_eq!(note(9, "e"), "d");
+        assert_eq!(note(9, "f"), "f");
+        fs::write(directory.path().join(FILE_NAME), "{").expect("damaged");
+        assert_eq!(note(10, "g"), "g");
+        fs::remove_file(directory.path().join(FILE_NAME)).expect("removed");
+        assert_eq!(note(11, "h"), "h");
+    }
+}
