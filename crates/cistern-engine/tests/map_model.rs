@@ -506,3 +506,21 @@ async fn a_snapshot_holds_what_it_sees() {
     let found = map.lookup(Extent::new(0, 4)).await.unwrap();
     assert_eq!(found, vec![hole(0, 4, 2)]);
 }
+
+/// What was moved and had been replaced meanwhile is held, where it lies now, by the snapshot that lies between.
+#[tokio::test]
+async fn a_snapshot_holds_what_was_moved_too_late() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = new_map(&io);
+    map.insert(&[frame(0, 4, 1, 0)]);
+    map.set_snapshots(vec![Seq(1)]);
+    map.freeze(Seq(1));
+    map.flush().await.unwrap();
+    map.insert(&[frame(0, 4, 2, 0)]);
+    map.insert_moved(&[Mapping { birth: Seq(1), ..frame(0, 4, 3, 0) }], Seq(1)).await.unwrap();
+    map.freeze(Seq(3));
+    settle(&map).await;
+    let seen_by = SeenBy { first: Seq(1), last: Seq(1) };
+    let held = map.take_state().dead.held;
+    assert_eq!(held.get(&seen_by).and_then(|held| held.get(&Seq(3))), Some(&4), "{held:?}");
+}

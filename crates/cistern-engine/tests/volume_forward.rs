@@ -231,6 +231,43 @@ async fn garbage_goes_beneath_snapshots() {
     close(volume).await;
 }
 
+/// What was moved for several snapshots stays until the last of them goes, whichever goes before.
+#[tokio::test]
+async fn what_was_moved_goes_with_the_last_snapshot_that_sees_it() {
+    let store = Arc::new(MemoryStore::new());
+    let host = Host::with_volume(RealEnv::start(), store, 16 * MIB, KeySource::None).await;
+    let volume = open(&host).await;
+    volume.set(LiveSettings::default()).expect("set");
+    let clean = || async {
+        for what in [Collect::Clean { ratio: 1.0 }, Collect::Retire].repeat(3) {
+            volume.collect(what).await.expect("collected");
+        }
+    };
+    volume.write(0, noise(1, 8 * MIB as usize), false).await.expect("written");
+    volume.drain().await.expect("drained");
+    // Every eighth block is of the first write when snapshots are made, and of nothing else afterwards.
+    for block in (0..2048).filter(|block| block % 8 != 0) {
+        volume.write(block * BLOCK, noise(2, BLOCK as usize), false).await.expect("written");
+    }
+    volume.snapshot("a").await.expect("made");
+    volume.write(3000 * BLOCK, noise(3, BLOCK as usize), false).await.expect("written");
+    volume.snapshot("b").await.expect("made");
+    volume.write(0, noise(4, 8 * MIB as usize), false).await.expect("written");
+    volume.drain().await.expect("drained");
+    clean().await;
+    volume.remove_snapshot("a").await.expect("removed");
+    volume.drain().await.expect("drained");
+    clean().await;
+    let (shown, first) = (show(&host, "b").await, noise(1, 8 * MIB as usize));
+    for block in (0..2048).step_by(8) {
+        let at = (block * BLOCK) as usize;
+        let expected = first.slice(at..at + BLOCK as usize);
+        assert!(read(&shown, block * BLOCK, BLOCK).await == expected, "block {block}");
+    }
+    check(&host, "without the first").await;
+    close(volume).await;
+}
+
 /// Snapshots that come and go in a window: what is stored stays near what they and the volume see.
 #[tokio::test]
 async fn a_rolling_window_keeps_near_its_bound() {

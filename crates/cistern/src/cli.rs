@@ -19,6 +19,8 @@ mod cost;
 mod create;
 mod detach;
 mod diff;
+mod doctor;
+mod down;
 mod drain;
 mod flatten;
 mod gc;
@@ -38,7 +40,9 @@ mod serve;
 mod set;
 mod snapshot;
 mod snapshots;
+mod stacks;
 mod status;
+mod up;
 mod warm;
 mod worker;
 
@@ -49,6 +53,7 @@ First steps:
   cistern serve s3://bucket/tank                  serve it over NBD, until Ctrl-C
   cistern status                                  is everything uploaded?
   cistern snapshot s3://bucket/tank@monday        keep what it holds now
+  cistern up tank --on s3://bucket/tank --size 2T a ZFS pool on it, mounted on /tank (as root)
 
 Stores: s3://bucket/name, gs://bucket/name, az://container/name, /directory/name, ./name.
 Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...).";
@@ -76,6 +81,9 @@ enum Verb {
     Pause(set::Pause),
     Resume(set::Resume),
     Drain(drain::Drain),
+    Up(up::Up),
+    Down(down::Down),
+    Doctor(doctor::Doctor),
     Attach(attach::Attach),
     Detach(detach::Detach),
     KeepAttached(keep_attached::KeepAttached),
@@ -108,12 +116,15 @@ pub struct Context {
     pub env: Env,
     /// The settings file's content.
     pub file: Settings,
+    /// The file, where one was named.
+    pub config: Option<PathBuf>,
 }
 
 impl Cli {
     /// Does what the arguments say. Inside a tokio runtime.
     pub async fn run(self) -> Outcome {
-        let context = Context { env: RealEnv::start(), file: config::read_file(self.config.as_deref())? };
+        let file = config::read_file(self.config.as_deref())?;
+        let context = Context { env: RealEnv::start(), file, config: self.config };
         if let Verb::Serve(verb) = self.verb {
             return verb.run(context).await;
         }
@@ -137,6 +148,9 @@ impl Cli {
             Verb::Pause(verb) => verb.run(&context).await,
             Verb::Resume(verb) => verb.run(&context).await,
             Verb::Drain(verb) => verb.run(&context).await,
+            Verb::Up(verb) => verb.run(&context).await,
+            Verb::Down(verb) => verb.run(&context).await,
+            Verb::Doctor(verb) => verb.run(&context).await,
             Verb::Attach(verb) => verb.run(&context).await,
             Verb::Detach(verb) => verb.run(&context).await,
             Verb::KeepAttached(verb) => verb.run(&context).await,

@@ -69,6 +69,8 @@ pub enum Request {
     /// Rolls a volume back to a snapshot, makes a snapshot `leave` of what it leaves, and opens it again: null. While clients are
     /// connected only with `force`.
     RollBack { snapshot: NamedSnapshot, leave: String, force: bool },
+    /// Stops the daemon, as SIGTERM does: null, at once. Without `drain` what is not in the store stays in the journals.
+    Stop { drain: bool },
 }
 
 /// A snapshot of a volume, which is named as in a [`Request`].

@@ -102,6 +102,8 @@ pub struct Daemon {
     /// All requests to the stores of all volumes wait in it.
     scheduler: Arc<Scheduler>,
     stopping: AtomicBool,
+    /// A command asked to stop, and whether to upload what is not in the store first.
+    stop_asked: tokio::sync::watch::Sender<Option<bool>>,
     /// Held over a rollback: one at a time.
     rolling_back: tokio::sync::Mutex<()>,
     /// Snapshots that clients asked for.
@@ -129,7 +131,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let (served, opener) = open::open_all(env, &plan, prices, &doors, &scheduler).await?;
     let mut signals = Signals::listen()?;
     drop(at_once);
-    let (stopping, rolling_back, shown) = Default::default();
+    let (stopping, stop_asked, rolling_back, shown) = Default::default();
     let exports = Arc::new(ServedExports::new(served.iter().map(Served::export).collect()));
     let served = Mutex::new(served.into_iter().map(Arc::new).collect());
     let cache = opener.cache();
@@ -141,6 +143,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
         cache,
         scheduler,
         stopping,
+        stop_asked,
         rolling_back,
         shown,
     });
@@ -157,8 +160,11 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
         Ok(_) => serve(&daemon, doors, limits, metrics_url.as_deref(), &mut signals).await,
         Err(_) => Ok(()),
     };
-    let stopped =
-        stop::stop(&daemon, &plan.settings.state_dir, plan.settings.drain_timeout, &mut signals).await;
+    let drain_limit = match *daemon.stop_asked.borrow() {
+        Some(false) => Duration::ZERO,
+        Some(true) | None => plan.settings.drain_timeout,
+    };
+    let stopped = stop::stop(&daemon, &plan.settings.state_dir, drain_limit, &mut signals).await;
     if let Some(cache) = &daemon.cache {
         cache.close().await;
     }
@@ -170,7 +176,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     served.and(stopped)
 }
 
-/// Answers clients until the first signal.
+/// Answers clients until the first signal, or until a command asks to stop.
 async fn serve(
     daemon: &Arc<Daemon>,
     doors: listen::Doors,
@@ -182,8 +188,13 @@ async fn serve(
     host::notify_ready();
     let exports = ExportSet::new(daemon.exports.clone(), daemon.shown.clone());
     let server = Server::new(Arc::new(exports), limits);
+    let mut asked = daemon.stop_asked.subscribe();
     let stop_asked = async {
-        signals.next().await;
+        tokio::select! {
+            biased;
+            () = signals.next() => {}
+            _ = asked.wait_for(Option::is_some) => {}
+        }
         daemon.stopping.store(true, Ordering::Relaxed);
         host::notify_stopping();
         tracing::info!("stopping: no new requests");
@@ -348,6 +359,11 @@ impl Daemon {
         let old_bytes = volume.size_bytes();
         volume.resize(size_bytes, force).await?;
         Ok(Resized { old_bytes, size_bytes })
+    }
+
+    /// As a signal does.
+    fn ask_to_stop(&self, drain: bool) {
+        self.stop_asked.send_replace(Some(drain));
     }
 
     /// Changes settings of a volume, for now and after restarts. Returns when what they promise

@@ -9,6 +9,7 @@
 //! | 0 | `stream` | the format of an exported journal |
 //! | 0 | `memory` | memory back to the system |
 //! | 0 | `kernel` | devices of the kernel's NBD client |
+//! | 1 | `stack` | a filesystem on a volume, with what it stands on: which step is next, what a device holds, who uses a mount |
 //! | 1 | `quantity` | how sizes and times are written |
 //! | 1 | `schedule` | when snapshots are made by themselves, and which are kept |
 //! | 1 | `terminal` | what people see |
@@ -51,6 +52,7 @@ pub mod quantity;
 pub mod schedule;
 pub mod secret;
 pub mod signals;
+pub mod stack;
 pub mod stream;
 pub mod terminal;
 

@@ -74,30 +74,8 @@ impl Attach {
         let state_dir = &settings.state_dir;
         let wanted = self.device.as_deref().map(attachments::device).transpose()?;
         let served = attachments::served(state_dir, &self.volume).await?;
-        let Some(socket) = served.socket.clone() else {
-            let failure = Failure::usage(format!("{} is served, but not on a unix socket", served.name));
-            return Err(failure.hint("serve it with --listen unix:PATH as well"));
-        };
-        let backend = attachments::backend(&served);
-        refuse_twice(&served)?;
-        let kernel = attachments::kernel()?;
-        let link = open_link(&socket, &served.name)?;
-        let attachment = |device: Device| Attachment {
-            device: device.0,
-            name: served.name.clone(),
-            url: served.url.clone(),
-            socket: socket.clone(),
-            backend: backend.clone(),
-        };
-        let attachment = connect(&kernel, state_dir, &link, wanted, attachment).await?;
-        finish(&attachment, &link).await.inspect_err(|_| {
-            // Nobody uses it yet.
-            let _ = kernel.disconnect(attachment.device);
-            let _ = attachment.forget(state_dir);
-        })?;
-        if !self.no_keeper {
-            start_keeper(state_dir)?;
-        }
+        let keeper = !self.no_keeper;
+        let (attachment, link) = attach(state_dir, &served, wanted, keeper).await?;
         let (device, link_path) = (attachment.device().path(), attachment.link());
         if self.json {
             return terminal::say_json(&Attached {
@@ -114,6 +92,40 @@ impl Attach {
         terminal::say(format!("device:  {}", device.display()))?;
         terminal::say(format!("end:     cistern detach {}", served.name))
     }
+}
+
+/// Makes a device of what is served, and sees that somebody gives it new connections.
+pub(super) async fn attach(
+    state_dir: &Path,
+    served: &ServedStatus,
+    wanted: Option<Device>,
+    keeper: bool,
+) -> Outcome<(Attachment, Link)> {
+    let Some(socket) = served.socket.clone() else {
+        let failure = Failure::usage(format!("{} is served, but not on a unix socket", served.name));
+        return Err(failure.hint("serve it with --listen unix:PATH as well"));
+    };
+    let backend = attachments::backend(served);
+    refuse_twice(served)?;
+    let kernel = attachments::kernel()?;
+    let link = open_link(&socket, &served.name)?;
+    let attachment = |device: Device| Attachment {
+        device: device.0,
+        name: served.name.clone(),
+        url: served.url.clone(),
+        socket: socket.clone(),
+        backend: backend.clone(),
+    };
+    let attachment = connect(&kernel, state_dir, &link, wanted, attachment).await?;
+    finish(&attachment, &link).await.inspect_err(|_| {
+        // Nobody uses it yet.
+        let _ = kernel.disconnect(attachment.device);
+        let _ = attachment.forget(state_dir);
+    })?;
+    if keeper {
+        start_keeper(state_dir)?;
+    }
+    Ok((attachment, link))
 }
 
 /// A volume has one device: two would not know of each other's writes.
@@ -198,7 +210,7 @@ async fn finish(attachment: &Attachment, link: &Link) -> Outcome {
 }
 
 /// Starts the process that gives devices new connections, unless there is one.
-fn start_keeper(state_dir: &Path) -> Outcome {
+pub(super) fn start_keeper(state_dir: &Path) -> Outcome {
     let failed = |e: &std::io::Error| {
         Failure::io("the device is attached, but who gives it new connections cannot be started", e)
             .hint("run `cistern keep-attached` as a service: without it requests wait when the daemon ends")

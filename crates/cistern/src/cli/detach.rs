@@ -17,6 +17,7 @@ use crate::{
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
 /// How long the kernel may take to let go.
 const FREE_LIMIT: Duration = Duration::from_secs(30);
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Free a block device that `cistern attach` made
@@ -54,18 +55,29 @@ impl Detach {
             forget(known.as_ref(), &settings.state_dir)?;
             return Err(Failure::new(Kind::NotFound, format!("{device} is not attached to anything")));
         }
-        if !self.force {
-            refuse_foreign(device)?;
-            refuse_used(device)?;
-            sync(device).await?;
-        }
-        let kernel = attachments::kernel()?;
-        let freed = kernel.disconnect(device.0);
-        freed.map_err(|e| attachments::explain(&format!("cannot free {device}"), &e))?;
-        wait_until_free(device).await?;
-        forget(known.as_ref(), &settings.state_dir)?;
+        free(&settings.state_dir, device, known.as_ref(), self.force).await?;
         terminal::say(format!("{device} is free"))
     }
+}
+
+/// Frees a device that is attached. With `force` whoever uses it, and whatever waits there.
+pub(super) async fn free(
+    state_dir: &Path,
+    device: Device,
+    known: Option<&Attachment>,
+    force: bool,
+) -> Outcome {
+    if !force {
+        refuse_foreign(device)?;
+        refuse_used(device)?;
+        sync(device).await?;
+        settle().await;
+    }
+    let kernel = attachments::kernel()?;
+    let freed = kernel.disconnect(device.0);
+    freed.map_err(|e| attachments::explain(&format!("cannot free {device}"), &e))?;
+    wait_until_free(device).await?;
+    forget(known, state_dir)
 }
 
 fn forget(known: Option<&Attachment>, state_dir: &Path) -> Outcome {
@@ -114,6 +126,13 @@ async fn sync(device: Device) -> Outcome {
                 .hint("start its daemon again, `cistern serve`; --force gives up what waits in the device"))
         }
     }
+}
+
+/// Waits for who reads devices after somebody wrote to them: what he reads of one that is gone, the kernel logs as an error. Where there is no
+/// udev, nobody does.
+async fn settle() {
+    let limit = format!("--timeout={}", SETTLE_LIMIT.as_secs());
+    let _ = tokio::process::Command::new("udevadm").args(["settle", &limit]).output().await;
 }
 
 async fn wait_until_free(device: Device) -> Outcome {

@@ -54,7 +54,7 @@ impl Drain {
                 .hint("what a journal holds is uploaded once `cistern serve` opens the volume"));
         };
         let trouble = RefCell::default();
-        let drained = self.wait(&daemon, &url, &trouble).await?;
+        let drained = wait(&daemon, &url, self.timeout, &trouble).await?;
         if self.json {
             terminal::say_json(&drained)?;
         }
@@ -71,41 +71,41 @@ impl Drain {
             }
         }
     }
+}
 
-    /// Waits, and tells what the store says meanwhile where it refuses or does not answer: once, and in `trouble`.
-    async fn wait(
-        &self,
-        daemon: &DaemonClient,
-        url: &str,
-        trouble: &RefCell<Option<String>>,
-    ) -> Outcome<Drained> {
-        let (progress, began) = (terminal::Progress::spinning("uploading"), Instant::now());
-        let limit_ms = self.timeout.map(|span| span.0.as_millis() as u64);
-        let request = Request::Drain { volume: Some(url.to_owned()), limit_ms };
-        let limit = self.timeout.map(|span| span.0 + ANSWER_GRACE);
-        let show = async {
-            loop {
-                if let Ok(status) = daemon.status().await
-                    && let Some(served) = status.volumes.iter().find(|served| served.is(url))
-                {
-                    progress.message(format!("{} to upload", ByteSize(served.status.dirty_bytes)));
-                    let now = trouble_since(served, began.elapsed());
-                    if now.is_some() && *trouble.borrow() != now {
-                        progress.remark(format!(
-                            "the store: {}. It is tried again, and everything is safe in the journal meanwhile",
-                            now.as_deref().unwrap_or_default()
-                        ));
-                        *trouble.borrow_mut() = now;
-                    }
+/// Waits, and tells what the store says meanwhile where it refuses or does not answer: once, and in `trouble`.
+pub(super) async fn wait(
+    daemon: &DaemonClient,
+    url: &str,
+    timeout: Option<Span>,
+    trouble: &RefCell<Option<String>>,
+) -> Outcome<Drained> {
+    let (progress, began) = (terminal::Progress::spinning("uploading"), Instant::now());
+    let limit_ms = timeout.map(|span| span.0.as_millis() as u64);
+    let request = Request::Drain { volume: Some(url.to_owned()), limit_ms };
+    let limit = timeout.map(|span| span.0 + ANSWER_GRACE);
+    let show = async {
+        loop {
+            if let Ok(status) = daemon.status().await
+                && let Some(served) = status.volumes.iter().find(|served| served.is(url))
+            {
+                progress.message(format!("{} to upload", ByteSize(served.status.dirty_bytes)));
+                let now = trouble_since(served, began.elapsed());
+                if now.is_some() && *trouble.borrow() != now {
+                    progress.remark(format!(
+                        "the store: {}. It is tried again, and everything is safe in the journal meanwhile",
+                        now.as_deref().unwrap_or_default()
+                    ));
+                    *trouble.borrow_mut() = now;
                 }
-                tokio::time::sleep(SHOW_INTERVAL).await;
             }
-        };
-        tokio::select! {
-            biased;
-            drained = daemon.ask::<Drained>(&request, limit) => drained,
-            () = show => unreachable!("shows until the other ends"),
+            tokio::time::sleep(SHOW_INTERVAL).await;
         }
+    };
+    tokio::select! {
+        biased;
+        drained = daemon.ask::<Drained>(&request, limit) => drained,
+        () = show => unreachable!("shows until the other ends"),
     }
 }
 

@@ -159,6 +159,10 @@ async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }
+        Request::Stop { drain } => {
+            daemon.ask_to_stop(drain);
+            encode(Ok(()))
+        }
         Request::Set { volume, changes } => encode(daemon.set(&volume, &changes).await),
     }
 }

@@ -137,9 +137,9 @@ impl Device {
         }
     }
 
-    /// Makes the volume behind it durable.
+    /// Makes the volume behind it durable. Through a descriptor that cannot write: udev reads a device again that somebody closes who could.
     pub fn sync(&self) -> Result<()> {
-        fs::File::options().write(true).open(self.path())?.sync_all()
+        fs::File::open(self.path())?.sync_all()
     }
 
     /// Itself and its partitions.

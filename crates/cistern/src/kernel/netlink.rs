@@ -73,8 +73,11 @@ impl KernelNbd {
     /// `NotFound` where the kernel has no NBD client, or its module is not loaded.
     pub fn open() -> io::Result<KernelNbd> {
         let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
-        let family = router.resolve_genl_family(FAMILY).map_err(|e| {
-            Error::new(ErrorKind::NotFound, format!("the kernel's NBD client does not answer: {e}"))
+        let family = router.resolve_genl_family(FAMILY).map_err(|e| match failed(e) {
+            e if e.kind() == ErrorKind::NotFound => {
+                Error::new(e.kind(), "the kernel has none, or it is not loaded")
+            }
+            e => e,
         })?;
         Ok(KernelNbd { router, family })
     }

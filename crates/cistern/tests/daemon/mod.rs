@@ -195,10 +195,7 @@ impl Daemon {
     }
 
     pub fn try_nbdsh(&self, script: &str) -> Output {
-        // nbdsh runs whatever python3 comes first; libnbd's module belongs to the system's.
-        let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
-        let mut nbdsh = Command::new("nbdsh");
-        nbdsh.args(["-u", &self.uri, "-c", script]).env("PATH", path).output().expect("nbdsh is installed")
+        nbdsh(&self.uri, script)
     }
 
     /// Writes one byte value over a range and flushes.
@@ -210,4 +207,12 @@ impl Daemon {
     pub fn assert_filled(&self, value: u8, offset: u64, len: u64) {
         self.nbdsh(&format!("assert h.pread({len}, {offset}) == b'\\x{value:02x}' * {len}"));
     }
+}
+
+/// Does something with libnbd's shell, connected to a daemon.
+pub fn nbdsh(uri: &str, script: &str) -> Output {
+    // nbdsh runs whatever python3 comes first; libnbd's module belongs to the system's.
+    let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
+    let mut nbdsh = Command::new("nbdsh");
+    nbdsh.args(["-u", uri, "-c", script]).env("PATH", path).output().expect("nbdsh is installed")
 }

@@ -138,7 +138,10 @@ pub const MUTANTS: &[Mutant] = &[
             old: "last: self.roots[part.last].0",
             new: "last: self.roots[part.first].0",
         }],
-        test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
+        test: test(
+            "-p cistern-engine --test volume_forward",
+            "what_was_moved_goes_with_the_last_snapshot_that_sees_it",
+        ),
         simulation: None,
     },
     Mutant {
@@ -182,7 +185,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "table.lose(m, version::placed(m), snapshots)",
             new: "table.lose(m, version::placed(m), &[])",
         }],
-        test: test("-p cistern-engine --test map_model", ""),
+        test: test("-p cistern-engine --test map_model", "a_snapshot_holds_what_was_moved_too_late"),
         simulation: None,
     },
     Mutant {

@@ -1,0 +1,417 @@
+//! What `up` and `down` share: looking at everything a stack consists of, and doing the next step.
+
+mod programs;
+mod steps;
+mod zfs;
+
+use std::{
+    fs::{File, TryLockError},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cistern_engine::{codec::KeySource, env::Env, volume::admin};
+use serde::Serialize;
+use tokio::process::Command;
+use zfs::Dataset;
+pub(super) use zfs::host_id;
+
+use crate::{
+    cli::{Context, attachments},
+    config::KeySettings,
+    control::{self, DaemonClient, ServedStatus},
+    daemon::host_name,
+    failure::{Failure, Kind, Outcome},
+    kernel::Attachment,
+    place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
+    quantity::ByteSize,
+    secret,
+    stack::{
+        self, Fs, HeldBy, Mount, OnDevice, ServedAs, StackGoal, StackRecord, StackState, StackStep, Way,
+    },
+    terminal,
+};
+
+/// How long a device is waited for that is being looked at: its connection may just be renewed.
+const READ_LIMIT: Duration = Duration::from_secs(60);
+const NAME_MAX: usize = 64;
+
+/// Parses the name of a stack; for clap. What ZFS allows for pools, without what means something to a shell.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.len() > NAME_MAX
+        || !text.chars().all(is_fine)
+        || !text.starts_with(|c: char| c.is_ascii_alphabetic())
+    {
+        return Err(format!("a letter, then letters, digits and - _ . ({NAME_MAX} at most)"));
+    }
+    Ok(text.to_owned())
+}
+
+/// What is remembered of a stack.
+pub(super) fn load(state_dir: &Path, name: &str) -> Outcome<Option<StackRecord>> {
+    StackRecord::load(state_dir, name).map_err(|e| {
+        Failure::io("cannot read what is known of it", &e).hint("remove that file, and say --on URL again")
+    })
+}
+
+impl StackGoal {
+    pub(super) fn of(record: &StackRecord, take_over: bool, way: Way) -> StackGoal {
+        let StackRecord { name, url, fs, mount, id, .. } = record.clone();
+        StackGoal { name, url, fs, mount, id, take_over, way }
+    }
+}
+
+/// A stack that is on its way.
+pub(super) struct Stack {
+    env: Env,
+    /// Given to the daemon.
+    config: Option<PathBuf>,
+    state_dir: PathBuf,
+    record: StackRecord,
+    goal: StackGoal,
+    /// What a command has of keys, and the one that was found to be right.
+    key: KeySettings,
+    unlocked: Option<KeySource>,
+    create_bytes: Option<u64>,
+    /// Held while something is done. Programs that change something have it as their standard input, so that it is held until the last of
+    /// them has ended, also where this process was killed.
+    lock: Option<File>,
+    /// Where the log was when everything was in the store, or the daemon ended.
+    seq: u64,
+    /// Left in the journal.
+    left_bytes: u64,
+}
+
+/// A plan, for programs.
+#[derive(Serialize)]
+struct ShownPlan {
+    name: String,
+    url: String,
+    steps: Vec<String>,
+}
+
+impl Stack {
+    pub(super) fn new(
+        context: &Context,
+        state_dir: PathBuf,
+        record: StackRecord,
+        goal: StackGoal,
+        key: KeySettings,
+        create_bytes: Option<u64>,
+    ) -> Stack {
+        let (env, config) = (context.env.clone(), context.config.as_deref().map(absolute));
+        let (unlocked, lock, seq, left_bytes) = (None, None, 0, 0);
+        Stack { env, config, state_dir, record, goal, key, unlocked, create_bytes, lock, seq, left_bytes }
+    }
+
+    pub(super) fn record(&self) -> &StackRecord {
+        &self.record
+    }
+
+    /// What was left in the journal by a stop that was asked to.
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.left_bytes
+    }
+
+    pub(super) fn save(&self) -> Outcome {
+        let saved = self.record.save(&self.state_dir);
+        saved.map_err(|e| Failure::io("cannot write down what is brought up", &e))
+    }
+
+    /// Does what is missing; gives what is seen in the end.
+    pub(super) async fn go(&mut self) -> Outcome<StackState> {
+        self.lock().await?;
+        let mut seen = self.look().await?;
+        while let Some(step) = stack::next(&self.goal, &seen)? {
+            let doing = self.describe(&step);
+            terminal::remark(&doing);
+            self.act(&step, &seen).await.map_err(|failure| failure.context(format!("cannot {doing}")))?;
+            seen = self.look().await?;
+            self.remember(&seen)?;
+            if stack::next(&self.goal, &seen).is_ok_and(|next| next.as_ref() == Some(&step)) {
+                let failure = Failure::new(Kind::Other, format!("this was done and cannot be seen: {doing}"));
+                return Err(failure.hint("does something else work on it at the same time? Try again"));
+            }
+        }
+        Ok(seen)
+    }
+
+    /// One at a time works on a stack.
+    async fn lock(&mut self) -> Outcome {
+        let failed = |e: &std::io::Error| Failure::io("cannot lock it", e);
+        let file = self.record.lock(&self.state_dir).map_err(|e| failed(&e))?;
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            terminal::remark(format!(
+                "waiting for another `cistern up` or `down` of {}, or what it began",
+                self.record.name
+            ));
+        }
+        let locked =
+            tokio::task::spawn_blocking(move || file.lock().map(|()| file)).await.expect("it does not panic");
+        self.lock = Some(locked.map_err(|e| failed(&e))?);
+        Ok(())
+    }
+
+    /// Runs a program that changes something, and has to succeed.
+    async fn run(&self, command: &mut Command, limit: Option<Duration>) -> Outcome {
+        let lock = self.lock.as_ref().expect("it is locked before anything is done");
+        let lock = lock.try_clone().map_err(|e| Failure::io("cannot share the lock", &e))?;
+        programs::output(command.stdin(lock), limit).await.map(drop)
+    }
+
+    /// Says what would be done.
+    pub(super) async fn show_plan(&mut self, json: bool) -> Outcome {
+        let mut seen = self.look().await?;
+        let mut steps = Vec::new();
+        while let Some(step) = stack::next(&self.goal, &seen)? {
+            steps.push(self.describe(&step));
+            seen = stack::supposed(&self.goal, &seen, &step);
+            if step == StackStep::Attach && seen.content.is_none() {
+                steps.push("look what is on it: import or mount it; make it if there is nothing".to_owned());
+                break;
+            }
+        }
+        let StackRecord { name, url, .. } = self.record.clone();
+        if json {
+            return terminal::say_json(&ShownPlan { name, url, steps });
+        }
+        match steps.is_empty() {
+            true => terminal::say(format!("{name}: nothing is to be done")),
+            false => {
+                steps.iter().enumerate().try_for_each(|(n, step)| terminal::say(format!("{}. {step}", n + 1)))
+            }
+        }
+    }
+
+    fn describe(&self, step: &StackStep) -> String {
+        let StackRecord { name, url, fs, mount, .. } = &self.record;
+        match step {
+            StackStep::Serve => match self.create_bytes {
+                Some(size) => {
+                    format!("serve {url}, and create it with {} if it does not exist", ByteSize(size))
+                }
+                None => format!("serve {url}"),
+            },
+            StackStep::Attach => format!("attach {url} as a block device"),
+            StackStep::Make if *fs == Fs::Zfs => format!("make pool {name} on {url}, which is empty"),
+            StackStep::Make => format!("make {fs} on {url}, which is empty"),
+            StackStep::Import { force: false } => format!("import pool {name}"),
+            StackStep::Import { force: true } => {
+                format!("import pool {name}, which another host did not export")
+            }
+            StackStep::Mount => match mount.as_ref().filter(|_| *fs != Fs::Zfs) {
+                Some(mount) => format!("mount it on {}", mount.display()),
+                None => format!("mount the filesystems of {name}"),
+            },
+            StackStep::Unmount => format!("unmount {name}"),
+            StackStep::Export => format!("export pool {name}"),
+            StackStep::Detach => format!("detach {url}"),
+            StackStep::Drain => format!("upload what {url} does not have yet"),
+            StackStep::Stop { keep_dirty: false } => format!("stop the daemon of {url}, which releases it"),
+            StackStep::Stop { keep_dirty: true } => {
+                format!("stop the daemon of {url}, and leave the rest in the journal")
+            }
+        }
+    }
+
+    /// The id of the filesystem, once it is seen.
+    fn remember(&mut self, seen: &StackState) -> Outcome {
+        let id = match &seen.content {
+            Some(OnDevice::Pool(label)) if self.goal.fs == Fs::Zfs && label.name == self.goal.name => {
+                label.guid.to_string()
+            }
+            Some(OnDevice::Filesystem { fs, uuid }) if *fs == self.goal.fs => uuid.clone(),
+            _ => return Ok(()),
+        };
+        if self.goal.way == Way::Up && self.record.id.is_none() {
+            (self.record.id, self.goal.id) = (Some(id.clone()), Some(id));
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    fn volume(&self) -> Outcome<VolumeUrl> {
+        volume_url(&self.record.url).map_err(Failure::usage)
+    }
+
+    async fn serving(&self) -> Outcome<Option<(DaemonClient, ServedStatus)>> {
+        control::serving(&self.state_dir, &self.record.url).await
+    }
+
+    /// Looks at everything.
+    async fn look(&mut self) -> Outcome<StackState> {
+        let serving = self.serving().await?;
+        let attachment =
+            attachments::attachment(&self.state_dir, &self.record.url)?.filter(Attachment::holds);
+        let claim = match &serving {
+            None if self.goal.way == Way::Up => HeldBy::Free, // `serve` finds out
+            None => self.claim().await?.0,
+            Some(_) => HeldBy::Ours,
+        };
+        let is_stale = match (&serving, &attachment) {
+            (Some((_, served)), Some(attachment)) => attachments::backend(served) != attachment.backend,
+            _ => false,
+        };
+        let served = match &serving {
+            None => None,
+            Some((daemon, served)) => {
+                self.seq = self.seq.max(served.status.seq);
+                Some(ServedAs {
+                    read_only: served.status.read_only,
+                    latched: served.status.latched.clone(),
+                    dirty_bytes: served.status.dirty_bytes,
+                    shared: daemon.status().await?.volumes.len() > 1,
+                })
+            }
+        };
+        let content = match (&served, &attachment) {
+            (Some(_), Some(attachment)) if !is_stale => Some(content_of(attachment.device().path()).await?),
+            _ => None,
+        };
+        let pool = match self.goal.fs {
+            Fs::Zfs => zfs::imported(&self.goal.name, self.goal.way).await?,
+            _ => None,
+        };
+        let all = stack::mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
+        let mounted: Vec<PathBuf> = match self.goal.fs {
+            Fs::Zfs if pool.is_none() => Vec::new(),
+            Fs::Zfs => all
+                .into_iter()
+                .filter(|mount| zfs::is_of_pool(mount, &self.goal.name))
+                .map(|m| m.at)
+                .collect(),
+            _ => all
+                .into_iter()
+                .filter(|mount| is_of_device(mount, attachment.as_ref()))
+                .map(|m| m.at)
+                .collect(),
+        };
+        let unmounted = match &pool {
+            Some(_) if self.goal.way == Way::Up => zfs::datasets(&self.goal.name)
+                .await?
+                .into_iter()
+                .filter(Dataset::is_missing)
+                .map(|d| d.name)
+                .collect(),
+            _ => Vec::new(),
+        };
+        let holders = match self.goal.way {
+            Way::Down { .. } if !mounted.is_empty() => {
+                stack::holders(&mounted).map_err(|e| Failure::io("cannot look who uses it", &e))?
+            }
+            _ => Vec::new(),
+        };
+        let device = attachment.map(|attachment| attachment.link());
+        let host_id = host_id();
+        Ok(StackState {
+            served,
+            claim,
+            device,
+            is_stale,
+            content,
+            pool,
+            mounted,
+            unmounted,
+            holders,
+            host_id,
+        })
+    }
+
+    /// Who has the volume by what the store says, and where its log is.
+    async fn claim(&mut self) -> Outcome<(HeldBy, u64, Option<String>)> {
+        let volume = self.volume()?;
+        let open = volume.open(&self.env, COMMAND_PATIENCE).await?;
+        let known = match self.unlocked.clone() {
+            Some(key) => admin::info(&self.env, &open.store, &key).await.map_err(|e| volume.explain(e))?,
+            None => {
+                let known = secret::unlocking(&self.key, &volume.name, |key| {
+                    let (env, store) = (&self.env, &open.store);
+                    async move { admin::info(env, store, &key).await }
+                });
+                let (known, key) = known.await.map_err(|failure| failure.context(&volume.url))?;
+                self.unlocked = Some(key);
+                known
+            }
+        };
+        let Some(state) = known.state else {
+            let failure = Failure::new(
+                Kind::Key,
+                format!("{} is encrypted: without its key nobody can see who has it", volume.url),
+            );
+            return Err(failure.hint("give --key-file FILE, or the passphrase in CISTERN_PASSPHRASE"));
+        };
+        let claim = match &state.claim_host {
+            Some(host) if !state.released && *host == host_name() => HeldBy::Ours,
+            Some(_) if !state.released => HeldBy::Others,
+            _ => HeldBy::Free,
+        };
+        Ok((claim, state.seq, state.claim_host))
+    }
+
+    /// Looks at the store as another host would: everything is there, and the volume can be had.
+    pub(super) async fn verify(&mut self) -> Outcome {
+        let url = self.record.url.clone();
+        let (claim, seq, host) = self.claim().await?;
+        let host = host.unwrap_or_default();
+        match claim {
+            HeldBy::Free if seq >= self.seq => Ok(()),
+            HeldBy::Free => {
+                let text = format!("{url} is at {seq} in the store, and was at {} here", self.seq);
+                Err(Failure::new(Kind::NotClean, text)
+                    .hint("`cistern check` says what is there; keep this host's state directory"))
+            }
+            HeldBy::Ours => Err(Failure::new(
+                Kind::NotClean,
+                format!("{url} is still held by this host: not everything may be in the store"),
+            )
+            .hint(format!(
+                "`cistern journal ls` shows what this host has; `cistern down {}` again uploads it",
+                self.record.name
+            ))),
+            HeldBy::Others => Err(Failure::new(Kind::InUse, format!("{url} is held by host {host} now"))
+                .hint("`cistern journal ls` shows whether this host has anything that is not there")),
+        }
+    }
+}
+
+/// As whoever is elsewhere has to call it.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// What is on a device.
+async fn content_of(device: PathBuf) -> Outcome<OnDevice> {
+    let shown = device.display().to_string();
+    let looked = tokio::task::spawn_blocking(move || OnDevice::of(&device));
+    match tokio::time::timeout(READ_LIMIT, looked).await {
+        Ok(content) => {
+            content.expect("it does not panic").map_err(|e| Failure::io(format!("cannot look what is on {shown}"), &e))
+        }
+        Err(_) => Err(Failure::new(Kind::Other, format!("{shown} does not answer"))
+            .hint("`cistern status` shows whether the store does; `cistern keep-attached` gives a device new connections")),
+    }
+}
+
+fn is_of_device(mount: &Mount, attachment: Option<&Attachment>) -> bool {
+    let Some(attachment) = attachment else { return false };
+    let (device, link) = (attachment.device().path(), attachment.link());
+    let source = Path::new(&mount.source);
+    source == device || source == link
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are what a pool may be called, and nothing that a shell or a path would read otherwise.
+    #[test]
+    fn names() {
+        for fine in ["tank", "a", "tank-2.old_x"] {
+            assert_eq!(name(fine).as_deref(), Ok(fine));
+        }
+        for bad in ["", "2tank", "../tank", "tank/a", "tank a", "-x", "tänk", &"a".repeat(65)] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! A filesystem on a volume, with all that it stands on: volume, daemon, device (`docs/design/up.md`).
+//!
+//! Here is what can be known and decided without doing anything: which step is next, what a device holds, who uses a mount, and what is
+//! remembered of a stack.
+
+mod content;
+mod holders;
+mod label;
+mod plan;
+mod record;
+
+pub use content::OnDevice;
+pub use holders::{Mount, holders, mounts};
+pub use label::PoolLabel;
+pub use plan::{HeldBy, Pool, ServedAs, StackGoal, StackState, StackStep, Way, next, supposed};
+pub use record::{Fs, StackRecord};

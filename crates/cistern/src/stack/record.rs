@@ -1,0 +1,132 @@
+//! What is remembered of a stack on this host: one small file each in the state directory.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{Error, ErrorKind, Result},
+    path::{Path, PathBuf},
+};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+const DIRECTORY: &str = "up";
+
+/// Kinds of filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Fs {
+    /// A ZFS pool of one device
+    Zfs,
+    Ext4,
+    Xfs,
+    Btrfs,
+}
+
+impl Fs {
+    pub fn name(self) -> &'static str {
+        match self {
+            Fs::Zfs => "zfs",
+            Fs::Ext4 => "ext4",
+            Fs::Xfs => "xfs",
+            Fs::Btrfs => "btrfs",
+        }
+    }
+}
+
+impl fmt::Display for Fs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackRecord {
+    pub name: String,
+    /// Of the volume.
+    pub url: String,
+    pub fs: Fs,
+    /// Where it is mounted. Of a pool that exists its own properties say it.
+    pub mount: Option<PathBuf>,
+    /// The guid of the pool or the UUID of the filesystem, once it was seen.
+    pub id: Option<String>,
+    pub key_file: Option<PathBuf>,
+    /// More arguments of `cistern serve`.
+    pub serve_args: Vec<String>,
+}
+
+impl StackRecord {
+    /// The one of a name.
+    ///
+    /// # Errors
+    /// `InvalidData` where it cannot be read as one.
+    pub fn load(state_dir: &Path, name: &str) -> Result<Option<StackRecord>> {
+        let path = path(state_dir, name);
+        let text = match fs::read(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        let record = serde_json::from_slice(&text);
+        record.map(Some).map_err(|e| Error::new(ErrorKind::InvalidData, format!("{}: {e}", path.display())))
+    }
+
+    pub fn save(&self, state_dir: &Path) -> Result<()> {
+        let path = path(state_dir, &self.name);
+        fs::create_dir_all(state_dir.join(DIRECTORY))?;
+        let new = path.with_extension("new");
+        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(new, path)
+    }
+
+    /// The file that is locked while somebody works on it.
+    pub fn lock(&self, state_dir: &Path) -> Result<File> {
+        self.lock_file(state_dir, "lock")
+    }
+
+    /// The file that is locked as long as its daemon lives, if it was started by `up`.
+    pub fn daemon_lock(&self, state_dir: &Path) -> Result<File> {
+        self.lock_file(state_dir, "daemon")
+    }
+
+    fn lock_file(&self, state_dir: &Path, extension: &str) -> Result<File> {
+        fs::create_dir_all(state_dir.join(DIRECTORY))?;
+        let path = path(state_dir, &self.name).with_extension(extension);
+        File::options().read(true).write(true).create(true).truncate(false).open(path)
+    }
+
+    /// Where its daemon writes what it does.
+    pub fn log(&self, state_dir: &Path) -> PathBuf {
+        path(state_dir, &self.name).with_extension("log")
+    }
+}
+
+fn path(state_dir: &Path, name: &str) -> PathBuf {
+    state_dir.join(DIRECTORY).join(format!("{name}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is remembered is read again; what is damaged is an error that names the file.
+    #[test]
+    fn stacks_are_remembered() {
+        let state = tempfile::tempdir().expect("a temporary directory");
+        assert_eq!(StackRecord::load(state.path(), "tank").expect("none"), None);
+        let record = StackRecord {
+            name: "tank".into(),
+            url: "s3://bucket/tank".into(),
+            fs: Fs::Zfs,
+            mount: None,
+            id: Some("17".into()),
+            key_file: None,
+            serve_args: vec!["--journal-size".into(), "10G".into()],
+        };
+        record.save(state.path()).expect("saved");
+        assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(record));
+        fs::write(state.path().join("up/tank.json"), "{").expect("written");
+        let damaged = StackRecord::load(state.path(), "tank").expect_err("damaged");
+        assert!(damaged.to_string().contains("tank.json"), "{damaged}");
+    }
+}

@@ -1,0 +1,92 @@
+//! `up`, `down` and `doctor` as far as any host goes: real devices and pools are cases of `cargo xtask guest`.
+
+mod daemon;
+
+use daemon::{Home, nbdsh};
+
+/// Ends the daemon that `up` left running, whatever becomes of the test.
+struct EndsIt<'a>(&'a Home);
+
+impl Drop for EndsIt<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.run(&["down", "home"]);
+    }
+}
+
+fn text(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// A dry run says what it would do and does nothing; a host without the kernel's NBD client is told so, once the volume is served, by the same
+/// daemon when it is tried again; and `down` takes down what there is, uploads what nobody else has, and says that it is safe only then.
+#[test]
+fn what_is_up_is_taken_down() {
+    let home = Home::new();
+    let (mount, key) = (home.path("mnt"), home.path("key"));
+    std::fs::write(&key, [7; 32]).expect("written");
+    let (mount, key) = (mount.to_str().expect("UTF-8"), key.to_str().expect("UTF-8"));
+    home.ok(&["create", "./vol", "--size", "64M", "--encrypt", "--key-file", key]);
+    let up = ["up", "home", "--on", "./vol", "--fs", "ext4", "--mount", mount, "--key-file", key];
+    let plan = home.ok(&[&up[..], &["--dry-run"]].concat());
+    assert!(plan.starts_with("1. serve") && plan.contains("2. attach"), "{plan}");
+    assert!(!home.path("state").exists(), "a dry run made something");
+
+    let _ends = EndsIt(&home);
+    let daemon_args = ["--", "--journal-size", "32M", "--cache-size", "16M", "--max-dirty-age", "1h"];
+    let first = home.run(&[&up[..], &daemon_args].concat());
+    let said = text(&first);
+    assert!(first.status.success() || said.contains("the kernel's NBD client"), "{said}");
+    let pid = home.status()["daemons"][0]["pid"].clone();
+    let again = text(&home.run(&["up", "home"]));
+    assert!(!again.contains("serve "), "it is served already: {again}");
+    assert_eq!(home.status()["daemons"][0]["pid"], pid);
+
+    let volume = &home.status()["daemons"][0]["volumes"][0];
+    let uri = volume["uris"][0].as_str().expect("a URI").to_owned();
+    if !first.status.success() {
+        let written = nbdsh(&uri, "h.pwrite(b'x' * 1048576, 16 << 20)");
+        assert!(written.status.success(), "{}", text(&written));
+    }
+    let kept = home.ok(&["down", "home", "--keep-dirty"]);
+    match first.status.success() {
+        true => assert!(kept.contains("is down"), "{kept}"),
+        false => assert!(kept.contains("1.0 MiB are in the journal of this host alone"), "{kept}"),
+    }
+    let down = home.ok(&["down", "home"]);
+    assert!(down.contains("everything is in") && down.contains("safe to disconnect"), "{down}");
+    let again = home.ok(&["down", "home", "--json"]);
+    let again: serde_json::Value = serde_json::from_str(&again).expect("JSON");
+    assert_eq!(again["safe_to_disconnect"], true);
+    let info = home.ok(&["info", "./vol", "--key-file", key]);
+    assert!(info.contains("none; the last was"), "{info}");
+}
+
+/// Wrong names, nothing known and missing volumes are told, with what to do.
+#[test]
+fn what_cannot_be_brought_up() {
+    let home = Home::new();
+    assert!(home.fails(2, &["up", "../tank"]).contains("a letter, then"));
+    assert!(home.fails(2, &["up", "tank"]).contains("--on URL"));
+    assert!(home.fails(4, &["down", "tank"]).contains("nothing is known of tank"));
+    let relative = ["up", "home", "--on", "./vol", "--fs", "xfs", "--mount", "mnt"];
+    assert!(home.fails(2, &relative).contains("has to begin with /"));
+    assert!(home.fails(2, &["up", "home", "--on", "./vol", "--fs", "xfs"]).contains("--mount DIR"));
+    let missing = home.fails(4, &["up", "home", "--on", "./vol", "--fs", "xfs", "--mount", "/nowhere"]);
+    assert!(missing.contains("no volume at"), "{missing}");
+    assert!(!home.path("vol").exists());
+}
+
+/// Everything that is looked at is told, for people and for programs, and the exit code says whether anything is bad.
+#[test]
+fn the_doctor_looks() {
+    let home = Home::new();
+    let output = home.run(&["doctor", "--json"]);
+    let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found: Vec<&str> = checks.iter().map(|check| check["what"].as_str().expect("a name")).collect();
+    for what in ["privilege", "kernel NBD", "kernel ZFS", "blkid", "state directory"] {
+        assert!(found.contains(&what), "{what} is not among {found:?}");
+    }
+    let is_bad = checks.iter().any(|check| check["verdict"] == "bad");
+    assert_eq!(output.status.code(), Some(i32::from(is_bad)), "{}", text(&output));
+    assert!(checks.iter().filter(|check| check["verdict"] != "ok").all(|check| check["hint"].is_string()));
+}
