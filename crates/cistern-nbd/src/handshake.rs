@@ -56,6 +56,8 @@ pub(crate) struct Agreed {
     pub(crate) terms: Terms,
     /// Of the contexts behind `base:allocation`, in the order of their ids.
     pub(crate) bitmaps: Vec<String>,
+    /// What is acknowledged has to survive this server, and what is not is sent again.
+    pub(crate) outlives: bool,
 }
 
 /// The metadata contexts that a client has selected, and of which export.
@@ -299,7 +301,8 @@ impl<'a> Handshake<'a> {
 
     fn agreed(&mut self, export: Arc<dyn Export>, terms: Terms) -> Agreed {
         let export = if self.outlives { Arc::new(Outliving(export)) } else { export };
-        Agreed { export, terms, bitmaps: std::mem::take(&mut self.selected.bitmaps) }
+        let bitmaps = std::mem::take(&mut self.selected.bitmaps);
+        Agreed { export, terms, bitmaps, outlives: self.outlives }
     }
 
     async fn meta_context(&mut self, code: u32, data: &[u8]) {

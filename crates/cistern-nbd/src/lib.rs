@@ -13,6 +13,7 @@
 //! | 0 | `tls`, `conn` | certificates, sockets |
 //! | 0 | `lanes` | the threads on which connections are served |
 //! | 0 | `patience` | who may hold memory how long |
+//! | 0 | `succession` | who goes on for whom among connections that outlive their server |
 //! | 0 | `slots` | the places for connections, served and unfinished |
 //! | 1 | `option` | option payloads of the negotiation, parsed purely |
 //! | 1 | `outliving` | an export for clients that go on with the next server |
@@ -46,6 +47,7 @@ mod reply;
 mod server;
 mod session;
 mod slots;
+mod succession;
 mod tls;
 mod wire;
 

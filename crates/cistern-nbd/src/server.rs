@@ -28,6 +28,7 @@ use crate::{
     pool::{Pool, Share},
     session::{self, Allowance, End},
     slots::{Place, Slots},
+    succession::Succession,
 };
 
 /// After accepting failed (no descriptors left, usually) the next try waits so long.
@@ -79,6 +80,7 @@ impl Default for ServerSettings {
 pub struct Server {
     exports: Arc<dyn Exports>,
     settings: ServerSettings,
+    succession: Arc<Succession>,
 }
 
 /// What a connection's task needs.
@@ -87,6 +89,7 @@ struct Entry {
     tls: TlsMode,
     exports: Arc<dyn Exports>,
     settings: ServerSettings,
+    succession: Arc<Succession>,
     share: Share,
     place: Place,
     stop: watch::Receiver<bool>,
@@ -94,7 +97,7 @@ struct Entry {
 
 impl Server {
     pub fn new(exports: Arc<dyn Exports>, settings: ServerSettings) -> Server {
-        Server { exports, settings }
+        Server { exports, settings, succession: Arc::default() }
     }
 
     /// Serves connections from all listeners until `stop` is ready, then stops gracefully:
@@ -165,7 +168,8 @@ impl Server {
         stop: watch::Receiver<bool>,
     ) -> Entry {
         let (exports, settings) = (self.exports.clone(), self.settings.clone());
-        Entry { socket, tls, exports, settings, share, place, stop }
+        let succession = self.succession.clone();
+        Entry { socket, tls, exports, settings, succession, share, place, stop }
     }
 
     async fn wind_down(&self, mut tasks: JoinSet<()>) -> usize {
@@ -207,7 +211,7 @@ fn report(ended: Result<(), JoinError>) {
 
 /// One connection from its first byte to its last.
 async fn connection(entry: Entry) {
-    let Entry { socket, tls, exports, settings, share, mut place, stop } = entry;
+    let Entry { socket, tls, exports, settings, succession, share, mut place, stop } = entry;
     let negotiation = negotiate(socket, &tls, &*exports, stop.clone());
     let (conn, input, agreed) = match timeout(settings.handshake_limit, negotiation).await {
         Err(_elapsed) => return tracing::info!("a client did not finish its negotiation in time"),
@@ -222,7 +226,9 @@ async fn connection(entry: Entry) {
     tracing::debug!(extended = terms.extended, structured = terms.structured, "a client begins");
     let (bytes_max, stall_limit) = (settings.connection_bytes_max, settings.stall_limit);
     let allowance = Allowance { bytes_max, share, stall_limit };
-    match session::run(conn, input, (&*agreed.export, &agreed.bitmaps), agreed.terms, allowance, stop).await {
+    let turn = agreed.outlives.then(|| succession.join(&agreed.export.properties().name));
+    let export = (&*agreed.export, &agreed.bitmaps[..]);
+    match session::run((conn, input), export, agreed.terms, allowance, stop, turn).await {
         End::Stalled => tracing::warn!(
             seconds = settings.stall_limit.as_secs(),
             "closing a connection: its client did not move, and others waited for the memory it held"

@@ -32,6 +32,7 @@ use crate::{
     patience::Patience,
     pool::Share,
     reply::{self, ContextRanges, Style, Ticket},
+    succession::Turn,
     wire::{BASE_ALLOCATION_ID, BadMagic, COMPACT_HEADER_BYTES, EXTENDED_HEADER_BYTES, Header},
 };
 
@@ -61,6 +62,8 @@ pub(crate) enum End {
     Disconnect,
     /// The client hung up without a word.
     Vanished,
+    /// The client goes on with another connection.
+    Replaced,
     /// The server is stopping, and everything that was read is answered.
     Stopped,
     /// Others wait for the memory that this client holds: it neither takes its replies nor finishes its write.
@@ -130,15 +133,39 @@ pub(crate) struct Allowance {
     pub(crate) stall_limit: Duration,
 }
 
-/// Serves requests until the connection ends, and says why it ended. The bitmaps are the selected ones.
+/// Serves requests until the connection ends, and says why it ended. The bitmaps are the selected ones. One that has a turn begins with its
+/// first request when everything of those before it has ended, and ends when another one behind it begins.
 pub(crate) async fn run(
-    conn: Conn,
-    input: Input,
+    (mut conn, mut input): (Conn, Input),
     (export, bitmaps): (&dyn Export, &[String]),
     terms: Terms,
     allowance: Allowance,
     mut stop: watch::Receiver<bool>,
+    mut turn: Option<Turn>,
 ) -> End {
+    let cut = turn.as_ref().map(Turn::cut);
+    let mut replaced = pin!(async move {
+        if let Some(mut cut) = cut
+            && cut.wait_for(|cut| *cut).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
+    });
+    if let Some(turn) = &mut turn {
+        let begins = async {
+            first_bytes(&mut conn, &mut input, &mut stop).await;
+            // Who asks for nothing replaces nobody.
+            if !input.is_empty() {
+                turn.begin().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = replaced.as_mut() => return End::Replaced,
+            () = begins => {}
+        }
+    }
     let style = match (terms.extended, terms.structured) {
         (true, _) => Style::Extended,
         (false, true) => Style::Structured,
@@ -166,11 +193,25 @@ pub(crate) async fn run(
         if !session.stopping && stopped.as_mut().poll(cx).is_ready() {
             session.stopping = true;
         }
-        session.poll_serve(cx)
+        match replaced.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(End::Replaced),
+            Poll::Pending => session.poll_serve(cx),
+        }
     })
     .await;
     session.finish(&end).await;
     end
+}
+
+/// Waits until something lies in the input, or nothing more will: the client has gone, or the server stops. What it is, shows behind this.
+async fn first_bytes(conn: &mut Conn, input: &mut Input, stop: &mut watch::Receiver<bool>) {
+    if input.is_empty() {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => {}
+            _ = poll_fn(|cx| input.poll_fill(cx, conn)) => {}
+        }
+    }
 }
 
 impl<'a> Session<'a> {
@@ -399,7 +440,10 @@ impl<'a> Session<'a> {
 
     /// Brings what was begun to its end, gives the client its replies if it takes them, closes.
     async fn finish(mut self, end: &End) {
-        let broken = matches!(end, End::Broken(_) | End::Stalled);
+        let broken = matches!(end, End::Broken(_) | End::Stalled | End::Replaced);
+        if matches!(end, End::Replaced) {
+            let _ = timeout(LINGER_LIMIT, self.conn.shutdown()).await; // the client has gone, as a rule
+        }
         if broken || timeout(FAREWELL_LIMIT, poll_fn(|cx| self.poll_farewell(cx))).await.is_err() {
             self.output.abandon();
         }

@@ -10,6 +10,7 @@ mod rollback;
 mod snapshots;
 mod space;
 mod store;
+mod succession;
 mod volume;
 
 use std::fmt;
@@ -58,6 +59,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         log::MUTANTS,
         map::MUTANTS,
         rollback::MUTANTS,
+        succession::MUTANTS,
         snapshots::MUTANTS,
         space::MUTANTS,
         store::MUTANTS,

@@ -20,6 +20,7 @@ pub const OPT_STRUCTURED: u32 = 8;
 pub const OPT_LIST_META: u32 = 9;
 pub const OPT_SET_META: u32 = 10;
 pub const OPT_EXTENDED: u32 = 11;
+pub const OPT_OUTLIVE: u32 = 0x6369_7374;
 
 pub const REP_ACK: u32 = 1;
 pub const REP_SERVER: u32 = 2;

@@ -36,6 +36,9 @@ pub struct HeldExport {
     pub waiting_bytes_peak: AtomicU64,
     /// Requests that wait or have ended.
     pub begun: AtomicU64,
+    /// Writes that wait, and that ever waited at one time.
+    waiting_writes: AtomicU64,
+    pub waiting_writes_peak: AtomicU64,
 }
 
 impl HeldExport {
@@ -47,6 +50,8 @@ impl HeldExport {
             waiting_bytes: AtomicU64::new(0),
             waiting_bytes_peak: AtomicU64::new(0),
             begun: AtomicU64::new(0),
+            waiting_writes: AtomicU64::new(0),
+            waiting_writes_peak: AtomicU64::new(0),
         }
     }
 
@@ -76,7 +81,10 @@ impl Export for HeldExport {
     }
 
     async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
+        let waiting = self.waiting_writes.fetch_add(1, SeqCst) + 1;
+        self.waiting_writes_peak.fetch_max(waiting, SeqCst);
         self.wait().await;
+        self.waiting_writes.fetch_sub(1, SeqCst);
         self.memory.write(offset, data, fua).await
     }
 

@@ -10,4 +10,5 @@ mod export;
 mod fixture;
 mod negotiation;
 mod stop;
+mod succession;
 mod transmission;
