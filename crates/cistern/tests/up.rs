@@ -18,7 +18,7 @@ fn text(output: &std::process::Output) -> String {
 }
 
 /// A dry run says what it would do and does nothing; a host without the kernel's NBD client is told so, once the volume is served, by the same
-/// daemon when it is tried again; and `down` takes down what there is, uploads what nobody else has, and says that it is safe only then.
+/// daemon when it is tried again, and by another one when that is asked for; and `down` takes down what there is, uploads what nobody else has, and says that it is safe only then.
 #[test]
 fn what_is_up_is_taken_down() {
     let home = Home::new();
@@ -40,6 +40,13 @@ fn what_is_up_is_taken_down() {
     let again = text(&home.run(&["up", "home"]));
     assert!(!again.contains("serve "), "it is served already: {again}");
     assert_eq!(home.status()["daemons"][0]["pid"], pid);
+
+    let restarted = text(&home.run(&["up", "home", "--restart"]));
+    assert!(
+        restarted.contains("leave the rest in the journal") && restarted.contains("serve "),
+        "{restarted}"
+    );
+    assert_ne!(home.status()["daemons"][0]["pid"], pid);
 
     let volume = &home.status()["daemons"][0]["volumes"][0];
     let uri = volume["uris"][0].as_str().expect("a URI").to_owned();

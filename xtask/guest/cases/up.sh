@@ -29,6 +29,19 @@ kill $holder; wait $holder || true
 kill -KILL "$(daemon_of)"
 up tank
 (cd /tank && sha256sum -c --quiet /tmp/sums)
+# The daemon is started again under fio on the pool: nobody sees more than a pause.
+fio --name=a --filename=/tank/fio --ioengine=psync --fsync=1 --rw=randwrite --bs=4k --size=64m --time_based --runtime=20 --numjobs=4 \
+  --verify=crc32c --verify_fatal=1 --group_reporting --output-format=json > /tmp/fio.json &
+load=$!
+for turn in 1 2 3; do
+  sleep 3
+  begin=$(date +%s%N)
+  up tank --restart > /dev/null
+  echo "restart: $((($(date +%s%N) - begin) / 1000000)) ms"
+done
+wait "$load" || fail "fio ends with $?"
+rm /tank/fio
+no_errors
 begin=$(date +%s%N)
 "$cistern" down tank > /tmp/said
 echo "down of a pool of 1G: $((($(date +%s%N) - begin) / 1000000)) ms"

@@ -137,8 +137,30 @@ impl Stack {
         Ok(seen)
     }
 
+    /// Ends the daemon, if there is one, and does what is missing then. A device waits meanwhile.
+    pub(super) async fn restart(&mut self) -> Outcome<StackState> {
+        self.lock().await?;
+        let seen = self.look().await?;
+        if let Some(served) = &seen.served {
+            if served.shared {
+                let failure = Failure::new(
+                    Kind::InUse,
+                    format!("the daemon of {} serves other volumes too", self.record.url),
+                );
+                return Err(failure.hint("stop and start it as you began it: devices wait meanwhile"));
+            }
+            let step = StackStep::Stop { keep_dirty: true };
+            terminal::remark(self.describe(&step));
+            self.act(&step, &seen).await.map_err(|failure| failure.context("cannot restart the daemon"))?;
+        }
+        self.go().await
+    }
+
     /// One at a time works on a stack.
     async fn lock(&mut self) -> Outcome {
+        if self.lock.is_some() {
+            return Ok(());
+        }
         let failed = |e: &std::io::Error| Failure::io("cannot lock it", e);
         let file = self.record.lock(&self.state_dir).map_err(|e| failed(&e))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {

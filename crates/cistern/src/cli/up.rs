@@ -32,6 +32,7 @@ use crate::{
 Examples:
   cistern up tank --on s3://bucket/tank --size 2T             a pool in a bucket, mounted on /tank
   cistern up tank                                             the same, later
+  cistern up tank --restart                                   after an upgrade of this program, under its users
   cistern up home --on ./vol --size 100G --fs xfs --mount /srv/home
   cistern up tank --on s3://bucket/tank -- --journal-size 50G --mode writethrough")]
 pub(super) struct Up {
@@ -60,6 +61,12 @@ pub(super) struct Up {
     /// As for `cistern serve`: if that host is alive after all, its daemon is fenced. The pool is imported although it was not exported.
     #[arg(long)]
     take_over: bool,
+
+    /// End the daemon first, and start it again: with another version of this program, or other SERVE-ARGUMENTS
+    ///
+    /// Nothing is uploaded for that. What uses the filesystem waits meanwhile, and sees no error.
+    #[arg(long, conflicts_with = "dry_run")]
+    restart: bool,
 
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -108,7 +115,10 @@ impl Up {
         if stack.record().id.is_none() {
             stack.save()?;
         }
-        let seen = stack.go().await?;
+        let seen = match self.restart {
+            true => stack.restart().await?,
+            false => stack.go().await?,
+        };
         stack.save()?;
         self.say(stack.record(), seen)
     }
