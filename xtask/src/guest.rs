@@ -118,6 +118,7 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     let case = fs::read_to_string(script)?;
     fs::write(job.join("run"), format!("#!/bin/bash\n{case}"))?;
     fs::copy(files().join("cases/lib.sh"), job.join("lib.sh"))?;
+    fs::copy(step::root().join("docs/zfs.md"), job.join("zfs.md"))?;
     fs::copy(binary, job.join("cistern"))?;
     let mut run = Command::new("bash");
     run.arg(files().join("run.sh")).arg(guest).arg(&job).env("TIMEOUT", CASE_SECONDS.to_string());
