@@ -121,6 +121,11 @@ pub struct Context {
 }
 
 impl Cli {
+    /// Whether this process is a daemon.
+    pub fn serves(&self) -> bool {
+        matches!(self.verb, Verb::Serve(_))
+    }
+
     /// Does what the arguments say. Inside a tokio runtime.
     pub async fn run(self) -> Outcome {
         let file = config::read_file(self.config.as_deref())?;

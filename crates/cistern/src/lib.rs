@@ -7,7 +7,7 @@
 //! | 0 | `failure` | what people see when something fails, and the exit code |
 //! | 0 | `export` | the whole adapter between NBD and the engine |
 //! | 0 | `stream` | the format of an exported journal |
-//! | 0 | `memory` | memory back to the system |
+//! | 0 | `memory` | memory back to the system, and none to be had |
 //! | 0 | `kernel` | devices of the kernel's NBD client |
 //! | 1 | `stack` | a filesystem on a volume, with what it stands on: which step is next, what a device holds, who uses a mount |
 //! | 1 | `quantity` | how sizes and times are written |
@@ -70,6 +70,9 @@ pub fn run() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    if cli.serves() {
+        memory::expect_own_device();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return terminal::report(&failure::Failure::io("cannot start threads", &e)),
