@@ -25,8 +25,11 @@ refused 3 "process $holder (sleep) uses /tank/f1" "$cistern" down tank
 mountpoint -q /tank
 kill $holder; wait $holder || true
 
-# The daemon is killed, and `up` brings it back under the pool.
-kill -KILL "$(daemon_of)"
+# The daemon is killed, and comes back by itself under the pool.
+killed=$(daemon_of)
+kill -KILL "$killed"
+zpool sync tank # waits for it
+[ "$(daemon_of)" != "$killed" ]
 up tank
 (cd /tank && sha256sum -c --quiet /tmp/sums)
 # The daemon is started again under fio on the pool: nobody sees more than a pause.

@@ -7,12 +7,14 @@ use std::{
     collections::BTreeSet,
     io::{Error, Result},
     path::{Path, PathBuf},
+    process::Stdio,
     sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
 use tokio::{
+    process::{Child, Command},
     sync::{
         broadcast::{self, error::RecvError},
         oneshot,
@@ -27,6 +29,7 @@ use crate::{
     control,
     failure::{Failure, Kind, Outcome},
     kernel::{Attachment, DeadLinks, Keeper, KernelNbd, Link},
+    stack::StackRecord,
     terminal,
 };
 
@@ -38,10 +41,14 @@ const LATER: Duration = Duration::from_millis(500);
 const SOON_LIMIT: Duration = Duration::from_secs(60);
 /// How long a read through a new connection may take before another one is tried.
 const READ_LIMIT: Duration = Duration::from_secs(3);
+/// Between two attempts to start a daemon again.
+const START_AGAIN: Duration = Duration::from_secs(5);
 /// Dead connections that are told of before somebody listens; who misses some looks at all.
 const EVENTS_MAX: usize = 64;
 
 /// Give attached devices new connections when theirs die
+///
+/// A daemon that `cistern up` started is started again when it is gone while its device is there; another one by whoever started it.
 ///
 /// Runs until it is stopped, one for each state directory; `cistern attach` starts it where no service does. Stopping it does no harm:
 /// requests wait in the kernel until the next one is started, which looks at all devices first.
@@ -140,9 +147,10 @@ impl KeptDevice {
     /// Tries until it has a connection that works, or is attached no more.
     async fn renew(&self) {
         let (began, mut told, mut reading) = (Instant::now(), String::new(), None);
+        let mut starting = None;
         let device = self.attachment.device();
         while self.attachment.holds() {
-            match self.try_renew(&mut reading).await {
+            match self.try_renew(&mut reading, &mut starting).await {
                 Ok(()) => {
                     let after = began.elapsed().as_millis();
                     terminal::remark(format!(
@@ -163,11 +171,18 @@ impl KeptDevice {
         }
     }
 
-    async fn try_renew(&self, reading: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    async fn try_renew(
+        &self,
+        reading: &mut Option<JoinHandle<Result<()>>>,
+        starting: &mut Option<(Instant, Child)>,
+    ) -> Result<()> {
         let Attachment { url, backend, .. } = &self.attachment;
         let served =
             control::serving(&self.state_dir, url).await.map_err(|failure| Error::other(failure.text))?;
-        let Some((_, served)) = served else { return Err(Error::other("nobody serves it")) };
+        let Some((_, served)) = served else {
+            self.start_daemon(starting)?;
+            return Err(Error::other("nobody serves it"));
+        };
         if attachments::backend(&served) != *backend {
             return Err(Error::other(
                 "it is not what it was (another host had it in between, it was rolled back, or another one is in its place): `cistern detach --force` \
@@ -183,6 +198,22 @@ impl KeptDevice {
         let done = done.map_err(|_| Error::other("a read through its new connection takes too long"))?;
         *reading = None;
         done.expect("it does not panic")
+    }
+
+    /// Starts the daemon again that `up` started; not while the last attempt to do so goes on, nor soon after it.
+    fn start_daemon(&self, starting: &mut Option<(Instant, Child)>) -> Result<()> {
+        if let Some((began, last)) = starting
+            && (began.elapsed() < START_AGAIN || last.try_wait()?.is_none())
+        {
+            return Ok(());
+        }
+        let is_it = |record: &StackRecord| record.url == self.attachment.url && record.starts_daemon;
+        if let Some(record) = StackRecord::all(&self.state_dir).into_iter().find(is_it) {
+            let mut up = Command::new(std::env::current_exe()?);
+            up.args(["up", &record.name, "--daemon-only", "--state-dir"]).arg(&*self.state_dir);
+            *starting = Some((Instant::now(), up.stdin(Stdio::null()).spawn()?));
+        }
+        Ok(())
     }
 
     async fn reconnect(&self, socket: PathBuf) -> Result<()> {

@@ -65,8 +65,6 @@ impl StackGoal {
 /// A stack that is on its way.
 pub(super) struct Stack {
     env: Env,
-    /// Given to the daemon.
-    config: Option<PathBuf>,
     state_dir: PathBuf,
     record: StackRecord,
     goal: StackGoal,
@@ -100,9 +98,9 @@ impl Stack {
         key: KeySettings,
         create_bytes: Option<u64>,
     ) -> Stack {
-        let (env, config) = (context.env.clone(), context.config.as_deref().map(absolute));
+        let env = context.env.clone();
         let (unlocked, lock, seq, left_bytes) = (None, None, 0, 0);
-        Stack { env, config, state_dir, record, goal, key, unlocked, create_bytes, lock, seq, left_bytes }
+        Stack { env, state_dir, record, goal, key, unlocked, create_bytes, lock, seq, left_bytes }
     }
 
     pub(super) fn record(&self) -> &StackRecord {
@@ -154,6 +152,15 @@ impl Stack {
             self.act(&step, &seen).await.map_err(|failure| failure.context("cannot restart the daemon"))?;
         }
         self.go().await
+    }
+
+    /// Starts the daemon, unless there is one.
+    pub(super) async fn start_daemon(&mut self) -> Outcome {
+        self.lock().await?;
+        match self.serving().await? {
+            Some(_) => Ok(()),
+            None => self.serve().await,
+        }
     }
 
     /// One at a time works on a stack.
@@ -279,6 +286,9 @@ impl Stack {
             None => None,
             Some((daemon, served)) => {
                 self.seq = self.seq.max(served.status.seq);
+                let alive = self.record.daemon_lock(&self.state_dir);
+                let alive = alive.map_err(|e| Failure::io("cannot look after the daemon", &e))?;
+                self.record.starts_daemon = matches!(alive.try_lock(), Err(TryLockError::WouldBlock));
                 Some(ServedAs {
                     read_only: served.status.read_only,
                     latched: served.status.latched.clone(),

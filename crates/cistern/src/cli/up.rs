@@ -68,6 +68,10 @@ pub(super) struct Up {
     #[arg(long, conflicts_with = "dry_run")]
     restart: bool,
 
+    /// Start the daemon if it does not run, and do nothing else: for `keep-attached`
+    #[arg(long, hide = true)]
+    daemon_only: bool,
+
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -103,13 +107,16 @@ impl Up {
         let flags = Settings { state: self.state.clone(), ..Settings::default() };
         let settings = flags.resolve(context.file.clone())?;
         let known = stacks::load(&settings.state_dir, &self.name)?;
-        let record = self.record(known)?;
+        let record = self.record(context, known)?;
         let goal = StackGoal::of(&record, self.take_over, Way::Up);
         let create_bytes = self.size.map(|size| size.0);
         let key = KeySettings { key_file: record.key_file.clone() }.or(&context.file);
         let mut stack = Stack::new(context, settings.state_dir, record, goal, key, create_bytes);
         if self.dry_run {
             return stack.show_plan(self.json).await;
+        }
+        if self.daemon_only {
+            return stack.start_daemon().await;
         }
         // What was seen once stays as it is known until something else was seen.
         if stack.record().id.is_none() {
@@ -124,7 +131,7 @@ impl Up {
     }
 
     /// What is wanted, by what was said now and what is known.
-    fn record(&self, known: Option<StackRecord>) -> Outcome<StackRecord> {
+    fn record(&self, context: &Context, known: Option<StackRecord>) -> Outcome<StackRecord> {
         let name = &self.name;
         let url = match (&self.on, &known) {
             (Some(on), _) => on.url.to_string(),
@@ -160,8 +167,10 @@ impl Up {
             fs,
             mount,
             id: was.and_then(|was| was.id.clone()),
+            config: context.config.as_deref().map(stacks::absolute).or_else(|| was?.config.clone()),
             key_file,
             serve_args,
+            starts_daemon: was.is_some_and(|was| was.starts_daemon),
         })
     }
 

@@ -51,9 +51,13 @@ pub struct StackRecord {
     pub mount: Option<PathBuf>,
     /// The guid of the pool or the UUID of the filesystem, once it was seen.
     pub id: Option<String>,
+    /// Of the daemon: file with settings, file with the key.
+    pub config: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     /// More arguments of `cistern serve`.
     pub serve_args: Vec<String>,
+    /// The daemon was started by `up`, so nobody else starts it again.
+    pub starts_daemon: bool,
 }
 
 impl StackRecord {
@@ -69,6 +73,14 @@ impl StackRecord {
         };
         let record = serde_json::from_slice(&text);
         record.map(Some).map_err(|e| Error::new(ErrorKind::InvalidData, format!("{}: {e}", path.display())))
+    }
+
+    /// All that can be read.
+    pub fn all(state_dir: &Path) -> Vec<StackRecord> {
+        let entries = fs::read_dir(state_dir.join(DIRECTORY)).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let records = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        records.filter_map(|path| serde_json::from_slice(&fs::read(path).ok()?).ok()).collect()
     }
 
     pub fn save(&self, state_dir: &Path) -> Result<()> {
@@ -120,11 +132,14 @@ mod tests {
             fs: Fs::Zfs,
             mount: None,
             id: Some("17".into()),
+            config: None,
             key_file: None,
             serve_args: vec!["--journal-size".into(), "10G".into()],
+            starts_daemon: true,
         };
         record.save(state.path()).expect("saved");
-        assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(record));
+        assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(record.clone()));
+        assert_eq!(StackRecord::all(state.path()), [record]);
         fs::write(state.path().join("up/tank.json"), "{").expect("written");
         let damaged = StackRecord::load(state.path(), "tank").expect_err("damaged");
         assert!(damaged.to_string().contains("tank.json"), "{damaged}");

@@ -66,7 +66,7 @@ impl Stack {
     }
 
     /// Starts a daemon that outlives this process, and waits until it serves.
-    async fn serve(&mut self) -> Outcome {
+    pub(super) async fn serve(&mut self) -> Outcome {
         let failed = |e: &std::io::Error| Failure::io("the daemon cannot be started", e);
         let progress = terminal::Progress::spinning("waiting for the daemon");
         let alive = self.record.daemon_lock(&self.state_dir).map_err(|e| failed(&e))?;
@@ -97,7 +97,7 @@ impl Stack {
     async fn daemon_command(&mut self) -> Outcome<std::process::Command> {
         let program = std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
         let mut command = std::process::Command::new(program);
-        if let Some(config) = &self.config {
+        if let Some(config) = &self.record.config {
             command.arg("--config").arg(config);
         }
         command.arg("serve").arg(&self.record.url).arg("--state-dir").arg(&self.state_dir);
