@@ -85,15 +85,19 @@ pub(super) struct Rm {
     key: KeySettings,
 }
 
-/// What is to be removed. With --expired it is a place, whatever it looks like.
+/// What is to be removed. With --expired it is a place, whatever it looks like: a directory may have an @ in its name.
 #[derive(Clone, Debug)]
 struct RemovalTarget {
-    url: StoreUrl,
+    /// Nothing where it can be a snapshot only.
+    url: Option<StoreUrl>,
     snapshot: Option<SnapshotUrl>,
 }
 
 fn target(text: &str) -> Result<RemovalTarget, String> {
-    Ok(RemovalTarget { url: place_url(text)?, snapshot: snapshot_url(text).ok() })
+    match (place_url(text), snapshot_url(text).ok()) {
+        (Err(wrong), None) => Err(wrong),
+        (place, snapshot) => Ok(RemovalTarget { url: place.ok(), snapshot }),
+    }
 }
 
 /// What lies at a URL.
@@ -113,18 +117,18 @@ impl Rm {
         if let Some(snapshots) = snapshots.filter(|_| !self.expired) {
             return self.remove_snapshots(context, &snapshots).await;
         }
-        let [target] = &self.targets[..] else {
+        let [RemovalTarget { url: Some(url), .. }] = &self.targets[..] else {
             return Err(Failure::usage(
                 "one volume or place at a time; of several, all are snapshots: URL@NAME",
             ));
         };
         if self.expired {
-            return expired::delete(context, &target.url, &state_dir, self.yes).await;
+            return expired::delete(context, url, &state_dir, self.yes).await;
         }
         if self.dry_run || self.bookmark {
             return Err(Failure::usage("--dry-run and --bookmark are about a snapshot: write URL@NAME"));
         }
-        let volume = volume_url(&target.url.to_string()).map_err(Failure::usage)?;
+        let volume = volume_url(&url.to_string()).map_err(Failure::usage)?;
         let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
         let there = self.look(context, &volume, &open).await?;
         self.refuse_if_served(&volume, &state_dir, there.id()).await?;
@@ -330,5 +334,26 @@ async fn forget_journal(state_dir: &Path, id: VolumeId) {
             let _ = std::fs::remove_dir_all(&directory);
         }
         Err(e) => terminal::remark(format!("the journal in {} stays: {e}", directory.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A snapshot of a volume in a bucket is told from credentials, which are refused.
+    #[test]
+    fn snapshots_in_buckets() {
+        for (text, volume) in [("s3://bucket/tank@monday", "s3://bucket/tank"), ("gs://b/t@x", "gs://b/t")] {
+            let found = target(text).expect("a snapshot");
+            assert!(found.url.is_none());
+            assert_eq!(found.snapshot.expect("a snapshot").volume.url.to_string(), volume);
+        }
+        for wrong in ["s3://key:secret@bucket/tank", "s3://key@bucket"] {
+            assert!(target(wrong).is_err_and(|e| e.contains("credentials")), "{wrong}");
+        }
+        let directory = target("/srv/a@b").expect("a directory, or a snapshot");
+        assert!(directory.url.is_some() && directory.snapshot.is_some());
+        assert!(target("s3://bucket/tank").expect("a volume").snapshot.is_none());
     }
 }
