@@ -56,7 +56,7 @@ struct Ended {
     url: String,
     /// Everything that was acknowledged is in the store, and the volume is released.
     safe_to_disconnect: bool,
-    /// Acknowledged bytes that are in the journal of this host alone; null where that is not known.
+    /// Acknowledged bytes that are in the journal of this host alone, at most; null where that is not known.
     dirty_bytes: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl Down {
             None if self.keep_dirty && stack.left_bytes() > 0 => {
                 let left = ByteSize(stack.left_bytes());
                 let why = format!(
-                    "{name} is down; {left} are in the journal of this host alone, which keeps the volume: `cistern down {name}` uploads them"
+                    "{name} is down; up to {left} are in the journal of this host alone, which keeps the volume: `cistern down {name}` uploads them"
                 );
                 (why, self.ended(&url, false, Some(stack.left_bytes())))
             }

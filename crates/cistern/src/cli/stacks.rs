@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::{codec::KeySource, env::Env, volume::admin};
+use cistern_engine::{Error, codec::KeySource, env::Env, units::VolumeId, volume::admin};
 use serde::Serialize;
 use tokio::process::Command;
 use zfs::Dataset;
@@ -20,7 +20,7 @@ use crate::{
     cli::{Context, attachments},
     config::KeySettings,
     control::{self, DaemonClient, ServedStatus},
-    daemon::host_name,
+    daemon::{host_name, volume_disk},
     failure::{Failure, Kind, Outcome},
     kernel::Attachment,
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
@@ -79,6 +79,15 @@ pub(super) struct Stack {
     seq: u64,
     /// Left in the journal.
     left_bytes: u64,
+}
+
+/// Who has a volume by what the store says, and where its log is.
+struct StoredClaim {
+    volume: VolumeId,
+    held_by: HeldBy,
+    /// Of the last claim.
+    host: String,
+    seq: u64,
 }
 
 /// A plan, for programs.
@@ -275,7 +284,7 @@ impl Stack {
             attachments::attachment(&self.state_dir, &self.record.url)?.filter(Attachment::holds);
         let claim = match &serving {
             None if self.goal.way == Way::Up => HeldBy::Free, // `serve` finds out
-            None => self.claim().await?.0,
+            None => self.claim().await?.held_by,
             Some(_) => HeldBy::Ours,
         };
         let is_stale = match (&serving, &attachment) {
@@ -350,8 +359,8 @@ impl Stack {
         })
     }
 
-    /// Who has the volume by what the store says, and where its log is.
-    async fn claim(&mut self) -> Outcome<(HeldBy, u64, Option<String>)> {
+    /// Who has the volume by what the store says.
+    async fn claim(&mut self) -> Outcome<StoredClaim> {
         let volume = self.volume()?;
         let open = volume.open(&self.env, COMMAND_PATIENCE).await?;
         let known = match self.unlocked.clone() {
@@ -378,31 +387,54 @@ impl Stack {
             Some(_) if !state.released => HeldBy::Others,
             _ => HeldBy::Free,
         };
-        Ok((claim, state.seq, state.claim_host))
+        let host = state.claim_host.unwrap_or_default();
+        Ok(StoredClaim { volume: known.volume, held_by: claim, host, seq: state.seq })
+    }
+
+    /// Whether a journal of this host has anything that is not in the store.
+    async fn has_left(&self, volume: VolumeId) -> Outcome<bool> {
+        if !self.state_dir.join(volume.to_string()).is_dir() {
+            return Ok(false);
+        }
+        let (disk, mut found) = (volume_disk(&self.state_dir, volume)?, false);
+        let mut visit = |_| {
+            found = true;
+            Err(Error::Invalid("one is enough".into()))
+        };
+        match admin::journal_export(&self.env, &disk, volume, &mut visit).await {
+            Ok(()) | Err(Error::NotFound(_)) => Ok(false),
+            Err(_) if found => Ok(true),
+            Err(e) => Err(Failure::from(e).context("cannot look into the journal of this host")),
+        }
     }
 
     /// Looks at the store as another host would: everything is there, and the volume can be had.
     pub(super) async fn verify(&mut self) -> Outcome {
         let url = self.record.url.clone();
-        let (claim, seq, host) = self.claim().await?;
-        let host = host.unwrap_or_default();
-        match claim {
-            HeldBy::Free if seq >= self.seq => Ok(()),
-            HeldBy::Free => {
+        let StoredClaim { volume, held_by, host, seq } = self.claim().await?;
+        match held_by {
+            HeldBy::Free if seq < self.seq => {
                 let text = format!("{url} is at {seq} in the store, and was at {} here", self.seq);
                 Err(Failure::new(Kind::NotClean, text)
                     .hint("`cistern check` says what is there; keep this host's state directory"))
             }
+            HeldBy::Free if self.has_left(volume).await? => {
+                let text = format!(
+                    "the journal of this host has writes that {url} does not have: another host had it since"
+                );
+                Err(Failure::new(Kind::NotClean, text)
+                    .hint(format!("`cistern journal export {volume} --output FILE` saves them")))
+            }
+            HeldBy::Free => Ok(()),
             HeldBy::Ours => Err(Failure::new(
                 Kind::NotClean,
                 format!("{url} is still held by this host: not everything may be in the store"),
             )
-            .hint(format!(
-                "`cistern journal ls` shows what this host has; `cistern down {}` again uploads it",
-                self.record.name
-            ))),
+            .hint(format!("`cistern down {}` again uploads what it has", self.record.name))),
             HeldBy::Others => Err(Failure::new(Kind::InUse, format!("{url} is held by host {host} now"))
-                .hint("`cistern journal ls` shows whether this host has anything that is not there")),
+                .hint(format!(
+                    "`cistern journal export {volume} --output FILE` saves what this host has, if anything"
+                ))),
         }
     }
 }

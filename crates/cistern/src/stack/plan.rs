@@ -56,7 +56,7 @@ pub struct StackState {
     pub unmounted: Vec<String>,
     /// Who uses what is mounted.
     pub holders: Vec<String>,
-    /// This is host number, for pools.
+    /// Of this host, as pools know it.
     pub host_id: u64,
 }
 
