@@ -283,8 +283,9 @@ impl Stack {
         let attachment =
             attachments::attachment(&self.state_dir, &self.record.url)?.filter(Attachment::holds);
         let claim = match &serving {
-            None if self.goal.way == Way::Up => HeldBy::Free, // `serve` finds out
-            None => self.claim().await?.held_by,
+            // Only then does it matter; the store may be away.
+            None if self.goal.way == (Way::Down { keep_dirty: false }) => self.claim().await?.held_by,
+            None => HeldBy::Free,
             Some(_) => HeldBy::Ours,
         };
         let is_stale = match (&serving, &attachment) {
