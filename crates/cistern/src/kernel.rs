@@ -5,6 +5,7 @@
 //! [`DEAD_LIMIT`]. So no request fails because a daemon ends. Knows nothing of volumes or daemons but their sockets.
 
 mod device;
+mod mounts;
 mod netlink;
 mod record;
 
@@ -18,6 +19,7 @@ use std::{
 use cistern_nbd::{Negotiated, choose_export};
 
 pub use device::Device;
+pub use mounts::{Mount, mounts};
 pub use netlink::{DeadLinks, KernelNbd};
 pub use record::{Attachment, Keeper};
 

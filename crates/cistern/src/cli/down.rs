@@ -82,8 +82,12 @@ impl Down {
         let seen = stack.go().await?;
         let (text, ended) = match &seen.served {
             Some(served) => {
+                let there = match served.dirty_bytes {
+                    0 => format!("everything is in {url}"),
+                    dirty => format!("{} are in the journal of this host alone", ByteSize(dirty)),
+                };
                 let why = format!(
-                    "{name} is down and everything is in {url}; its daemon serves other volumes and goes on, so this host keeps the volume"
+                    "{name} is down and {there}; its daemon serves other volumes and goes on, so this host keeps the volume"
                 );
                 (why, self.ended(&url, false, Some(served.dirty_bytes)))
             }

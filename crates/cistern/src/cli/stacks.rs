@@ -22,13 +22,11 @@ use crate::{
     control::{self, DaemonClient, ServedStatus},
     daemon::{host_name, volume_disk},
     failure::{Failure, Kind, Outcome},
-    kernel::Attachment,
+    kernel::{Attachment, Mount, mounts},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::ByteSize,
     secret,
-    stack::{
-        self, Fs, HeldBy, Mount, OnDevice, ServedAs, StackGoal, StackRecord, StackState, StackStep, Way,
-    },
+    stack::{self, Fs, HeldBy, OnDevice, ServedAs, StackGoal, StackRecord, StackState, StackStep, Way},
     terminal,
 };
 
@@ -315,9 +313,11 @@ impl Stack {
             Fs::Zfs => zfs::imported(&self.goal.name, self.goal.way).await?,
             _ => None,
         };
-        let all = stack::mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
+        let known = self.goal.id.as_deref();
+        let is_ours = pool.as_ref().is_some_and(|pool| pool.is_on(content.as_ref(), known));
+        let all = mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
         let mounted: Vec<PathBuf> = match self.goal.fs {
-            Fs::Zfs if pool.is_none() => Vec::new(),
+            Fs::Zfs if !is_ours => Vec::new(),
             Fs::Zfs => all
                 .into_iter()
                 .filter(|mount| zfs::is_of_pool(mount, &self.goal.name))
@@ -330,7 +330,7 @@ impl Stack {
                 .collect(),
         };
         let unmounted = match &pool {
-            Some(_) if self.goal.way == Way::Up => zfs::datasets(&self.goal.name)
+            Some(_) if is_ours && self.goal.way == Way::Up => zfs::datasets(&self.goal.name)
                 .await?
                 .into_iter()
                 .filter(Dataset::is_missing)

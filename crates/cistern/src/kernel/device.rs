@@ -9,7 +9,10 @@ use std::{
 
 use cistern_engine::aligned::AlignedBuf;
 
-use super::BLOCK_BYTES;
+use super::{
+    BLOCK_BYTES,
+    mounts::{Mount, mounts},
+};
 
 /// How often requests that wait for a new connection are looked at, in milliseconds: the kernel sends them again at the first such
 /// moment behind it. The default is 30 s; less than a second costs more than it brings (docs/design/attach.md).
@@ -101,14 +104,9 @@ impl Device {
     pub fn users(&self) -> Result<Vec<String>> {
         let parts = self.parts()?;
         let mut users = Vec::new();
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        for line in mounts.lines() {
-            let mut fields = line.split(' ');
-            if let (Some(number), Some(at)) = (fields.nth(2), fields.nth(1))
-                && parts.iter().any(|part| part.number == number)
-            {
-                users.push(format!("it is mounted on {}", at.replace("\\040", " ")));
-            }
+        let is_of_it = |mount: &Mount| parts.iter().any(|part| part.number == mount.number);
+        for mount in mounts()?.iter().filter(|mount| is_of_it(mount)) {
+            users.push(format!("it is mounted on {}", mount.at.display()));
         }
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
         for part in &parts {

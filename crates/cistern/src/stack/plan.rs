@@ -50,7 +50,7 @@ pub struct StackState {
     pub content: Option<OnDevice>,
     /// The pool of the name, if it is imported.
     pub pool: Option<Pool>,
-    /// Where filesystems of it are mounted.
+    /// Where filesystems of it are mounted; nothing of another pool of that name.
     pub mounted: Vec<PathBuf>,
     /// Filesystems of the pool that should be mounted and are not.
     pub unmounted: Vec<String>,
@@ -87,6 +87,14 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Whether it is the one of a device, or of the id that is known where the device cannot be looked at. Another one may have its name.
+    pub fn is_on(&self, content: Option<&OnDevice>, known: Option<&str>) -> bool {
+        match content {
+            Some(OnDevice::Pool(label)) => label.guid == self.guid,
+            _ => known == Some(&self.guid.to_string()),
+        }
+    }
+
     fn is_suspended(&self) -> bool {
         self.health == "SUSPENDED"
     }
@@ -270,10 +278,7 @@ fn of_another_kind(goal: &StackGoal, found: Fs, what: &str) -> Failure {
 
 fn down(goal: &StackGoal, seen: &StackState, keep_dirty: bool) -> Result<Option<StackStep>, Refusal> {
     let name = &goal.name;
-    let is_ours = |pool: &&Pool| match &seen.content {
-        Some(OnDevice::Pool(label)) => label.guid == pool.guid,
-        _ => goal.id == Some(pool.guid.to_string()),
-    };
+    let is_ours = |pool: &&Pool| pool.is_on(seen.content.as_ref(), goal.id.as_deref());
     let pool = seen.pool.as_ref().filter(|_| goal.fs == Fs::Zfs).filter(is_ours);
     let stands = pool.is_some() || !seen.mounted.is_empty();
     if stands {
@@ -539,6 +544,18 @@ mod tests {
         // A pool of that name that is on something else is not ours to export.
         let not_ours = StackState { pool: other, mounted: Vec::new(), ..attached(OnDevice::Pool(label())) };
         assert_eq!(next(&down, &not_ours).expect("nothing hinders it"), Some(StackStep::Detach));
+    }
+
+    /// A pool is told from another one of its name by its guid: that of the label, or the one that is known where nobody can look.
+    #[test]
+    fn pools_are_told_by_their_guid() {
+        let pool = Pool { guid: 17, health: "ONLINE".into() };
+        let on_it = OnDevice::Pool(label());
+        assert!(pool.is_on(Some(&on_it), None) && pool.is_on(Some(&on_it), Some("18")));
+        assert!(pool.is_on(None, Some("17")));
+        let other = Pool { guid: 18, ..pool.clone() };
+        assert!(!other.is_on(Some(&on_it), Some("18")) && !other.is_on(None, Some("17")));
+        assert!(!pool.is_on(None, None) && !pool.is_on(Some(&OnDevice::Blank), None));
     }
 
     /// From everything that can be seen, each way ends, and on the way down nothing goes that something still stands on.

@@ -7,7 +7,8 @@ use tokio::process::Command;
 use super::programs::ask;
 use crate::{
     failure::{Failure, Kind, Outcome},
-    stack::{Mount, Pool, Way},
+    kernel::Mount,
+    stack::{Pool, Way},
 };
 
 /// A filesystem of a pool.
