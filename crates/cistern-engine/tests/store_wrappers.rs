@@ -33,8 +33,8 @@ enum Fault {
     /// The first so many requests fail.
     Away(usize),
     Refuses,
-    /// Never answers.
-    Hangs,
+    /// The first so many requests are never answered.
+    Hangs(usize),
     /// The first conditional put is done, its reply is lost.
     LosesReply,
     IgnoresCondition,
@@ -68,7 +68,7 @@ impl Passing for Faulty {
         match self.fault {
             Fault::Away(times) if request < times => Err(StoreError::Unreachable("away".to_owned())),
             Fault::Refuses => Err(StoreError::Refused("forbidden".to_owned())),
-            Fault::Hangs => std::future::pending().await,
+            Fault::Hangs(times) if request < times => std::future::pending().await,
             _ => Ok(()),
         }
     }
@@ -132,7 +132,7 @@ async fn retries_bridge_an_outage() {
 /// A store that stays away is given up at the deadline, with its own last words.
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_end_at_the_deadline() {
-    for fault in [Fault::Away(usize::MAX), Fault::Hangs] {
+    for fault in [Fault::Away(usize::MAX), Fault::Hangs(usize::MAX)] {
         let env = jumping_env();
         let faulty = Faulty::new(fault);
         let store = Retry::new(faulty.clone(), env.clone(), DEADLINE);
@@ -141,12 +141,29 @@ async fn retries_end_at_the_deadline() {
         assert!(matches!(&error, StoreError::Unreachable(_)), "{error:?}");
         assert!(env.now() - begin <= DEADLINE, "{:?}", env.now() - begin);
         match fault {
-            Fault::Hangs => assert!(error.to_string().contains("no answer"), "{error}"),
+            Fault::Hangs(_) => assert!(error.to_string().contains("GET log/1: no answer"), "{error}"),
             _ => {
                 assert!(error.to_string().contains("away (") && faulty.requests.load(Relaxed) > 8, "{error}")
             }
         }
     }
+}
+
+/// One reply that never comes does not use up the time for another try, whatever was asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_hangs_leaves_time_for_another() {
+    let env = jumping_env();
+    let store = || Retry::new(Faulty::new(Fault::Hangs(1)), env.clone(), DEADLINE);
+    let begin = env.now();
+    store().put("log/1", Bytes::from_static(b"x")).await.expect("put again");
+    store().put_if_absent("log/1", Bytes::from_static(b"x")).await.expect("put again");
+    assert!(matches!(store().get("log/1", 10).await, Err(StoreError::NotFound(_))), "asked again");
+    assert!(matches!(store().get_range("log/1", 0..1).await, Err(StoreError::NotFound(_))), "asked again");
+    store().list_after("log/", "", 10).await.expect("listed again");
+    store().list_dirs("log/").await.expect("listed again");
+    store().delete("log/1").await.expect("deleted again");
+    store().delete_many(&["log/1".to_owned()]).await.expect("deleted again");
+    assert!(env.now() - begin < 8 * DEADLINE, "{:?}", env.now() - begin);
 }
 
 /// Nothing but absence is tried again.

@@ -18,7 +18,7 @@ use cistern_engine::{
     volume::{Collect, OpenOptions, ReadOnlyOptions, Volume, admin},
 };
 use futures_util::future::join;
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read};
 
 const BLOCK: u64 = 4096;
 
@@ -205,4 +205,29 @@ async fn what_was_left_goes_with_its_snapshots() {
     let space = report.space.expect("asked for");
     assert!(space.segments.bytes <= 1300 * BLOCK, "{space:?}");
     close(volume).await;
+}
+
+/// One request at a time is enough for whoever opens what was rolled back: nothing that it reads waits for something that it has begun
+/// and does not go on with.
+#[tokio::test]
+async fn one_request_at_a_time_is_enough() {
+    let store = Through::new(Narrow::new());
+    let host = Host::with_volume(RealEnv::start(), store, 64 * MIB, KeySource::None).await;
+    let volume = open(&host).await;
+    write(&volume, 0, 1, 300).await;
+    volume.snapshot("a").await.expect("made");
+    write(&volume, 0, 2, 300).await;
+    volume.roll_back("a", "left").await.expect("rolled back");
+    drop(volume);
+    let opens = host.env.timeout(Duration::from_secs(60), async {
+        for tag in 3..6 {
+            let volume = open(&host).await;
+            shows(&volume, 0, 1, 300).await;
+            write(&volume, 300 * tag, tag, 1).await;
+            volume.drain().await.expect("drained");
+            drop(volume);
+        }
+        snapshot_shows(&host, "left", 2, 300).await;
+    });
+    opens.await.expect("it waits for itself");
 }

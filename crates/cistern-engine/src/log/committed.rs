@@ -301,12 +301,15 @@ impl Committed {
         keys: &VolumeKeys,
     ) -> Result<()> {
         self.log_objects += objects.len() as u64;
-        let mut tails = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
+        // All of them first: what is read in between would wait for their turns, which nobody would end meanwhile.
+        let tails: Vec<_> = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
             let content = read_entry(store, keys, seq, &listed).await?;
             Ok::<_, Error>((seq, listed, content))
         }))
-        .buffered(TAILS_IN_FLIGHT);
-        while let Some((seq, listed, content)) = tails.try_next().await? {
+        .buffered(TAILS_IN_FLIGHT)
+        .try_collect()
+        .await?;
+        for (seq, listed, content) in tails {
             let (head, entry) = match content {
                 SlotContent::Entry(head, entry) => (head, entry),
                 SlotContent::Foreign(volume) => {

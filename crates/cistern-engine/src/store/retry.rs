@@ -1,8 +1,9 @@
 //! Tries again what may succeed later: jittered exponential backoff up to a deadline.
 //!
 //! Only `Unreachable` is tried again. Every operation has one deadline that bounds all its tries
-//! together, a try that hangs included (where nobody in particular waits, a try that has begun
-//! goes on: then whatever lies below bounds it). A put that was tried again may find its own object: the
+//! together. A try that hangs ends after a part of that time, so that one reply that never comes
+//! leaves time for another try (where nobody in particular waits, a try that has begun goes on: then
+//! whatever lies below bounds it). A put that was tried again may find its own object: the
 //! answer `Exists` is passed on as it is, and the caller, who knows what it wrote, decides.
 
 use std::{
@@ -29,6 +30,8 @@ use crate::{
 const WAIT_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait: a store that comes back is noticed within this time.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A try that hangs takes this part of the deadline: few tries, as a slow link may need long for one.
+const TRY_PART: u32 = 2;
 
 /// Counts the requests that were not answered well at first, whatever came of them. Clones count together.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +53,7 @@ pub struct Retry {
     env: Env,
     deadline: Duration,
     failures: Failures,
-    /// A try ends at the deadline, answered or not.
+    /// A try ends in time, answered or not.
     cuts: bool,
 }
 
@@ -78,33 +81,38 @@ impl Retry {
         self
     }
 
-    async fn persist<T, F>(&self, attempt: impl Fn() -> F) -> StoreResult<T>
+    /// `asked` is what was asked, and of which key.
+    async fn persist<T, F>(&self, asked: (&str, &str), attempt: impl Fn() -> F) -> StoreResult<T>
     where
         F: Future<Output = StoreResult<T>>,
     {
         let end = self.env.now() + self.deadline;
         let mut tries = 0u32;
-        let mut why = "no answer".to_owned();
+        let mut why = None;
         loop {
             let answer = match self.cuts {
-                true => self.env.timeout(end.saturating_sub(self.env.now()), attempt()).await,
+                true => {
+                    let limit = end.saturating_sub(self.env.now()).min(self.deadline / TRY_PART);
+                    self.env.timeout(limit, attempt()).await
+                }
                 false => Some(attempt().await),
             };
             if !matches!(answer, Some(Ok(_))) {
                 self.failures.note();
             }
             match answer {
-                Some(Err(StoreError::Unreachable(last))) => why = last,
+                Some(Err(StoreError::Unreachable(last))) => why = Some(last),
                 Some(done) => return done,
                 None => {} // what the try before said is the best that is known
             }
             let wait = self.wait_after(tries);
             tries += 1;
             if self.env.now() + wait >= end {
+                let why = why.unwrap_or_else(|| format!("{} {}: no answer", asked.0, asked.1));
                 return Err(self.gave_up(why, tries));
             }
             tracing::debug!(
-                why = why.as_str(),
+                why = why.as_deref().unwrap_or("no answer"),
                 tries,
                 wait_ms = wait.as_millis() as u64,
                 "store: trying again"
@@ -139,25 +147,25 @@ impl fmt::Debug for Retry {
 #[async_trait]
 impl Store for Retry {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.persist(|| self.inner.put(key, body.clone())).await
+        self.persist(("PUT", key), || self.inner.put(key, body.clone())).await
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.persist(|| self.inner.put_if_absent(key, body.clone())).await
+        self.persist(("PUT", key), || self.inner.put_if_absent(key, body.clone())).await
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.persist(|| self.inner.get(key, bytes_max)).await
+        self.persist(("GET", key), || self.inner.get(key, bytes_max)).await
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.persist(|| self.inner.get_range(key, range.clone())).await
+        self.persist(("GET", key), || self.inner.get_range(key, range.clone())).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.persist(|| self.inner.list_after(prefix, after, count_max)).await
+        self.persist(("LIST", prefix), || self.inner.list_after(prefix, after, count_max)).await
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.persist(|| self.inner.list_dirs(prefix)).await
+        self.persist(("LIST", prefix), || self.inner.list_dirs(prefix)).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.persist(|| self.inner.delete(key)).await
+        self.persist(("DELETE", key), || self.inner.delete(key)).await
     }
     fn deletes_at_once(&self) -> usize {
         self.inner.deletes_at_once()
@@ -166,7 +174,7 @@ impl Store for Retry {
         // A try that deletes a part leaves the rest to the next one.
         let state = Ranked::new(Rank::World, (keys.to_vec(), Vec::new()));
         let state = &state;
-        self.persist(|| async move {
+        self.persist(("POST", "?delete"), || async move {
             let left = state.lock().0.clone();
             let undeleted = self.inner.delete_many(&left).await?;
             let is_later = |u: &Undeleted| matches!(u.why, StoreError::Unreachable(_));

@@ -18,6 +18,7 @@ use cistern_engine::{
 };
 use tokio::sync::Semaphore;
 
+pub mod narrow;
 #[path = "../store_support/passing.rs"]
 pub mod passing;
 
