@@ -113,20 +113,26 @@ impl VolumeUrl {
     pub async fn open(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         let open = wrap(store, env, patience);
-        let others = Beside::of(&self.url, env, &open.meter, Reached::ByCommand(patience));
+        let others = Beside::of(&self.url, env, &open.meter, Reached::Alike(patience));
         Ok(OpenStore { stores: open.stores.with_others(others), ..open })
     }
 
-    /// Opens the store of an existing volume for a daemon: its requests wait in the daemon's scheduler.
-    pub async fn open_scheduled(&self, env: &Env, scheduler: &Arc<Scheduler>) -> Outcome<OpenStore> {
+    /// Opens the store of an existing volume for a daemon, or for whoever does what a daemon does: its requests wait in the
+    /// scheduler, and what is on its way takes as long as the link needs.
+    pub async fn open_scheduled(
+        &self,
+        env: &Env,
+        scheduler: &Arc<Scheduler>,
+        patience: Duration,
+    ) -> Outcome<OpenStore> {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         let meter = Arc::new(Meter::new(store, env.clone()));
         let metered: SharedStore = meter.clone();
-        let others = Beside::of(&self.url, env, &meter, Reached::ByDaemon(scheduler.clone()));
-        let stores = scheduler.stores(&metered, DAEMON_PATIENCE).with_others(others);
+        let others = Beside::of(&self.url, env, &meter, Reached::Scheduled(scheduler.clone(), patience));
+        let stores = scheduler.stores(&metered, patience).with_others(others);
         // The first contact: what happens to the store of a daemon later is in its log.
-        let store = Silence::breaking(stores.read.clone(), env, &meter, DAEMON_PATIENCE);
-        Ok(OpenStore { store, stores, meter })
+        let store = Silence::breaking(stores.read.clone(), env, &meter, patience);
+        Ok(OpenStore { stores: Stores { read: store.clone(), ..stores }, store, meter })
     }
 
     /// Opens the store for a new volume; makes the directory of a directory store.
@@ -178,9 +184,9 @@ struct Beside {
 /// How a store is used.
 #[derive(Clone)]
 enum Reached {
-    /// For so long.
-    ByCommand(Duration),
-    ByDaemon(Arc<Scheduler>),
+    /// All requests alike, for so long.
+    Alike(Duration),
+    Scheduled(Arc<Scheduler>, Duration),
 }
 
 impl Beside {
@@ -202,10 +208,10 @@ impl OtherPlaces for Beside {
         let store = store::open_store(&url, &self.env).await?;
         let metered: SharedStore = Arc::new(self.meter.beside(store));
         let stores = match &self.reached {
-            Reached::ByCommand(patience) => {
+            Reached::Alike(patience) => {
                 Stores::same(Arc::new(Retry::new(metered, self.env.clone(), *patience)))
             }
-            Reached::ByDaemon(scheduler) => scheduler.stores(&metered, DAEMON_PATIENCE),
+            Reached::Scheduled(scheduler, patience) => scheduler.stores(&metered, *patience),
         };
         Ok(stores.with_others(Beside::of(&url, &self.env, &self.meter, self.reached.clone())))
     }

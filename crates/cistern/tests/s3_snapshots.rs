@@ -14,6 +14,9 @@ const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 /// In a million requests.
 const FAULTS: u32 = 30_000;
 const PIECE: u32 = 1 << 20;
+/// These take 20 s over a thin link.
+const THIN_PIECES: u64 = 10;
+const THIN_BYTES_PER_S: u64 = 512 << 10;
 
 fn write(server: &Server, offset: u64, seed: u64) -> Result<()> {
     let mut client = Client::connect(server.socket(), "", Dialect::Simple)?;
@@ -97,4 +100,28 @@ fn every_verb_works_in_a_bucket_that_fails_now_and_then() -> Result<()> {
     cistern.run(&["check", &url, "--data", "--space"])?;
     ensure!(link.faults().values().sum::<u64>() > 0, "nothing failed");
     Ok(())
+}
+
+/// What a command writes takes as long as the link needs: a segment that is under way for longer than a command waits for an answer
+/// gets there.
+#[test]
+fn a_command_gets_over_a_thin_link() -> Result<()> {
+    let scratch = Scratch::new("s3-thin-link")?;
+    let minio = Minio::start(&scratch)?;
+    let link = Link::start(minio.port())?;
+    let cistern = Cistern::under_test(CISTERN).with_environment(Minio::environment(link.port()));
+    let (url, clone) = (format!("s3://{BUCKET}/volumes/tank"), format!("s3://{BUCKET}/volumes/copy"));
+    cistern.run(&["create", &url, "--size", "64M"])?;
+    let serve = cistern.serve(&scratch, &url);
+    let server = serve.start()?;
+    for at in 0..THIN_PIECES {
+        write(&server, at * u64::from(PIECE), at)?;
+    }
+    server.ask(&["snapshot", &format!("{url}@a"), "--wait"])?;
+    server.ask(&["clone", &format!("{url}@a"), &clone])?;
+    server.stop()?;
+    link.set(Conditions { rate: Some(THIN_BYTES_PER_S), ..Conditions::default() });
+    serve.ask(&["flatten", &clone])?;
+    link.set(Conditions::default());
+    cistern.run(&["check", &clone, "--data", "--space"]).map(drop)
 }

@@ -41,7 +41,7 @@ use crate::{
     failure::{Failure, Kind, Outcome},
     known::Known,
     memory,
-    place::{COMMAND_PATIENCE, OpenStore, StateUrl, VolumeUrl},
+    place::{COMMAND_PATIENCE, DAEMON_PATIENCE, OpenStore, StateUrl, VolumeUrl},
     prices::Prices,
     quantity::ByteSize,
     secret, terminal,
@@ -107,7 +107,7 @@ async fn find_or_create(
 ) -> Outcome<Found> {
     let volume = &state.volume;
     let wants_cache = wants_cache(&plan.settings, volume);
-    let found = match volume.open_scheduled(env, scheduler).await {
+    let found = match volume.open_scheduled(env, scheduler, DAEMON_PATIENCE).await {
         Ok(store) => admin::info(env, &store.store, &KeySource::None)
             .await
             .map(|info| Found { store, size_bytes: info.state.map(|state| state.size_bytes), wants_cache })
@@ -121,7 +121,7 @@ async fn find_or_create(
             Known::of(&plan.settings.state_dir).refuse_plain(&volume.url, None)?;
             make(env, volume, options, Probing::Clouds).await?;
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
-            let store = volume.open_scheduled(env, scheduler).await?;
+            let store = volume.open_scheduled(env, scheduler, DAEMON_PATIENCE).await?;
             Ok(Found { store, size_bytes: Some(size_bytes), wants_cache })
         }
         (found, _) => found,
@@ -243,7 +243,8 @@ impl Opener {
 /// Opens one volume for a moment, as a daemon with these settings would.
 pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
     let prices = Prices::load(&settings.prices)?;
-    let stores = volume.open(env, COMMAND_PATIENCE).await?.stores;
+    let scheduler = Scheduler::new(env.clone());
+    let stores = volume.open_scheduled(env, &scheduler, COMMAND_PATIENCE).await?.stores;
     let (memory_bytes, recoveries) = (settings.memory_bytes, Arc::new(Semaphore::new(1)));
     let writing = Writing {
         env,
