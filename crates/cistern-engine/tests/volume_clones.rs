@@ -15,17 +15,19 @@ use cistern_engine::{
         trash::{self, Removal},
     },
 };
-use volume_support::{Host, MIB, close, noise, read};
+use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 600;
+/// Far more than any of it takes.
+const HANG: Duration = Duration::from_secs(120);
 
 /// What every block is: by which write, and the how manieth block of that.
 type Content = Vec<(u64, u64)>;
 
 /// A bucket with volumes side by side.
 #[derive(Clone, Debug)]
-struct Bucket(Arc<MemoryStore>);
+struct Bucket(SharedStore);
 
 impl Bucket {
     fn new() -> Bucket {
@@ -242,8 +244,8 @@ impl Lived {
 }
 
 /// One history of volumes that are cloned, and of their clones, by a seed.
-async fn live(seed: u64, key: KeySource) {
-    let (bucket, mut dice) = (Bucket::new(), Dice(seed));
+async fn live(seed: u64, bucket: Bucket, key: KeySource) {
+    let mut dice = Dice(seed);
     let first = bucket.with_volume("v0", &key).await;
     let mut all = vec![Lived::new(first, vec![(0, 0); BLOCKS as usize]).await];
     let mut of: Vec<Option<usize>> = vec![None];
@@ -307,7 +309,17 @@ async fn live(seed: u64, key: KeySource) {
 async fn each_shows_its_own() {
     for seed in 1..=6 {
         let key = if seed % 2 == 0 { KeySource::KeyFile(vec![7; 32]) } else { KeySource::None };
-        live(seed, key).await;
+        live(seed, Bucket::new(), key).await;
+    }
+}
+
+/// The same where the store does one request at a time: nobody waits for a request while it has begun another and does not go on with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_request_at_a_time_is_enough() {
+    for seed in 1..=3 {
+        let bucket = Bucket(Through::new(Narrow::new()));
+        let lived = RealEnv::start().timeout(HANG, live(seed, bucket, KeySource::None)).await;
+        lived.expect("it waits for itself");
     }
 }
 
