@@ -350,7 +350,7 @@ async fn difference(
         let mut unique = changed;
         for next in next {
             let later = next.map.lookup_each(&extents).await?;
-            unique = unique.iter().flat_map(|mapping| not_in(mapping, &later)).collect();
+            unique = unique.iter().flat_map(|mapping| not_in(mapping, &later, SameBy::Birth)).collect();
         }
         found.unique = unique.iter().map(blocks_in_frames).sum();
         Ok((found, end))
@@ -379,14 +379,27 @@ pub(super) enum SameBy {
     Place,
 }
 
-/// The parts of a mapping of which another state does not have the same version; `others` ascend.
-fn not_in(mapping: &Mapping, others: &[Mapping]) -> Vec<Mapping> {
+impl SameBy {
+    /// Whether `part`, which both have, is the same in both.
+    fn holds(self, one: &Mapping, other: &Mapping, part: Extent) -> bool {
+        match self {
+            SameBy::Birth => other.birth == one.birth,
+            SameBy::Place => other.slice(part).place == one.slice(part).place,
+        }
+    }
+}
+
+/// The parts of a mapping that are not the same in another state; `others` ascend.
+pub(super) fn not_in(mapping: &Mapping, others: &[Mapping], by: SameBy) -> Vec<Mapping> {
     let (mut parts, mut at) = (Vec::new(), mapping.extent.start);
     let first = others.partition_point(|other| other.extent.end() <= at);
-    let same = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
-    for other in same.filter(|other| other.birth == mapping.birth) {
-        parts.push(Extent::between(at, other.extent.start.max(at)));
-        at = other.extent.end();
+    let overlapping = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
+    for other in overlapping {
+        let Some(part) = other.extent.intersect(mapping.extent) else { continue };
+        if by.holds(mapping, other, part) {
+            parts.push(Extent::between(at, part.start));
+            at = part.end();
+        }
     }
     parts.push(Extent::between(at, mapping.extent.end().max(at)));
     parts.into_iter().filter(|part| !part.is_empty()).map(|part| mapping.slice(part)).collect()
@@ -401,11 +414,7 @@ pub(super) fn blocks_in_common(mapping: &Mapping, others: &[Mapping], by: SameBy
     let overlapping = others[first..].iter().take_while(|other| other.extent.start < mapping.extent.end());
     let same = |other: &Mapping| {
         let part = other.extent.intersect(mapping.extent)?;
-        let is_same = match by {
-            SameBy::Birth => other.birth == mapping.birth,
-            SameBy::Place => other.slice(part).place == mapping.slice(part).place,
-        };
-        is_same.then_some(part.len)
+        by.holds(mapping, other, part).then_some(part.len)
     };
     overlapping.filter_map(same).sum()
 }

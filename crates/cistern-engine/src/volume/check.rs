@@ -16,7 +16,7 @@ use crate::{
     env::Env,
     log::{
         Committed, VolumeKeys,
-        branches::parent,
+        branches::{common, parent},
         checkpoint::MapPair,
         checkpoint_names, find_volume, keys, read_committed, read_roots_object,
         roots::{RootsObject, SnapshotTable},
@@ -29,7 +29,7 @@ use crate::{
         Volume,
         accounting::{Accounting, SeenVersions, SpaceReport},
         admin::ProgressFn,
-        changes::{SameBy, blocks_in_common},
+        changes::{SameBy, blocks_in_common, not_in},
         open::{ReadParts, SnapshotState, read_only, read_snapshot},
     },
 };
@@ -172,9 +172,9 @@ impl State {
             table => table?,
         };
         let mut family = Family::of(self, from, &table);
-        let parent = family.parent(NOT_COMMITTED).await.unwrap_or_else(|e| {
+        let before = family.before(NOT_COMMITTED).await.unwrap_or_else(|e| {
             report.fault(format!("the newest snapshot: {e}"));
-            None
+            Vec::new()
         });
         let blocks = self.blocks();
         let mut at = 0;
@@ -184,7 +184,7 @@ impl State {
                 Ok(mappings) => {
                     let end = mappings.last().map_or(blocks, |m| m.extent.end());
                     let step = Extent::between(at, end);
-                    match account(&self.volume, &mappings, parent.as_deref(), step, &mut accounting).await {
+                    match account(&self.volume, &mappings, &before, step, &mut accounting).await {
                         Err(e) if e.is_damage() => report.fault(format!("the newest snapshot: {e}")),
                         accounted => accounted?,
                     }
@@ -244,9 +244,8 @@ impl State {
                 {
                     report.fault(format!("snapshot {name}: nobody knows that it needs run {}", lost.id));
                 }
-                let parent = family.parent(at).await?;
-                let states =
-                    Neighbours { name: &name, this: &volume, parent: parent.as_deref(), next: &next };
+                let before = family.before(at).await?;
+                let states = Neighbours { name: &name, this: &volume, before: &before, next: &next };
                 self.compare(states, what, accounting, report).await?;
                 Ok::<_, Error>(volume)
             };
@@ -268,14 +267,14 @@ impl State {
         accounting: &mut Accounting,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let Neighbours { name, this, parent, next } = states;
+        let Neighbours { name, this, before, next } = states;
         let blocks = this.size_bytes().div_ceil(BLOCK_BYTES as u64);
         let mut at = 0;
         while at < blocks {
             let seen = this.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
             let end = seen.last().map_or(blocks, |mapping| mapping.extent.end());
             let seen = this.frames.resolve(seen).await?;
-            account(this, &seen, parent, Extent::between(at, end), accounting).await?;
+            account(this, &seen, before, Extent::between(at, end), accounting).await?;
             let later = match what.data {
                 true => next.frames.resolve(next.map.lookup(Extent::between(at, end)).await?).await?,
                 false => Vec::new(),
@@ -341,7 +340,9 @@ struct Family<'a> {
     table: &'a SnapshotTable,
     by_position: BTreeMap<Seq, (String, Snapshot)>,
     positions: Vec<Seq>,
-    /// Opened as somebody's parent, and not checked yet.
+    /// The snapshots that come behind each, or behind none: several where the volume was rolled back.
+    children: BTreeMap<Option<Seq>, Vec<Seq>>,
+    /// Opened for the sake of a younger one, and not checked yet.
     open: BTreeMap<Seq, Arc<Volume>>,
 }
 
@@ -352,8 +353,12 @@ impl<'a> Family<'a> {
             .with_content()
             .map(|(name, snapshot)| (snapshot.at, (name.to_owned(), snapshot.clone())))
             .collect();
-        let positions = by_position.keys().copied().collect();
-        Family { state, from, table, by_position, positions, open: BTreeMap::new() }
+        let positions: Vec<Seq> = by_position.keys().copied().collect();
+        let mut children: BTreeMap<Option<Seq>, Vec<Seq>> = BTreeMap::new();
+        for at in &positions {
+            children.entry(parent(&table.branches, &positions, *at)).or_default().push(*at);
+        }
+        Family { state, from, table, by_position, positions, children, open: BTreeMap::new() }
     }
 
     /// The snapshot at a position, which is checked next.
@@ -369,46 +374,64 @@ impl<'a> Family<'a> {
         Ok(Arc::new(self.state.at_snapshot(self.from, self.table, snapshot).await?))
     }
 
-    /// The snapshot that comes before what the volume showed at a position.
-    async fn parent(&mut self, at: Seq) -> Result<Option<Arc<Volume>>> {
-        let Some(before) = parent(&self.table.branches, &self.positions, at) else { return Ok(None) };
-        if let Some(open) = self.open.get(&before) {
-            return Ok(Some(open.clone()));
+    /// Older snapshots with which what the volume showed at a position has versions in common, all of them: the one that comes before
+    /// it, and those that come behind that one too, where the snapshot at which their ways part is gone.
+    async fn before(&mut self, at: Seq) -> Result<Vec<Arc<Volume>>> {
+        let branches = &self.table.branches;
+        let parent = parent(branches, &self.positions, at);
+        let siblings = self.children.get(&parent).into_iter().flatten().copied();
+        let shares = |other: &Seq| *other < at && Some(common(branches, *other, at)) > parent;
+        let needed: Vec<Seq> = parent.into_iter().chain(siblings.filter(shares)).collect();
+        let mut out = Vec::new();
+        for before in needed {
+            let open = match self.open.get(&before) {
+                Some(open) => open.clone(),
+                None => self.open_at(before).await?,
+            };
+            self.open.insert(before, open.clone());
+            out.push(open);
         }
-        let open = self.open_at(before).await?;
-        self.open.insert(before, open.clone());
-        Ok(Some(open))
+        Ok(out)
     }
 }
 
-/// A snapshot, the one before it, and the next younger state.
+/// A snapshot, those before it, and the next younger state.
 struct Neighbours<'a> {
     name: &'a str,
     this: &'a Volume,
-    parent: Option<&'a Volume>,
+    before: &'a [Arc<Volume>],
     next: &'a Volume,
 }
 
-/// Notes what a state sees in `step`, as `seen` says, where the state before sees something else. A version is seen by a state and
+/// Notes what a state sees in `step`, as `seen` says, where those before see something else. A version is seen by a state and
 /// by some of those that come from it, so each is noted once; of a version there may be copies.
 async fn account(
     this: &Volume,
     seen: &[Mapping],
-    parent: Option<&Volume>,
+    before: &[Arc<Volume>],
     step: Extent,
     accounting: &mut Accounting,
 ) -> Result<()> {
-    let before = match parent {
-        Some(parent) => parent.frames.resolve(parent.map.lookup(step).await?).await?,
-        None => Vec::new(),
-    };
+    let mut theirs = Vec::new();
+    for state in before {
+        theirs.push(state.frames.resolve(state.map.lookup(step).await?).await?);
+    }
     for mapping in seen.iter().filter(|mapping| !this.frames.is_foreign(mapping)) {
         let Place::Frame(frame) = mapping.place else { continue };
-        let versions = mapping.extent.len - blocks_in_common(mapping, &before, SameBy::Birth);
-        let alone = mapping.extent.len - blocks_in_common(mapping, &before, SameBy::Place);
+        let (versions, alone) =
+            (seen_first(mapping, &theirs, SameBy::Birth), seen_first(mapping, &theirs, SameBy::Place));
         accounting.note(frame.seq, SeenVersions { versions, copies: alone - versions });
     }
     Ok(())
+}
+
+/// Blocks of a mapping that are the same in none of these states.
+fn seen_first(mapping: &Mapping, theirs: &[Vec<Mapping>], by: SameBy) -> u64 {
+    match theirs {
+        [] => mapping.extent.len,
+        [one] => mapping.extent.len - blocks_in_common(mapping, one, by),
+        [one, rest @ ..] => not_in(mapping, one, by).iter().map(|part| seen_first(part, rest, by)).sum(),
+    }
 }
 
 /// Reads both objects of a pair: one that is damaged harms nothing as long as the other one is sound.
