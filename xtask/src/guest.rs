@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cistern_harness::{
     scratch::{self, Scratch},
     tool,
@@ -41,8 +41,37 @@ pub struct Options {
     only: Vec<String>,
 }
 
+/// The one case of every test run: a pool that lives through stops and kills, and moves to another host.
+const SHORT: &str = "zfs";
+
 /// Builds what is missing, and runs the cases.
 pub fn run(options: &Options) -> Result<()> {
+    let guest = prepare()?;
+    step::run(
+        "release build",
+        step::cargo(&["build", "--release", "--locked", "-p", "cistern"]),
+        BUILD_LIMIT,
+    )?;
+    let binary = stripped("release")?;
+    let all = cases()?;
+    let unknown = options.only.iter().find(|name| !all.iter().any(|(known, _)| known == *name));
+    ensure!(unknown.is_none(), "there is no case {}", unknown.map_or("", String::as_str));
+    for (name, script) in
+        all.iter().filter(|(name, _)| options.only.is_empty() || options.only.contains(name))
+    {
+        run_case(&guest, &binary, name, script)?;
+    }
+    Ok(())
+}
+
+/// A part of the tests, with the program that they have built.
+pub fn run_short() -> Result<()> {
+    let guest = prepare()?;
+    run_case(&guest, &stripped("debug")?, SHORT, &files().join(format!("cases/{SHORT}.sh")))
+}
+
+/// Installs what is missing, and builds the guest.
+fn prepare() -> Result<PathBuf> {
     let missing: Vec<&str> = PACKAGES
         .iter()
         .filter(|(program, _)| tool::find(program).is_err())
@@ -54,17 +83,7 @@ pub fn run(options: &Options) -> Result<()> {
     if tool::find(QEMU).is_err() {
         setup::install_from_backports(QEMU_PACKAGE)?;
     }
-    let guest = build_guest()?;
-    let binary = build_binary()?;
-    let all = cases()?;
-    let unknown = options.only.iter().find(|name| !all.iter().any(|(known, _)| known == *name));
-    ensure!(unknown.is_none(), "there is no case {}", unknown.map_or("", String::as_str));
-    for (name, script) in
-        all.iter().filter(|(name, _)| options.only.is_empty() || options.only.contains(name))
-    {
-        run_case(&guest, &binary, name, script)?;
-    }
-    Ok(())
+    build_guest()
 }
 
 fn files() -> PathBuf {
@@ -86,14 +105,12 @@ fn build_guest() -> Result<PathBuf> {
     Ok(guest)
 }
 
-/// The program as it ships, without what only debuggers read.
-fn build_binary() -> Result<PathBuf> {
-    let build = step::cargo(&["build", "--release", "--locked", "-p", "cistern"]);
-    step::run("release build", build, BUILD_LIMIT)?;
-    let release = scratch::target_dir()?.join("release");
-    let stripped = release.join("cistern-guest");
+/// The program without what only debuggers read.
+fn stripped(profile: &str) -> Result<PathBuf> {
+    let built = scratch::target_dir()?.join(profile);
+    let stripped = built.join("cistern-guest");
     let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&stripped).arg(release.join("cistern"));
+    strip.arg("-o").arg(&stripped).arg(built.join("cistern"));
     ensure!(strip.status().context("strip")?.success(), "strip fails");
     Ok(stripped)
 }
@@ -112,20 +129,65 @@ fn cases() -> Result<Vec<(String, PathBuf)>> {
     Ok(all)
 }
 
+/// How a case is run. A line `#: init=systemd disk=2G boots=2` in its script says it.
+struct CaseShape {
+    /// What is init: `vm` runs nothing but the case, `systemd` the case as a service.
+    init: String,
+    /// Of a disk that all boots have, `/dev/disk/vm/disk`; as `truncate` takes it.
+    disk: Option<String>,
+    /// How often the guest is booted; which one it is the script finds in `/job/boot`.
+    boots: u32,
+}
+
+impl CaseShape {
+    fn of(script: &str) -> Result<CaseShape> {
+        let mut shape = CaseShape { init: "vm".to_owned(), disk: None, boots: 1 };
+        let said = script.lines().find_map(|line| line.strip_prefix("#: ")).unwrap_or_default();
+        for word in said.split_whitespace() {
+            match word.split_once('=') {
+                Some(("init", init)) => shape.init = init.to_owned(),
+                Some(("disk", size)) => shape.disk = Some(size.to_owned()),
+                Some(("boots", boots)) => shape.boots = boots.parse().context("boots")?,
+                _ => bail!("what is {word}?"),
+            }
+        }
+        Ok(shape)
+    }
+}
+
 fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()> {
     let scratch = Scratch::new(&format!("guest-{name}"))?;
     let job = scratch.dir("job")?;
     let case = fs::read_to_string(script)?;
+    let shape = CaseShape::of(&case)?;
     fs::write(job.join("run"), format!("#!/bin/bash\n{case}"))?;
     fs::copy(files().join("cases/lib.sh"), job.join("lib.sh"))?;
     fs::copy(step::root().join("docs/zfs.md"), job.join("zfs.md"))?;
     fs::copy(binary, job.join("cistern"))?;
-    let mut run = Command::new("bash");
-    run.arg(files().join("run.sh")).arg(guest).arg(&job).env("TIMEOUT", CASE_SECONDS.to_string());
+    for entry in fs::read_dir(step::root().join("packaging/systemd"))? {
+        let unit = entry?;
+        fs::copy(unit.path(), job.join(unit.file_name()))?;
+    }
+    let disk = scratch.path().join("disk");
+    if let Some(size) = &shape.disk {
+        let made = Command::new("truncate").arg("-s").arg(size).arg(&disk).status().context("truncate")?;
+        ensure!(made.success(), "truncate fails");
+    }
     println!("{name} ...");
     let begin = Instant::now();
-    // It has its own limit, and ends with the guest.
-    ensure!(run.status().context("bash")?.success(), "{name} failed");
+    for boot in 1..=shape.boots {
+        fs::write(job.join("boot"), boot.to_string())?;
+        let mut run = Command::new("bash");
+        run.arg(files().join("run.sh")).arg(guest).arg(&job);
+        run.env("TIMEOUT", CASE_SECONDS.to_string()).env("INIT", &shape.init);
+        if shape.disk.is_some() {
+            run.arg("-drive")
+                .arg(format!("file={},format=raw,if=none,id=disk,discard=unmap", disk.display()));
+            run.args(["-device", "virtio-blk-pci,drive=disk,serial=disk"]);
+        }
+        // It has its own limit, and ends with the guest.
+        ensure!(run.status().context("bash")?.success(), "{name} failed in boot {boot} of {}", shape.boots);
+    }
     println!("{name}: done in {}", step::seconds(begin.elapsed()));
     Ok(())
 }

@@ -37,7 +37,7 @@ enum Chore {
     Setup,
     /// Check format and lints, build, and run every test
     Test,
-    /// Setup, then test: what continuous integration runs
+    /// Setup, then test, then a pool in the guest: what continuous integration runs
     Ci,
     /// Break the source on purpose, one promise at a time, and see the tests notice
     Mutate(mutate::Options),
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         Chore::Try => demo::run(),
         Chore::Setup => setup::run(),
         Chore::Test => test::run(),
-        Chore::Ci => setup::run().and_then(|()| test::run()),
+        Chore::Ci => setup::run().and_then(|()| test::run()).and_then(|()| guest::run_short()),
         Chore::Mutate(options) => mutate::run(&options),
         Chore::Soak(options) => soak::run(&options),
         Chore::Guest(options) => guest::run(&options),

@@ -23,6 +23,7 @@ mod doctor;
 mod down;
 mod drain;
 mod flatten;
+mod freeze;
 mod gc;
 mod hold;
 mod info;
@@ -87,6 +88,8 @@ enum Verb {
     Attach(attach::Attach),
     Detach(detach::Detach),
     KeepAttached(keep_attached::KeepAttached),
+    Freeze(freeze::Freeze),
+    Thaw(freeze::Thaw),
     Ls(ls::Ls),
     Snapshot(snapshot::Snapshot),
     Hold(hold::Hold),
@@ -159,6 +162,8 @@ impl Cli {
             Verb::Attach(verb) => verb.run(&context).await,
             Verb::Detach(verb) => verb.run(&context).await,
             Verb::KeepAttached(verb) => verb.run(&context).await,
+            Verb::Freeze(verb) => verb.run(&context).await,
+            Verb::Thaw(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
             Verb::Snapshot(verb) => verb.run(&context).await,
             Verb::Hold(verb) => verb.run(&context).await,

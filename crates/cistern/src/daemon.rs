@@ -29,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-pub use host::host_name;
+pub use host::{host_name, notify_ready};
 use open::Opener;
 pub use open::{open_once, volume_directory, volume_disk};
 
@@ -57,6 +57,9 @@ use crate::{
     signals::{EndAtOnce, Signals},
     terminal,
 };
+
+/// How long a command that asks for it lets a daemon upload at its end, whatever a signal would.
+const ASKED_DRAIN_MIN: Duration = Duration::from_secs(60);
 
 /// What a daemon is to do.
 pub struct ServePlan {
@@ -162,7 +165,8 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     };
     let drain_limit = match *daemon.stop_asked.borrow() {
         Some(false) => Duration::ZERO,
-        Some(true) | None => plan.settings.drain_timeout,
+        Some(true) => plan.settings.drain_timeout.max(ASKED_DRAIN_MIN),
+        None => plan.settings.drain_timeout,
     };
     let stopped = stop::stop(&daemon, &plan.settings.state_dir, drain_limit, &mut signals).await;
     if let Some(cache) = &daemon.cache {

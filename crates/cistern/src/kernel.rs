@@ -4,6 +4,7 @@
 //! kernel compares whenever it gets a new connection; one connection, no time-out of the kernel's own, and a dead one is waited for for
 //! [`DEAD_LIMIT`]. So no request fails because a daemon ends. Knows nothing of volumes or daemons but their sockets.
 
+mod cgroup;
 mod device;
 mod mounts;
 mod netlink;
@@ -18,6 +19,7 @@ use std::{
 
 use cistern_nbd::{Negotiated, choose_export};
 
+pub use cgroup::Cgroup;
 pub use device::Device;
 pub use mounts::{Mount, mounts};
 pub use netlink::{DeadLinks, KernelNbd};

@@ -10,7 +10,7 @@ mod plan;
 mod record;
 
 pub use content::OnDevice;
-pub use holders::holders;
+pub use holders::{Holder, holders};
 pub use label::PoolLabel;
 pub use plan::{HeldBy, Pool, ServedAs, StackGoal, StackState, StackStep, Way, next, supposed};
 pub use record::{Fs, StackRecord};

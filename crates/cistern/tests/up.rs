@@ -2,7 +2,7 @@
 
 mod daemon;
 
-use daemon::{Home, nbdsh};
+use daemon::{Daemon, Home, nbdsh};
 
 /// Ends the daemon that `up` left running, whatever becomes of the test.
 struct EndsIt<'a>(&'a Home);
@@ -69,6 +69,52 @@ fn what_is_up_is_taken_down() {
     assert_eq!(again["safe_to_disconnect"], true);
     let info = home.ok(&["info", "./vol", "--key-file", key]);
     assert!(info.contains("none; the last was"), "{info}");
+}
+
+/// A service manager's daemon goes on in the place of one that `up` left; stopped by a signal it uploads nothing, and `down` all the same ends it
+/// when everything is in the store, and the volume is released.
+#[test]
+fn a_service_goes_on_in_its_place() {
+    let home = Home::new();
+    let mount = home.path("mnt");
+    let up = ["up", "home", "--on", "./vol", "--size", "64M", "--fs", "ext4", "--mount"];
+    let daemon_args = ["--", "--journal-size", "32M", "--cache-size", "16M", "--max-dirty-age", "1h"];
+    let _ends = EndsIt(&home);
+    home.run(&[&up[..], &[mount.to_str().expect("UTF-8")], &daemon_args].concat()); // attached only where the kernel can
+    let left = home.status()["daemons"][0]["pid"].clone();
+    let service = || Daemon::start(home.command(&["up", "home", "--foreground"]));
+    let first = service();
+    let now = &home.status()["daemons"];
+    assert_eq!(now.as_array().map(Vec::len), Some(1), "{now}");
+    assert_ne!(now[0]["pid"], left);
+    assert_eq!(now[0]["pid"], first.pid());
+    home.ok(&["pause", "./vol"]);
+    first.fill(7, 8 << 20, 1 << 20);
+    let said = first.stop_unclean();
+    assert!(said.contains("in the journal"), "{said}");
+
+    let second = service();
+    home.ok(&["resume", "./vol"]);
+    home.ok(&["drain", "./vol"]);
+    second.kill();
+    let third = service();
+    let down = home.ok(&["down", "home"]);
+    assert!(down.contains("safe to disconnect"), "{down}");
+    let ended = third.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(home.fails(2, &["up", "home", "--foreground", "--take-over"]).contains("cannot be used with"));
+    assert!(home.fails(2, &["up", "other", "--foreground"]).contains("nothing is known of other"));
+}
+
+/// Where nothing is attached nobody is held, and nobody has to be let go.
+#[test]
+fn nobody_is_held_for_nothing() {
+    let home = Home::new();
+    assert!(home.ok(&["freeze"]).starts_with("0 control groups are held"));
+    assert!(home.ok(&["thaw"]).contains("nobody was held"));
+    std::fs::create_dir_all(home.path("state")).expect("made");
+    std::fs::write(home.path("state/frozen.json"), "{").expect("written");
+    assert!(home.fails(5, &["thaw"]).contains("frozen.json"));
 }
 
 /// Wrong names, nothing known and missing volumes are told, with what to do.

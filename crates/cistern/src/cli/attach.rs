@@ -215,10 +215,8 @@ pub(super) fn start_keeper(state_dir: &Path) -> Outcome {
         Failure::io("the device is attached, but who gives it new connections cannot be started", e)
             .hint("run `cistern keep-attached` as a service: without it requests wait when the daemon ends")
     };
-    match Keeper::claim(state_dir) {
-        Err(e) if e.kind() == ErrorKind::ResourceBusy => return Ok(()),
-        Err(e) => return Err(failed(&e)),
-        Ok(free) => drop(free),
+    if !Keeper::is_free(state_dir).map_err(|e| failed(&e))? {
+        return Ok(());
     }
     let start = || {
         let log = File::options().create(true).append(true).open(Keeper::log(state_dir))?;

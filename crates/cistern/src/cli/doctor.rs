@@ -237,7 +237,7 @@ async fn attached(state_dir: &Path) -> Outcome<Vec<Finding>> {
     const WHAT: &str = "attached";
     let all: Vec<Attachment> = attachments::all(state_dir)?.into_iter().filter(Attachment::holds).collect();
     let mut checks = Vec::new();
-    if !all.is_empty() && Keeper::claim(state_dir).is_ok() {
+    if !all.is_empty() && Keeper::is_free(state_dir).is_ok_and(|free| free) {
         checks.push(Finding::bad(
             WHAT,
             "nobody gives devices new connections: they wait for ever when their daemon ends",

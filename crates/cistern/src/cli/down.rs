@@ -80,6 +80,7 @@ impl Down {
             return stack.show_plan(self.json).await;
         }
         let seen = stack.go().await?;
+        stack.forget_service().await;
         let (text, ended) = match &seen.served {
             Some(served) => {
                 let there = match served.dirty_bytes {

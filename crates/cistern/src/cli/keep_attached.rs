@@ -26,7 +26,7 @@ use tokio::{
 use crate::{
     cli::{Context, attachments},
     config::{Settings, StateSettings},
-    control,
+    control, daemon,
     failure::{Failure, Kind, Outcome},
     kernel::{Attachment, DeadLinks, Keeper, KernelNbd, Link},
     stack::StackRecord,
@@ -50,7 +50,8 @@ const EVENTS_MAX: usize = 64;
 ///
 /// A daemon that `cistern up` started is started again when it is gone while its device is there; another one by whoever started it.
 ///
-/// Runs until it is stopped, one for each state directory; `cistern attach` starts it where no service does. Stopping it does no harm:
+/// Runs until it is stopped, one for each state directory; `cistern attach` starts it where no service does, with --until-detached, and that
+/// one makes way for a service. Stopping it does no harm:
 /// requests wait in the kernel until the next one is started, which looks at all devices first.
 #[derive(Args)]
 pub(super) struct KeepAttached {
@@ -67,7 +68,7 @@ impl KeepAttached {
         let flags = Settings { state: self.state.clone(), ..Settings::default() };
         let settings = flags.resolve(context.file.clone())?;
         let state_dir: Arc<Path> = settings.state_dir.into();
-        let _keeper = Keeper::claim(&state_dir).map_err(|e| match e.kind() {
+        let _keeper = Keeper::claim(&state_dir, self.until_detached).map_err(|e| match e.kind() {
             std::io::ErrorKind::ResourceBusy => {
                 Failure::new(Kind::InUse, "another `cistern keep-attached` runs for this state directory")
             }
@@ -76,6 +77,7 @@ impl KeepAttached {
         let kernel = Arc::new(attachments::kernel()?);
         let listening =
             kernel.dead_links().map_err(|e| attachments::explain("cannot listen to the kernel", &e))?;
+        daemon::notify_ready();
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let mut deaf = tell_of(listening, events.clone());
         let mut known = BTreeSet::new();

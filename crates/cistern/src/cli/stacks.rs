@@ -1,6 +1,7 @@
 //! What `up` and `down` share: looking at everything a stack consists of, and doing the next step.
 
 mod programs;
+mod services;
 mod steps;
 mod zfs;
 
@@ -12,6 +13,7 @@ use std::{
 
 use cistern_engine::{Error, codec::KeySource, env::Env, units::VolumeId, volume::admin};
 use serde::Serialize;
+use services::Services;
 use tokio::process::Command;
 use zfs::Dataset;
 pub(super) use zfs::host_id;
@@ -26,13 +28,19 @@ use crate::{
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::ByteSize,
     secret,
-    stack::{self, Fs, HeldBy, OnDevice, ServedAs, StackGoal, StackRecord, StackState, StackStep, Way},
+    stack::{
+        self, Fs, HeldBy, Holder, OnDevice, ServedAs, StackGoal, StackRecord, StackState, StackStep, Way,
+    },
     terminal,
 };
 
 /// How long a device is waited for that is being looked at: its connection may just be renewed.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 const NAME_MAX: usize = 64;
+/// How often a step is done: what it did may be undone by a crash, but not again and again.
+const ALIKE_MAX: usize = 2;
+/// Of those who use a filesystem.
+const HOLDERS_NAMED: usize = 10;
 
 /// Parses the name of a stack; for clap. What ZFS allows for pools, without what means something to a shell.
 pub(super) fn name(text: &str) -> Result<String, String> {
@@ -128,8 +136,20 @@ impl Stack {
     pub(super) async fn go(&mut self) -> Outcome<StackState> {
         self.lock().await?;
         let mut seen = self.look().await?;
+        let mut done = Vec::new();
         while let Some(step) = stack::next(&self.goal, &seen)? {
             let doing = self.describe(&step);
+            if done.iter().filter(|before| **before == step).count() == ALIKE_MAX {
+                let failure = Failure::new(
+                    Kind::Other,
+                    format!("this was done {ALIKE_MAX} times, and is to be done again: {doing}"),
+                );
+                return Err(failure.hint(format!(
+                    "`cistern status` says how the volume is, {} what the daemon said",
+                    self.record.log(&self.state_dir).display()
+                )));
+            }
+            done.push(step.clone());
             terminal::remark(&doing);
             self.act(&step, &seen).await.map_err(|failure| failure.context(format!("cannot {doing}")))?;
             seen = self.look().await?;
@@ -168,6 +188,11 @@ impl Stack {
             Some(_) => Ok(()),
             None => self.serve().await,
         }
+    }
+
+    /// Tells a service manager that it is down.
+    pub(super) async fn forget_service(&self) {
+        Services::of(&self.record.name).forget_pool().await;
     }
 
     /// One at a time works on a stack.
@@ -315,19 +340,10 @@ impl Stack {
         };
         let known = self.goal.id.as_deref();
         let is_ours = pool.as_ref().is_some_and(|pool| pool.is_on(content.as_ref(), known));
-        let all = mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
-        let mounted: Vec<PathBuf> = match self.goal.fs {
-            Fs::Zfs if !is_ours => Vec::new(),
-            Fs::Zfs => all
-                .into_iter()
-                .filter(|mount| zfs::is_of_pool(mount, &self.goal.name))
-                .map(|m| m.at)
-                .collect(),
-            _ => all
-                .into_iter()
-                .filter(|mount| is_of_device(mount, attachment.as_ref()))
-                .map(|m| m.at)
-                .collect(),
+        let mounted = match (self.goal.fs, &attachment) {
+            (Fs::Zfs, _) if is_ours => mounted(|mount| zfs::is_of_pool(mount, &self.goal.name))?,
+            (Fs::Zfs, _) | (_, None) => Vec::new(),
+            (_, Some(attachment)) => mounted(|mount| is_of_device(mount, attachment))?,
         };
         let unmounted = match &pool {
             Some(_) if is_ours && self.goal.way == Way::Up => zfs::datasets(&self.goal.name)
@@ -340,7 +356,8 @@ impl Stack {
         };
         let holders = match self.goal.way {
             Way::Down { .. } if !mounted.is_empty() => {
-                stack::holders(&mounted).map_err(|e| Failure::io("cannot look who uses it", &e))?
+                let all = stack::holders(&mounted).map_err(|e| Failure::io("cannot look who uses it", &e))?;
+                named(&all)
             }
             _ => Vec::new(),
         };
@@ -458,8 +475,32 @@ async fn content_of(device: PathBuf) -> Outcome<OnDevice> {
     }
 }
 
-fn is_of_device(mount: &Mount, attachment: Option<&Attachment>) -> bool {
-    let Some(attachment) = attachment else { return false };
+/// The first of many, in words.
+fn named(holders: &[Holder]) -> Vec<String> {
+    let more = holders.len().saturating_sub(HOLDERS_NAMED);
+    let mut named: Vec<String> = holders.iter().take(HOLDERS_NAMED).map(Holder::to_string).collect();
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    named
+}
+
+/// Where something is mounted that is on an attached device: itself, or the pool that a stack of this host has on it.
+pub(super) fn mounted_from(state_dir: &Path, attachment: &Attachment) -> Outcome<Vec<PathBuf>> {
+    let stacks = StackRecord::all(state_dir);
+    let pool = stacks.iter().find(|record| record.url == attachment.url && record.fs == Fs::Zfs);
+    mounted(|mount| {
+        is_of_device(mount, attachment) || pool.is_some_and(|pool| zfs::is_of_pool(mount, &pool.name))
+    })
+}
+
+/// Where what is wanted is mounted.
+fn mounted(is_wanted: impl Fn(&Mount) -> bool) -> Outcome<Vec<PathBuf>> {
+    let all = mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
+    Ok(all.into_iter().filter(is_wanted).map(|mount| mount.at).collect())
+}
+
+fn is_of_device(mount: &Mount, attachment: &Attachment) -> bool {
     let (device, link) = (attachment.device().path(), attachment.link());
     let source = Path::new(&mount.source);
     source == device || source == link

@@ -68,6 +68,12 @@ pub(super) struct Up {
     #[arg(long, conflicts_with = "dry_run")]
     restart: bool,
 
+    /// Be the daemon of NAME, in the foreground, and do nothing else: for a service manager
+    ///
+    /// One that `up` started is ended first; devices wait meanwhile. When it is stopped it uploads nothing more: the next one does that.
+    #[arg(long, conflicts_with_all = ["on", "size", "take_over", "restart", "dry_run"])]
+    foreground: bool,
+
     /// Start the daemon if it does not run, and do nothing else: for `keep-attached`
     #[arg(long, hide = true)]
     daemon_only: bool,
@@ -114,6 +120,9 @@ impl Up {
         let mut stack = Stack::new(context, settings.state_dir, record, goal, key, create_bytes);
         if self.dry_run {
             return stack.show_plan(self.json).await;
+        }
+        if self.foreground {
+            return stack.become_daemon().await;
         }
         if self.daemon_only {
             return stack.start_daemon().await;

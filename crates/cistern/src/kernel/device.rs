@@ -85,6 +85,12 @@ impl Device {
         Ok(sectors * SECTOR_BYTES)
     }
 
+    /// Requests that were sent and not answered. Those that wait for a connection the kernel does not count.
+    pub fn in_flight(&self) -> Result<u64> {
+        let counts = fs::read_to_string(self.sys("inflight"))?;
+        Ok(counts.split_whitespace().filter_map(|count| count.parse::<u64>().ok()).sum())
+    }
+
     /// Sets what a queue needs so that a dead connection is a short pause, and a TRIM of everything few requests.
     pub fn tune(&self) -> Result<()> {
         fs::write(self.sys("queue/io_timeout"), TICK_MS.to_string())?;

@@ -2,8 +2,10 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{Error, ErrorKind, Result},
+    io::{Error, ErrorKind, Result, Write},
     path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,13 @@ use super::Device;
 
 const DIRECTORY: &str = "attached";
 const LOCK: &str = "keeper.lock";
+/// Behind the number of a process that is the keeper until nothing is attached.
+const PASSING: &str = " until detached";
+/// What a keeper is called with.
+const VERB: &str = "keep-attached";
+/// How long one may take to end that is told to.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
 /// Where links to attached devices are, by name of the volume.
 const LINKS: &str = "/dev/cistern";
 
@@ -105,17 +114,71 @@ impl Keeper {
         state_dir.join(DIRECTORY).join("keeper.log")
     }
 
+    /// The process that it is, where there is one.
+    pub fn pid(state_dir: &Path) -> Option<u32> {
+        Keeper::written(state_dir)?.split(' ').next()?.parse().ok()
+    }
+
+    fn written(state_dir: &Path) -> Option<String> {
+        fs::read_to_string(state_dir.join(DIRECTORY).join(LOCK)).ok()
+    }
+
+    /// Becomes it. One that is there `until_detached` only, because no service was, is ended by one that is to stay: that does no harm, requests
+    /// wait meanwhile.
+    ///
     /// # Errors
     /// `ResourceBusy` where there is one.
-    pub fn claim(state_dir: &Path) -> Result<Keeper> {
-        let directory = state_dir.join(DIRECTORY);
-        fs::create_dir_all(&directory)?;
-        let lock = File::options().write(true).create(true).truncate(false).open(directory.join(LOCK))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Keeper { _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(Error::from(ErrorKind::ResourceBusy)),
-            Err(TryLockError::Error(e)) => Err(e),
+    pub fn claim(state_dir: &Path, until_detached: bool) -> Result<Keeper> {
+        let claimed = Keeper::try_claim(state_dir, until_detached);
+        let is_busy = claimed.as_ref().is_err_and(|e| e.kind() == ErrorKind::ResourceBusy);
+        let is_passing = Keeper::written(state_dir).is_some_and(|text| text.ends_with(PASSING));
+        let Some(pid) = Keeper::pid(state_dir).filter(|_| is_busy && is_passing && !until_detached) else {
+            return claimed;
+        };
+        // Whoever has the lock wrote his number; one that has not yet is tried again by whoever called.
+        let is_one = fs::read(format!("/proc/{pid}/cmdline"))?
+            .split(|byte| *byte == 0)
+            .any(|arg| arg == VERB.as_bytes());
+        if !is_one {
+            return claimed;
         }
+        // SAFETY: a system call without pointers.
+        unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
+        let end = Instant::now() + ENDS_WITHIN;
+        loop {
+            match Keeper::try_claim(state_dir, until_detached) {
+                Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < end => sleep(LOOK),
+                claimed => return claimed,
+            }
+        }
+    }
+
+    /// Whether nobody is it.
+    pub fn is_free(state_dir: &Path) -> Result<bool> {
+        match lock(state_dir) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn try_claim(state_dir: &Path, until_detached: bool) -> Result<Keeper> {
+        let mut lock = lock(state_dir)?;
+        let passing = if until_detached { PASSING } else { "" };
+        lock.set_len(0)?;
+        lock.write_all(format!("{}{passing}", std::process::id()).as_bytes())?;
+        Ok(Keeper { _lock: lock })
+    }
+}
+
+fn lock(state_dir: &Path) -> Result<File> {
+    let directory = state_dir.join(DIRECTORY);
+    fs::create_dir_all(&directory)?;
+    let lock = File::options().write(true).create(true).truncate(false).open(directory.join(LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(Error::from(ErrorKind::ResourceBusy)),
+        Err(TryLockError::Error(e)) => Err(e),
     }
 }
 
@@ -149,10 +212,14 @@ mod tests {
     #[test]
     fn one_keeper() {
         let state = tempfile::tempdir().expect("a temporary directory");
-        let first = Keeper::claim(state.path()).expect("the first");
-        let second = Keeper::claim(state.path()).err().expect("refused");
-        assert_eq!(second.kind(), ErrorKind::ResourceBusy);
+        assert!(Keeper::is_free(state.path()).expect("looked"));
+        let first = Keeper::claim(state.path(), false).expect("the first");
+        assert_eq!(Keeper::pid(state.path()), Some(std::process::id()));
+        for until_detached in [true, false] {
+            let second = Keeper::claim(state.path(), until_detached).err().expect("refused");
+            assert_eq!(second.kind(), ErrorKind::ResourceBusy);
+        }
         drop(first);
-        Keeper::claim(state.path()).expect("the next");
+        Keeper::claim(state.path(), true).expect("the next");
     }
 }

@@ -1,25 +1,40 @@
 //! Who uses what is mounted.
 
 use std::{
-    fs,
+    fmt, fs,
     io::Result,
     path::{Path, PathBuf},
 };
 
 use crate::kernel::mounts;
 
-/// Holders that are named; of more it is said that there are.
-const NAMED_MAX: usize = 10;
+/// Something or somebody that uses a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Of a process.
+    pub pid: Option<u32>,
+    text: String,
+}
 
-/// Who uses anything below some mount points: what else is mounted there, and processes that have something of it open or are in it.
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Who uses anything below some places, mount points or devices: what else is mounted there, and processes that have something of it open or
+/// are in it.
 ///
 /// Processes that end meanwhile are passed over, and so are those whose files this user may not see.
-pub fn holders(points: &[PathBuf]) -> Result<Vec<String>> {
-    let is_below = |path: &Path| points.iter().any(|point| path.starts_with(point));
-    let mut found: Vec<String> = mounts()?
+pub fn holders(places: &[PathBuf]) -> Result<Vec<Holder>> {
+    let is_below = |path: &Path| places.iter().any(|place| path.starts_with(place));
+    let mut found: Vec<Holder> = mounts()?
         .into_iter()
-        .filter(|mount| is_below(&mount.at) && !points.contains(&mount.at))
-        .map(|mount| format!("{} is mounted on {}", mount.source, mount.at.display()))
+        .filter(|mount| is_below(&mount.at) && !places.contains(&mount.at))
+        .map(|mount| Holder {
+            pid: None,
+            text: format!("{} is mounted on {}", mount.source, mount.at.display()),
+        })
         .collect();
     for process in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -27,12 +42,8 @@ pub fn holders(points: &[PathBuf]) -> Result<Vec<String>> {
         };
         if let Some(path) = used_by(&process.path()).into_iter().find(|path| is_below(path)) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            found.push(format!("process {pid} ({}) uses {}", name.trim_end(), path.display()));
-        }
-        if found.len() > NAMED_MAX {
-            found.truncate(NAMED_MAX);
-            found.push("and more".into());
-            break;
+            let text = format!("process {pid} ({}) uses {}", name.trim_end(), path.display());
+            found.push(Holder { pid: Some(pid), text });
         }
     }
     Ok(found)
@@ -60,10 +71,11 @@ mod tests {
         fs::create_dir_all(&point).expect("made");
         fs::create_dir_all(&beside).expect("made");
         let _beside = fs::File::create(beside.join("file")).expect("made");
-        assert_eq!(holders(std::slice::from_ref(&point)).expect("looked"), Vec::<String>::new());
+        assert_eq!(holders(std::slice::from_ref(&point)).expect("looked"), []);
         let _held = fs::File::create(point.join("file")).expect("made");
         let found = holders(std::slice::from_ref(&point)).expect("looked");
         let own = format!("process {} (", std::process::id());
-        assert!(found.len() == 1 && found[0].starts_with(&own), "{found:?}");
+        assert!(found.len() == 1 && found[0].to_string().starts_with(&own), "{found:?}");
+        assert_eq!(found[0].pid, Some(std::process::id()));
     }
 }

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 
 use super::{
     Stack,
+    services::Services,
     zfs::{self, Dataset},
 };
 use crate::{
@@ -67,6 +68,12 @@ impl Stack {
 
     /// Starts a daemon that outlives this process, and waits until it serves.
     pub(super) async fn serve(&mut self) -> Outcome {
+        let services = Services::of(&self.record.name);
+        // A service knows nothing of what is said once.
+        if self.create_bytes.is_none() && !self.goal.take_over && services.have_daemon().await {
+            services.start_daemon().await?;
+            return self.keep_attached();
+        }
         let failed = |e: &std::io::Error| Failure::io("the daemon cannot be started", e);
         let progress = terminal::Progress::spinning("waiting for the daemon");
         let alive = self.record.daemon_lock(&self.state_dir).map_err(|e| failed(&e))?;
@@ -81,7 +88,7 @@ impl Stack {
         let log = File::options().create(true).append(true).open(&log_path).map_err(|e| failed(&e))?;
         let begin = log.metadata().map_err(|e| failed(&e))?.len();
         let mut command = self.daemon_command().await?;
-        command.stdin(alive).stdout(log.try_clone().map_err(|e| failed(&e))?).stderr(log);
+        command.process_group(0).stdin(alive).stdout(log.try_clone().map_err(|e| failed(&e))?).stderr(log);
         let mut daemon = Command::from(command).spawn().map_err(|e| failed(&e))?;
         while self.serving().await?.is_none() {
             if let Some(failure) = ended(&mut daemon, &log_path, begin)? {
@@ -92,6 +99,30 @@ impl Stack {
             tokio::time::sleep(LOOK).await;
         }
         self.keep_attached()
+    }
+
+    /// Becomes the daemon, for a service manager. Another one of this stack is ended, and what is attached waits meanwhile.
+    ///
+    /// Takes no lock of the stack: whoever has it waits for this.
+    pub(in crate::cli) async fn become_daemon(&mut self) -> Outcome {
+        let failed = |e: &std::io::Error| Failure::io("the daemon cannot be started", e);
+        let alive = self.record.daemon_lock(&self.state_dir).map_err(|e| failed(&e))?;
+        let mut is_told = false;
+        while let Err(TryLockError::WouldBlock) = alive.try_lock() {
+            if let Some((daemon, _)) = self.serving().await?
+                && !is_told
+            {
+                terminal::remark("another daemon of it ends, and this one goes on");
+                daemon.ask::<()>(&Request::Stop { drain: false }, Some(STOP_LIMIT)).await?;
+                is_told = true;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        let mut command = self.daemon_command().await?;
+        if !self.record.serve_args.iter().any(|arg| arg.starts_with("--drain-timeout")) {
+            command.args(["--drain-timeout", "0s"]); // whoever stops a service does not wait for a network
+        }
+        Err(failed(&command.stdin(alive).exec()))
     }
 
     async fn daemon_command(&mut self) -> Outcome<std::process::Command> {
@@ -113,7 +144,7 @@ impl Stack {
         if let Some(KeySource::Passphrase(passphrase)) = &self.passphrase().await? {
             command.env(secret::PASSPHRASE_VARIABLE, passphrase);
         }
-        command.args(&self.record.serve_args).process_group(0).current_dir("/");
+        command.args(&self.record.serve_args).current_dir("/");
         Ok(command)
     }
 

@@ -1,0 +1,235 @@
+//! `cistern freeze` and `thaw`: around the sleep of a host that has attached devices.
+//!
+//! The kernel stops all processes before it sleeps, the daemon among them, and gives up when one cannot be stopped because it waits for a
+//! device: for the daemon, that is. So whoever uses our devices is held first, while the daemon lives, and nothing is under way then.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{ErrorKind, Result},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::{
+    cli::{Context, attachments, stacks},
+    config::{Settings, StateSettings},
+    control,
+    failure::{Failure, Kind, Outcome},
+    kernel::{Attachment, Cgroup, Device, Keeper},
+    quantity::Span,
+    stack::{self, Holder},
+    terminal,
+};
+
+const LOOK: Duration = Duration::from_millis(20);
+/// Of the state directory; there while something is held.
+const FILE: &str = "frozen.json";
+
+/// Hold whoever uses attached devices, before the host sleeps
+///
+/// Freezes the control groups of all processes that use a filesystem or a device of ours, and waits until no request is under way, so that
+/// nothing waits for the daemon when the kernel stops it. If that is not so in time, everything is let go again, and it says who waits
+/// for what: a read of what is not cached waits for the network. `cistern-sleep.service` does it before every sleep, and `thaw` after it.
+///
+/// Nothing has to be uploaded for that: what is not in the store is in the journal. The control group of this command itself is not frozen.
+#[derive(Args)]
+pub(super) struct Freeze {
+    /// How long to wait for requests under way
+    #[arg(long, value_name = "TIME", default_value = "3s")]
+    wait: Span,
+
+    #[command(flatten)]
+    state: StateSettings,
+}
+
+/// Let go whoever `cistern freeze` holds
+#[derive(Args)]
+pub(super) struct Thaw {
+    #[command(flatten)]
+    state: StateSettings,
+}
+
+/// Who is held, written down before he is.
+#[derive(Default, Serialize, Deserialize)]
+struct Frozen {
+    cgroups: BTreeSet<Cgroup>,
+}
+
+impl Frozen {
+    fn load(state_dir: &Path) -> Outcome<Frozen> {
+        match fs::read(state_dir.join(FILE)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Frozen::default()),
+            Err(e) => Err(Failure::io("cannot read who is held", &e)),
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| {
+                let path = state_dir.join(FILE);
+                Failure::new(Kind::Corrupt, format!("{}: {e}", path.display()))
+                    .hint("`echo 0 > /sys/fs/cgroup/.../cgroup.freeze` lets a control group go; then remove that file")
+            }),
+        }
+    }
+
+    fn save(&self, state_dir: &Path) -> Result<()> {
+        let path = state_dir.join(FILE);
+        let new = path.with_extension("new");
+        fs::create_dir_all(state_dir)?;
+        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(new, path)
+    }
+
+    /// Lets all go; those that could not be stay written down.
+    fn thaw(mut self, state_dir: &Path) -> Outcome<usize> {
+        let (all, mut failed) = (self.cgroups.len(), None);
+        self.cgroups.retain(|cgroup| match cgroup.set_frozen(false) {
+            Ok(()) => false,
+            Err(e) => {
+                failed = Some(Failure::io(format!("cannot let {cgroup} go"), &e));
+                true
+            }
+        });
+        match failed {
+            None if all == 0 => Ok(0),
+            None => {
+                let removed = fs::remove_file(state_dir.join(FILE));
+                removed.map(|()| all).map_err(|e| Failure::io("cannot forget who was held", &e))
+            }
+            Some(failure) => {
+                self.save(state_dir).map_err(|e| Failure::io("cannot write down who is held", &e))?;
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Thaw {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let state_dir = state_dir(self.state, context)?;
+        match Frozen::load(&state_dir)?.thaw(&state_dir)? {
+            0 => terminal::say("nobody was held"),
+            n => terminal::say(format!("{n} control groups go on")),
+        }
+    }
+}
+
+impl Freeze {
+    pub async fn run(self, context: &Context) -> Outcome {
+        let state_dir = state_dir(self.state, context)?;
+        let attached: Vec<Attachment> =
+            attachments::all(&state_dir)?.into_iter().filter(Attachment::holds).collect();
+        let devices: Vec<Device> = attached.iter().map(Attachment::device).collect();
+        let places = places(&state_dir, &attached)?;
+        let ours = vital(&state_dir).await?;
+        let mut frozen = Frozen::load(&state_dir)?;
+        let deadline = Instant::now() + self.wait.0;
+        loop {
+            // Others may have come while some were being held.
+            let users = stack::holders(&places).map_err(|e| Failure::io("cannot look who uses them", &e))?;
+            let cgroups: BTreeSet<Cgroup> =
+                users.iter().filter_map(|user| user.pid).filter_map(Cgroup::of).collect();
+            let (kept, held): (Vec<Cgroup>, Vec<Cgroup>) = cgroups
+                .into_iter()
+                .partition(|cgroup| cgroup.is_vital() || ours.iter().any(|own| cgroup.contains(own)));
+            let before = frozen.cgroups.len();
+            frozen.cgroups.extend(held);
+            let is_new = frozen.cgroups.len() > before;
+            if is_new {
+                frozen.save(&state_dir).map_err(|e| Failure::io("cannot write down who is held", &e))?;
+                for cgroup in &frozen.cgroups {
+                    let set = cgroup.set_frozen(true);
+                    set.map_err(|e| {
+                        Failure::io(format!("cannot hold {cgroup}; `cistern thaw` lets all go"), &e)
+                    })?;
+                }
+            }
+            if !is_new
+                && is_quiet(&frozen, &devices)
+                    .map_err(|e| Failure::io("cannot look what is under way", &e))?
+            {
+                for cgroup in kept {
+                    terminal::remark(format!("{cgroup} is not held: this command or a daemon is in it"));
+                }
+                return terminal::say(format!(
+                    "{} control groups are held, nothing is under way on {} devices: `cistern thaw` ends that",
+                    frozen.cgroups.len(),
+                    devices.len()
+                ));
+            }
+            if Instant::now() > deadline {
+                let why = waiting(&frozen, &users, &devices);
+                frozen.thaw(&state_dir)?;
+                let failure = Failure::new(Kind::InUse, format!("not now: {why}"));
+                return Err(failure.hint(
+                    "everything goes on as it was. `cistern status` shows whether the store answers; --wait gives it longer",
+                ));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+fn state_dir(state: StateSettings, context: &Context) -> Outcome<PathBuf> {
+    let flags = Settings { state, ..Settings::default() };
+    Ok(flags.resolve(context.file.clone())?.state_dir)
+}
+
+/// Where attached devices are seen: themselves, and what is mounted from them.
+fn places(state_dir: &Path, attached: &[Attachment]) -> Outcome<Vec<PathBuf>> {
+    let mut places = Vec::new();
+    for attachment in attached {
+        places.push(attachment.device().path());
+        places.extend(stacks::mounted_from(state_dir, attachment)?);
+    }
+    Ok(places)
+}
+
+/// Where this process, the daemons and who keeps devices are: they have to go on.
+async fn vital(state_dir: &Path) -> Outcome<Vec<Cgroup>> {
+    let mut pids = vec![std::process::id()];
+    for daemon in control::daemons(state_dir).await? {
+        pids.push(daemon.status().await?.pid);
+    }
+    pids.extend(Keeper::pid(state_dir));
+    Ok(pids.into_iter().filter_map(Cgroup::of).collect())
+}
+
+fn is_quiet(frozen: &Frozen, devices: &[Device]) -> Result<bool> {
+    for cgroup in &frozen.cgroups {
+        if !cgroup.is_frozen()? {
+            return Ok(false);
+        }
+    }
+    for device in devices {
+        if device.in_flight()? > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What is still under way.
+fn waiting(frozen: &Frozen, users: &[Holder], devices: &[Device]) -> String {
+    let in_group = |user: &&Holder, cgroup: &Cgroup| user.pid.and_then(Cgroup::of).as_ref() == Some(cgroup);
+    let mut why: Vec<String> = Vec::new();
+    for cgroup in frozen.cgroups.iter().filter(|cgroup| !cgroup.is_frozen().unwrap_or(false)) {
+        let who = users
+            .iter()
+            .find(|user| in_group(user, cgroup))
+            .map_or_else(String::new, |user| format!(": {user}"));
+        why.push(format!("a process of {cgroup} waits{who}"));
+    }
+    for device in devices {
+        match device.in_flight() {
+            Ok(0) => {}
+            Ok(n) => why.push(format!("{n} requests to {device} are under way")),
+            Err(e) => why.push(format!("{device}: {e}")),
+        }
+    }
+    match why.is_empty() {
+        true => "others began to use a device all the time".to_owned(),
+        false => why.join("; "),
+    }
+}
