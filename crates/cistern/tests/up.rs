@@ -106,12 +106,12 @@ fn a_service_goes_on_in_its_place() {
     assert!(home.fails(2, &["up", "other", "--foreground"]).contains("nothing is known of other"));
 }
 
-/// Where nothing is attached nobody is held, and nobody has to be let go.
+/// Where nothing is attached nobody is frozen, and nobody has to be let go.
 #[test]
-fn nobody_is_held_for_nothing() {
+fn nobody_is_frozen_for_nothing() {
     let home = Home::new();
-    assert!(home.ok(&["freeze"]).starts_with("0 control groups are held"));
-    assert!(home.ok(&["thaw"]).contains("nobody was held"));
+    assert!(home.ok(&["freeze"]).starts_with("0 control groups are frozen"));
+    assert!(home.ok(&["thaw"]).contains("nobody was frozen"));
     std::fs::create_dir_all(home.path("state")).expect("made");
     std::fs::write(home.path("state/frozen.json"), "{").expect("written");
     assert!(home.fails(5, &["thaw"]).contains("frozen.json"));

@@ -1,4 +1,4 @@
-# A host sleeps with a pool in use: whoever uses it is held first, goes on afterwards, and where somebody waits for the store it does not sleep.
+# A host sleeps with a pool in use: whoever uses it is frozen first, goes on afterwards, and where somebody waits for the store it does not sleep.
 #: init=systemd
 . /job/lib.sh
 unset STATE_DIRECTORY CACHE_DIRECTORY RUNTIME_DIRECTORY
@@ -13,22 +13,22 @@ done
 echo 'cd /tank; n=0; while :; do n=$((n+1)); echo $n > n.new; mv n.new n; sleep 0.02; done' > /job/writer
 echo 'exec dd if=/home2/file of=/dev/null bs=4k iflag=direct' > /job/reader
 systemctl daemon-reload
-held() { local was; was=$(cat /tank/n); sleep 1; [ "$(cat /tank/n)" = "$was" ]; }
+still() { local was; was=$(cat /tank/n); sleep 1; [ "$(cat /tank/n)" = "$was" ]; }
 
 "$cistern" up tank --on /srv/tank --size 1G -- --journal-size 64M
 systemctl enable -q cistern-pool@tank
 systemctl start cistern-pool@tank cistern-attached
 "$cistern" freeze > /tmp/said # nobody is there
-grep -q "^0 control groups are held" /tmp/said || fail "freeze says: $(cat /tmp/said)"
+grep -q "^0 control groups are frozen" /tmp/said || fail "freeze says: $(cat /tmp/said)"
 "$cistern" thaw
 systemctl start writer
 until [ -e /tank/n ]; do sleep 0.1; done
 "$cistern" freeze > /tmp/said
-grep -q "^1 control groups are held" /tmp/said || fail "freeze says: $(cat /tmp/said)"
-held || fail "the writer is not held"
+grep -q "^1 control groups are frozen" /tmp/said || fail "freeze says: $(cat /tmp/said)"
+still || fail "the writer is not frozen"
 "$cistern" freeze # again
 "$cistern" thaw
-! held || fail "the writer does not go on"
+! still || fail "the writer does not go on"
 
 # By systemd, before and after sleep. The guest's sleep is a hibernation that finds nowhere to write its image: all processes are stopped, memory is
 # copied, all devices are stopped and started, and everything goes on.
@@ -38,11 +38,11 @@ slept() { dmesg | grep -c "hibernation exit" || true; }
 systemctl suspend || true
 until [ "$(slept)" = 1 ] && [ "$(systemctl is-active cistern-sleep)" != active ] && [ ! -e /var/lib/cistern/frozen.json ]; do sleep 0.1; done
 dmesg | grep -q "Image created" || fail "it did not sleep"
-! held || fail "the writer does not go on after sleep"
+! still || fail "the writer does not go on after sleep"
 echo "the guest slept, and the writer went on"
 no_errors
 
-# Somebody waits for a store that does not answer, here a daemon that is gone: not now, nobody is held, and the host stays awake.
+# Somebody waits for a store that does not answer, here a daemon that is gone: not now, nobody is frozen, and the host stays awake.
 mkfifo /tmp/ready
 "$cistern" serve /srv/home --create 256M --journal-size 16M > /tmp/ready 2>> /tmp/serve.log &
 daemon=$!
@@ -57,12 +57,12 @@ begin=$(date +%s%N)
 refused 3 "not now: a process of /system.slice/reader.service waits: process" "$cistern" freeze
 echo "not now, after $((($(date +%s%N) - begin) / 1000000)) ms"
 [ ! -e /var/lib/cistern/frozen.json ]
-! held || fail "the writer is held"
+! still || fail "the writer is frozen"
 systemctl suspend || true
 until systemctl is-failed -q cistern-sleep; do sleep 0.1; done
 until [ -z "$(systemctl list-jobs --no-legend)" ] || systemctl list-jobs --no-legend | grep -qv sleep; do sleep 0.1; done
 [ "$(slept)" = 1 ] || fail "it slept"
-! held || fail "the writer is held"
+! still || fail "the writer is frozen"
 umount -l /home2
 "$cistern" detach /srv/home --force
 systemctl stop writer

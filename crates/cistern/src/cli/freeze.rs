@@ -1,7 +1,7 @@
 //! `cistern freeze` and `thaw`: around the sleep of a host that has attached devices.
 //!
 //! The kernel stops all processes before it sleeps, the daemon among them, and gives up when one cannot be stopped because it waits for a
-//! device: for the daemon, that is. So whoever uses our devices is held first, while the daemon lives, and nothing is under way then.
+//! device: for the daemon, that is. So whoever uses our devices is frozen first, while the daemon lives, and nothing is under way then.
 
 use std::{
     collections::BTreeSet,
@@ -27,10 +27,10 @@ use crate::{
 };
 
 const LOOK: Duration = Duration::from_millis(20);
-/// Of the state directory; there while something is held.
+/// Of the state directory; there while something is frozen.
 const FILE: &str = "frozen.json";
 
-/// Hold whoever uses attached devices, before the host sleeps
+/// Freeze whoever uses attached devices, before the host sleeps
 ///
 /// Freezes the control groups of all processes that use a filesystem or a device of ours, and waits until no request is under way, so that
 /// nothing waits for the daemon when the kernel stops it. If that is not so in time, everything is let go again, and it says who waits
@@ -47,14 +47,14 @@ pub(super) struct Freeze {
     state: StateSettings,
 }
 
-/// Let go whoever `cistern freeze` holds
+/// Let go on whoever `cistern freeze` froze
 #[derive(Args)]
 pub(super) struct Thaw {
     #[command(flatten)]
     state: StateSettings,
 }
 
-/// Who is held, written down before he is.
+/// Who is frozen, written down before he is.
 #[derive(Default, Serialize, Deserialize)]
 struct Frozen {
     cgroups: BTreeSet<Cgroup>,
@@ -64,7 +64,7 @@ impl Frozen {
     fn load(state_dir: &Path) -> Outcome<Frozen> {
         match fs::read(state_dir.join(FILE)) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(Frozen::default()),
-            Err(e) => Err(Failure::io("cannot read who is held", &e)),
+            Err(e) => Err(Failure::io("cannot read who is frozen", &e)),
             Ok(text) => serde_json::from_slice(&text).map_err(|e| {
                 let path = state_dir.join(FILE);
                 Failure::new(Kind::Corrupt, format!("{}: {e}", path.display()))
@@ -95,10 +95,10 @@ impl Frozen {
             None if all == 0 => Ok(0),
             None => {
                 let removed = fs::remove_file(state_dir.join(FILE));
-                removed.map(|()| all).map_err(|e| Failure::io("cannot forget who was held", &e))
+                removed.map(|()| all).map_err(|e| Failure::io("cannot forget who was frozen", &e))
             }
             Some(failure) => {
-                self.save(state_dir).map_err(|e| Failure::io("cannot write down who is held", &e))?;
+                self.save(state_dir).map_err(|e| Failure::io("cannot write down who is frozen", &e))?;
                 Err(failure)
             }
         }
@@ -109,7 +109,7 @@ impl Thaw {
     pub async fn run(self, context: &Context) -> Outcome {
         let state_dir = state_dir(self.state, context)?;
         match Frozen::load(&state_dir)?.thaw(&state_dir)? {
-            0 => terminal::say("nobody was held"),
+            0 => terminal::say("nobody was frozen"),
             n => terminal::say(format!("{n} control groups go on")),
         }
     }
@@ -126,22 +126,22 @@ impl Freeze {
         let mut frozen = Frozen::load(&state_dir)?;
         let deadline = Instant::now() + self.wait.0;
         loop {
-            // Others may have come while some were being held.
+            // Others may have come while some were being frozen.
             let users = stack::holders(&places).map_err(|e| Failure::io("cannot look who uses them", &e))?;
             let cgroups: BTreeSet<Cgroup> =
                 users.iter().filter_map(|user| user.pid).filter_map(Cgroup::of).collect();
-            let (kept, held): (Vec<Cgroup>, Vec<Cgroup>) = cgroups
+            let (kept, chosen): (Vec<Cgroup>, Vec<Cgroup>) = cgroups
                 .into_iter()
                 .partition(|cgroup| cgroup.is_vital() || ours.iter().any(|own| cgroup.contains(own)));
             let before = frozen.cgroups.len();
-            frozen.cgroups.extend(held);
+            frozen.cgroups.extend(chosen);
             let is_new = frozen.cgroups.len() > before;
             if is_new {
-                frozen.save(&state_dir).map_err(|e| Failure::io("cannot write down who is held", &e))?;
+                frozen.save(&state_dir).map_err(|e| Failure::io("cannot write down who is frozen", &e))?;
                 for cgroup in &frozen.cgroups {
                     let set = cgroup.set_frozen(true);
                     set.map_err(|e| {
-                        Failure::io(format!("cannot hold {cgroup}; `cistern thaw` lets all go"), &e)
+                        Failure::io(format!("cannot freeze {cgroup}; `cistern thaw` lets all go on"), &e)
                     })?;
                 }
             }
@@ -150,10 +150,10 @@ impl Freeze {
                     .map_err(|e| Failure::io("cannot look what is under way", &e))?
             {
                 for cgroup in kept {
-                    terminal::remark(format!("{cgroup} is not held: this command or a daemon is in it"));
+                    terminal::remark(format!("{cgroup} is not frozen: this command or a daemon is in it"));
                 }
                 return terminal::say(format!(
-                    "{} control groups are held, nothing is under way on {} devices: `cistern thaw` ends that",
+                    "{} control groups are frozen, nothing is under way on {} devices: `cistern thaw` ends that",
                     frozen.cgroups.len(),
                     devices.len()
                 ));
