@@ -124,45 +124,54 @@ impl Freeze {
         let places = places(&state_dir, &attached)?;
         let ours = vital(&state_dir).await?;
         let mut frozen = Frozen::load(&state_dir)?;
-        let deadline = Instant::now() + self.wait.0;
+        match frozen.settle(&state_dir, &places, &devices, &ours, self.wait.0).await {
+            Ok(kept) => {
+                for cgroup in kept {
+                    terminal::remark(format!("{cgroup} is not frozen: this command or a daemon is in it"));
+                }
+                let (frozen, devices) = (frozen.cgroups.len(), devices.len());
+                terminal::say(format!(
+                    "{frozen} control groups are frozen, nothing is under way on {devices} devices: `cistern thaw` ends that"
+                ))
+            }
+            Err(failure) => frozen.thaw(&state_dir).and(Err(failure)),
+        }
+    }
+}
+
+impl Frozen {
+    /// Freezes who uses some places, until nothing is under way; gives those that were let be, for what is `ours` is in them.
+    async fn settle(
+        &mut self,
+        state_dir: &Path,
+        places: &[PathBuf],
+        devices: &[Device],
+        ours: &[Cgroup],
+        wait: Duration,
+    ) -> Outcome<Vec<Cgroup>> {
+        let deadline = Instant::now() + wait;
         loop {
             // Others may have come while some were being frozen.
-            let users = stack::holders(&places).map_err(|e| Failure::io("cannot look who uses them", &e))?;
+            let users = stack::holders(places).map_err(|e| Failure::io("cannot look who uses them", &e))?;
             let cgroups: BTreeSet<Cgroup> =
                 users.iter().filter_map(|user| user.pid).filter_map(Cgroup::of).collect();
             let (kept, chosen): (Vec<Cgroup>, Vec<Cgroup>) = cgroups
                 .into_iter()
                 .partition(|cgroup| cgroup.is_vital() || ours.iter().any(|own| cgroup.contains(own)));
-            let before = frozen.cgroups.len();
-            frozen.cgroups.extend(chosen);
-            let is_new = frozen.cgroups.len() > before;
-            if is_new {
-                frozen.save(&state_dir).map_err(|e| Failure::io("cannot write down who is frozen", &e))?;
-                for cgroup in &frozen.cgroups {
+            let before = self.cgroups.len();
+            self.cgroups.extend(chosen);
+            if self.cgroups.len() > before {
+                self.save(state_dir).map_err(|e| Failure::io("cannot write down who is frozen", &e))?;
+                for cgroup in &self.cgroups {
                     let set = cgroup.set_frozen(true);
-                    set.map_err(|e| {
-                        Failure::io(format!("cannot freeze {cgroup}; `cistern thaw` lets all go on"), &e)
-                    })?;
+                    set.map_err(|e| Failure::io(format!("cannot freeze {cgroup}"), &e))?;
                 }
-            }
-            if !is_new
-                && is_quiet(&frozen, &devices)
-                    .map_err(|e| Failure::io("cannot look what is under way", &e))?
-            {
-                for cgroup in kept {
-                    terminal::remark(format!("{cgroup} is not frozen: this command or a daemon is in it"));
-                }
-                return terminal::say(format!(
-                    "{} control groups are frozen, nothing is under way on {} devices: `cistern thaw` ends that",
-                    frozen.cgroups.len(),
-                    devices.len()
-                ));
+            } else if is_quiet(self, devices).map_err(|e| Failure::io("cannot look what is under way", &e))? {
+                return Ok(kept);
             }
             if Instant::now() > deadline {
-                let why = waiting(&frozen, &users, &devices);
-                frozen.thaw(&state_dir)?;
-                let failure = Failure::new(Kind::InUse, format!("not now: {why}"));
-                return Err(failure.hint(
+                let why = waiting(self, &users, devices);
+                return Err(Failure::new(Kind::InUse, format!("not now: {why}")).hint(
                     "everything goes on as it was. `cistern status` shows whether the store answers; --wait gives it longer",
                 ));
             }

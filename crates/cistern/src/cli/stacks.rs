@@ -192,7 +192,7 @@ impl Stack {
 
     /// Tells a service manager that it is down.
     pub(super) async fn forget_service(&self) {
-        Services::of(&self.record.name).forget_pool().await;
+        Services::of(&self.record.name, &self.state_dir).forget_pool().await;
     }
 
     /// One at a time works on a stack.

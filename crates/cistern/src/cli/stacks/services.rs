@@ -11,16 +11,22 @@ use crate::failure::{Failure, Outcome};
 
 /// There where systemd is init.
 const SYSTEMD: &str = "/run/systemd/system";
+/// The state directory of the units.
+const STATE: &str = "/var/lib/cistern";
 
 /// The services of a stack.
 pub(super) struct Services {
     daemon: String,
     pool: String,
+    /// A stack of another state directory has none, whatever its name.
+    can_be: bool,
 }
 
 impl Services {
-    pub(super) fn of(name: &str) -> Services {
-        Services { daemon: format!("cistern@{name}.service"), pool: format!("cistern-pool@{name}.service") }
+    pub(super) fn of(name: &str, state_dir: &Path) -> Services {
+        let can_be = state_dir == Path::new(STATE) && Path::new(SYSTEMD).exists();
+        let (daemon, pool) = (format!("cistern@{name}.service"), format!("cistern-pool@{name}.service"));
+        Services { daemon, pool, can_be }
     }
 
     /// Whether its daemon is systemd's to start.
@@ -52,9 +58,9 @@ impl Services {
         }
     }
 
-    /// How daemon and pool are, and whether the pool is started at boot. Nothing where there is no systemd.
+    /// How daemon and pool are, and whether the pool is started at boot. Nothing where there are no services.
     async fn states(&self) -> Option<[String; 3]> {
-        if !Path::new(SYSTEMD).exists() {
+        if !self.can_be {
             return None;
         }
         let daemon = show("ActiveState", &self.daemon).await?;

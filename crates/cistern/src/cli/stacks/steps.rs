@@ -68,7 +68,7 @@ impl Stack {
 
     /// Starts a daemon that outlives this process, and waits until it serves.
     pub(super) async fn serve(&mut self) -> Outcome {
-        let services = Services::of(&self.record.name);
+        let services = Services::of(&self.record.name, &self.state_dir);
         // A service knows nothing of what is said once.
         if self.create_bytes.is_none() && !self.goal.take_over && services.have_daemon().await {
             services.start_daemon().await?;
