@@ -37,7 +37,7 @@ fn the_tables_are_complete() {
 }
 
 /// What is shipped.
-const PRODUCT: &[&str] = &["cistern", "cistern-engine", "cistern-nbd"];
+const PRODUCT: &[&str] = &["cistern", "cistern-engine", "cistern-nbd", "cistern-ublk"];
 
 /// Names of types that are defined twice, and why that confuses nobody.
 const DEFINED_TWICE: &[(&str, &str)] = &[("Result", "a crate's result, with its own error")];

@@ -57,5 +57,6 @@ pub use export::{
     Properties, ReadPiece, Result,
 };
 pub use listen::{Address, Listener, TlsMode};
+pub use outliving::Outliving;
 pub use server::{Server, ServerSettings};
 pub use tls::{TlsConfig, TlsError};

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::export::{Allocation, Export, Properties, ReadPiece, Result};
 
 /// Answers what changes something once that outlives the process.
-pub(crate) struct Outliving(pub(crate) Arc<dyn Export>);
+pub struct Outliving(pub Arc<dyn Export>);
 
 #[async_trait]
 impl Export for Outliving {

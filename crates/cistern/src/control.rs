@@ -37,7 +37,7 @@ pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// Bytes of the longest reply: room for the status of some thousand volumes.
 pub const REPLY_BYTES_MAX: u64 = 8 << 20;
 /// Time for a daemon to answer a request that does not wait for anything.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a command can ask. `volume` is a volume's name, URL or id.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,6 +69,9 @@ pub enum Request {
     /// Rolls a volume back to a snapshot, makes a snapshot `leave` of what it leaves, and opens it again: null. While clients are
     /// connected only with `force`.
     RollBack { snapshot: NamedSnapshot, leave: String, force: bool },
+    /// Serves a device of ublk that was made or readied for it: [`DeviceServed`], when the kernel can start it. Nothing new where it is served
+    /// already.
+    ServeDevice { export: String, device: u32 },
     /// Stops the daemon, as SIGTERM does: null, at once. Without `drain` what is not in the store stays in the journals.
     Stop { drain: bool },
 }
@@ -144,6 +147,9 @@ pub struct ServedStatus {
     /// The unix socket of these; null if it listens on none.
     #[serde(default)]
     pub socket: Option<PathBuf>,
+    /// Numbers of the devices of ublk that it is.
+    #[serde(default)]
+    pub devices: Vec<u32>,
     /// Changes when another host may have had the volume since this one had it last; null where this host does not write it.
     #[serde(default)]
     pub continuity: Option<String>,
@@ -197,6 +203,12 @@ pub struct SetDone {
     pub paused_since_ms: Option<u64>,
     /// Acknowledged bytes that are not committed.
     pub dirty_bytes: u64,
+}
+
+/// Who serves a device.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct DeviceServed {
+    pub pid: u32,
 }
 
 /// The sizes around a resize.

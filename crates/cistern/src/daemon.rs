@@ -9,6 +9,7 @@ mod accept;
 mod auto_snapshot;
 mod clones;
 mod control;
+mod devices;
 mod host;
 mod listen;
 mod live;
@@ -111,6 +112,9 @@ pub struct Daemon {
     rolling_back: tokio::sync::Mutex<()>,
     /// Snapshots that clients asked for.
     shown: Arc<ShownSnapshots>,
+    /// Both of these, as clients find them.
+    offered: Arc<ExportSet>,
+    devices: devices::Devices,
 }
 
 /// Serves until told to stop.
@@ -134,8 +138,10 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let (served, opener) = open::open_all(env, &plan, prices, &doors, &scheduler).await?;
     let mut signals = Signals::listen()?;
     drop(at_once);
-    let (stopping, stop_asked, rolling_back, shown) = Default::default();
+    let (stopping, stop_asked, rolling_back, devices) = Default::default();
+    let shown = Arc::<ShownSnapshots>::default();
     let exports = Arc::new(ServedExports::new(served.iter().map(Served::export).collect()));
+    let offered = Arc::new(ExportSet::new(exports.clone(), shown.clone()));
     let served = Mutex::new(served.into_iter().map(Arc::new).collect());
     let cache = opener.cache();
     let daemon = Arc::new(Daemon {
@@ -149,6 +155,8 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
         stop_asked,
         rolling_back,
         shown,
+        offered,
+        devices,
     });
     daemon.set_rates();
     // Commands are answered until the very end: they may ask how far the stop is.
@@ -190,8 +198,7 @@ async fn serve(
 ) -> Outcome {
     announce(daemon, metrics_url);
     host::notify_ready();
-    let exports = ExportSet::new(daemon.exports.clone(), daemon.shown.clone());
-    let server = Server::new(Arc::new(exports), limits);
+    let server = Server::new(daemon.offered.clone(), limits);
     let mut asked = daemon.stop_asked.subscribe();
     let stop_asked = async {
         tokio::select! {
@@ -199,11 +206,12 @@ async fn serve(
             () = signals.next() => {}
             _ = asked.wait_for(Option::is_some) => {}
         }
-        daemon.stopping.store(true, Ordering::Relaxed);
+        daemon.stopping.store(true, Ordering::SeqCst);
+        daemon.devices.stop();
         host::notify_stopping();
         tracing::info!("stopping: no new requests");
     };
-    tokio::select! {
+    let served = tokio::select! {
         biased;
         served = server.serve(doors.listeners, stop_asked) => {
             served.map(|_cut_off| ()).map_err(|e| Failure::io("cannot start threads", &e))
@@ -211,7 +219,10 @@ async fn serve(
         () = watch::watch(daemon) => unreachable!("watches until dropped"),
         () = auto_snapshot::run(daemon) => unreachable!("a daemon has a volume"),
         () = clones::run(daemon) => unreachable!("it never ends"),
-    }
+    };
+    daemon.devices.stop(); // also where the server could not begin
+    daemon.devices.ended().await;
+    served
 }
 
 impl Served {
@@ -290,6 +301,7 @@ impl Daemon {
             url: served.url.clone(),
             uris: served.uris.clone(),
             socket: served.socket.clone(),
+            devices: self.devices.of(&served.name),
             continuity: served.continuity.clone(),
             store: json(served.store.meter.snapshot()),
             settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),

@@ -1,4 +1,5 @@
-//! Block devices of the kernel's NBD client: attached without anybody in between, and given a new connection when theirs dies.
+//! Block devices of the kernel's NBD client: attached without anybody in between, and given a new connection when theirs dies; and those of
+//! its userspace block driver (`cistern_ublk`), as far as they are the same to who uses them.
 //!
 //! What stays true (docs/design/attach.md): a device of ours names its volume, and the history it shows, in `backend`, which the
 //! kernel compares whenever it gets a new connection; one connection, no time-out of the kernel's own, and a dead one is waited for for
@@ -9,6 +10,7 @@ mod device;
 mod mounts;
 mod netlink;
 mod record;
+mod ublk;
 
 use std::{
     io::{Error, ErrorKind, Result},
@@ -24,6 +26,7 @@ pub use device::Device;
 pub use mounts::{Mount, mounts};
 pub use netlink::{DeadLinks, KernelNbd};
 pub use record::{Attachment, Keeper};
+pub use ublk::{UblkFitness, ublk_mark};
 
 /// Bytes of the blocks that a device has: those of the volume, and of whoever is on it.
 pub const BLOCK_BYTES: u64 = 4096;

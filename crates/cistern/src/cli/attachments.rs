@@ -1,11 +1,14 @@
-//! What the verbs about attached devices share: who serves what, and what a device has to say that it shows.
+//! What the verbs about attached devices share: who serves what, what a device has to say that it shows, and what differs by driver.
+
+pub mod nbd;
+pub mod ublk;
 
 use std::{io::ErrorKind, path::Path};
 
 use crate::{
     control::{self, ServedStatus},
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, Device, KernelNbd},
+    kernel::{Attachment, Device},
     place::state_url,
 };
 
@@ -34,7 +37,7 @@ pub fn attachment(state_dir: &Path, what: &str) -> Outcome<Option<Attachment>> {
     let url = state_url(what).map(|state| state.to_string()).unwrap_or_default();
     let is_it = |known: &Attachment| {
         let path = Path::new(what);
-        path == known.device().path() || path == known.link() || known.name == what || known.url == url
+        path == known.device.path() || path == known.link() || known.name == what || known.url == url
     };
     Ok(all(state_dir)?.into_iter().find(is_it))
 }
@@ -53,23 +56,12 @@ pub fn all(state_dir: &Path) -> Outcome<Vec<Attachment>> {
         .map_err(|e| Failure::io(format!("cannot look for attached devices in {}", state_dir.display()), &e))
 }
 
-/// The kernel's NBD client; its module is loaded if it is not.
-pub fn kernel() -> Outcome<KernelNbd> {
-    let first = KernelNbd::open();
-    let opened = match first {
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            // Whether it could be loaded shows in what is there then.
-            let _ = std::process::Command::new("modprobe").arg("nbd").output();
-            KernelNbd::open()
-        }
-        opened => opened,
-    };
-    opened.map_err(|e| {
-        Failure::io("cannot use the kernel's NBD client", &e).hint(
-            "it is a module of the kernel: `modprobe nbd` as root loads it, on the host itself if this is a container. Without it \
-             nbdfuse and QEMU use a served volume, see `cistern serve`",
-        )
-    })
+/// Frees a device. What still waits in it fails.
+pub async fn end(device: Device) -> Outcome {
+    match device {
+        Device::Nbd(number) => nbd::end(number),
+        Device::Ublk(number) => ublk::end(number).await,
+    }
 }
 
 /// Words for what the kernel refused.
@@ -80,4 +72,9 @@ pub fn explain(doing: &str, error: &std::io::Error) -> Failure {
         ErrorKind::ResourceBusy => Failure { kind: Kind::InUse, ..failure },
         _ => failure,
     }
+}
+
+/// Loads a module of the kernel, where it can be. Whether it could shows in what is there then.
+fn load_module(name: &str) {
+    let _ = std::process::Command::new("modprobe").arg(name).output();
 }

@@ -46,7 +46,7 @@ impl Detach {
         let settings = flags.resolve(context.file.clone())?;
         let known = attachments::attachment(&settings.state_dir, &self.what)?;
         let device = match &known {
-            Some(known) => known.device(),
+            Some(known) => known.device,
             None => attachments::device(Path::new(&self.what)).map_err(|failure| {
                 failure.context("nothing of that name is attached").hint("give the device, like /dev/nbd0")
             })?,
@@ -68,14 +68,12 @@ pub(super) async fn free(
     force: bool,
 ) -> Outcome {
     if !force {
-        refuse_foreign(device)?;
+        refuse_foreign(device, known)?;
         refuse_used(device)?;
         sync(device).await?;
         settle().await;
     }
-    let kernel = attachments::kernel()?;
-    let freed = kernel.disconnect(device.0);
-    freed.map_err(|e| attachments::explain(&format!("cannot free {device}"), &e))?;
+    attachments::end(device).await?;
     wait_until_free(device).await?;
     forget(known, state_dir)
 }
@@ -90,10 +88,11 @@ fn forget(known: Option<&Attachment>, state_dir: &Path) -> Outcome {
 }
 
 /// A device that others attached is theirs.
-fn refuse_foreign(device: Device) -> Outcome {
-    match device.backend() {
-        Some(backend) if backend.starts_with("cistern:") => Ok(()),
-        _ => {
+fn refuse_foreign(device: Device, known: Option<&Attachment>) -> Outcome {
+    let says_so = device.backend().is_some_and(|backend| backend.starts_with("cistern:"));
+    match says_so || known.is_some_and(Attachment::holds) {
+        true => Ok(()),
+        false => {
             let failure = Failure::usage(format!("{device} was not attached by `cistern attach`"));
             Err(failure.hint("whoever attached it knows how to end that; --force does it all the same"))
         }

@@ -15,7 +15,7 @@ use crate::{
     config::{Settings, StateSettings},
     control,
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, Device, Keeper},
+    kernel::{Attachment, Device, Keeper, UblkFitness},
     quantity::ByteSize,
     terminal,
 };
@@ -39,7 +39,7 @@ const PROGRAMS: [(&str, &str, &str); 6] = [
 
 /// Say what this host lacks for `cistern up` and `attach`, and how to get it
 ///
-/// Changes nothing, but for loading the kernel's modules nbd and zfs if they can be. Each line says ok, note (it is missed in some cases) or
+/// Changes nothing, but for loading the kernel's modules nbd, ublk_drv and zfs if they can be. Each line says ok, note (it is missed in some cases) or
 /// bad. Exit code 1 if anything is bad.
 #[derive(Args)]
 pub(super) struct Doctor {
@@ -90,6 +90,7 @@ impl Doctor {
         let settings = flags.resolve(context.file.clone())?;
         let mut checks = vec![privilege()];
         checks.extend(kernel_nbd());
+        checks.push(kernel_ublk());
         checks.push(zfs());
         checks.extend(PROGRAMS.map(program));
         checks.push(state_directory(&settings.state_dir));
@@ -140,16 +141,38 @@ fn privilege() -> Finding {
 
 fn kernel_nbd() -> Vec<Finding> {
     const WHAT: &str = "kernel NBD";
-    if let Err(failure) = attachments::kernel() {
+    if let Err(failure) = attachments::nbd::kernel() {
         return vec![Finding::bad(WHAT, failure.text, failure.hint.unwrap_or_default())];
     }
-    let all = Device::all().unwrap_or_default();
+    let all = Device::all_nbd().unwrap_or_default();
     let free = all.iter().filter(|device| !device.is_attached()).count();
     let text = format!("its client is there; {free} of {} devices are free", all.len());
     vec![match free {
         0 => Finding::bad(WHAT, text, "`modprobe -r nbd && modprobe nbd nbds_max=64`, while none is in use"),
         _ => Finding::ok(WHAT, text),
     }]
+}
+
+fn kernel_ublk() -> Finding {
+    const WHAT: &str = "kernel ublk";
+    match (UblkFitness::here(), attachments::ublk::driver()) {
+        (UblkFitness::Crashes, _) => Finding::note(
+            WHAT,
+            "to make a device by this kernel's driver crashes it",
+            "no --ublk here; Linux 6.18.6, Ubuntu's 6.17.0-41 and newer are mended",
+        ),
+        (UblkFitness::TooOld, _) | (_, Err(_)) => Finding::note(
+            WHAT,
+            "there is none that serves: `attach --ublk` needs it",
+            "Linux 6.5 or newer, and `modprobe ublk_drv`",
+        ),
+        (UblkFitness::MayHang, Ok(_)) => Finding::note(
+            WHAT,
+            "its driver is there; before Linux 7.1 a device may hang in rare cases when its daemon is replaced (CVE-2026-53124)",
+            "the NBD client, which is the default, does not",
+        ),
+        (UblkFitness::Good, Ok(_)) => Finding::ok(WHAT, "its driver is there, for `attach --ublk`"),
+    }
 }
 
 fn zfs() -> Finding {
@@ -245,7 +268,7 @@ async fn attached(state_dir: &Path) -> Outcome<Vec<Finding>> {
         ));
     }
     for attachment in all {
-        let (device, url) = (attachment.device(), &attachment.url);
+        let (device, url) = (attachment.device, &attachment.url);
         checks.push(match control::serving(state_dir, url).await? {
             None => Finding::bad(
                 WHAT,

@@ -120,7 +120,7 @@ impl Freeze {
         let state_dir = state_dir(self.state, context)?;
         let attached: Vec<Attachment> =
             attachments::all(&state_dir)?.into_iter().filter(Attachment::holds).collect();
-        let devices: Vec<Device> = attached.iter().map(Attachment::device).collect();
+        let devices: Vec<Device> = attached.iter().map(|attachment| attachment.device).collect();
         let places = places(&state_dir, &attached)?;
         let ours = vital(&state_dir).await?;
         let mut frozen = Frozen::load(&state_dir)?;
@@ -189,7 +189,7 @@ fn state_dir(state: StateSettings, context: &Context) -> Outcome<PathBuf> {
 fn places(state_dir: &Path, attached: &[Attachment]) -> Outcome<Vec<PathBuf>> {
     let mut places = Vec::new();
     for attachment in attached {
-        places.push(attachment.device().path());
+        places.push(attachment.device.path());
         places.extend(stacks::mounted_from(state_dir, attachment)?);
     }
     Ok(places)

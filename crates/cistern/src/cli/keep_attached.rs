@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeSet,
     io::{Error, Result},
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     sync::Arc,
     time::Duration,
@@ -26,15 +26,18 @@ use tokio::{
 use crate::{
     cli::{Context, attachments},
     config::{Settings, StateSettings},
-    control, daemon,
+    control::{self, ServedStatus},
+    daemon,
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, DeadLinks, Keeper, KernelNbd, Link},
+    kernel::{Attachment, DeadLinks, Device, Keeper, KernelNbd, Link},
     stack::StackRecord,
     terminal,
 };
 
 /// How often the list of attachments is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often a device of ublk is asked whether anybody serves it; of the others the kernel tells.
+const LOOK_ORPHANED: Duration = Duration::from_millis(100);
 /// Between two attempts, at first and later.
 const SOON: Duration = Duration::from_millis(20);
 const LATER: Duration = Duration::from_millis(500);
@@ -74,34 +77,83 @@ impl KeepAttached {
             }
             _ => Failure::io("cannot begin", &e),
         })?;
-        let kernel = Arc::new(attachments::kernel()?);
-        let listening =
-            kernel.dead_links().map_err(|e| attachments::explain("cannot listen to the kernel", &e))?;
         daemon::notify_ready();
-        let (events, _) = broadcast::channel(EVENTS_MAX);
-        let mut deaf = tell_of(listening, events.clone());
+        let mut nbd: Option<NbdClient> = None;
         let mut known = BTreeSet::new();
         let mut tasks = JoinSet::new();
         loop {
             for attachment in attachments::all(&state_dir)?.into_iter().filter(Attachment::holds) {
-                if known.insert(attachment.device) {
-                    let device =
-                        KeptDevice { kernel: kernel.clone(), state_dir: state_dir.clone(), attachment };
-                    tasks.spawn(device.keep(events.subscribe()));
+                if !known.insert(attachment.device) {
+                    continue;
                 }
+                let link = match (attachment.device, &nbd) {
+                    (Device::Ublk(_), _) => None,
+                    (Device::Nbd(_), Some(nbd)) => Some(nbd.link()),
+                    (Device::Nbd(_), None) => Some(nbd.insert(NbdClient::listen()?).link()),
+                };
+                let device = KeptDevice { state_dir: state_dir.clone(), attachment };
+                tasks.spawn(device.keep(link));
             }
             if self.until_detached && known.is_empty() {
                 return Ok(());
             }
+            let deaf = async {
+                match &mut nbd {
+                    Some(nbd) => drop((&mut nbd.deaf).await),
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                     known.remove(&ended.expect("it does not panic and is never cancelled"));
                 }
-                _ = &mut deaf => {
+                () = deaf => {
                     return Err(Failure::new(Kind::Other, "the kernel tells nothing any more").hint("start it again"));
                 }
                 () = tokio::time::sleep(LOOK) => {}
             }
+        }
+    }
+}
+
+/// The kernel's NBD client, and what it tells of connections that die.
+struct NbdClient {
+    kernel: Arc<KernelNbd>,
+    events: broadcast::Sender<Option<u32>>,
+    deaf: oneshot::Receiver<()>,
+}
+
+/// What one device of it needs.
+struct NbdLink {
+    kernel: Arc<KernelNbd>,
+    events: broadcast::Receiver<Option<u32>>,
+}
+
+impl NbdClient {
+    fn listen() -> Outcome<NbdClient> {
+        let kernel = Arc::new(attachments::nbd::kernel()?);
+        let listening =
+            kernel.dead_links().map_err(|e| attachments::explain("cannot listen to the kernel", &e))?;
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let deaf = tell_of(listening, events.clone());
+        Ok(NbdClient { kernel, events, deaf })
+    }
+
+    fn link(&self) -> NbdLink {
+        NbdLink { kernel: self.kernel.clone(), events: self.events.subscribe() }
+    }
+}
+
+impl NbdLink {
+    /// Whether the connection of a device may have died since; true at once when the kernel says so.
+    async fn may_be_dead(&mut self, device: Device) -> bool {
+        tokio::select! {
+            event = self.events.recv() => match event {
+                Ok(of) => of.is_none_or(|of| Device::Nbd(of) == device),
+                Err(RecvError::Lagged(_)) => true,
+                Err(RecvError::Closed) => std::future::pending().await, // whoever has this task ends
+            },
+            () = tokio::time::sleep(LOOK) => false,
         }
     }
 }
@@ -120,43 +172,41 @@ fn tell_of(mut links: DeadLinks, events: broadcast::Sender<Option<u32>>) -> ones
 
 /// A device that is looked after.
 struct KeptDevice {
-    kernel: Arc<KernelNbd>,
     state_dir: Arc<Path>,
     attachment: Attachment,
 }
 
 impl KeptDevice {
-    /// Until it is attached no more; gives its number.
-    async fn keep(self, mut events: broadcast::Receiver<Option<u32>>) -> u32 {
-        let number = self.attachment.device;
+    /// Until it is attached no more; gives which it was. One of the NBD client has a link to that.
+    async fn keep(self, mut link: Option<NbdLink>) -> Device {
+        let device = self.attachment.device;
         let mut is_due = true; // it may have died before anybody listened
         while self.attachment.holds() {
             if is_due {
-                self.renew().await;
+                self.renew(link.as_ref()).await;
             }
-            is_due = tokio::select! {
-                event = events.recv() => match event {
-                    Ok(of) => of.is_none_or(|of| of == number),
-                    Err(RecvError::Lagged(_)) => true,
-                    Err(RecvError::Closed) => return number,
-                },
-                () = tokio::time::sleep(LOOK) => false,
+            is_due = match &mut link {
+                Some(link) => link.may_be_dead(device).await,
+                None => {
+                    tokio::time::sleep(LOOK_ORPHANED).await;
+                    device.is_orphaned()
+                }
             };
         }
-        number
+        device
     }
 
     /// Tries until it has a connection that works, or is attached no more.
-    async fn renew(&self) {
+    async fn renew(&self, link: Option<&NbdLink>) {
         let (began, mut told, mut reading) = (Instant::now(), String::new(), None);
         let mut starting = None;
-        let device = self.attachment.device();
+        let device = self.attachment.device;
         while self.attachment.holds() {
-            match self.try_renew(&mut reading, &mut starting).await {
+            match self.try_renew(link, &mut reading, &mut starting).await {
                 Ok(()) => {
                     let after = began.elapsed().as_millis();
                     terminal::remark(format!(
-                        "{device} has a connection to {} (after {after} ms)",
+                        "{device} is served as {} (after {after} ms)",
                         self.attachment.url
                     ));
                     return;
@@ -175,13 +225,14 @@ impl KeptDevice {
 
     async fn try_renew(
         &self,
+        link: Option<&NbdLink>,
         reading: &mut Option<JoinHandle<Result<()>>>,
         starting: &mut Option<(Instant, Child)>,
     ) -> Result<()> {
         let Attachment { url, backend, .. } = &self.attachment;
         let served =
             control::serving(&self.state_dir, url).await.map_err(|failure| Error::other(failure.text))?;
-        let Some((_, served)) = served else {
+        let Some((daemon, served)) = served else {
             self.start_daemon(starting)?;
             return Err(Error::other("nobody serves it"));
         };
@@ -191,10 +242,15 @@ impl KeptDevice {
                  the device, and attach it again",
             ));
         }
-        let socket = served.socket.unwrap_or_else(|| self.attachment.socket.clone());
-        self.reconnect(socket).await?;
+        match (self.attachment.device, link) {
+            (Device::Nbd(number), Some(link)) => self.reconnect(number, &link.kernel, &served).await?,
+            (Device::Nbd(_), None) => unreachable!("it is kept with one"),
+            (Device::Ublk(number), _) => {
+                attachments::ublk::renew(number, (&daemon, &served), &self.attachment).await?;
+            }
+        }
         // What waits for an older connection is kept: it goes on with this one.
-        let device = self.attachment.device();
+        let device = self.attachment.device;
         let read = reading.get_or_insert_with(|| tokio::task::spawn_blocking(move || device.read_block()));
         let done = tokio::time::timeout(READ_LIMIT, read).await;
         let done = done.map_err(|_| Error::other("a read through its new connection takes too long"))?;
@@ -218,10 +274,10 @@ impl KeptDevice {
         Ok(())
     }
 
-    async fn reconnect(&self, socket: PathBuf) -> Result<()> {
-        let (kernel, Attachment { device, name, backend, .. }) =
-            (self.kernel.clone(), self.attachment.clone());
-        let reconnect = move || kernel.reconnect(device, &Link::open(&socket, &name)?, &backend);
+    async fn reconnect(&self, number: u32, kernel: &Arc<KernelNbd>, served: &ServedStatus) -> Result<()> {
+        let (kernel, Attachment { name, backend, socket, .. }) = (kernel.clone(), self.attachment.clone());
+        let socket = served.socket.clone().unwrap_or(socket);
+        let reconnect = move || kernel.reconnect(number, &Link::open(&socket, &name)?, &backend);
         tokio::task::spawn_blocking(reconnect).await.expect("it does not panic")
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     control::{self, Request, Resized},
     daemon,
     failure::{Failure, Kind, Outcome},
+    kernel::Device,
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::ByteSize,
     terminal,
@@ -15,7 +16,7 @@ use crate::{
 
 /// Set the size of a volume, also while it is served by a daemon of this host
 ///
-/// A device that `cistern attach` made has the new size at once. Most other clients see it only when they connect again (QEMU:
+/// A device that `cistern attach` made has the new size at once (one of ublk when it is attached again). Most other clients see it only when they connect again (QEMU:
 /// block_resize).
 #[derive(Args)]
 pub(super) struct Resize {
@@ -93,10 +94,15 @@ impl Resize {
 fn tell_device(settings: &Resolved, url: &str, size_bytes: u64) -> Outcome {
     let all = attachments::all(&settings.state_dir)?;
     let Some(attachment) = all.iter().find(|known| known.url == url && known.holds()) else { return Ok(()) };
-    let device = attachment.device();
-    let told = attachments::kernel()?.resize(device.0, size_bytes, &attachment.backend);
+    let device = attachment.device;
+    let again = "`cistern detach` and `cistern attach` again do";
+    let Device::Nbd(number) = device else {
+        terminal::remark(format!("{device} keeps its old size until it is attached again: {again}"));
+        return Ok(());
+    };
+    let told = attachments::nbd::kernel()?.resize(number, size_bytes, &attachment.backend);
     told.map_err(|e| {
         attachments::explain(&format!("the volume has its new size, and {device} cannot be told"), &e)
-            .hint("`cistern detach` and `cistern attach` again do")
+            .hint(again)
     })
 }

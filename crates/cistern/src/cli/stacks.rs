@@ -331,7 +331,7 @@ impl Stack {
             }
         };
         let content = match (&served, &attachment) {
-            (Some(_), Some(attachment)) if !is_stale => Some(content_of(attachment.device().path()).await?),
+            (Some(_), Some(attachment)) if !is_stale => Some(content_of(attachment.device.path()).await?),
             _ => None,
         };
         let pool = match self.goal.fs {
@@ -501,7 +501,7 @@ fn mounted(is_wanted: impl Fn(&Mount) -> bool) -> Outcome<Vec<PathBuf>> {
 }
 
 fn is_of_device(mount: &Mount, attachment: &Attachment) -> bool {
-    let (device, link) = (attachment.device().path(), attachment.link());
+    let (device, link) = (attachment.device.path(), attachment.link());
     let source = Path::new(&mount.source);
     source == device || source == link
 }

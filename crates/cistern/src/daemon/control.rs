@@ -159,6 +159,7 @@ async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
         Request::Resize { volume, size_bytes, force } => {
             encode(daemon.resize(&volume, size_bytes, force).await)
         }
+        Request::ServeDevice { export, device } => encode(daemon.serve_device(&export, device).await),
         Request::Stop { drain } => {
             daemon.ask_to_stop(drain);
             encode(Ok(()))

@@ -24,7 +24,7 @@ use crate::{
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Time for the requests that were read to end once a stop was asked. What a client waits for longer than
 /// this (a full journal, a store that is away) will not end soon.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+pub const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// The bound addresses.
 pub struct Doors {
@@ -41,12 +41,14 @@ struct Entrance {
 /// Share of the daemon's memory that clients' requests may take on their way in and out.
 const REQUESTS_SHARE: u64 = 2;
 
+/// What every thread that serves requests does first.
+pub fn on_thread_start() {
+    prefer_latency();
+    use_ring_on_this_thread();
+}
+
 /// The limits of the NBD server, and how its threads begin.
 pub fn server_settings(memory_bytes: u64) -> ServerSettings {
-    let on_thread_start = || {
-        prefer_latency();
-        use_ring_on_this_thread();
-    };
     let bytes_max = memory_bytes / REQUESTS_SHARE;
     ServerSettings { stop_limit: STOP_LIMIT, bytes_max, on_thread_start, ..ServerSettings::default() }
 }

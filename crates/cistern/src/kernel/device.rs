@@ -1,4 +1,4 @@
-//! `/dev/nbdN` and what the kernel tells of it below `/sys/block`.
+//! `/dev/nbdN` and `/dev/ublkbN`, and what the kernel tells of them below `/sys/block`.
 
 use std::{
     fmt, fs,
@@ -8,10 +8,13 @@ use std::{
 };
 
 use cistern_engine::aligned::AlignedBuf;
+use cistern_ublk::{UblkControl, UblkState};
+use serde::{Deserialize, Serialize};
 
 use super::{
     BLOCK_BYTES,
     mounts::{Mount, mounts},
+    ublk::ublk_mark,
 };
 
 /// How often requests that wait for a new connection are looked at, in milliseconds: the kernel sends them again at the first such
@@ -20,27 +23,60 @@ const TICK_MS: u32 = 1000;
 /// Sectors of sysfs.
 const SECTOR_BYTES: u64 = 512;
 
-/// A device of the kernel's NBD client, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Device(pub u32);
+/// A device by its driver and number. Written as its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Device {
+    /// Of the kernel's NBD client.
+    Nbd(u32),
+    /// Of the kernel's userspace block driver.
+    Ublk(u32),
+}
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "/dev/nbd{}", self.0)
+        write!(f, "/dev/{}", self.name())
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> String {
+        device.name()
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = String;
+
+    fn try_from(name: String) -> std::result::Result<Device, String> {
+        Device::named(&name).ok_or_else(|| format!("{name} is no device of ours"))
     }
 }
 
 impl Device {
-    /// All that there are, ascending.
-    pub fn all() -> Result<Vec<Device>> {
+    /// All of the kernel's NBD client, ascending.
+    pub fn all_nbd() -> Result<Vec<Device>> {
         let mut all = Vec::new();
         for entry in fs::read_dir("/sys/block")? {
             let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix("nbd")).map(str::parse);
-            all.extend(number.and_then(std::result::Result::ok).map(Device));
+            let device = name.to_str().and_then(Device::named);
+            all.extend(device.filter(|device| matches!(device, Device::Nbd(_))));
         }
         all.sort_unstable();
         Ok(all)
+    }
+
+    fn named(name: &str) -> Option<Device> {
+        let number = |prefix| name.strip_prefix(prefix).and_then(|number| number.parse().ok());
+        number("nbd").map(Device::Nbd).or_else(|| number("ublkb").map(Device::Ublk))
+    }
+
+    /// Its name in the kernel.
+    pub fn name(&self) -> String {
+        match self {
+            Device::Nbd(number) => format!("nbd{number}"),
+            Device::Ublk(number) => format!("ublkb{number}"),
+        }
     }
 
     /// The one that a path names.
@@ -54,29 +90,51 @@ impl Device {
             format!("/sys/dev/block/{}:{}", libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
         let target = fs::read_link(link)?;
         let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        match name.strip_prefix("nbd").map(str::parse) {
-            Some(Ok(number)) => Ok(Device(number)),
-            _ => Err(wrong("it is not a whole device of the kernel's NBD client")),
-        }
+        Device::named(name)
+            .ok_or_else(|| wrong("it is not a whole device of the kernel's NBD client or of ublk"))
     }
 
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/nbd{}", self.0))
+        Path::new("/dev").join(self.name())
     }
 
     fn sys(&self, what: &str) -> PathBuf {
-        PathBuf::from(format!("/sys/block/nbd{}/{what}", self.0))
+        Path::new("/sys/block").join(self.name()).join(what)
     }
 
     /// Whether somebody attached something to it.
     pub fn is_attached(&self) -> bool {
-        self.sys("pid").exists()
+        match self {
+            Device::Nbd(_) => self.sys("pid").exists(),
+            // Also one that was made and not started.
+            Device::Ublk(number) => Path::new(&format!("/sys/class/ublk-char/ublkc{number}")).exists(),
+        }
     }
 
-    /// What it was said to show when it was attached.
+    /// What a device of the NBD client was said to show when it was attached.
     pub fn backend(&self) -> Option<String> {
         let backend = fs::read_to_string(self.sys("backend")).ok()?;
         Some(backend.trim_end().to_owned())
+    }
+
+    /// Whether this is what it was said to show.
+    pub fn shows(&self, backend: &str) -> bool {
+        match self {
+            Device::Nbd(_) => self.is_attached() && self.backend().as_deref() == Some(backend),
+            Device::Ublk(number) => UblkControl::open()
+                .and_then(|mut control| control.info(*number))
+                .is_ok_and(|info| info.mark == ublk_mark(backend)),
+        }
+    }
+
+    /// Whether requests wait because who served it is gone. Of a device of the NBD client the kernel tells when it happens.
+    pub fn is_orphaned(&self) -> bool {
+        match self {
+            Device::Nbd(_) => false,
+            Device::Ublk(number) => UblkControl::open()
+                .and_then(|mut control| control.info(*number))
+                .is_ok_and(|info| info.state == UblkState::Orphaned),
+        }
     }
 
     pub fn size_bytes(&self) -> Result<u64> {
@@ -93,7 +151,9 @@ impl Device {
 
     /// Sets what a queue needs so that a dead connection is a short pause, and a TRIM of everything few requests.
     pub fn tune(&self) -> Result<()> {
-        fs::write(self.sys("queue/io_timeout"), TICK_MS.to_string())?;
+        if matches!(self, Device::Nbd(_)) {
+            fs::write(self.sys("queue/io_timeout"), TICK_MS.to_string())?;
+        }
         let most = fs::read_to_string(self.sys("queue/discard_max_hw_bytes"))?;
         // Some kernels do not let it be set.
         let _ = fs::write(self.sys("queue/discard_max_bytes"), most.trim());
@@ -108,6 +168,9 @@ impl Device {
 
     /// Who uses it: mounts, swap, other devices on top of it or of its partitions, or somebody who has opened it for himself alone.
     pub fn users(&self) -> Result<Vec<String>> {
+        if !self.path().exists() {
+            return Ok(Vec::new()); // never started
+        }
         let parts = self.parts()?;
         let mut users = Vec::new();
         let is_of_it = |mount: &Mount| parts.iter().any(|part| part.number == mount.number);

@@ -27,7 +27,7 @@ const LINKS: &str = "/dev/cistern";
 /// A device that a volume is attached to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    pub device: u32,
+    pub device: Device,
     /// Name and URL under which the daemon serves it.
     pub name: String,
     pub url: String,
@@ -38,13 +38,9 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    pub fn device(&self) -> Device {
-        Device(self.device)
-    }
-
     /// Whether the device shows what is written here, and was not attached to something else since.
     pub fn holds(&self) -> bool {
-        self.device().is_attached() && self.device().backend().as_deref() == Some(&self.backend)
+        self.device.shows(&self.backend)
     }
 
     /// Where a link leads to the device.
@@ -84,12 +80,12 @@ impl Attachment {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        std::os::unix::fs::symlink(self.device().path(), self.link())
+        std::os::unix::fs::symlink(self.device.path(), self.link())
     }
 
     /// Takes the link away, if it is to this device, and forgets what is written here.
     pub fn forget(&self, state_dir: &Path) -> Result<()> {
-        if fs::read_link(self.link()).is_ok_and(|target| target == self.device().path()) {
+        if fs::read_link(self.link()).is_ok_and(|target| target == self.device.path()) {
             fs::remove_file(self.link())?;
         }
         match fs::remove_file(self.path(state_dir)) {
@@ -99,7 +95,7 @@ impl Attachment {
     }
 
     fn path(&self, state_dir: &Path) -> PathBuf {
-        state_dir.join(DIRECTORY).join(format!("nbd{}.json", self.device))
+        state_dir.join(DIRECTORY).join(format!("{}.json", self.device.name()))
     }
 }
 
@@ -198,14 +194,20 @@ mod tests {
             backend: "cistern:a:-:tank".into(),
         };
         assert_eq!(Attachment::all(state.path()).expect("none"), []);
-        for device in [11, 2] {
+        for device in [Device::Ublk(0), Device::Nbd(11), Device::Nbd(2)] {
             attachment(device).save(state.path()).expect("saved");
         }
         fs::write(state.path().join("attached/nbd3.json"), "{").expect("written");
-        assert_eq!(Attachment::all(state.path()).expect("two"), [attachment(2), attachment(11)]);
-        attachment(2).forget(state.path()).expect("forgotten");
-        attachment(2).forget(state.path()).expect("forgotten already");
-        assert_eq!(Attachment::all(state.path()).expect("one"), [attachment(11)]);
+        assert_eq!(
+            Attachment::all(state.path()).expect("three"),
+            [Device::Nbd(2), Device::Nbd(11), Device::Ublk(0)].map(attachment)
+        );
+        attachment(Device::Nbd(2)).forget(state.path()).expect("forgotten");
+        attachment(Device::Nbd(2)).forget(state.path()).expect("forgotten already");
+        assert_eq!(
+            Attachment::all(state.path()).expect("two"),
+            [Device::Nbd(11), Device::Ublk(0)].map(attachment)
+        );
     }
 
     /// There is one keeper at a time.

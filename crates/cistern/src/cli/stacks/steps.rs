@@ -17,7 +17,10 @@ use super::{
     zfs::{self, Dataset},
 };
 use crate::{
-    cli::{attach, attachments, detach, drain},
+    cli::{
+        attach::{self, Driver},
+        attachments, detach, drain,
+    },
     control::{self, Request},
     failure::{Failure, Kind, Outcome},
     quantity::ByteSize,
@@ -40,7 +43,7 @@ impl Stack {
             StackStep::Serve => self.serve().await,
             StackStep::Attach => {
                 let served = attachments::served(&self.state_dir, &self.record.url).await?;
-                attach::attach(&self.state_dir, &served, None, true).await.map(drop)
+                attach::attach(&self.state_dir, &served, Driver::Nbd(None), true).await.map(drop)
             }
             StackStep::Make => self.make(&device(seen)?).await,
             StackStep::Import { force } => self.import(&device(seen)?, seen, *force).await,
@@ -57,7 +60,7 @@ impl Stack {
             StackStep::Detach => {
                 let known = attachments::attachment(&self.state_dir, &self.record.url)?;
                 match known {
-                    Some(known) => detach::free(&self.state_dir, known.device(), Some(&known), false).await,
+                    Some(known) => detach::free(&self.state_dir, known.device, Some(&known), false).await,
                     None => Ok(()),
                 }
             }
