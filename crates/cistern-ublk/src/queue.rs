@@ -80,24 +80,33 @@ pub fn serve(
     let export: Arc<dyn Export> = Arc::new(Outliving(export));
     let (stop, stopped) = watch::channel(false);
     let (tell, begun) = mpsc::sync_channel(1);
-    let (lives, alive) = watch::channel(());
-    thread::Builder::new().name("ublk".into()).spawn(move || {
-        let _lives = lives; // beyond everything else here
+    let thread = thread::Builder::new().name("ublk".into()).spawn(move || {
         on_thread_start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let run = runtime.and_then(|runtime| -> Result<()> {
-            let _inside = runtime.enter();
-            let mut queue = Queue::open(device, export)?;
-            let _ = tell.send(Ok(())); // who asked waits for it
-            runtime.block_on(queue.run(stopped, limit))
+        let open = runtime.and_then(|runtime| {
+            let inside = runtime.enter();
+            let queue = Queue::open(device, export)?;
+            drop(inside);
+            Ok((runtime, queue))
         });
-        match run {
-            Ok(()) => tracing::info!(device, "a device is served no more"),
+        let (runtime, mut queue) = match open {
+            Ok(open) => open,
             Err(error) => {
-                tracing::warn!(device, %error, "cannot serve a device");
-                let _ = tell.send(Err(error));
+                let _ = tell.send(Err(error)); // who asked waits for it
+                return None;
             }
+        };
+        let _ = tell.send(Ok(()));
+        match runtime.block_on(queue.run(stopped, limit)) {
+            Ok(()) => tracing::info!(device, "a device is served no more"),
+            Err(error) => tracing::error!(device, %error, "a device cannot be served any more"),
         }
+        Some(queue.leave())
+    })?;
+    let (lives, alive) = watch::channel(());
+    thread::Builder::new().name("ublk end".into()).spawn(move || {
+        let _lives = lives; // beyond what the thread leaves
+        drop(thread.join()); // a panic was reported
     })?;
     begun.recv().map_err(|_| Error::other("the thread has ended"))??;
     Ok(Serving { device, stop, alive })
@@ -107,7 +116,7 @@ pub fn serve(
 type Running = Pin<Box<dyn Future<Output = (u16, i32)> + Send>>;
 
 struct Queue {
-    /// Readable when there is something to take. Before the ring, so that it leaves the event loop first.
+    /// Readable when there is something to take.
     ready: AsyncFd<OwnedFd>,
     ring: IoUring,
     device: Arc<File>,
@@ -149,6 +158,12 @@ impl Queue {
         }
         queue.submit()?;
         Ok(queue)
+    }
+
+    /// What is to be closed by another thread when this one has ended. The kernel takes the commands of a thread back when that ends, and those
+    /// of a ring when that is closed; where both go on at once it (6.12) uses memory that is free.
+    fn leave(self) -> (IoUring, Arc<File>) {
+        (self.ring, self.device)
     }
 
     /// Until the device has ended, or until it was told to stop and what was begun has ended.
