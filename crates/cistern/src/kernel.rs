@@ -21,7 +21,7 @@ use cistern_nbd::{Negotiated, choose_export};
 
 pub use cgroup::Cgroup;
 pub use device::Device;
-pub use mounts::{Mount, mounts};
+pub use mounts::{Mount, mounts, unescape};
 pub use netlink::{DeadLinks, KernelNbd};
 pub use record::{Attachment, Keeper};
 
