@@ -17,4 +17,4 @@ pub use plan::{
     HeldBy, Pool, ServedAs, StackGoal, StackState, StackStep, Way, can_be_shared, next, supposed,
 };
 pub use record::{Fs, StackRecord};
-pub use share::{Export, NfsServer, ShareClient, Sharing, escaped};
+pub use share::{NfsExport, NfsServer, ShareClient, Sharing, escaped};

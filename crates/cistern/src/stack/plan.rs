@@ -9,7 +9,7 @@ use super::{
     content::OnDevice,
     label::PoolLabel,
     record::Fs,
-    share::{self, Export, NfsServer, ShareClient, Sharing},
+    share::{self, NfsExport, NfsServer, ShareClient, Sharing},
 };
 use crate::failure::{Failure, Kind};
 
@@ -409,7 +409,7 @@ pub fn supposed(goal: &StackGoal, seen: &StackState, step: &StackStep) -> StackS
         StackStep::Share => {
             then.sharing.declared = goal.declaration().or(then.sharing.declared);
             then.sharing.missing.clear();
-            let shared = |at: &PathBuf| Export { at: at.clone(), client: String::new() };
+            let shared = |at: &PathBuf| NfsExport { at: at.clone(), client: String::new() };
             then.sharing.exports = then.mounted.iter().map(shared).collect();
         }
         StackStep::Unshare { for_good } => {

@@ -132,19 +132,19 @@ pub enum NfsServer {
 
 /// Something that the server gives to somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Export {
+pub struct NfsExport {
     pub at: PathBuf,
     /// As the server has it: a host, an address, a network, or everybody.
     pub client: String,
 }
 
-impl Export {
+impl NfsExport {
     /// Reads what `exportfs -s` prints: a path, then a client with its options in parentheses.
-    pub fn all_of(said: &str) -> Vec<Export> {
+    pub fn all_of(said: &str) -> Vec<NfsExport> {
         let of = |line: &str| {
             let (at, client) = line.split_once(char::is_whitespace)?;
             let client = client.trim().split('(').next()?;
-            Some(Export { at: unescape(at).into(), client: client.to_owned() })
+            Some(NfsExport { at: unescape(at).into(), client: client.to_owned() })
         };
         said.lines().filter(|line| line.starts_with('/')).filter_map(of).collect()
     }
@@ -164,7 +164,7 @@ pub struct Sharing {
     /// What is mounted and should be shared and is not: filesystems of a pool, or the one.
     pub missing: Vec<String>,
     /// What the server gives to whom of what is mounted.
-    pub exports: Vec<Export>,
+    pub exports: Vec<NfsExport>,
 }
 
 #[cfg(test)]
@@ -222,9 +222,9 @@ mod tests {
     fn what_is_exported() {
         let said =
             "/pool  127.0.0.0/8(sync,wdelay,sec=sys,rw)\n/pool/a\\040b  2001:db8::/64(ro)\nexportfs: noise\n";
-        let all = Export::all_of(said);
+        let all = NfsExport::all_of(said);
         let expected = [("/pool", "127.0.0.0/8"), ("/pool/a b", "2001:db8::/64")]
-            .map(|(at, client)| Export { at: at.into(), client: client.into() });
+            .map(|(at, client)| NfsExport { at: at.into(), client: client.into() });
         assert_eq!(all, expected);
         assert_eq!(all[1].of_exportfs(), "[2001:db8::]/64:/pool/a b");
     }

@@ -13,7 +13,7 @@ use super::programs::ask;
 use crate::{
     failure::{Failure, Kind, Outcome},
     kernel::{Mount, unescape},
-    stack::{Export, NfsServer, escaped},
+    stack::{NfsExport, NfsServer, escaped},
 };
 
 /// Where servers look for lines of others than the administrator.
@@ -40,11 +40,11 @@ pub fn server() -> NfsServer {
 }
 
 /// What the server gives to whom of some places.
-pub(super) async fn exports(server: NfsServer, places: &[PathBuf]) -> Outcome<Vec<Export>> {
+pub(super) async fn exports(server: NfsServer, places: &[PathBuf]) -> Outcome<Vec<NfsExport>> {
     if server != NfsServer::Runs || places.is_empty() {
         return Ok(Vec::new());
     }
-    let all = Export::all_of(&ask(Command::new("exportfs").arg("-s")).await?);
+    let all = NfsExport::all_of(&ask(Command::new("exportfs").arg("-s")).await?);
     Ok(all.into_iter().filter(|export| places.iter().any(|place| export.at.starts_with(place))).collect())
 }
 

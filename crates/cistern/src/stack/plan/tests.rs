@@ -188,7 +188,8 @@ fn what_somebody_has_to_decide() {
 fn who_has_it_over_nfs() {
     let clients = vec!["10.0.0.0/24".parse().expect("a network")];
     let shared = |seen: StackState, declared: Option<String>, missing: bool| {
-        let exports = seen.mounted.iter().map(|at| Export { at: at.clone(), client: "10.0.0.0/24".into() });
+        let exports =
+            seen.mounted.iter().map(|at| NfsExport { at: at.clone(), client: "10.0.0.0/24".into() });
         let exports = if missing { Vec::new() } else { exports.collect() };
         let missing = if missing { vec!["tank".into()] } else { Vec::new() };
         StackState { sharing: Sharing { server: NfsServer::Runs, declared, missing, exports }, ..seen }
@@ -281,8 +282,11 @@ fn nothing_goes_that_something_stands_on() {
             mounted: if bit(7) { vec!["/srv/tank".into()] } else { Vec::new() },
             ..nothing()
         };
-        let exports =
-            seen.mounted.iter().filter(|_| bit(9)).map(|at| Export { at: at.clone(), client: "nas".into() });
+        let exports = seen
+            .mounted
+            .iter()
+            .filter(|_| bit(9))
+            .map(|at| NfsExport { at: at.clone(), client: "nas".into() });
         let exports = exports.collect();
         let seen = StackState { sharing: Sharing { exports, ..seen.sharing.clone() }, ..seen };
         for way in [Way::Up, Way::Down { keep_dirty }] {
