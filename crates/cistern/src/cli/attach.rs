@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    cli::{Context, attachments},
+    cli::{Context, attachments, program},
     config::{Settings, StateSettings},
     control::ServedStatus,
     failure::{Failure, Kind, Outcome},
@@ -220,7 +220,7 @@ pub(super) fn start_keeper(state_dir: &Path) -> Outcome {
     }
     let start = || {
         let log = File::options().create(true).append(true).open(Keeper::log(state_dir))?;
-        Command::new(std::env::current_exe()?)
+        Command::new(program::program()?)
             .args(["keep-attached", "--until-detached", "--state-dir"])
             .arg(state_dir)
             .stdin(Stdio::null())

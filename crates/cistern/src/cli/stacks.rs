@@ -22,11 +22,12 @@ use tokio::process::Command;
 pub(super) use zfs::host_id;
 
 use crate::{
-    cli::Context,
+    cli::{Context, attach},
     config::KeySettings,
     control::{self, DaemonClient, ServedStatus},
     daemon::{host_name, volume_disk},
     failure::{Failure, Kind, Outcome},
+    kernel::Keeper,
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::ByteSize,
     secret,
@@ -175,7 +176,13 @@ impl Stack {
             terminal::remark(self.describe(&step));
             self.act(&step, &seen).await.map_err(|failure| failure.context("cannot restart the daemon"))?;
         }
-        self.go().await
+        let seen = self.go().await?;
+        // Who gives devices new connections may be of another version as well.
+        let ended = Keeper::end_passing(&self.state_dir);
+        if ended.map_err(|e| Failure::io("cannot end who gives devices new connections", &e))? {
+            attach::start_keeper(&self.state_dir)?;
+        }
+        Ok(seen)
     }
 
     /// Starts the daemon, unless there is one.

@@ -17,7 +17,7 @@ use super::{
     zfs::{self, Dataset},
 };
 use crate::{
-    cli::{attach, attachments, detach, drain},
+    cli::{attach, attachments, detach, drain, program},
     control::{self, Request},
     failure::{Failure, Kind, Outcome},
     kernel::{Mount, mounts},
@@ -129,7 +129,7 @@ impl Stack {
     }
 
     async fn daemon_command(&mut self) -> Outcome<std::process::Command> {
-        let program = std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
+        let program = program::program().map_err(|e| Failure::io("cannot find this program", &e))?;
         let mut command = std::process::Command::new(program);
         if let Some(config) = &self.record.config {
             command.arg("--config").arg(config);
