@@ -66,6 +66,8 @@ pub struct StackState {
     pub is_stale: bool,
     /// Of the device, while the volume is served.
     pub content: Option<OnDevice>,
+    /// The partition that it is in, if it is not on the device itself.
+    pub partition: Option<PathBuf>,
     /// The pool of the name, if it is imported.
     pub pool: Option<Pool>,
     /// Where filesystems of it are mounted; nothing of another pool of that name.
@@ -419,7 +421,7 @@ pub fn supposed(goal: &StackGoal, seen: &StackState, step: &StackStep) -> StackS
         StackStep::Unmount | StackStep::Export => {
             (then.pool, then.mounted, then.unmounted) = (None, Vec::new(), Vec::new());
         }
-        StackStep::Detach => (then.device, then.content) = (None, None),
+        StackStep::Detach => (then.device, then.content, then.partition) = (None, None, None),
         StackStep::Drain => then.served.iter_mut().for_each(|served| served.dirty_bytes = 0),
         StackStep::Stop { keep_dirty } => {
             let was_dirty = then.served.take().is_some_and(|served| served.dirty_bytes > 0);

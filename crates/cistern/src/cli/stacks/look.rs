@@ -13,7 +13,7 @@ use super::{
 use crate::{
     cli::attachments,
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, Mount, mounts},
+    kernel::{Attachment, Device, Mount, mounts},
     stack::{self, Fs, HeldBy, Holder, OnDevice, ServedAs, Sharing, StackRecord, StackState, Way},
 };
 
@@ -53,9 +53,12 @@ impl Stack {
                 })
             }
         };
-        let content = match (&served, &attachment) {
-            (Some(_), Some(attachment)) if !is_stale => Some(content_of(attachment.device().path()).await?),
-            _ => None,
+        let (content, partition) = match (&served, &attachment) {
+            (Some(_), Some(attachment)) if !is_stale => {
+                let (content, partition) = content_of(attachment.device()).await?;
+                (Some(content), partition)
+            }
+            _ => (None, None),
         };
         let pool = match self.goal.fs {
             Fs::Zfs => zfs::imported(&self.goal.name, self.goal.way).await?,
@@ -89,6 +92,7 @@ impl Stack {
             device,
             is_stale,
             content,
+            partition,
             pool,
             mounted,
             unmounted,
@@ -119,10 +123,10 @@ impl Stack {
     }
 }
 
-/// What is on a device.
-async fn content_of(device: PathBuf) -> Outcome<OnDevice> {
-    let shown = device.display().to_string();
-    let looked = tokio::task::spawn_blocking(move || OnDevice::of(&device));
+/// What is on a device, and in which partition.
+async fn content_of(device: Device) -> Outcome<(OnDevice, Option<PathBuf>)> {
+    let shown = device.to_string();
+    let looked = tokio::task::spawn_blocking(move || OnDevice::of(device));
     match tokio::time::timeout(READ_LIMIT, looked).await {
         Ok(content) => {
             content.expect("it does not panic").map_err(|e| Failure::io(format!("cannot look what is on {shown}"), &e))
@@ -158,7 +162,6 @@ pub(super) fn mounted(is_wanted: impl Fn(&Mount) -> bool) -> Outcome<Vec<PathBuf
 }
 
 pub(super) fn is_of_device(mount: &Mount, attachment: &Attachment) -> bool {
-    let (device, link) = (attachment.device().path(), attachment.link());
     let source = Path::new(&mount.source);
-    source == device || source == link
+    attachment.device().has(source) || source == attachment.link()
 }

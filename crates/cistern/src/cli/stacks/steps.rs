@@ -44,7 +44,7 @@ impl Stack {
                 attach::attach(&self.state_dir, &served, None, true).await.map(drop)
             }
             StackStep::Make => self.make(&device(seen)?).await,
-            StackStep::Import { force } => self.import(&device(seen)?, seen, *force).await,
+            StackStep::Import { force } => self.import(&place(seen)?, seen, *force).await,
             StackStep::Mount => self.mount(seen).await,
             StackStep::Share => self.share(seen).await,
             StackStep::Unshare { for_good } => self.unshare(seen, *for_good).await,
@@ -221,7 +221,7 @@ impl Stack {
             let at = mount.as_ref().expect("a plan asks for it");
             fs::create_dir_all(at).map_err(|e| Failure::io(format!("cannot make {}", at.display()), &e))?;
             return self
-                .run(Command::new("mount").args(["-t", fs.name()]).arg(device(seen)?).arg(at), None)
+                .run(Command::new("mount").args(["-t", fs.name()]).arg(place(seen)?).arg(at), None)
                 .await;
         }
         let missing: Vec<Dataset> =
@@ -331,6 +331,11 @@ impl Stack {
 
 fn device(seen: &StackState) -> Outcome<PathBuf> {
     seen.device.clone().ok_or_else(|| Failure::new(Kind::NotFound, "its device is gone"))
+}
+
+/// Where the filesystem is: the device, or a partition of it.
+fn place(seen: &StackState) -> Outcome<PathBuf> {
+    seen.partition.clone().map_or_else(|| device(seen), Ok)
 }
 
 /// What the log says since a place.

@@ -32,6 +32,7 @@ fn nothing() -> StackState {
         device: None,
         is_stale: false,
         content: None,
+        partition: None,
         pool: None,
         mounted: Vec::new(),
         unmounted: Vec::new(),
