@@ -1,4 +1,5 @@
 # A volume with a partition table, as a disk of a virtual machine has: the one partition with a filesystem comes up, and of several none is chosen.
+#: disk=1G
 . /job/lib.sh
 
 modprobe zfs
@@ -32,8 +33,27 @@ down tank
   sha256sum -c --quiet /tmp/sum
   down tank )
 
-# Another filesystem, behind partitions that have none.
+# A whole disk that ZFS made the partitions of, copied.
 rm -rf /tmp/state-2
+disk=$(readlink -f /dev/disk/vm/disk)
+zpool create -f -o ashift=12 -o cachefile=none tank "$disk"
+head -c 20M /dev/urandom > /tank/file; sha256sum /tank/file > /tmp/sum
+zpool export tank
+table ,
+dd if="$disk" of="$device" bs=1M conv=sparse,fsync status=none
+wipefs -qaf "$disk"
+away
+up tank --on /srv/tank -- --journal-size 256M > /dev/null
+zdb -l "$(readlink -f /dev/cistern/tank)p1" | grep -q 'whole_disk: 1' || fail "ZFS made no partitions"
+sha256sum -c --quiet /tmp/sum
+zpool scrub -w tank
+zpool status -v tank | grep -q 'No known data errors' || fail "$(zpool status -v tank)"
+down tank
+up tank > /dev/null
+sha256sum -c --quiet /tmp/sum
+down tank
+
+# Another filesystem, behind partitions that have none.
 table size=16M,type=uefi size=64M size=300M
 mkfs.ext4 -q "${device}p3"; mount "${device}p3" /mnt; cp /tmp/sum /mnt/file; umount /mnt
 away
