@@ -103,6 +103,10 @@ client_ends
 up home --share 127.0.0.0/8 > /dev/null
 [ "$(shared)" = "/mnt/a\\040home 127.0.0.0/8;" ] || fail "shared is $(shared)"
 nfs "/mnt/a home"; cmp /mnt/nfs/file /tmp/sum; umount /mnt/nfs
+rpc.nfsd 0; down home
+[ -z "$(ls /etc/exports.d/cistern-* 2> /dev/null)" ] || fail "it would be shared again by a server that starts"
+rpc.nfsd -N 3 -V 4.2 4; up home > /dev/null
+[ "$(shared)" = "/mnt/a\\040home 127.0.0.0/8;" ] || fail "shared is $(shared)"
 up home --no-share > /dev/null
 [ -z "$(shared)" ] || fail "shared is $(shared)"
 down home

@@ -49,6 +49,7 @@ impl Stack {
             StackStep::Share => self.share(seen).await,
             StackStep::Unshare { for_good } => self.unshare(seen, *for_good).await,
             StackStep::Unmount => {
+                nfs::forget(&self.goal.name)?; // what is mounted there next is not shared for that
                 for at in seen.mounted.iter().rev() {
                     self.run(Command::new("umount").arg(at), None).await?;
                 }
