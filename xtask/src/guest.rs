@@ -13,12 +13,13 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use cistern_harness::{
+    minio,
     scratch::{self, Scratch},
     tool,
 };
 use clap::Args;
 
-use crate::{setup, step};
+use crate::{mutate::copy::Copy, setup, step};
 
 /// Programs with their packages, beside those of the tests.
 const PACKAGES: [(&str, &str); 5] = [
@@ -30,6 +31,8 @@ const PACKAGES: [(&str, &str); 5] = [
 ];
 const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
+/// The guest has none of its own, and clients of stores refuse to begin without.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// Of a case.
 const CASE_SECONDS: u64 = 900;
@@ -115,6 +118,28 @@ fn stripped(profile: &str) -> Result<PathBuf> {
     Ok(stripped)
 }
 
+/// The program of this source under another version. Cargo builds it beside the first one, so that both share all that is not of this workspace.
+fn other_version() -> Result<PathBuf> {
+    let (target, version) = (scratch::target_dir()?, env!("CARGO_PKG_VERSION"));
+    let copy = Copy::make(step::root(), &target.join("guest/other"))?;
+    let manifest = copy.root().join("Cargo.toml");
+    let (own, other) = (format!("\nversion = \"{version}\"\n"), format!("\nversion = \"9{version}\"\n"));
+    let text = fs::read_to_string(&manifest)?;
+    ensure!(text.matches(&own).count() == 1, "{} does not say once that it is {version}", manifest.display());
+    fs::write(&manifest, text.replace(&own, &other))?;
+    let (built, kept) = (target.join("release/cistern"), target.join("release/cistern-own"));
+    fs::copy(&built, &kept)?;
+    // Not --locked: the lock file has the versions of the workspace.
+    let mut build = step::cargo(&["build", "--release", "--offline", "-p", "cistern", "--target-dir"]);
+    build.arg(&target).current_dir(copy.root());
+    let outcome = step::run("release build of another version", build, BUILD_LIMIT);
+    let other = target.join("release/cistern-other");
+    let moved = fs::rename(&built, &other).and_then(|()| fs::rename(&kept, &built));
+    outcome.map(drop)?;
+    moved.context("the two programs")?;
+    Ok(other)
+}
+
 /// All cases by name.
 fn cases() -> Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
@@ -129,7 +154,7 @@ fn cases() -> Result<Vec<(String, PathBuf)>> {
     Ok(all)
 }
 
-/// How a case is run. A line `#: init=systemd disk=2G boots=2` in its script says it.
+/// How a case is run. A line `#: init=systemd disk=2G boots=2 minio` in its script says it.
 struct CaseShape {
     /// What is init: `vm` runs nothing but the case, `systemd` the case as a service.
     init: String,
@@ -137,17 +162,23 @@ struct CaseShape {
     disk: Option<String>,
     /// How often the guest is booted; which one it is the script finds in `/job/boot`.
     boots: u32,
+    /// The S3 server of the tests lies in `/job/minio`.
+    minio: bool,
+    /// This program under another version lies in `/job/other`.
+    other: bool,
 }
 
 impl CaseShape {
     fn of(script: &str) -> Result<CaseShape> {
-        let mut shape = CaseShape { init: "vm".to_owned(), disk: None, boots: 1 };
+        let mut shape = CaseShape { init: "vm".to_owned(), disk: None, boots: 1, minio: false, other: false };
         let said = script.lines().find_map(|line| line.strip_prefix("#: ")).unwrap_or_default();
         for word in said.split_whitespace() {
             match word.split_once('=') {
                 Some(("init", init)) => shape.init = init.to_owned(),
                 Some(("disk", size)) => shape.disk = Some(size.to_owned()),
                 Some(("boots", boots)) => shape.boots = boots.parse().context("boots")?,
+                None if word == "minio" => shape.minio = true,
+                None if word == "other" => shape.other = true,
                 _ => bail!("what is {word}?"),
             }
         }
@@ -167,6 +198,13 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     for entry in fs::read_dir(step::root().join("packaging/systemd"))? {
         let unit = entry?;
         fs::copy(unit.path(), job.join(unit.file_name()))?;
+    }
+    if shape.minio {
+        fs::copy(minio::binary()?, job.join("minio")).context("the S3 server: run cargo xtask setup")?;
+        fs::copy(CERTIFICATES, job.join("certificates")).context(CERTIFICATES)?;
+    }
+    if shape.other {
+        fs::copy(other_version()?, job.join("other"))?;
     }
     let disk = scratch.path().join("disk");
     if let Some(size) = &shape.disk {

@@ -5,7 +5,7 @@
 //! A mutant survives if any of the checks that are named for it passes; a check that finds it is the proof that
 //! the check is worth its time.
 
-mod copy;
+pub mod copy;
 mod mutants;
 mod page;
 

@@ -32,6 +32,7 @@ mod keep_attached;
 mod key;
 mod ls;
 mod probe;
+mod program;
 pub mod reference;
 mod resize;
 mod restore;

@@ -250,12 +250,17 @@ pub async fn daemons(state_dir: &Path) -> Outcome<Vec<DaemonClient>> {
         let daemon = DaemonClient { directory: directory.clone(), socket: socket.to_owned() };
         match daemon.connect().await {
             Ok(_) => found.push(daemon),
-            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
+            Err(e) if is_gone(&e) => {}
             Err(e) => return Err(failed(&e)),
         }
     }
     found.sort_by(|a, b| a.socket.cmp(&b.socket));
     Ok(found)
+}
+
+/// Whether nobody listens: not any more, or not from this moment on.
+fn is_gone(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::NotFound)
 }
 
 /// The daemon that serves a volume (by name, URL or id) and the volume's state, if there is one.
@@ -329,5 +334,19 @@ impl DaemonClient {
             return Err(gone(ErrorKind::UnexpectedEof.into()));
         }
         Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon that ends while somebody connects resets him: it is gone, as one that ended before.
+    #[test]
+    fn who_ends_is_gone() {
+        for code in [libc::ECONNREFUSED, libc::ECONNRESET, libc::ENOENT] {
+            assert!(is_gone(&std::io::Error::from_raw_os_error(code)), "{code}");
+        }
+        assert!(!is_gone(&std::io::Error::from_raw_os_error(libc::EACCES)));
     }
 }

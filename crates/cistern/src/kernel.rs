@@ -22,8 +22,8 @@ use std::{
 use cistern_nbd::{Negotiated, choose_export};
 
 pub use cgroup::Cgroup;
-pub use device::Device;
-pub use mounts::{Mount, mounts};
+pub use device::{Device, DeviceDriver};
+pub use mounts::{Mount, mounts, unescape};
 pub use netlink::{DeadLinks, KernelNbd};
 pub use record::{Attachment, Keeper};
 pub use ublk::{UblkFitness, ublk_mark};

@@ -8,9 +8,13 @@ mod holders;
 mod label;
 mod plan;
 mod record;
+mod share;
 
 pub use content::OnDevice;
 pub use holders::{Holder, holders};
 pub use label::PoolLabel;
-pub use plan::{HeldBy, Pool, ServedAs, StackGoal, StackState, StackStep, Way, next, supposed};
+pub use plan::{
+    HeldBy, Pool, ServedAs, StackGoal, StackState, StackStep, Way, can_be_shared, next, supposed,
+};
 pub use record::{Fs, StackRecord};
+pub use share::{NfsExport, NfsServer, ShareClient, Sharing, escaped};

@@ -129,6 +129,16 @@ fn what_cannot_be_brought_up() {
     assert!(home.fails(2, &["up", "home", "--on", "./vol", "--fs", "xfs"]).contains("--mount DIR"));
     let missing = home.fails(4, &["up", "home", "--on", "./vol", "--fs", "xfs", "--mount", "/nowhere"]);
     assert!(missing.contains("no volume at"), "{missing}");
+    // Nobody shares with everybody, and what cannot be shared is refused before anything is done.
+    let share =
+        |clients: &'static str| [&relative[..6], &["--mount", "/nowhere", "--share", clients]].concat();
+    for everybody in ["*", "0.0.0.0/0", "10.0.0.0/24,"] {
+        assert!(home.fails(2, &share(everybody)).contains("not everybody"), "{everybody}");
+    }
+    assert!(home.fails(2, &[&share("nas")[..], &["--no-share"]].concat()).contains("cannot be used with"));
+    let shared = home.run(&share("10.0.0.0/24,nas=ro"));
+    let said = text(&shared);
+    assert!(said.contains("NFS server") || said.contains("no volume at"), "{said}");
     assert!(!home.path("vol").exists());
 }
 
@@ -139,7 +149,7 @@ fn the_doctor_looks() {
     let output = home.run(&["doctor", "--json"]);
     let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("JSON");
     let found: Vec<&str> = checks.iter().map(|check| check["what"].as_str().expect("a name")).collect();
-    for what in ["privilege", "kernel NBD", "kernel ZFS", "blkid", "state directory"] {
+    for what in ["privilege", "kernel NBD", "kernel ZFS", "blkid", "NFS server", "state directory"] {
         assert!(found.contains(&what), "{what} is not among {found:?}");
     }
     let is_bad = checks.iter().any(|check| check["verdict"] == "bad");

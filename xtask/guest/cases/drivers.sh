@@ -5,7 +5,7 @@ modprobe ublk_drv
 figure() { # NAME KEY ARGS...
   local name=$1 key=$2; shift 2
   fio --name=a --filename=/dev/cistern/tank --direct=1 --size=512m --time_based --runtime=8 --output-format=json "$@" > /tmp/fio.json
-  awk -v key="$key" -v name="$name" '$1 == "\"read\"" || $1 == "\"write\"" { part = $1 } $1 == "\"" key "\"" { gsub(/[^0-9.]/, "", $3); if ($3 > 0) printf " %s %d", name, $3 }' /tmp/fio.json
+  awk -v key="$key" -v name="$name" '$1 == "\"read\"" || $1 == "\"write\"" { part = $1 } $1 == "\"" key "\"" { gsub(/[^0-9.]/, "", $3); if ($3 >= 1) printf " %s %d", name, $3 }' /tmp/fio.json
 }
 serve
 for turn in 1 2 3; do

@@ -35,3 +35,25 @@ refused() {
 
 # Nothing that the kernel calls an error.
 no_errors() { ! dmesg | grep -iE 'I/O error|buffer i/o|returned error' || fail "the kernel saw errors"; }
+
+# A verb that is killed when it says its nth step.
+killed_in() { # NTH VERB...
+  local nth=$1 n=0 line pid; shift
+  rm -f /tmp/steps; mkfifo /tmp/steps
+  "$cistern" "$@" 2> /tmp/steps > /dev/null & pid=$!
+  while read -r line; do
+    n=$((n + 1))
+    if [ $n = "$nth" ]; then kill -KILL $pid; break; fi
+  done < /tmp/steps
+  wait $pid || true
+}
+
+# The kernel's NFS server, with what stands beside it.
+nfs_server() {
+  modprobe nfsd
+  mount -t tmpfs none /var/lib/nfs; mkdir -p /var/lib/nfs/{v4recovery,sm,sm.bak,nfsdcld,rpc_pipefs}; touch /var/lib/nfs/{etab,rmtab,state}
+  mount -t nfsd nfsd /proc/fs/nfsd
+  echo 10 > /proc/fs/nfsd/nfsv4gracetime # nobody opens anything before
+  exportfs -ra
+  rpcbind; rpc.nfsd -N 3 -V 4.2 4; rpc.mountd -N 3
+}

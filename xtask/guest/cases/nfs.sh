@@ -1,15 +1,12 @@
 # A thousand small files over NFS, and a stream into `zfs receive`: on cistern, on nbdkit's memory, and on the guest's own disk. Two turns.
 #: disk=2G
 . /job/lib.sh
-modprobe zfs; modprobe nbd; modprobe nfsd; modprobe nfs
+modprobe zfs; modprobe nbd; modprobe nfs
 umount /srv; mount -t tmpfs -o size=1800M none /srv
 mkdir -p /tmp/tree /mnt/nfs
 for i in $(seq 1000); do head -c $((RANDOM % 8192)) /dev/urandom > /tmp/tree/$i; done
 tar -C /tmp/tree -cf /tmp/tree.tar .
-mount -t tmpfs none /var/lib/nfs; mkdir -p /var/lib/nfs/{v4recovery,sm,sm.bak,nfsdcld,rpc_pipefs}; touch /var/lib/nfs/{etab,rmtab,state}
-mount -t nfsd nfsd /proc/fs/nfsd
-echo 10 > /proc/fs/nfsd/nfsv4gracetime # nobody opens anything before
-rpcbind; rpc.nfsd -N 3 -V 4.2 4; rpc.mountd -N 3
+nfs_server
 ms() { echo $((($(date +%s%N) - $1) / 1000000)); }
 # The stream: records of 128 KiB.
 truncate -s 600M /srv/stream-pool; zpool create -o ashift=12 -o cachefile=none -O compression=off from /srv/stream-pool

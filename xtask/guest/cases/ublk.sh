@@ -85,3 +85,18 @@ until grep -q "not what it was" "$STATE_DIRECTORY/attached/keeper.log"; do sleep
 dd if=/dev/cistern/tank of=/dev/null bs=4k count=1 iflag=direct 2> /dev/null
 "$cistern" detach tank
 stop
+
+# `up` makes such a device when it is told to, and remembers it.
+"$cistern" up pool --on /srv/pool --size 1G --driver ublk -- --journal-size 128M
+[ "$(readlink /dev/cistern/pool)" = /dev/ublkb0 ]
+head -c 8M /dev/urandom > /pool/a; sum=$(sha256sum < /pool/a)
+"$cistern" up pool --restart
+kill -KILL "$("$cistern" status --json | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*')"
+zpool sync pool
+[ "$(sha256sum < /pool/a)" = "$sum" ]
+"$cistern" down pool | grep -q "safe to disconnect"
+[ ! -e /dev/ublkc0 ]
+"$cistern" up pool
+[ "$(readlink /dev/cistern/pool)" = /dev/ublkb0 ] && [ "$(sha256sum < /pool/a)" = "$sum" ]
+"$cistern" down pool | grep -q "safe to disconnect"
+no_errors

@@ -55,16 +55,6 @@ no_errors
 
 # Killed in each step, and run again, each verb ends where it should.
 dmesg --clear
-killed_in() { # NTH VERB...: kills it when it says its nth step
-  local nth=$1 n=0 line pid; shift
-  rm -f /tmp/steps; mkfifo /tmp/steps
-  "$cistern" "$@" 2> /tmp/steps > /dev/null & pid=$!
-  while read -r line; do
-    n=$((n + 1))
-    if [ $n = "$nth" ]; then kill -KILL $pid; break; fi
-  done < /tmp/steps
-  wait $pid || true
-}
 for nth in 1 2 3 4; do
   killed_in $nth up tank
   up tank > /dev/null

@@ -14,11 +14,12 @@ use crate::{
     cli::{
         Context,
         attachments::{self, nbd, ublk},
+        program,
     },
     config::{Settings, StateSettings},
     control::ServedStatus,
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, Device, Keeper},
+    kernel::{Attachment, Device, DeviceDriver, Keeper},
     quantity::ByteSize,
     terminal,
 };
@@ -75,13 +76,13 @@ impl Attach {
         let settings = flags.resolve(context.file.clone())?;
         let state_dir = &settings.state_dir;
         let wanted = match self.device.as_deref().map(attachments::device).transpose()? {
-            Some(Device::Nbd(number)) => Driver::Nbd(Some(number)),
+            Some(Device::Nbd(number)) => Wanted::Nbd(Some(number)),
             Some(device) => {
                 return Err(Failure::usage(format!("{device} cannot be chosen"))
                     .hint("--ublk takes the first number that is free"));
             }
-            None if self.ublk => Driver::Ublk,
-            None => Driver::Nbd(None),
+            None if self.ublk => Wanted::Ublk,
+            None => Wanted::Nbd(None),
         };
         let served = attachments::served(state_dir, &self.volume).await?;
         let attachment = attach(state_dir, &served, wanted, !self.no_keeper).await?;
@@ -98,17 +99,26 @@ impl Attach {
 }
 
 /// By which driver of the kernel.
-pub(super) enum Driver {
+pub(super) enum Wanted {
     /// A device of that number, or the first that is free.
     Nbd(Option<u32>),
     Ublk,
+}
+
+impl From<DeviceDriver> for Wanted {
+    fn from(driver: DeviceDriver) -> Wanted {
+        match driver {
+            DeviceDriver::Nbd => Wanted::Nbd(None),
+            DeviceDriver::Ublk => Wanted::Ublk,
+        }
+    }
 }
 
 /// Makes a device of what is served, and sees that somebody keeps it when its daemon ends.
 pub(super) async fn attach(
     state_dir: &Path,
     served: &ServedStatus,
-    wanted: Driver,
+    wanted: Wanted,
     keeper: bool,
 ) -> Outcome<Attachment> {
     let Some(socket) = served.socket.clone() else {
@@ -125,8 +135,8 @@ pub(super) async fn attach(
         backend: backend.clone(),
     };
     let attachment = match wanted {
-        Driver::Nbd(wanted) => nbd::make(state_dir, (&socket, &served.name), wanted, attachment).await?,
-        Driver::Ublk => ublk::make(state_dir, served, attachment).await?,
+        Wanted::Nbd(wanted) => nbd::make(state_dir, (&socket, &served.name), wanted, attachment).await?,
+        Wanted::Ublk => ublk::make(state_dir, served, attachment).await?,
     };
     if let Err(failure) = finish(&attachment, served.status.size_bytes).await {
         // Nobody uses it yet.
@@ -186,7 +196,7 @@ pub(super) fn start_keeper(state_dir: &Path) -> Outcome {
     }
     let start = || {
         let log = File::options().create(true).append(true).open(Keeper::log(state_dir))?;
-        Command::new(std::env::current_exe()?)
+        Command::new(program::program()?)
             .args(["keep-attached", "--until-detached", "--state-dir"])
             .arg(state_dir)
             .stdin(Stdio::null())

@@ -17,6 +17,7 @@ use crate::{
     failure::{Failure, Kind, Outcome},
     kernel::{Attachment, Device, Keeper, UblkFitness},
     quantity::ByteSize,
+    stack::NfsServer,
     terminal,
 };
 
@@ -93,6 +94,7 @@ impl Doctor {
         checks.push(kernel_ublk());
         checks.push(zfs());
         checks.extend(PROGRAMS.map(program));
+        checks.push(nfs());
         checks.push(state_directory(&settings.state_dir));
         checks.extend(attached(&settings.state_dir).await?);
         let bad = checks.iter().filter(|check| check.verdict == Verdict::Bad).count();
@@ -208,6 +210,21 @@ fn program((name, purpose, package): (&'static str, &'static str, &'static str))
             Finding::bad(name, format!("not in PATH: for {purpose}"), format!("package {package}"))
         }
         None => Finding::note(name, format!("not in PATH: for {purpose}"), format!("package {package}")),
+    }
+}
+
+fn nfs() -> Finding {
+    const WHAT: &str = "NFS server";
+    match stacks::nfs_server() {
+        NfsServer::Runs => Finding::ok(WHAT, "it runs"),
+        NfsServer::Stopped => Finding::note(
+            WHAT,
+            "it does not run: `cistern up --share` needs it",
+            "`systemctl start nfs-server`",
+        ),
+        NfsServer::Missing => {
+            Finding::note(WHAT, "there is none: `cistern up --share` needs it", "package nfs-kernel-server")
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    cli::{Context, attachments},
+    cli::{Context, attachments, program},
     config::{Settings, StateSettings},
     control::{self, ServedStatus},
     daemon,
@@ -267,7 +267,7 @@ impl KeptDevice {
         }
         let is_it = |record: &StackRecord| record.url == self.attachment.url && record.starts_daemon;
         if let Some(record) = StackRecord::all(&self.state_dir).into_iter().find(is_it) {
-            let mut up = Command::new(std::env::current_exe()?);
+            let mut up = Command::new(program::program()?);
             up.args(["up", &record.name, "--daemon-only", "--state-dir"]).arg(&*self.state_dir);
             *starting = Some((Instant::now(), up.stdin(Stdio::null()).spawn()?));
         }

@@ -1,5 +1,7 @@
 //! What `up` and `down` share: looking at everything a stack consists of, and doing the next step.
 
+mod look;
+mod nfs;
 mod programs;
 mod services;
 mod steps;
@@ -12,35 +14,30 @@ use std::{
 };
 
 use cistern_engine::{Error, codec::KeySource, env::Env, units::VolumeId, volume::admin};
+pub(super) use look::mounted_from;
+pub(super) use nfs::server as nfs_server;
 use serde::Serialize;
 use services::Services;
 use tokio::process::Command;
-use zfs::Dataset;
 pub(super) use zfs::host_id;
 
 use crate::{
-    cli::{Context, attachments},
+    cli::{Context, attach},
     config::KeySettings,
     control::{self, DaemonClient, ServedStatus},
     daemon::{host_name, volume_disk},
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, Mount, mounts},
+    kernel::Keeper,
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     quantity::ByteSize,
     secret,
-    stack::{
-        self, Fs, HeldBy, Holder, OnDevice, ServedAs, StackGoal, StackRecord, StackState, StackStep, Way,
-    },
+    stack::{self, Fs, HeldBy, OnDevice, StackGoal, StackRecord, StackState, StackStep, Way},
     terminal,
 };
 
-/// How long a device is waited for that is being looked at: its connection may just be renewed.
-const READ_LIMIT: Duration = Duration::from_secs(60);
 const NAME_MAX: usize = 64;
 /// How often a step is done: what it did may be undone by a crash, but not again and again.
 const ALIKE_MAX: usize = 2;
-/// Of those who use a filesystem.
-const HOLDERS_NAMED: usize = 10;
 
 /// Parses the name of a stack; for clap. What ZFS allows for pools, without what means something to a shell.
 pub(super) fn name(text: &str) -> Result<String, String> {
@@ -63,8 +60,8 @@ pub(super) fn load(state_dir: &Path, name: &str) -> Outcome<Option<StackRecord>>
 
 impl StackGoal {
     pub(super) fn of(record: &StackRecord, take_over: bool, way: Way) -> StackGoal {
-        let StackRecord { name, url, fs, mount, id, .. } = record.clone();
-        StackGoal { name, url, fs, mount, id, take_over, way }
+        let StackRecord { name, url, fs, mount, id, share, .. } = record.clone();
+        StackGoal { name, url, fs, mount, id, share, take_over, way }
     }
 }
 
@@ -166,6 +163,7 @@ impl Stack {
     pub(super) async fn restart(&mut self) -> Outcome<StackState> {
         self.lock().await?;
         let seen = self.look().await?;
+        stack::can_be_shared(&self.goal, &seen)?; // what is to be started again is not ended for nothing
         if let Some(served) = &seen.served {
             if served.shared {
                 let failure = Failure::new(
@@ -178,7 +176,13 @@ impl Stack {
             terminal::remark(self.describe(&step));
             self.act(&step, &seen).await.map_err(|failure| failure.context("cannot restart the daemon"))?;
         }
-        self.go().await
+        let seen = self.go().await?;
+        // Who gives devices new connections may be of another version as well.
+        let ended = Keeper::end_passing(&self.state_dir);
+        if ended.map_err(|e| Failure::io("cannot end who gives devices new connections", &e))? {
+            attach::start_keeper(&self.state_dir)?;
+        }
+        Ok(seen)
     }
 
     /// Starts the daemon, unless there is one.
@@ -265,6 +269,16 @@ impl Stack {
                 Some(mount) => format!("mount it on {}", mount.display()),
                 None => format!("mount the filesystems of {name}"),
             },
+            StackStep::Share => match &self.goal.share {
+                Some(clients) => {
+                    let clients: Vec<String> = clients.iter().map(ToString::to_string).collect();
+                    format!("share {name} over NFS with {}", clients.join(", "))
+                }
+                None => format!("share {name} over NFS, as its properties say"),
+            },
+            StackStep::Unshare { .. } => {
+                format!("share {name} over NFS no more: whoever has it still mounted sees it go stale")
+            }
             StackStep::Unmount => format!("unmount {name}"),
             StackStep::Export => format!("export pool {name}"),
             StackStep::Detach => format!("detach {url}"),
@@ -298,83 +312,6 @@ impl Stack {
 
     async fn serving(&self) -> Outcome<Option<(DaemonClient, ServedStatus)>> {
         control::serving(&self.state_dir, &self.record.url).await
-    }
-
-    /// Looks at everything.
-    async fn look(&mut self) -> Outcome<StackState> {
-        let serving = self.serving().await?;
-        let attachment =
-            attachments::attachment(&self.state_dir, &self.record.url)?.filter(Attachment::holds);
-        let claim = match &serving {
-            // Only then does it matter; the store may be away.
-            None if self.goal.way == (Way::Down { keep_dirty: false }) => self.claim().await?.held_by,
-            None => HeldBy::Free,
-            Some(_) => HeldBy::Ours,
-        };
-        let is_stale = match (&serving, &attachment) {
-            (Some((_, served)), Some(attachment)) => attachments::backend(served) != attachment.backend,
-            _ => false,
-        };
-        let served = match &serving {
-            None => None,
-            Some((daemon, served)) => {
-                self.seq = self.seq.max(served.status.seq);
-                let alive = self.record.daemon_lock(&self.state_dir);
-                let alive = alive.map_err(|e| Failure::io("cannot look after the daemon", &e))?;
-                self.record.starts_daemon = matches!(alive.try_lock(), Err(TryLockError::WouldBlock));
-                Some(ServedAs {
-                    read_only: served.status.read_only,
-                    latched: served.status.latched.clone(),
-                    dirty_bytes: served.status.dirty_bytes,
-                    shared: daemon.status().await?.volumes.len() > 1,
-                })
-            }
-        };
-        let content = match (&served, &attachment) {
-            (Some(_), Some(attachment)) if !is_stale => Some(content_of(attachment.device.path()).await?),
-            _ => None,
-        };
-        let pool = match self.goal.fs {
-            Fs::Zfs => zfs::imported(&self.goal.name, self.goal.way).await?,
-            _ => None,
-        };
-        let known = self.goal.id.as_deref();
-        let is_ours = pool.as_ref().is_some_and(|pool| pool.is_on(content.as_ref(), known));
-        let mounted = match (self.goal.fs, &attachment) {
-            (Fs::Zfs, _) if is_ours => mounted(|mount| zfs::is_of_pool(mount, &self.goal.name))?,
-            (Fs::Zfs, _) | (_, None) => Vec::new(),
-            (_, Some(attachment)) => mounted(|mount| is_of_device(mount, attachment))?,
-        };
-        let unmounted = match &pool {
-            Some(_) if is_ours && self.goal.way == Way::Up => zfs::datasets(&self.goal.name)
-                .await?
-                .into_iter()
-                .filter(Dataset::is_missing)
-                .map(|d| d.name)
-                .collect(),
-            _ => Vec::new(),
-        };
-        let holders = match self.goal.way {
-            Way::Down { .. } if !mounted.is_empty() => {
-                let all = stack::holders(&mounted).map_err(|e| Failure::io("cannot look who uses it", &e))?;
-                named(&all)
-            }
-            _ => Vec::new(),
-        };
-        let device = attachment.map(|attachment| attachment.link());
-        let host_id = host_id();
-        Ok(StackState {
-            served,
-            claim,
-            device,
-            is_stale,
-            content,
-            pool,
-            mounted,
-            unmounted,
-            holders,
-            host_id,
-        })
     }
 
     /// Who has the volume by what the store says.
@@ -460,50 +397,6 @@ impl Stack {
 /// As whoever is elsewhere has to call it.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// What is on a device.
-async fn content_of(device: PathBuf) -> Outcome<OnDevice> {
-    let shown = device.display().to_string();
-    let looked = tokio::task::spawn_blocking(move || OnDevice::of(&device));
-    match tokio::time::timeout(READ_LIMIT, looked).await {
-        Ok(content) => {
-            content.expect("it does not panic").map_err(|e| Failure::io(format!("cannot look what is on {shown}"), &e))
-        }
-        Err(_) => Err(Failure::new(Kind::Other, format!("{shown} does not answer"))
-            .hint("`cistern status` shows whether the store does; `cistern keep-attached` gives a device new connections")),
-    }
-}
-
-/// The first of many, in words.
-fn named(holders: &[Holder]) -> Vec<String> {
-    let more = holders.len().saturating_sub(HOLDERS_NAMED);
-    let mut named: Vec<String> = holders.iter().take(HOLDERS_NAMED).map(Holder::to_string).collect();
-    if more > 0 {
-        named.push(format!("and {more} more"));
-    }
-    named
-}
-
-/// Where something is mounted that is on an attached device: itself, or the pool that a stack of this host has on it.
-pub(super) fn mounted_from(state_dir: &Path, attachment: &Attachment) -> Outcome<Vec<PathBuf>> {
-    let stacks = StackRecord::all(state_dir);
-    let pool = stacks.iter().find(|record| record.url == attachment.url && record.fs == Fs::Zfs);
-    mounted(|mount| {
-        is_of_device(mount, attachment) || pool.is_some_and(|pool| zfs::is_of_pool(mount, &pool.name))
-    })
-}
-
-/// Where what is wanted is mounted.
-fn mounted(is_wanted: impl Fn(&Mount) -> bool) -> Outcome<Vec<PathBuf>> {
-    let all = mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
-    Ok(all.into_iter().filter(is_wanted).map(|mount| mount.at).collect())
-}
-
-fn is_of_device(mount: &Mount, attachment: &Attachment) -> bool {
-    let (device, link) = (attachment.device.path(), attachment.link());
-    let source = Path::new(&mount.source);
-    source == device || source == link
 }
 
 #[cfg(test)]

@@ -177,7 +177,10 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
     let mut rows = vec![
         ("url", served.url.clone()),
         ("id", status.volume.to_string()),
-        ("served", format!("at {} by process {}", served.uris.join(" "), daemon.pid)),
+        (
+            "served",
+            format!("at {} by process {}, version {}", served.uris.join(" "), daemon.pid, daemon.version),
+        ),
         ("size", ByteSize(status.size_bytes).to_string()),
         ("epoch", format!("{}, log position {}", status.epoch, status.seq)),
     ];

@@ -12,9 +12,10 @@ use crate::{
     },
     config::{KeySettings, Settings, StateSettings},
     failure::{Failure, Outcome},
+    kernel::DeviceDriver,
     place::{VolumeUrl, volume_url},
     quantity::ByteSize,
-    stack::{Fs, OnDevice, StackGoal, StackRecord, StackState, Way},
+    stack::{Fs, OnDevice, ShareClient, StackGoal, StackRecord, StackState, Way},
     terminal,
 };
 
@@ -34,6 +35,7 @@ Examples:
   cistern up tank                                             the same, later
   cistern up tank --restart                                   after an upgrade of this program, under its users
   cistern up home --on ./vol --size 100G --fs xfs --mount /srv/home
+  cistern up tank --share 10.0.0.0/24,192.168.7.5=ro          for others, over NFS
   cistern up tank --on s3://bucket/tank -- --journal-size 50G --mode writethrough")]
 pub(super) struct Up {
     /// Name of the pool; for other filesystems what you want to call it
@@ -56,6 +58,23 @@ pub(super) struct Up {
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
+    /// Driver of the kernel that makes a device of the volume, when it is attached the next time [default: nbd, or as it was the last time]
+    ///
+    /// See `cistern attach`, and `cistern doctor` for whether this kernel is good for ublk.
+    #[arg(long, value_name = "DRIVER", value_enum)]
+    driver: Option<DeviceDriver>,
+
+    /// Share it over NFS with these: hosts, addresses or networks, with =ro behind those that may only read [default: as it was the last time]
+    ///
+    /// `cistern down` ends that before it unmounts. A pool keeps it in its property `sharenfs`; without this option a pool that has one already is shared as that says. What root
+    /// of a client may do is what nobody may.
+    #[arg(long, value_name = "CLIENTS", value_delimiter = ',', conflicts_with = "no_share")]
+    share: Vec<ShareClient>,
+
+    /// Share it with nobody over NFS any more
+    #[arg(long)]
+    no_share: bool,
+
     /// Take volume and pool from a host that is gone and did not release them
     ///
     /// As for `cistern serve`: if that host is alive after all, its daemon is fenced. The pool is imported although it was not exported.
@@ -71,7 +90,7 @@ pub(super) struct Up {
     /// Be the daemon of NAME, in the foreground, and do nothing else: for a service manager
     ///
     /// One that `up` started is ended first; devices wait meanwhile. When it is stopped it uploads nothing more: the next one does that.
-    #[arg(long, conflicts_with_all = ["on", "size", "take_over", "restart", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["on", "size", "driver", "share", "no_share", "take_over", "restart", "dry_run"])]
     foreground: bool,
 
     /// Start the daemon if it does not run, and do nothing else: for `keep-attached`
@@ -106,6 +125,8 @@ struct Standing {
     id: Option<String>,
     device: Option<PathBuf>,
     mounted: Vec<PathBuf>,
+    /// Whom the NFS server gives it to.
+    shared_with: Vec<String>,
 }
 
 impl Up {
@@ -176,6 +197,12 @@ impl Up {
             fs,
             mount,
             id: was.and_then(|was| was.id.clone()),
+            driver: self.driver.or(was.map(|was| was.driver)).unwrap_or_default(),
+            share: match self.no_share {
+                true => Some(Vec::new()),
+                false if self.share.is_empty() => was.and_then(|was| was.share.clone()),
+                false => Some(self.share.clone()),
+            },
             config: context.config.as_deref().map(stacks::absolute).or_else(|| was?.config.clone()),
             key_file,
             serve_args,
@@ -185,10 +212,14 @@ impl Up {
 
     fn say(&self, record: &StackRecord, seen: StackState) -> Outcome {
         let StackRecord { name, url, fs, id, .. } = record;
+        let mut shared_with: Vec<String> =
+            seen.sharing.exports.into_iter().map(|export| export.client).collect();
+        shared_with.sort();
+        shared_with.dedup();
         if self.json {
             let (name, url, id) = (name.clone(), url.clone(), id.clone());
             let StackState { device, mounted, .. } = seen;
-            return terminal::say_json(&Standing { name, url, fs: *fs, id, device, mounted });
+            return terminal::say_json(&Standing { name, url, fs: *fs, id, device, mounted, shared_with });
         }
         let device = seen.device.iter().map(|device| device.display().to_string()).collect::<String>();
         let mounted: Vec<String> = seen.mounted.iter().map(|at| at.display().to_string()).collect();
@@ -203,6 +234,11 @@ impl Up {
             [first] => format!("mounted: {first}"),
             [first, more @ ..] => format!("mounted: {first} and {} below or beside it", more.len()),
         })?;
+        match &shared_with[..] {
+            [] if seen.sharing.missing.is_empty() => {}
+            [] => terminal::say("shared:  with nobody, as there is no NFS server that runs")?,
+            clients => terminal::say(format!("shared:  over NFS with {}", clients.join(", ")))?,
+        }
         terminal::say(format!("end:     cistern down {name}"))
     }
 }

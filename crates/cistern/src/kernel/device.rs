@@ -3,12 +3,14 @@
 use std::{
     fmt, fs,
     io::{Error, ErrorKind, Result},
+    os::fd::AsRawFd,
     os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use cistern_engine::aligned::AlignedBuf;
 use cistern_ublk::{UblkControl, UblkState};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -20,8 +22,21 @@ use super::{
 /// How often requests that wait for a new connection are looked at, in milliseconds: the kernel sends them again at the first such
 /// moment behind it. The default is 30 s; less than a second costs more than it brings (docs/design/attach.md).
 const TICK_MS: u32 = 1000;
+/// Reads a table of partitions again (`linux/fs.h`).
+const BLKRRPART: libc::c_ulong = 0x125f;
 /// Sectors of sysfs.
 const SECTOR_BYTES: u64 = 512;
+
+/// What makes devices of volumes in the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceDriver {
+    /// Its NBD client
+    #[default]
+    Nbd,
+    /// Its userspace block driver
+    Ublk,
+}
 
 /// A device by its driver and number. Written as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -209,6 +224,32 @@ impl Device {
         fs::File::open(self.path())?.sync_all()
     }
 
+    /// Its partitions. Where the kernel knows none it is asked to look again.
+    pub fn partitions(&self) -> Result<Vec<PathBuf>> {
+        if self.parts()?.len() == 1 {
+            let file = fs::File::open(self.path())?;
+            // SAFETY: takes no argument, and the descriptor lives through the call.
+            let result = unsafe { libc::ioctl(file.as_raw_fd(), BLKRRPART) };
+            if result != 0 {
+                return Err(Error::last_os_error());
+            }
+        }
+        let mut found: Vec<PathBuf> =
+            self.parts()?.into_iter().skip(1).map(|part| Path::new("/dev").join(part.name)).collect();
+        found.sort();
+        Ok(found)
+    }
+
+    /// Whether a path is that of the device or of a partition of it.
+    pub fn has(&self, path: &Path) -> bool {
+        let own = self.path();
+        let own = own.to_str().expect("it is ASCII");
+        let rest = path.to_str().and_then(|path| path.strip_prefix(own));
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.strip_prefix('p').is_some_and(|n| n.parse::<u32>().is_ok())
+        })
+    }
+
     /// Itself and its partitions.
     fn parts(&self) -> Result<Vec<Part>> {
         let own = self.sys("");
@@ -236,5 +277,24 @@ impl Part {
         let number = fs::read_to_string(sys.join("dev"))?.trim().to_owned();
         let name = sys.components().next_back().map(|name| name.as_os_str().to_string_lossy().into_owned());
         Ok(Part { name: name.unwrap_or_default(), number, sys: sys.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A partition is of the device whose number it has, and of no other that begins alike.
+    #[test]
+    fn partitions_are_of_their_device() {
+        let has = |path: &str| Device::Nbd(1).has(Path::new(path));
+        assert!(has("/dev/nbd1") && has("/dev/nbd1p1") && has("/dev/nbd1p15"));
+        assert!(
+            !has("/dev/nbd10")
+                && !has("/dev/nbd10p1")
+                && !has("/dev/nbd1p")
+                && !has("/dev/nbd")
+                && !has("tank")
+        );
     }
 }

@@ -29,7 +29,7 @@ fn mount_of(line: &str) -> Option<Mount> {
 }
 
 /// Blanks and the like come as octal numbers.
-fn unescape(text: &str) -> String {
+pub fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, behind)) = rest.split_first() {

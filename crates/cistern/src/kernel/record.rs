@@ -126,27 +126,43 @@ impl Keeper {
     /// `ResourceBusy` where there is one.
     pub fn claim(state_dir: &Path, until_detached: bool) -> Result<Keeper> {
         let claimed = Keeper::try_claim(state_dir, until_detached);
-        let is_busy = claimed.as_ref().is_err_and(|e| e.kind() == ErrorKind::ResourceBusy);
+        match &claimed {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && !until_detached => {
+                match Keeper::end_passing(state_dir)? {
+                    true => Keeper::try_claim(state_dir, until_detached),
+                    false => claimed,
+                }
+            }
+            _ => claimed,
+        }
+    }
+
+    /// Ends one that is there until nothing is attached any more, so that another one may go on. Gives whether nobody is it any more.
+    pub fn end_passing(state_dir: &Path) -> Result<bool> {
         let is_passing = Keeper::written(state_dir).is_some_and(|text| text.ends_with(PASSING));
-        let Some(pid) = Keeper::pid(state_dir).filter(|_| is_busy && is_passing && !until_detached) else {
-            return claimed;
-        };
         // Whoever has the lock wrote his number; one that has not yet is tried again by whoever called.
+        let Some(pid) = Keeper::pid(state_dir).filter(|_| is_passing) else {
+            return Keeper::is_free(state_dir);
+        };
+        if Keeper::is_free(state_dir)? {
+            return Ok(true);
+        }
         let is_one = fs::read(format!("/proc/{pid}/cmdline"))?
             .split(|byte| *byte == 0)
             .any(|arg| arg == VERB.as_bytes());
         if !is_one {
-            return claimed;
+            return Ok(false);
         }
         // SAFETY: a system call without pointers.
         unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
         let end = Instant::now() + ENDS_WITHIN;
-        loop {
-            match Keeper::try_claim(state_dir, until_detached) {
-                Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < end => sleep(LOOK),
-                claimed => return claimed,
+        while !Keeper::is_free(state_dir)? {
+            if Instant::now() >= end {
+                return Ok(false);
             }
+            sleep(LOOK);
         }
+        Ok(true)
     }
 
     /// Whether nobody is it.

@@ -1,10 +1,11 @@
 //! What a device holds.
 
 use std::{
+    fmt,
     fs::File,
     io::{Error, ErrorKind, Result},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -12,6 +13,7 @@ use super::{
     label::{NVLIST_AT, NVLIST_BYTES, PoolLabel},
     record::Fs,
 };
+use crate::kernel::Device;
 
 /// Bytes at the beginning and at the end of a blank device that are zeros.
 const ENDS_BYTES: u64 = 1 << 20;
@@ -29,12 +31,40 @@ pub enum OnDevice {
     Other(String),
 }
 
+impl fmt::Display for OnDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OnDevice::Blank => f.write_str("nothing"),
+            OnDevice::Pool(label) => label.fmt(f),
+            OnDevice::Filesystem { fs, uuid } => write!(f, "{fs} {uuid}"),
+            OnDevice::Other(what) => f.write_str(what),
+        }
+    }
+}
+
 impl OnDevice {
-    /// Looks at a device without changing anything.
+    /// Looks at a device without changing anything. Where it has partitions, at the one that has a filesystem, which is named then.
     ///
     /// # Errors
     /// Those of reading it, and of running `blkid`.
-    pub fn of(device: &Path) -> Result<OnDevice> {
+    pub fn of(device: Device) -> Result<(OnDevice, Option<PathBuf>)> {
+        let table = match OnDevice::look(&device.path())? {
+            Looked::At(content) => return Ok((content, None)),
+            Looked::Table(table) => table,
+        };
+        let mut filesystems = Vec::new();
+        for partition in device.partitions()? {
+            if let Looked::At(content @ (OnDevice::Pool(_) | OnDevice::Filesystem { .. })) =
+                OnDevice::look(&partition)?
+            {
+                filesystems.push((content, partition));
+            }
+        }
+        Ok(the_one(&table, filesystems))
+    }
+
+    fn look(device: &Path) -> Result<Looked> {
+        let at = |content| Ok(Looked::At(content));
         let output =
             Command::new("blkid").args(["-p", "-o", "export"]).arg(device).output().map_err(|e| {
                 Error::new(e.kind(), format!("blkid, of the package util-linux, cannot be started: {e}"))
@@ -43,9 +73,9 @@ impl OnDevice {
         match output.status.code() {
             Some(0) => {}
             // "If the specified token was not found, or no (specified) devices could be identified"; ambivalent is 8.
-            Some(2) if is_blank(&File::open(device)?)? => return Ok(OnDevice::Blank),
-            Some(2) => return Ok(OnDevice::Other("data that blkid does not know".into())),
-            Some(8) => return Ok(OnDevice::Other("the signatures of several filesystems".into())),
+            Some(2) if is_blank(&File::open(device)?)? => return at(OnDevice::Blank),
+            Some(2) => return at(OnDevice::Other("data that blkid does not know".into())),
+            Some(8) => return at(OnDevice::Other("the signatures of several filesystems".into())),
             _ => {
                 let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                 return Err(Error::other(format!("blkid cannot read it: {why}")));
@@ -53,12 +83,33 @@ impl OnDevice {
         }
         match of_blkid(&said) {
             Blkid::Pool => match read_label(&File::open(device)?)? {
-                Some(label) => Ok(OnDevice::Pool(label)),
-                None => Ok(OnDevice::Other("a ZFS pool whose label cannot be read".into())),
+                Some(label) => at(OnDevice::Pool(label)),
+                None => at(OnDevice::Other("a ZFS pool whose label cannot be read".into())),
             },
-            Blkid::Filesystem { fs, uuid } => Ok(OnDevice::Filesystem { fs, uuid }),
-            Blkid::Other(what) => Ok(OnDevice::Other(what)),
+            Blkid::Filesystem { fs, uuid } => at(OnDevice::Filesystem { fs, uuid }),
+            Blkid::Table(table) => Ok(Looked::Table(table)),
+            Blkid::Other(what) => at(OnDevice::Other(what)),
         }
+    }
+}
+
+/// What a device or a partition has.
+enum Looked {
+    At(OnDevice),
+    /// A table of partitions, of a kind.
+    Table(String),
+}
+
+/// The filesystem that is meant among those of a device's partitions: the only one.
+fn the_one(table: &str, mut filesystems: Vec<(OnDevice, PathBuf)>) -> (OnDevice, Option<PathBuf>) {
+    let all: Vec<String> =
+        filesystems.iter().map(|(content, at)| format!("{content} in {}", at.display())).collect();
+    match (filesystems.pop(), &all[..]) {
+        (Some((content, at)), [_]) => (content, Some(at)),
+        (None, _) => {
+            (OnDevice::Other(format!("a partition table ({table}) and no filesystem in a partition")), None)
+        }
+        (Some(_), all) => (OnDevice::Other(format!("several filesystems: {}", all.join(", "))), None),
     }
 }
 
@@ -67,6 +118,7 @@ impl OnDevice {
 enum Blkid {
     Pool,
     Filesystem { fs: Fs, uuid: String },
+    Table(String),
     Other(String),
 }
 
@@ -81,7 +133,7 @@ fn of_blkid(said: &str) -> Blkid {
         (Some("xfs"), _) => Blkid::Filesystem { fs: Fs::Xfs, uuid },
         (Some("btrfs"), _) => Blkid::Filesystem { fs: Fs::Btrfs, uuid },
         (Some(other), _) => Blkid::Other(other.to_owned()),
-        (None, Some(table)) => Blkid::Other(format!("a partition table ({table})")),
+        (None, Some(table)) => Blkid::Table(table),
         (None, None) => Blkid::Other("something that blkid does not name".into()),
     }
 }
@@ -125,9 +177,26 @@ mod tests {
         let ext4 = "DEVNAME=/dev/nbd0\nUUID=ab-c\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n";
         assert_eq!(of_blkid(ext4), Blkid::Filesystem { fs: Fs::Ext4, uuid: "ab-c".into() });
         assert_eq!(of_blkid("TYPE=zfs_member\nLABEL=tank\nUUID=17"), Blkid::Pool);
-        assert_eq!(of_blkid("PTTYPE=gpt\nPTUUID=1"), Blkid::Other("a partition table (gpt)".into()));
+        assert_eq!(of_blkid("PTTYPE=gpt\nPTUUID=1"), Blkid::Table("gpt".into()));
         assert_eq!(of_blkid("TYPE=crypto_LUKS"), Blkid::Other("crypto_LUKS".into()));
         assert_eq!(of_blkid(""), Blkid::Other("something that blkid does not name".into()));
+    }
+
+    /// Of several partitions the one with a filesystem is meant; where there are more of them, or none, nobody guesses.
+    #[test]
+    fn the_partition_that_is_meant() {
+        let filesystem =
+            |fs: Fs, at: &str| (OnDevice::Filesystem { fs, uuid: "u".into() }, PathBuf::from(at));
+        let (ext4, xfs) = (filesystem(Fs::Ext4, "/dev/nbd0p2"), filesystem(Fs::Xfs, "/dev/nbd0p3"));
+        assert_eq!(the_one("gpt", vec![ext4.clone()]), (ext4.0.clone(), Some(ext4.1.clone())));
+        let none = the_one("gpt", Vec::new());
+        assert_eq!(
+            none,
+            (OnDevice::Other("a partition table (gpt) and no filesystem in a partition".into()), None)
+        );
+        let several = the_one("dos", vec![ext4, xfs]);
+        let text = "several filesystems: ext4 u in /dev/nbd0p2, xfs u in /dev/nbd0p3";
+        assert_eq!(several, (OnDevice::Other(text.into()), None));
     }
 
     /// A device is blank while neither its first nor its last MiB has anything, also where they are the same.

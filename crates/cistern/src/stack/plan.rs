@@ -1,11 +1,16 @@
 //! Which step is next, on the way up and on the way down: a pure function of what is wanted and what was seen.
 //!
-//! Invariant: on the way down no device goes before what is on it, no daemon before its device, and no claim before its journal is empty,
+//! Invariant: on the way down no filesystem goes while it is shared, no device before what is on it, no daemon before its device, and no claim before its journal is empty,
 //! unless that was asked for. A test goes through all that can be seen.
 
 use std::path::PathBuf;
 
-use super::{content::OnDevice, label::PoolLabel, record::Fs};
+use super::{
+    content::OnDevice,
+    label::PoolLabel,
+    record::Fs,
+    share::{self, NfsExport, NfsServer, ShareClient, Sharing},
+};
 use crate::failure::{Failure, Kind};
 
 /// Blocks of a device that is attached have two to the power of this bytes.
@@ -23,9 +28,22 @@ pub struct StackGoal {
     pub mount: Option<PathBuf>,
     /// The id by which the filesystem was known.
     pub id: Option<String>,
+    /// With whom it is to be shared over NFS: nobody where the list is empty, whatever a pool says itself where there is none.
+    pub share: Option<Vec<ShareClient>>,
     /// Import a pool that another host used last and did not export.
     pub take_over: bool,
     pub way: Way,
+}
+
+impl StackGoal {
+    /// What has to be declared of it, where it is to be shared with somebody.
+    pub fn declaration(&self) -> Option<String> {
+        let clients = self.share.as_ref().filter(|clients| !clients.is_empty())?;
+        Some(match (&self.mount, self.fs) {
+            (Some(mount), Fs::Ext4 | Fs::Xfs | Fs::Btrfs) => share::exports_line(mount, clients),
+            _ => share::zfs_property(clients),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +66,15 @@ pub struct StackState {
     pub is_stale: bool,
     /// Of the device, while the volume is served.
     pub content: Option<OnDevice>,
+    /// The partition that it is in, if it is not on the device itself.
+    pub partition: Option<PathBuf>,
     /// The pool of the name, if it is imported.
     pub pool: Option<Pool>,
     /// Where filesystems of it are mounted; nothing of another pool of that name.
     pub mounted: Vec<PathBuf>,
     /// Filesystems of the pool that should be mounted and are not.
     pub unmounted: Vec<String>,
+    pub sharing: Sharing,
     /// Who uses what is mounted.
     pub holders: Vec<String>,
     /// Of this host, as pools know it.
@@ -106,13 +127,22 @@ pub enum StackStep {
     Serve,
     Attach,
     Make,
-    Import { force: bool },
+    Import {
+        force: bool,
+    },
     Mount,
+    Share,
+    /// For good: nothing says any more that it should be shared.
+    Unshare {
+        for_good: bool,
+    },
     Unmount,
     Export,
     Detach,
     Drain,
-    Stop { keep_dirty: bool },
+    Stop {
+        keep_dirty: bool,
+    },
 }
 
 /// Why nothing can be done.
@@ -139,6 +169,7 @@ pub fn next(goal: &StackGoal, seen: &StackState) -> Result<Option<StackStep>, Re
 
 fn up(goal: &StackGoal, seen: &StackState) -> Result<Option<StackStep>, Refusal> {
     let (name, url) = (&goal.name, &goal.url);
+    can_be_shared(goal, seen)?;
     match &seen.served {
         None => return Ok(Some(StackStep::Serve)),
         Some(served) if served.read_only => {
@@ -205,7 +236,7 @@ fn up_pool(goal: &StackGoal, seen: &StackState, label: &PoolLabel) -> Result<Opt
     match &seen.pool {
         Some(pool) if pool.guid != label.guid => Err(elsewhere(name)),
         Some(pool) if pool.is_suspended() => Err(suspended(name)),
-        Some(_) if seen.unmounted.is_empty() => Ok(None),
+        Some(_) if seen.unmounted.is_empty() => Ok(share_step(goal, seen)),
         Some(_) => Ok(Some(StackStep::Mount)),
         None => {
             let is_foreign = label.host_id != 0 && label.host_id != seen.host_id && !label.is_exported;
@@ -233,7 +264,7 @@ fn up_filesystem(goal: &StackGoal, seen: &StackState, uuid: &str) -> Result<Opti
     };
     match &seen.mounted[..] {
         [] => Ok(Some(StackStep::Mount)),
-        mounted if mounted.contains(wanted) => Ok(None),
+        mounted if mounted.contains(wanted) => Ok(share_step(goal, seen)),
         mounted => {
             let (at, wanted) = (mounted[0].display(), wanted.display());
             let failure =
@@ -241,6 +272,38 @@ fn up_filesystem(goal: &StackGoal, seen: &StackState, uuid: &str) -> Result<Opti
             Err(failure.hint(format!("unmount it, or say --mount {at}")))
         }
     }
+}
+
+/// What is missing between a mounted filesystem and one that is shared as it should be.
+fn share_step(goal: &StackGoal, seen: &StackState) -> Option<StackStep> {
+    let Sharing { server, declared, missing, exports } = &seen.sharing;
+    let step = match &goal.share {
+        Some(clients) if clients.is_empty() => {
+            let is_shared = declared.is_some() || !exports.is_empty();
+            return is_shared.then_some(StackStep::Unshare { for_good: true });
+        }
+        Some(_) => *declared != goal.declaration() || !missing.is_empty(),
+        None => *server == NfsServer::Runs && !missing.is_empty(),
+    };
+    step.then_some(StackStep::Share)
+}
+
+/// Whether it can be shared with whom it is to be shared.
+///
+/// # Errors
+/// Where nobody is there to share it.
+pub fn can_be_shared(goal: &StackGoal, seen: &StackState) -> Result<(), Refusal> {
+    let (text, hint) = match seen.sharing.server {
+        _ if goal.declaration().is_none() => return Ok(()),
+        NfsServer::Runs => return Ok(()),
+        NfsServer::Missing => {
+            ("this host has no NFS server", "install it (Debian: nfs-kernel-server), or say --no-share")
+        }
+        NfsServer::Stopped => {
+            ("the NFS server of this host does not run", "`systemctl start nfs-server`, or say --no-share")
+        }
+    };
+    Err(Failure::new(Kind::NotFound, format!("{} is to be shared, and {text}", goal.name)).hint(hint))
 }
 
 fn check_id(goal: &StackGoal, found: &str) -> Result<(), Refusal> {
@@ -293,6 +356,9 @@ fn down(goal: &StackGoal, seen: &StackState, keep_dirty: bool) -> Result<Option<
     if seen.device.is_some() && seen.served.is_none() {
         return Ok(Some(StackStep::Serve)); // what waits in the device has to go somewhere
     }
+    if stands && !seen.sharing.exports.is_empty() {
+        return Ok(Some(StackStep::Unshare { for_good: false }));
+    }
     if stands {
         return Ok(Some(if pool.is_some() { StackStep::Export } else { StackStep::Unmount }));
     }
@@ -342,10 +408,20 @@ pub fn supposed(goal: &StackGoal, seen: &StackState, step: &StackStep) -> StackS
             then.unmounted.clear();
             then.mounted = vec![goal.mount.clone().unwrap_or_else(|| PathBuf::from("/").join(&goal.name))];
         }
+        StackStep::Share => {
+            then.sharing.declared = goal.declaration().or(then.sharing.declared);
+            then.sharing.missing.clear();
+            let shared = |at: &PathBuf| NfsExport { at: at.clone(), client: String::new() };
+            then.sharing.exports = then.mounted.iter().map(shared).collect();
+        }
+        StackStep::Unshare { for_good } => {
+            then.sharing.exports.clear();
+            then.sharing.declared.take_if(|_| *for_good);
+        }
         StackStep::Unmount | StackStep::Export => {
             (then.pool, then.mounted, then.unmounted) = (None, Vec::new(), Vec::new());
         }
-        StackStep::Detach => (then.device, then.content) = (None, None),
+        StackStep::Detach => (then.device, then.content, then.partition) = (None, None, None),
         StackStep::Drain => then.served.iter_mut().for_each(|served| served.dirty_bytes = 0),
         StackStep::Stop { keep_dirty } => {
             let was_dirty = then.served.take().is_some_and(|served| served.dirty_bytes > 0);
@@ -356,260 +432,4 @@ pub fn supposed(goal: &StackGoal, seen: &StackState, step: &StackStep) -> StackS
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn goal(fs: Fs, way: Way) -> StackGoal {
-        let mount = (fs != Fs::Zfs).then(|| PathBuf::from("/srv/tank"));
-        let (name, url) = ("tank".to_owned(), "s3://bucket/tank".to_owned());
-        StackGoal { name, url, fs, mount, id: None, take_over: false, way }
-    }
-
-    fn label() -> PoolLabel {
-        PoolLabel {
-            name: "tank".into(),
-            guid: 17,
-            ashift: 12,
-            host_id: 1,
-            host_name: "here".into(),
-            is_exported: true,
-            is_destroyed: false,
-        }
-    }
-
-    fn served() -> ServedAs {
-        ServedAs { read_only: false, latched: None, dirty_bytes: 0, shared: false }
-    }
-
-    /// Nothing is there.
-    fn nothing() -> StackState {
-        StackState {
-            served: None,
-            claim: HeldBy::Free,
-            device: None,
-            is_stale: false,
-            content: None,
-            pool: None,
-            mounted: Vec::new(),
-            unmounted: Vec::new(),
-            holders: Vec::new(),
-            host_id: 1,
-        }
-    }
-
-    fn attached(content: OnDevice) -> StackState {
-        StackState {
-            served: Some(served()),
-            claim: HeldBy::Ours,
-            device: Some("/dev/nbd0".into()),
-            content: Some(content),
-            ..nothing()
-        }
-    }
-
-    fn imported() -> StackState {
-        StackState {
-            pool: Some(Pool { guid: 17, health: "ONLINE".into() }),
-            mounted: vec!["/tank".into()],
-            ..attached(OnDevice::Pool(label()))
-        }
-    }
-
-    fn steps(goal: &StackGoal, mut seen: StackState) -> Vec<StackStep> {
-        let mut steps = Vec::new();
-        while let Some(step) = next(goal, &seen).expect("nothing hinders it") {
-            seen = supposed(goal, &seen, &step);
-            if step == StackStep::Attach {
-                seen.content = Some(OnDevice::Blank);
-            }
-            steps.push(step);
-            assert!(steps.len() < 10, "{steps:?}");
-        }
-        steps
-    }
-
-    fn refused(goal: &StackGoal, seen: &StackState) -> String {
-        next(goal, seen).expect_err("refused").text
-    }
-
-    /// The whole way up and down, and what is left of it from wherever somebody stopped.
-    #[test]
-    fn the_way_up_and_the_way_down() {
-        let (up, down) = (Way::Up, Way::Down { keep_dirty: false });
-        let zfs = goal(Fs::Zfs, up);
-        assert_eq!(steps(&zfs, nothing()), [StackStep::Serve, StackStep::Attach, StackStep::Make]);
-        assert_eq!(steps(&zfs, attached(OnDevice::Blank)), [StackStep::Make]);
-        let found = attached(OnDevice::Pool(label()));
-        assert_eq!(steps(&zfs, found.clone()), [StackStep::Import { force: false }, StackStep::Mount]);
-        assert_eq!(steps(&zfs, imported()), []);
-        let half = StackState { unmounted: vec!["tank/home".into()], ..imported() };
-        assert_eq!(steps(&zfs, half), [StackStep::Mount]);
-        let xfs = goal(Fs::Xfs, up);
-        assert_eq!(
-            steps(&xfs, nothing()),
-            [StackStep::Serve, StackStep::Attach, StackStep::Make, StackStep::Mount]
-        );
-
-        let dirty = Some(ServedAs { dirty_bytes: 1, ..served() });
-        let zfs = goal(Fs::Zfs, down);
-        let all =
-            [StackStep::Export, StackStep::Detach, StackStep::Drain, StackStep::Stop { keep_dirty: false }];
-        let busy = StackState { served: dirty.clone(), ..imported() };
-        assert_eq!(steps(&zfs, busy.clone()), all);
-        let kept = goal(Fs::Zfs, Way::Down { keep_dirty: true });
-        assert_eq!(
-            steps(&kept, busy),
-            [StackStep::Export, StackStep::Detach, StackStep::Stop { keep_dirty: true }]
-        );
-        let daemon_gone = StackState { served: None, content: None, ..imported() };
-        let known = StackGoal { id: Some("17".into()), ..zfs.clone() };
-        let all =
-            [StackStep::Serve, StackStep::Export, StackStep::Detach, StackStep::Stop { keep_dirty: false }];
-        assert_eq!(steps(&known, daemon_gone), all);
-        assert_eq!(steps(&zfs, nothing()), []);
-        let left = StackState { claim: HeldBy::Ours, ..nothing() };
-        assert_eq!(steps(&zfs, left.clone()), [StackStep::Serve, StackStep::Stop { keep_dirty: false }]);
-        assert_eq!(steps(&kept, left), []);
-        assert_eq!(steps(&zfs, StackState { claim: HeldBy::Others, ..nothing() }), []);
-        let xfs = goal(Fs::Xfs, down);
-        let mounted = StackState { mounted: vec!["/srv/tank".into()], ..attached(OnDevice::Blank) };
-        let all = [StackStep::Unmount, StackStep::Detach, StackStep::Stop { keep_dirty: false }];
-        assert_eq!(steps(&xfs, mounted), all);
-        let shared = StackState { served: Some(ServedAs { shared: true, ..served() }), ..nothing() };
-        assert_eq!(steps(&zfs, shared), []);
-    }
-
-    /// What is not what it should be is refused, with what it is.
-    #[test]
-    fn what_somebody_has_to_decide() {
-        let zfs = goal(Fs::Zfs, Way::Up);
-        let pool = |change: fn(&mut PoolLabel)| {
-            let mut label = label();
-            change(&mut label);
-            attached(OnDevice::Pool(label))
-        };
-        assert!(refused(&zfs, &pool(|l| l.ashift = 9)).contains("blocks of 512 bytes"));
-        assert!(refused(&zfs, &pool(|l| l.name = "other".into())).contains("holds pool other"));
-        assert!(refused(&zfs, &pool(|l| l.is_destroyed = true)).contains("was destroyed"));
-        assert!(
-            refused(&zfs, &attached(OnDevice::Other("a partition table".into())))
-                .contains("a partition table")
-        );
-        let ext4 = OnDevice::Filesystem { fs: Fs::Ext4, uuid: "u".into() };
-        assert!(refused(&zfs, &attached(ext4.clone())).contains("holds ext4 u, and not zfs"));
-        assert!(
-            refused(&goal(Fs::Xfs, Way::Up), &pool(|_| ()))
-                .contains("holds pool tank (guid 17), and not xfs")
-        );
-        let known = StackGoal { id: Some("18".into()), ..zfs.clone() };
-        assert!(refused(&known, &pool(|_| ())).contains("is known as 18"));
-        assert!(refused(&known, &attached(OnDevice::Blank)).contains("is known to have been there"));
-
-        let foreign = pool(|l| (l.host_id, l.is_exported) = (2, false));
-        assert!(refused(&zfs, &foreign).contains("did not export it"));
-        let taking = StackGoal { take_over: true, ..zfs.clone() };
-        assert_eq!(next(&taking, &foreign).expect("allowed"), Some(StackStep::Import { force: true }));
-        let crashed = pool(|l| l.is_exported = false);
-        assert_eq!(next(&zfs, &crashed).expect("its own"), Some(StackStep::Import { force: false }));
-
-        let other = Some(Pool { guid: 99, health: "ONLINE".into() });
-        assert!(
-            refused(&zfs, &StackState { pool: other.clone(), ..pool(|_| ()) }).contains("not on this volume")
-        );
-        let unattached = StackState { served: Some(served()), pool: other.clone(), ..nothing() };
-        assert!(refused(&zfs, &unattached).contains("not on this volume"));
-        let suspended = Some(Pool { guid: 17, health: "SUSPENDED".into() });
-        assert!(
-            refused(&zfs, &StackState { pool: suspended.clone(), ..imported() }).contains("is suspended")
-        );
-        let read_only = StackState { served: Some(ServedAs { read_only: true, ..served() }), ..nothing() };
-        assert!(refused(&zfs, &read_only).contains("read-only"));
-        let latched = StackState {
-            served: Some(ServedAs { latched: Some("taken over".into()), ..served() }),
-            ..nothing()
-        };
-        assert!(refused(&zfs, &latched).contains("taken over"));
-        let nowhere = StackGoal { mount: None, ..goal(Fs::Ext4, Way::Up) };
-        assert!(refused(&nowhere, &attached(ext4.clone())).contains("to be mounted"));
-        let elsewhere = StackState { mounted: vec!["/mnt".into()], ..attached(ext4) };
-        assert!(refused(&goal(Fs::Ext4, Way::Up), &elsewhere).contains("mounted on /mnt, not on /srv/tank"));
-
-        let down = goal(Fs::Zfs, Way::Down { keep_dirty: false });
-        let busy = StackState { holders: vec!["process 7 (vi)".into()], ..imported() };
-        assert!(refused(&down, &busy).contains("process 7 (vi)"));
-        assert!(refused(&down, &StackState { pool: suspended, ..imported() }).contains("is suspended"));
-        let stale = StackState { is_stale: true, ..imported() };
-        assert!(refused(&down, &stale).contains("before another host had it"));
-        assert!(refused(&zfs, &stale).contains("before another host had it"));
-        // A pool of that name that is on something else is not ours to export.
-        let not_ours = StackState { pool: other, mounted: Vec::new(), ..attached(OnDevice::Pool(label())) };
-        assert_eq!(next(&down, &not_ours).expect("nothing hinders it"), Some(StackStep::Detach));
-    }
-
-    /// A pool is told from another one of its name by its guid: that of the label, or the one that is known where nobody can look.
-    #[test]
-    fn pools_are_told_by_their_guid() {
-        let pool = Pool { guid: 17, health: "ONLINE".into() };
-        let on_it = OnDevice::Pool(label());
-        assert!(pool.is_on(Some(&on_it), None) && pool.is_on(Some(&on_it), Some("18")));
-        assert!(pool.is_on(None, Some("17")));
-        let other = Pool { guid: 18, ..pool.clone() };
-        assert!(!other.is_on(Some(&on_it), Some("18")) && !other.is_on(None, Some("17")));
-        assert!(!pool.is_on(None, None) && !pool.is_on(Some(&OnDevice::Blank), None));
-    }
-
-    /// From everything that can be seen, each way ends, and on the way down nothing goes that something still stands on.
-    #[test]
-    fn nothing_goes_that_something_stands_on() {
-        let mut all = 0;
-        for bits in 0..1u32 << 9 {
-            let bit = |n: u32| bits & (1 << n) != 0;
-            let (fs, keep_dirty) = (if bit(0) { Fs::Zfs } else { Fs::Ext4 }, bit(1));
-            let content = match bit(0) {
-                true => OnDevice::Pool(label()),
-                false => OnDevice::Filesystem { fs: Fs::Ext4, uuid: "u".into() },
-            };
-            let has_device = bit(3);
-            let seen = StackState {
-                served: bit(2).then(|| ServedAs {
-                    dirty_bytes: u64::from(bit(4)),
-                    shared: bit(8),
-                    ..served()
-                }),
-                claim: if bit(5) { HeldBy::Ours } else { HeldBy::Free },
-                device: has_device.then(|| "/dev/nbd0".into()),
-                content: has_device.then_some(content),
-                pool: (bit(0) && bit(6)).then(|| Pool { guid: 17, health: "ONLINE".into() }),
-                mounted: if bit(7) { vec!["/srv/tank".into()] } else { Vec::new() },
-                ..nothing()
-            };
-            for way in [Way::Up, Way::Down { keep_dirty }] {
-                let goal = StackGoal { id: Some(if bit(0) { "17" } else { "u" }.into()), ..goal(fs, way) };
-                let mut seen = seen.clone();
-                for turn in 0.. {
-                    assert!(turn < 10, "{way:?} from {bits:b} does not end");
-                    let Ok(Some(step)) = next(&goal, &seen) else { break };
-                    let on_device = seen.pool.is_some() || !seen.mounted.is_empty();
-                    match &step {
-                        StackStep::Detach => assert!(!on_device && seen.served.is_some(), "{bits:b}"),
-                        StackStep::Stop { keep_dirty: kept } => {
-                            let dirty = seen.served.as_ref().expect("it is served").dirty_bytes;
-                            assert!(!on_device && seen.device.is_none(), "{bits:b}");
-                            assert!(dirty == 0 || (*kept && keep_dirty), "{bits:b}");
-                        }
-                        _ => {}
-                    }
-                    seen = supposed(&goal, &seen, &step);
-                    if step == StackStep::Attach {
-                        seen.content = Some(OnDevice::Filesystem { fs: Fs::Ext4, uuid: "u".into() });
-                        if fs == Fs::Zfs {
-                            seen.content = Some(OnDevice::Pool(label()));
-                        }
-                    }
-                    all += 1;
-                }
-            }
-        }
-        assert!(all > 1000, "{all} steps were taken");
-    }
-}
+mod tests;

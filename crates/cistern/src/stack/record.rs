@@ -10,6 +10,9 @@ use std::{
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::share::ShareClient;
+use crate::kernel::DeviceDriver;
+
 const DIRECTORY: &str = "up";
 
 /// Kinds of filesystem.
@@ -51,6 +54,12 @@ pub struct StackRecord {
     pub mount: Option<PathBuf>,
     /// The guid of the pool or the UUID of the filesystem, once it was seen.
     pub id: Option<String>,
+    /// Which driver of the kernel makes a device of it.
+    #[serde(default)]
+    pub driver: DeviceDriver,
+    /// With whom it is shared over NFS: nobody where the list is empty, whatever a pool says itself where there is none.
+    #[serde(default)]
+    pub share: Option<Vec<ShareClient>>,
     /// Of the daemon: file with settings, file with the key.
     pub config: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
@@ -132,6 +141,8 @@ mod tests {
             fs: Fs::Zfs,
             mount: None,
             id: Some("17".into()),
+            driver: DeviceDriver::Ublk,
+            share: Some(vec!["10.0.0.0/24".parse().expect("a network")]),
             config: None,
             key_file: None,
             serve_args: vec!["--journal-size".into(), "10G".into()],
@@ -139,7 +150,13 @@ mod tests {
         };
         record.save(state.path()).expect("saved");
         assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(record.clone()));
-        assert_eq!(StackRecord::all(state.path()), [record]);
+        assert_eq!(StackRecord::all(state.path()), std::slice::from_ref(&record));
+        // One of before there were shares.
+        let mut old: serde_json::Value = serde_json::to_value(&record).expect("JSON");
+        old.as_object_mut().expect("an object").remove("share");
+        fs::write(state.path().join("up/tank.json"), old.to_string()).expect("written");
+        let old = StackRecord { share: None, ..record };
+        assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(old));
         fs::write(state.path().join("up/tank.json"), "{").expect("written");
         let damaged = StackRecord::load(state.path(), "tank").expect_err("damaged");
         assert!(damaged.to_string().contains("tank.json"), "{damaged}");

@@ -12,20 +12,18 @@ use cistern_engine::codec::KeySource;
 use tokio::process::{Child, Command};
 
 use super::{
-    Stack,
+    Stack, nfs,
     services::Services,
     zfs::{self, Dataset},
 };
 use crate::{
-    cli::{
-        attach::{self, Driver},
-        attachments, detach, drain,
-    },
+    cli::{attach, attachments, detach, drain, program},
     control::{self, Request},
     failure::{Failure, Kind, Outcome},
+    kernel::{Mount, mounts},
     quantity::ByteSize,
     secret,
-    stack::{Fs, OnDevice, StackRecord, StackState, StackStep},
+    stack::{Fs, NfsServer, OnDevice, StackRecord, StackState, StackStep},
     terminal,
 };
 
@@ -43,12 +41,15 @@ impl Stack {
             StackStep::Serve => self.serve().await,
             StackStep::Attach => {
                 let served = attachments::served(&self.state_dir, &self.record.url).await?;
-                attach::attach(&self.state_dir, &served, Driver::Nbd(None), true).await.map(drop)
+                attach::attach(&self.state_dir, &served, self.record.driver.into(), true).await.map(drop)
             }
             StackStep::Make => self.make(&device(seen)?).await,
-            StackStep::Import { force } => self.import(&device(seen)?, seen, *force).await,
+            StackStep::Import { force } => self.import(&place(seen)?, seen, *force).await,
             StackStep::Mount => self.mount(seen).await,
+            StackStep::Share => self.share(seen).await,
+            StackStep::Unshare { for_good } => self.unshare(seen, *for_good).await,
             StackStep::Unmount => {
+                nfs::forget(&self.goal.name)?; // what is mounted there next is not shared for that
                 for at in seen.mounted.iter().rev() {
                     self.run(Command::new("umount").arg(at), None).await?;
                 }
@@ -129,7 +130,7 @@ impl Stack {
     }
 
     async fn daemon_command(&mut self) -> Outcome<std::process::Command> {
-        let program = std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
+        let program = program::program().map_err(|e| Failure::io("cannot find this program", &e))?;
         let mut command = std::process::Command::new(program);
         if let Some(config) = &self.record.config {
             command.arg("--config").arg(config);
@@ -221,7 +222,7 @@ impl Stack {
             let at = mount.as_ref().expect("a plan asks for it");
             fs::create_dir_all(at).map_err(|e| Failure::io(format!("cannot make {}", at.display()), &e))?;
             return self
-                .run(Command::new("mount").args(["-t", fs.name()]).arg(device(seen)?).arg(at), None)
+                .run(Command::new("mount").args(["-t", fs.name()]).arg(place(seen)?).arg(at), None)
                 .await;
         }
         let missing: Vec<Dataset> =
@@ -236,11 +237,61 @@ impl Stack {
         }
         for dataset in missing {
             self.run(Command::new("zfs").args(["mount", &dataset.name]), None).await?;
-            if dataset.is_shared {
-                self.run(Command::new("zfs").args(["share", &dataset.name]), None).await?;
-            }
         }
         Ok(())
+    }
+
+    async fn share(&self, seen: &StackState) -> Outcome {
+        let name = &self.goal.name;
+        let declaration = self.goal.declaration();
+        if let (Fs::Ext4 | Fs::Xfs | Fs::Btrfs, Some(line)) = (self.goal.fs, &declaration) {
+            let clients = self.goal.share.iter().flatten();
+            nfs::forget(name)?;
+            for export in &seen.sharing.exports {
+                self.run(Command::new("exportfs").args(["-u", &export.of_exportfs()]), None).await?;
+            }
+            nfs::declare(name, line)?;
+            for (at, client) in
+                seen.mounted.iter().flat_map(|at| clients.clone().map(move |client| (at, client)))
+            {
+                let place = format!("{}:{}", client.of_exportfs(), at.display());
+                self.run(Command::new("exportfs").args(["-o", &client.options(), &place]), None).await?;
+            }
+            return Ok(());
+        }
+        if let Some(value) = declaration.filter(|wanted| seen.sharing.declared.as_ref() != Some(wanted)) {
+            self.run(Command::new("zfs").args(["set", &format!("sharenfs={value}"), name]), None).await?;
+        }
+        for dataset in zfs::datasets(name).await?.iter().filter(|dataset| dataset.is_to_be_shared()) {
+            self.run(Command::new("zfs").args(["share", &dataset.name]), None).await?;
+        }
+        Ok(())
+    }
+
+    /// Behind it the NFS server has nothing of it any more, so that it can be unmounted.
+    async fn unshare(&self, seen: &StackState, for_good: bool) -> Outcome {
+        let name = &self.goal.name;
+        match self.goal.fs {
+            Fs::Zfs if for_good => {
+                self.run(Command::new("zfs").args(["set", "sharenfs=off", name]), None).await?
+            }
+            Fs::Zfs => {
+                for dataset in zfs::datasets(name).await?.iter().filter(|dataset| dataset.is_to_be_shared()) {
+                    // What is not shared by ZFS is shared by somebody else, and taken back below.
+                    let _ = self.run(Command::new("zfs").args(["unshare", &dataset.name]), None).await;
+                }
+            }
+            Fs::Ext4 | Fs::Xfs | Fs::Btrfs => nfs::forget(name)?,
+        }
+        for export in nfs::exports(seen.sharing.server, &seen.mounted).await? {
+            self.run(Command::new("exportfs").args(["-u", &export.of_exportfs()]), None).await?;
+        }
+        let all = mounts().map_err(|e| Failure::io("cannot look what is mounted", &e))?;
+        let shared: Vec<Mount> = all.into_iter().filter(|mount| seen.mounted.contains(&mount.at)).collect();
+        match seen.sharing.server {
+            NfsServer::Runs => nfs::released(&shared).await,
+            NfsServer::Missing | NfsServer::Stopped => Ok(()),
+        }
     }
 
     async fn drain(&mut self) -> Outcome {
@@ -281,6 +332,11 @@ impl Stack {
 
 fn device(seen: &StackState) -> Outcome<PathBuf> {
     seen.device.clone().ok_or_else(|| Failure::new(Kind::NotFound, "its device is gone"))
+}
+
+/// Where the filesystem is: the device, or a partition of it.
+fn place(seen: &StackState) -> Outcome<PathBuf> {
+    seen.partition.clone().map_or_else(|| device(seen), Ok)
 }
 
 /// What the log says since a place.

@@ -1,6 +1,9 @@
 //! What ZFS says of pools and their filesystems, in columns made for programs.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use tokio::process::Command;
 
@@ -17,13 +20,25 @@ pub(super) struct Dataset {
     can_mount: bool,
     is_mounted: bool,
     pub(super) is_locked: bool,
-    pub(super) is_shared: bool,
+    /// Where it is, or would be, mounted.
+    pub(super) at: PathBuf,
+    /// Whom the server may give it to, in the words of ZFS.
+    share: String,
 }
 
 impl Dataset {
     /// It should be mounted and is not.
     pub(super) fn is_missing(&self) -> bool {
         self.can_mount && !self.is_mounted
+    }
+
+    /// It is mounted where its properties say, and they say that it is shared.
+    pub(super) fn is_to_be_shared(&self) -> bool {
+        self.is_mounted && self.at.is_absolute() && self.declared().is_some()
+    }
+
+    pub(super) fn declared(&self) -> Option<String> {
+        (self.share != "off").then(|| self.share.clone())
     }
 
     /// A line of `zfs list -Hp`.
@@ -37,7 +52,8 @@ impl Dataset {
             can_mount: can_mount == "on" && !matches!(mountpoint, "none" | "legacy"),
             is_mounted: mounted == "yes",
             is_locked: key == "unavailable",
-            is_shared: share != "off",
+            at: mountpoint.into(),
+            share: share.to_owned(),
         })
     }
 }
@@ -106,9 +122,14 @@ mod tests {
         ] {
             assert!(!missing(line), "{line}");
         }
-        assert!(
-            Dataset::of("tank/e\ton\tno\t/e\tunavailable\ton").is_some_and(|d| d.is_locked && d.is_shared)
-        );
+        let dataset = |line: &str| Dataset::of(line).expect("understood");
+        assert!(dataset("tank/e\ton\tno\t/e\tunavailable\ton").is_locked);
+        assert!(dataset("tank/e\ton\tyes\t/e\t-\trw=@10.0.0.0/24").is_to_be_shared());
+        for line in
+            ["tank\ton\tyes\t/tank\t-\toff", "tank\ton\tno\t/tank\t-\ton", "tank\ton\tyes\tlegacy\t-\ton"]
+        {
+            assert!(!dataset(line).is_to_be_shared(), "{line}");
+        }
         let mount = |source: &str| Mount {
             number: "0:29".into(),
             at: "/".into(),
