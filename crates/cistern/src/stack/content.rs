@@ -13,10 +13,13 @@ use super::{
     label::{NVLIST_AT, NVLIST_BYTES, PoolLabel},
     record::Fs,
 };
-use crate::kernel::Device;
+use crate::kernel::{BLOCK_BYTES, Device};
 
 /// Bytes at the beginning and at the end of a blank device that are zeros.
 const ENDS_BYTES: u64 = 1 << 20;
+
+/// What `blkid` calls a table whose second sector it does not find: it is somewhere else where sectors are smaller.
+const GPT_UNREAD: &str = "PMBR";
 
 /// What a device holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,11 @@ impl OnDevice {
     pub fn of(device: Device) -> Result<(OnDevice, Option<PathBuf>)> {
         let table = match OnDevice::look(&device.path())? {
             Looked::At(content) => return Ok((content, None)),
+            Looked::Table(table) if table == GPT_UNREAD => {
+                let text =
+                    format!("a partition table of a disk whose sectors do not have {BLOCK_BYTES} bytes");
+                return Ok((OnDevice::Other(text), None));
+            }
             Looked::Table(table) => table,
         };
         let mut filesystems = Vec::new();

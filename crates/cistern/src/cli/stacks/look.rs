@@ -72,7 +72,10 @@ impl Stack {
             (_, Some(attachment)) => mounted(|mount| is_of_device(mount, attachment))?,
         };
         let datasets = match &pool {
-            Some(_) if is_ours && self.goal.way == Way::Up => zfs::datasets(&self.goal.name).await?,
+            // Without a daemon it may wait for the device, and serving comes first anyway.
+            Some(_) if is_ours && served.is_some() && self.goal.way == Way::Up => {
+                zfs::datasets(&self.goal.name).await?
+            }
             _ => Vec::new(),
         };
         let unmounted = datasets.iter().filter(|d| d.is_missing()).map(|d| d.name.clone()).collect();
