@@ -5,13 +5,11 @@
 //! has cached what was there before may go on. An opening that dies behind its claim and before the file is written costs a new id as well: that
 //! is the safe side.
 
-use std::{
-    fs::{self, File},
-    io::{Result, Write},
-    path::Path,
-};
+use std::{fs, io::Result, path::Path};
 
 use serde::{Deserialize, Serialize};
+
+use crate::atomic_file::replace_file;
 
 const FILE_NAME: &str = "continuity.json";
 
@@ -32,12 +30,7 @@ pub fn note_opening(directory: &Path, epoch: u64, new: String) -> Result<String>
         Some(last) if last.epoch.checked_add(1) == Some(epoch) => last.id,
         _ => new,
     };
-    let unfinished = path.with_extension("new");
-    let mut file = File::create(&unfinished)?;
-    file.write_all(&serde_json::to_vec(&LastOpening { id: id.clone(), epoch })?)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, &path)?;
-    File::open(directory)?.sync_all()?;
+    replace_file(&path, &serde_json::to_vec(&LastOpening { id: id.clone(), epoch })?)?;
     Ok(id)
 }
 

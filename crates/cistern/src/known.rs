@@ -14,7 +14,10 @@ use std::{
 
 use cistern_engine::{store::StoreUrl, units::VolumeId};
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::{
+    atomic_file::replace_file,
+    failure::{Failure, Kind, Outcome},
+};
 
 const FILE_NAME: &str = "encrypted-volumes";
 /// Bytes of the longest file that is read: some ten thousand volumes.
@@ -72,15 +75,8 @@ impl Known {
         let kept =
             lines.iter().filter(|line| line.url != url).map(|line| format!("{} {}\n", line.id, line.url));
         let text: String = kept.collect();
-        let replace = || {
-            let new = self.path.with_extension("new");
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)
-        };
-        replace().map_err(|e| Failure::io(format!("cannot write {}", self.path.display()), &e))
+        let replaced = replace_file(&self.path, text.as_bytes());
+        replaced.map_err(|e| Failure::io(format!("cannot write {}", self.path.display()), &e))
     }
 
     fn read(&self) -> Outcome<Vec<Line>> {

@@ -4,17 +4,18 @@
 //!
 //! | layer | modules | role |
 //! |---|---|---|
+//! | 0 | `atomic_file` | small files that are replaced as a whole |
 //! | 0 | `failure` | what people see when something fails, and the exit code |
 //! | 0 | `export` | the whole adapter between NBD and the engine |
 //! | 0 | `stream` | the format of an exported journal |
 //! | 0 | `memory` | memory back to the system, and none to be had |
-//! | 0 | `kernel` | devices of the kernel's NBD client |
-//! | 1 | `stack` | a filesystem on a volume, with what it stands on: which step is next, what a device holds, who uses a mount |
+//! | 1 | `kernel` | devices of the kernel's NBD client and its userspace block driver |
+//! | 2 | `stack` | a filesystem on a volume, with what it stands on: which step is next, what a device holds, who uses a mount |
 //! | 1 | `quantity` | how sizes and times are written |
 //! | 1 | `schedule` | when snapshots are made by themselves, and which are kept |
 //! | 1 | `terminal` | what people see |
 //! | 1 | `signals` | the signals that stop a process |
-//! | 0 | `continuity` | whether this host alone has had a volume since it last looked |
+//! | 1 | `continuity` | whether this host alone has had a volume since it last looked |
 //! | 1 | `known` | which volumes this host has seen encrypted |
 //! | 1 | `prices` | what the store of a volume charges, and what was asked of it came to |
 //! | 2 | `config` | settings: flags and the file |
@@ -31,6 +32,7 @@
 //!
 //! Never interprets what a volume holds, and never talks to a cloud but through the engine.
 
+pub mod atomic_file;
 pub mod cli;
 pub mod config;
 pub mod continuity;

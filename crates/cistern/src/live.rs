@@ -4,17 +4,13 @@
 //! as a whole, durably, before a change takes effect. A damaged one is an error and never read as
 //! "nothing set": it may be what asks for `writethrough`.
 
-use std::{
-    fs::{self, File},
-    io::{ErrorKind, Write},
-    path::Path,
-    time::Duration,
-};
+use std::{fs, io::ErrorKind, path::Path, time::Duration};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    atomic_file::replace_file,
     config::{ModeSetting, SettingSource},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, SpaceBound, Span},
@@ -23,8 +19,6 @@ use crate::{
 
 /// The file in the state directory of a volume.
 pub const FILE_NAME: &str = "settings";
-/// Its next content, until it is complete.
-const NEW_FILE_NAME: &str = "settings.new";
 const HEADER: &str = "# cistern settings 1. Written by `cistern set`, `pause` and `resume`: use those.\n";
 const CHECKSUM: &str = "crc32c = ";
 /// Bytes of the longest file that is read: far more than all settings take.
@@ -200,7 +194,7 @@ impl Kept {
     /// Keeps these settings; durable on return.
     pub fn save(&self, directory: &Path) -> Outcome {
         let path = directory.join(FILE_NAME);
-        replace(directory, &encode(self))
+        replace_file(&path, &encode(self))
             .map_err(|e| Failure::io(format!("the settings cannot be kept in {}", path.display()), &e))
     }
 }
@@ -234,15 +228,6 @@ fn decode(bytes: &[u8]) -> Result<Kept, String> {
 
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-fn replace(directory: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let new = directory.join(NEW_FILE_NAME);
-    let mut file = File::create(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, directory.join(FILE_NAME))?;
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]

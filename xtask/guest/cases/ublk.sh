@@ -86,6 +86,8 @@ dd if=/dev/cistern/tank of=/dev/null bs=4k count=1 iflag=direct 2> /dev/null
 "$cistern" detach tank
 stop
 
+dmesg -C # what was taken away by force failed, as it should
+
 # `up` makes such a device when it is told to, and remembers it.
 "$cistern" up pool --on /srv/pool --size 1G --driver ublk -- --journal-size 128M
 [ "$(readlink /dev/cistern/pool)" = /dev/ublkb0 ]

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::{
+    atomic_file::replace_file,
     cli::{Context, attachments, stacks},
     config::{Settings, StateSettings},
     control,
@@ -74,11 +75,7 @@ impl Frozen {
     }
 
     fn save(&self, state_dir: &Path) -> Result<()> {
-        let path = state_dir.join(FILE);
-        let new = path.with_extension("new");
-        fs::create_dir_all(state_dir)?;
-        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
-        fs::rename(new, path)
+        replace_file(&state_dir.join(FILE), &serde_json::to_vec_pretty(self)?)
     }
 
     /// Lets all go; those that could not be stay written down.

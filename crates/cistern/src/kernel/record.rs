@@ -11,6 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::Device;
+use crate::atomic_file::replace_file;
 
 const DIRECTORY: &str = "attached";
 const LOCK: &str = "keeper.lock";
@@ -66,11 +67,7 @@ impl Attachment {
     }
 
     pub fn save(&self, state_dir: &Path) -> Result<()> {
-        let path = self.path(state_dir);
-        fs::create_dir_all(state_dir.join(DIRECTORY))?;
-        let new = path.with_extension("new");
-        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
-        fs::rename(new, path)
+        replace_file(&self.path(state_dir), &serde_json::to_vec_pretty(self)?)
     }
 
     /// Makes the link to the device.

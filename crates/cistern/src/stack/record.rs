@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::share::ShareClient;
-use crate::kernel::DeviceDriver;
+use crate::{atomic_file::replace_file, kernel::DeviceDriver};
 
 const DIRECTORY: &str = "up";
 
@@ -93,11 +93,7 @@ impl StackRecord {
     }
 
     pub fn save(&self, state_dir: &Path) -> Result<()> {
-        let path = path(state_dir, &self.name);
-        fs::create_dir_all(state_dir.join(DIRECTORY))?;
-        let new = path.with_extension("new");
-        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
-        fs::rename(new, path)
+        replace_file(&path(state_dir, &self.name), &serde_json::to_vec_pretty(self)?)
     }
 
     /// The file that is locked while somebody works on it.
