@@ -37,7 +37,7 @@ down tank
 rm -rf /tmp/state-2; disk=$(readlink -f /dev/disk/vm/disk)
 echo "label: gpt" | sfdisk -q "$disk"; echo , | sfdisk -q -a "$disk"
 table ,
-dd if="$disk" of="$device" bs=1M count=4 conv=fsync status=none
+wipefs -qaf "$device"; dd if="$disk" of="$device" bs=1M count=4 conv=fsync status=none
 away
 refused 3 "a disk whose sectors do not have 4096 bytes" up tank --on /srv/tank
 down tank
