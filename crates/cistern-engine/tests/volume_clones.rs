@@ -11,7 +11,7 @@ use cistern_engine::{
     env::real::RealEnv,
     store::{MemoryStore, OtherPlaces, Pages, SharedStore, Store, Stores, Within},
     volume::{
-        Collect, OpenOptions, ReadOnlyOptions, Volume, admin, begin_clone, finish_clone,
+        Collect, ReadOnlyOptions, Volume, admin, begin_clone, finish_clone,
         trash::{self, Removal},
     },
 };
@@ -78,15 +78,6 @@ impl Dice {
     }
 }
 
-async fn open(host: &Host) -> Arc<Volume> {
-    loop {
-        match Volume::open(OpenOptions { grace: Duration::ZERO, ..host.options() }).await {
-            Err(Error::Locked(_)) => tokio::task::yield_now().await, // the crash is not over
-            opened => return opened.expect("opened"),
-        }
-    }
-}
-
 async fn show(host: &Host, name: Option<&str>) -> Arc<Volume> {
     let options = ReadOnlyOptions {
         env: host.env.clone(),
@@ -150,7 +141,7 @@ struct Lived {
 
 impl Lived {
     async fn new(host: Host, now: Content) -> Lived {
-        let volume = open(&host).await;
+        let volume = host.open_anew().await;
         Lived { host, volume, now, snapshots: BTreeMap::new(), has_clones: false }
     }
 
@@ -196,7 +187,7 @@ impl Lived {
                     // A crash: the writer goes before another comes.
                     let crashed = std::mem::replace(&mut self.volume, show(host, None).await);
                     drop(crashed);
-                    open(host).await
+                    host.open_anew().await
                 };
             }
             18 => {
@@ -225,7 +216,7 @@ impl Lived {
         self.volume = {
             let closed = std::mem::replace(&mut self.volume, show(&self.host, None).await);
             drop(closed);
-            open(&self.host).await
+            self.host.open_anew().await
         };
     }
 
@@ -328,7 +319,7 @@ async fn one_request_at_a_time_is_enough() {
 async fn a_clone_outlives_what_its_source_does() {
     let (bucket, key) = (Bucket::new(), KeySource::None);
     let host = bucket.with_volume("v0", &key).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     let mut content = vec![(0, 0); BLOCKS as usize];
     for (write, from) in (1..).zip((0..BLOCKS).step_by(50)) {
         volume
@@ -345,7 +336,7 @@ async fn a_clone_outlives_what_its_source_does() {
     }
     volume.snapshot("s").await.expect("made");
     let cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
-    let clone = open(&cloned).await;
+    let clone = cloned.open_anew().await;
     // One block is read, so the volume is open there as of now.
     assert_eq!(read(&clone, 0, BLOCK).await, noise(1, BLOCK as usize));
     volume.remove_snapshot("s").await.expect("hidden");
@@ -382,7 +373,7 @@ async fn a_clone_outlives_what_its_source_does() {
 async fn a_flattened_clone_stands_by_itself() {
     let (bucket, key) = (Bucket::new(), KeySource::KeyFile(vec![7; 32]));
     let host = bucket.with_volume("v0", &key).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     let mut content: Content = (0..BLOCKS).map(|block| (1 + block / 60, block % 60)).collect();
     for write in 1..=BLOCKS / 60 {
         let data = noise(write, 64 * BLOCK as usize).slice(..60 * BLOCK as usize);
@@ -391,7 +382,7 @@ async fn a_flattened_clone_stands_by_itself() {
     }
     volume.snapshot("s").await.expect("made");
     let cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
-    let clone = open(&cloned).await;
+    let clone = cloned.open_anew().await;
     clone.write(100 * BLOCK, noise(99, 64 * BLOCK as usize), false).await.expect("written");
     (100..164).for_each(|block| content[block as usize] = (99, block - 100));
     clone.snapshot("before").await.expect("made");
@@ -424,7 +415,7 @@ async fn a_flattened_clone_stands_by_itself() {
     check(&cloned, "flattened").await;
     close(clone).await;
     let alone = bucket.host("v1", &key);
-    shows(&*open(&alone).await, &content, "on another host").await;
+    shows(&*alone.open_anew().await, &content, "on another host").await;
     shows(&*show(&alone, Some("behind")).await, &content, "its snapshot").await;
 }
 
@@ -433,7 +424,7 @@ async fn a_flattened_clone_stands_by_itself() {
 async fn what_was_begun_can_be_removed() {
     let (bucket, key) = (Bucket::new(), KeySource::KeyFile(vec![7; 32]));
     let host = bucket.with_volume("v0", &key).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     volume.write(0, noise(1, BLOCK as usize), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
     for is_kept in [false, true] {
@@ -467,7 +458,7 @@ async fn what_was_begun_can_be_removed() {
 async fn what_clones_need_is_not_removed() {
     let (bucket, key) = (Bucket::new(), KeySource::KeyFile(vec![7; 32]));
     let host = bucket.with_volume("v0", &key).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     volume.write(0, noise(1, BLOCK as usize), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
     let wrong = KeySource::KeyFile(vec![8; 32]);

@@ -6,15 +6,13 @@ mod volume_support;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use cistern_engine::{
-    Error,
     codec::KeySource,
     env::real::RealEnv,
     store::{MemoryStore, Pages, Store, Stores},
-    volume::{Collect, LiveSettings, OpenOptions, ReadOnlyOptions, Volume, admin},
+    volume::{Collect, LiveSettings, ReadOnlyOptions, Volume, admin},
 };
 use volume_support::{Host, MIB, close, noise, read};
 
@@ -31,15 +29,6 @@ impl Dice {
     fn roll(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
-    }
-}
-
-async fn open(host: &Host) -> Arc<Volume> {
-    loop {
-        match Volume::open(OpenOptions { grace: Duration::ZERO, ..host.options() }).await {
-            Err(Error::Locked(_)) => tokio::task::yield_now().await, // the crash is not over
-            opened => return opened.expect("opened"),
-        }
     }
 }
 
@@ -92,7 +81,7 @@ async fn stored_bytes(host: &Host) -> u64 {
 async fn live(seed: u64, key: KeySource) {
     let store = Arc::new(MemoryStore::new());
     let host = Host::with_volume(RealEnv::start(), store, BLOCKS * BLOCK, key).await;
-    let mut volume = open(&host).await;
+    let mut volume = host.open_anew().await;
     let (mut dice, mut now) = (Dice(seed), vec![(0, 0); BLOCKS as usize]);
     let mut snapshots: BTreeMap<String, Content> = BTreeMap::new();
     let mut readers: Vec<(String, Arc<Volume>)> = Vec::new();
@@ -137,7 +126,7 @@ async fn live(seed: u64, key: KeySource) {
             _ if dice.roll(3) == 0 => {
                 volume.flush().await.expect("flushed");
                 drop(volume);
-                volume = open(&host).await;
+                volume = host.open_anew().await;
             }
             _ => {
                 volume.drain().await.expect("drained");
@@ -184,7 +173,7 @@ async fn snapshots_show_what_was_moved() {
 async fn garbage_goes_beneath_snapshots() {
     let store = Arc::new(MemoryStore::new());
     let host = Host::with_volume(RealEnv::start(), store, 16 * MIB, KeySource::None).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     volume.set(LiveSettings::default()).expect("set");
     let clean = || async {
         for what in [Collect::Clean { ratio: 1.0 }, Collect::Retire].repeat(3) {
@@ -236,7 +225,7 @@ async fn garbage_goes_beneath_snapshots() {
 async fn what_was_moved_goes_with_the_last_snapshot_that_sees_it() {
     let store = Arc::new(MemoryStore::new());
     let host = Host::with_volume(RealEnv::start(), store, 16 * MIB, KeySource::None).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     volume.set(LiveSettings::default()).expect("set");
     let clean = || async {
         for what in [Collect::Clean { ratio: 1.0 }, Collect::Retire].repeat(3) {
@@ -274,7 +263,7 @@ async fn a_rolling_window_keeps_near_its_bound() {
     const WINDOW: usize = 8;
     let store = Arc::new(MemoryStore::new());
     let host = Host::with_volume(RealEnv::start(), store, 16 * MIB, KeySource::None).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     let mut dice = Dice(5);
     volume.write(0, noise(1, 16 * MIB as usize), false).await.expect("written");
     for round in 0..3 * WINDOW {

@@ -15,7 +15,7 @@ use cistern_engine::{
     codec::KeySource,
     env::real::RealEnv,
     store::{MemoryStore, SharedStore, Stores},
-    volume::{Collect, OpenOptions, ReadOnlyOptions, Volume, admin},
+    volume::{Collect, ReadOnlyOptions, Volume, admin},
 };
 use futures_util::future::join;
 use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read};
@@ -24,11 +24,6 @@ const BLOCK: u64 = 4096;
 
 async fn host() -> Host {
     Host::with_volume(RealEnv::start(), Arc::new(MemoryStore::new()), 64 * MIB, KeySource::None).await
-}
-
-/// Nothing stays for the sake of readers.
-async fn open(host: &Host) -> Arc<Volume> {
-    Volume::open(OpenOptions { grace: Duration::ZERO, ..host.options() }).await.expect("opened")
 }
 
 async fn write(volume: &Volume, block: u64, tag: u64, blocks: u64) {
@@ -79,7 +74,7 @@ async fn damage_newest_checkpoint(host: &Host) {
 #[tokio::test]
 async fn a_damaged_checkpoint_undoes_no_rollback() {
     let host = host().await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     write(&volume, 0, 1, 300).await;
     volume.snapshot("a").await.expect("made");
     write(&volume, 0, 2, 300).await;
@@ -87,14 +82,14 @@ async fn a_damaged_checkpoint_undoes_no_rollback() {
     drop(volume);
     for _ in 0..3 {
         damage_newest_checkpoint(&host).await;
-        let volume = open(&host).await;
+        let volume = host.open_anew().await;
         shows(&volume, 0, 1, 300).await;
         snapshot_shows(&host, "a", 1, 300).await;
         snapshot_shows(&host, "left", 2, 300).await;
         volume.collect(Collect::Retire).await.expect("a checkpoint");
         close(volume).await;
     }
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     for _ in 0..8 {
         // The damaged ones go, behind sound ones.
         write(&volume, 400, 3, 1).await;
@@ -108,7 +103,7 @@ async fn a_damaged_checkpoint_undoes_no_rollback() {
 #[tokio::test]
 async fn what_is_moved_at_the_last_moment_is_not_missed() {
     let host = host().await;
-    let mut volume = open(&host).await;
+    let mut volume = host.open_anew().await;
     for round in 1..8 {
         for part in 0..10 {
             write(&volume, part * 30, round * 100 + part, 30).await;
@@ -125,7 +120,7 @@ async fn what_is_moved_at_the_last_moment_is_not_missed() {
         rolled_back.expect("rolled back");
         drop(volume);
         damage_newest_checkpoint(&host).await;
-        volume = open(&host).await;
+        volume = host.open_anew().await;
         for part in 0..10 {
             shows(&volume, part * 30 + 5, round * 1000 + part, 20).await;
         }
@@ -137,7 +132,7 @@ async fn what_is_moved_at_the_last_moment_is_not_missed() {
 #[tokio::test]
 async fn who_writes_meanwhile_stops_a_rollback() {
     let host = host().await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     write(&volume, 0, 1, 8).await;
     volume.snapshot("a").await.expect("made");
     let is_over = AtomicBool::new(false);
@@ -158,7 +153,7 @@ async fn who_writes_meanwhile_stops_a_rollback() {
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     shows(&volume, 0, last, 8).await;
     close(volume).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     shows(&volume, 0, last, 8).await;
     close(volume).await;
     check(&host).await;
@@ -168,13 +163,13 @@ async fn who_writes_meanwhile_stops_a_rollback() {
 #[tokio::test]
 async fn what_was_left_goes_with_its_snapshots() {
     let host = host().await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     write(&volume, 0, 1, 1000).await;
     volume.snapshot("a").await.expect("made");
     write(&volume, 0, 2, 1000).await;
     volume.roll_back("a", "left").await.expect("rolled back");
     drop(volume);
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     write(&volume, 0, 3, 500).await;
     volume.collect(Collect::Clean { ratio: 1.0 }).await.expect("cleaned");
     snapshot_shows(&host, "left", 2, 1000).await;
@@ -213,7 +208,7 @@ async fn what_was_left_goes_with_its_snapshots() {
 async fn one_request_at_a_time_is_enough() {
     let store = Through::new(Narrow::new());
     let host = Host::with_volume(RealEnv::start(), store, 64 * MIB, KeySource::None).await;
-    let volume = open(&host).await;
+    let volume = host.open_anew().await;
     write(&volume, 0, 1, 300).await;
     volume.snapshot("a").await.expect("made");
     write(&volume, 0, 2, 300).await;
@@ -221,7 +216,7 @@ async fn one_request_at_a_time_is_enough() {
     drop(volume);
     let opens = host.env.timeout(Duration::from_secs(60), async {
         for tag in 3..6 {
-            let volume = open(&host).await;
+            let volume = host.open_anew().await;
             shows(&volume, 0, 1, 300).await;
             write(&volume, 300 * tag, tag, 1).await;
             volume.drain().await.expect("drained");

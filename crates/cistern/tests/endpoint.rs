@@ -65,6 +65,30 @@ fn a_dead_endpoint_is_told_at_once() {
     }
 }
 
+/// A host without CA certificates reaches an endpoint without TLS, and is told what it lacks for another one.
+#[test]
+fn a_host_without_certificates() {
+    let home = Home::new();
+    let port = endpoint(silent);
+    let without = |scheme: &str| {
+        let mut command = command(&home, VERBS[1], &format!("{scheme}://127.0.0.1:{port}"));
+        command.env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", "/nonexistent");
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+    };
+    let mut plain = without("http");
+    let lines = BufReader::new(plain.stderr.take().expect("piped")).lines();
+    let said: Vec<String> = lines
+        .map(|line| line.expect("UTF-8"))
+        .take_while(|line| !line.contains("does not answer yet"))
+        .collect();
+    plain.kill().expect("it still tries");
+    plain.wait().expect("a child");
+    assert_eq!(said, Vec::<String>::new());
+    let secure = without("https").wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&secure.stderr);
+    assert!(said.contains("ca-certificates"), "{said}");
+}
+
 /// Plain HTTP to a port that speaks TLS is refused at once, and the text says what to change.
 #[test]
 fn http_to_a_tls_port_is_named() {

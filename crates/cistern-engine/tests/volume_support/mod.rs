@@ -110,6 +110,16 @@ impl Host {
         Volume::open(self.options()).await.expect("opened")
     }
 
+    /// Opens it once whatever crashed has let go of it. Nothing stays for the sake of readers.
+    pub async fn open_anew(&self) -> Arc<Volume> {
+        loop {
+            match Volume::open(OpenOptions { grace: Duration::ZERO, ..self.options() }).await {
+                Err(cistern_engine::Error::Locked(_)) => tokio::task::yield_now().await, // the crash is not over
+                opened => return opened.expect("opened"),
+            }
+        }
+    }
+
     pub async fn open_with(&self, cache: Arc<ChunkCache>) -> Arc<Volume> {
         let options = OpenOptions { cache: Some(cache), ..self.options() };
         Volume::open(options).await.expect("opened")

@@ -126,6 +126,7 @@ impl CloudStore {
 type WithBulk = (Box<dyn Library>, Option<Box<dyn Library>>);
 
 fn s3(bucket: &str, variables: &Variables) -> StoreResult<WithBulk> {
+    let is_plain = variables.s3_endpoint().is_some_and(|endpoint| endpoint.starts_with("http:"));
     if let Some(endpoint) = variables.s3_endpoint() {
         check_endpoint("AWS_ENDPOINT_URL", endpoint)?;
         // Elsewhere there is no metadata service whose answer could help.
@@ -145,7 +146,7 @@ fn s3(bucket: &str, variables: &Variables) -> StoreResult<WithBulk> {
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector::default());
+        .with_http_connector(Connector { is_plain, ..Connector::default() });
     let single = match builder.clone().with_disable_bulk_delete(true).build() {
         Ok(single) => single,
         Err(e) => return Err(StoreError::Refused(root_cause(&e))),
@@ -216,6 +217,8 @@ fn no_retries() -> RetryConfig {
 struct Connector {
     /// One for everything that is built with this connector: its connections are used by all.
     client: OnceLock<HttpClient>,
+    /// The endpoint has no TLS, so a host without anybody to trust will do.
+    is_plain: bool,
 }
 
 impl HttpConnector for Connector {
@@ -223,7 +226,7 @@ impl HttpConnector for Connector {
         let client = match self.client.get() {
             Some(client) => client.clone(),
             None => {
-                let made = Self::make()?;
+                let made = self.make()?;
                 self.client.get_or_init(|| made).clone()
             }
         };
@@ -232,8 +235,24 @@ impl HttpConnector for Connector {
 }
 
 impl Connector {
-    fn make() -> object_store::Result<HttpClient> {
-        let client = reqwest::Client::builder()
+    fn make(&self) -> object_store::Result<HttpClient> {
+        let built = Self::builder().build();
+        let built = built.or_else(|e| match self.is_plain {
+            true => Self::builder().tls_certs_only([]).build(),
+            false => Err(e),
+        });
+        let client = built.map_err(|e| {
+            let cause = root_cause(&e);
+            let text =
+                format!("{cause}: has this host CA certificates (Debian: the package ca-certificates)?");
+            object_store::Error::Generic { store: "HTTP client", source: text.into() }
+        })?;
+        let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
+        Ok(HttpClient::new(spawned))
+    }
+
+    fn builder() -> reqwest::ClientBuilder {
+        reqwest::Client::builder()
             .user_agent(concat!("cistern/", env!("CARGO_PKG_VERSION")))
             .http1_only()
             .redirect(reqwest::redirect::Policy::none())
@@ -243,10 +262,6 @@ impl Connector {
             .tcp_keepalive_interval(KEEPALIVE)
             .tcp_keepalive_retries(2)
             .pool_idle_timeout(IDLE_LIMIT)
-            .build()
-            .map_err(|e| object_store::Error::Generic { store: "HTTP client", source: Box::new(e) })?;
-        let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
-        Ok(HttpClient::new(spawned))
     }
 }
 
