@@ -4,6 +4,7 @@
 //! Owns the layout and its checks. Every record is verified, bounded and in order before anybody gets it, and no stream is complete
 //! without its end. Does no IO but through what it is given, and knows nothing of volumes.
 
+mod rbd;
 mod read;
 mod write;
 
@@ -15,6 +16,7 @@ use crate::{
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, SECTOR_BYTES, SnapshotId, VOLUME_BYTES_MAX, VolumeId},
 };
 
+pub use rbd::RbdWriter;
 pub use read::StreamReader;
 pub use write::StreamWriter;
 

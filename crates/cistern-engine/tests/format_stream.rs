@@ -64,7 +64,7 @@ fn encode(header: &StreamHeader, records: &[StreamRecord]) -> Vec<u8> {
 fn decode(bytes: &[u8]) -> Result<(StreamHeader, Vec<StreamRecord>)> {
     let (mut reader, header) = StreamReader::begin(Cursor::new(bytes))?;
     let mut records = Vec::new();
-    while let Some(record) = reader.next()? {
+    while let Some(record) = reader.next_record()? {
         assert!(reader.totals().is_none(), "it is complete at its end");
         records.push(record);
     }
@@ -142,13 +142,16 @@ fn records_keep_their_places() {
     }
 }
 
+/// A record as its fields say it: kind, zeroes, bytes of the payload, first block, blocks, payload.
+type Forged<'a> = (u8, [u8; 3], u32, u64, u64, &'a [u8]);
+
 /// Whoever makes a stream by hand gets the checksums right; what no stream says is refused all the same.
 #[test]
 fn what_is_forged_is_bounded() {
     let header = header(None, 100 * BLOCK_BYTES as u64);
     let begin = encode(&header, &[]);
     let begin = &begin[..begin.len() - 56];
-    let forged = |records: &[(u8, [u8; 3], u32, u64, u64, &[u8])]| {
+    let forged = |records: &[Forged]| {
         let mut out = begin.to_vec();
         let mut chain: [u8; 32] = begin[begin.len() - 32..].try_into().expect("32 bytes");
         for (kind, zeroes, payload_bytes, first, count, payload) in records {

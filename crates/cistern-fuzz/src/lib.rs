@@ -259,7 +259,7 @@ pub fn stream(data: &[u8]) {
 fn read_stream(bytes: &[u8]) {
     let Ok((mut reader, header)) = StreamReader::begin(bytes) else { return };
     let mut at = 0;
-    while let Ok(Some(record)) = reader.next() {
+    while let Ok(Some(record)) = reader.next_record() {
         assert!(record.extent.start >= at && record.extent.end() <= header.blocks());
         at = record.extent.end();
         if let StreamContent::Data(data) = record.content {

@@ -32,17 +32,20 @@ mod keep_attached;
 mod key;
 mod ls;
 mod probe;
+mod receive;
 pub mod reference;
 mod resize;
 mod restore;
 mod rm;
 mod rollback;
+mod send;
 mod serve;
 mod set;
 mod snapshot;
 mod snapshots;
 mod stacks;
 mod status;
+mod transfer;
 mod up;
 mod warm;
 mod worker;
@@ -98,6 +101,8 @@ enum Verb {
     Flatten(flatten::Flatten),
     Rollback(rollback::Rollback),
     Diff(diff::Diff),
+    Send(send::Send),
+    Receive(receive::Receive),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
     Check(check::Check),
@@ -146,9 +151,20 @@ impl Cli {
         if let Verb::Flatten(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Send(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Receive(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
-            Verb::Serve(_) | Verb::Status(_) | Verb::Gc(_) | Verb::Flatten(_) => {
+            Verb::Serve(_)
+            | Verb::Status(_)
+            | Verb::Gc(_)
+            | Verb::Flatten(_)
+            | Verb::Send(_)
+            | Verb::Receive(_) => {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,

@@ -63,7 +63,7 @@ impl<R: Read> StreamReader<R> {
     ///
     /// # Errors
     /// `Corrupt` for what is damaged, out of order, or ends before its end; `Io`. Nothing more is to be read then.
-    pub fn next(&mut self) -> Result<Option<StreamRecord>> {
+    pub fn next_record(&mut self) -> Result<Option<StreamRecord>> {
         if self.is_complete {
             return Ok(None);
         }
