@@ -26,6 +26,9 @@ pub enum Error {
     /// A volume is to be created where something lies already.
     #[error("{0}")]
     NotEmpty(String),
+    /// Something was received into the volume and is not complete: what it holds is no state that anybody is to see.
+    #[error("something was received into the volume and is not complete")]
+    Unfinished,
     /// The volume was removed. It can be restored until its deletion begins.
     #[error("{what}")]
     InTrash { what: String, restorable: bool },

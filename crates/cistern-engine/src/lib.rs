@@ -8,7 +8,7 @@
 //! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `snapshot`, `price`, `env` |
 //! | 2 sealing, files | `codec`, `uring`, `courtesy` |
 //! | 3 outside world | `disk`, `store` |
-//! | 4 structures | `segment`, `map`, `journal`, `cache` |
+//! | 4 structures | `segment`, `map`, `journal`, `cache`, `stream` |
 //! | 5 one door | `log` |
 //! | 6 fetching, space | `fetch`, `gc`, `space` |
 //! | 7 flows | `writeback`, `cleaner`, `upkeep` |
@@ -41,6 +41,7 @@ pub mod snapshot;
 pub mod space;
 pub mod stats;
 pub mod store;
+pub mod stream;
 pub mod units;
 pub mod upkeep;
 pub mod uring;

@@ -27,7 +27,8 @@ const HOLDS_MAX: usize = 64;
 const CLONES_MAX: usize = 10_000;
 /// Bytes of the way to a clone at most.
 const WAY_BYTES_MAX: usize = 1024;
-/// What the name of a snapshot begins with that was removed and has clones. Nobody can give such a name.
+/// What the name of a snapshot begins with that nobody gave it: it was removed and has clones, or is what was there before something is
+/// received. Nobody can give such a name.
 const HIDDEN: char = '~';
 
 const _: () = assert!(4 * (2 * NAME_BYTES_MAX + 100) <= OPERATION_BYTES_MAX);
@@ -68,6 +69,26 @@ pub enum Operation {
     Unclone {
         clone: VolumeId,
     },
+    /// Begins to receive a snapshot: makes one of what is there, hidden, with the id `keep`.
+    Receive {
+        of: SnapshotId,
+        keep: SnapshotId,
+        made_ms: u64,
+    },
+    /// Ends that, and removes what it made: what was received is a snapshot, or was gone back on.
+    Received {
+        of: SnapshotId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made: Option<ReceivedState>,
+    },
+}
+
+/// What a received snapshot is called, and when it was made where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceivedState {
+    pub name: String,
+    pub made_ms: u64,
 }
 
 impl Operation {
@@ -86,7 +107,17 @@ impl Operation {
 
     /// Whether it makes a snapshot: then where it stands among the writes matters.
     pub fn makes(&self) -> bool {
-        matches!(self, Operation::Make { .. })
+        self.made().is_some()
+    }
+
+    /// The snapshot that it makes.
+    pub fn made(&self) -> Option<SnapshotId> {
+        match self {
+            Operation::Make { id, .. } => Some(*id),
+            Operation::Receive { keep, .. } => Some(*keep),
+            Operation::Received { of, made: Some(_) } => Some(*of),
+            _ => None,
+        }
     }
 
     /// The snapshot that is named.
@@ -97,7 +128,8 @@ impl Operation {
             | Operation::Hold { name, .. }
             | Operation::Release { name, .. }
             | Operation::Clone { name, .. } => Some(name),
-            Operation::Unclone { .. } => None,
+            Operation::Received { made, .. } => made.as_ref().map(|made| made.name.as_str()),
+            Operation::Unclone { .. } | Operation::Receive { .. } => None,
         }
     }
 
@@ -127,7 +159,12 @@ pub fn check_name(name: &str) -> Result<()> {
     )))
 }
 
-/// Whether a name is that of a snapshot that was removed and has clones.
+/// The name of a snapshot that nobody named, or that lost its name.
+fn hidden_name(id: SnapshotId) -> String {
+    format!("{HIDDEN}{}", id.0.simple())
+}
+
+/// Whether a name is that of a snapshot that was removed and has clones, or of what was there before something is received.
 pub fn is_hidden(name: &str) -> bool {
     name.starts_with(HIDDEN)
 }
@@ -147,6 +184,9 @@ pub struct Snapshot {
     /// What was cloned of it, and the way there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub clones: BTreeMap<VolumeId, String>,
+    /// What is being received since it was made: it is what was there before, and nobody named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<SnapshotId>,
     /// It was removed, and its name and position are all that is left: to compare with.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_bookmark: bool,
@@ -168,6 +208,7 @@ impl Snapshots {
     /// `Exists`, `NotFound` or `Invalid`, to show to who asked for it.
     pub fn check(&self, operation: &Operation) -> Result<()> {
         operation.check_names()?;
+        self.check_receiving(operation)?;
         let Some(name) = operation.name() else { return Ok(()) };
         if operation.makes() {
             return match self.0.len() {
@@ -205,20 +246,52 @@ impl Snapshots {
         }
     }
 
+    /// One thing is received at a time, and no snapshot twice.
+    fn check_receiving(&self, operation: &Operation) -> Result<()> {
+        match (operation, self.receiving()) {
+            (Operation::Receive { .. }, Some((_, of))) => {
+                Err(Error::Invalid(format!("snapshot {of} is being received already")))
+            }
+            (Operation::Received { of, .. }, receiving) if receiving.is_none_or(|(_, now)| now != *of) => {
+                Err(Error::Invalid(format!("snapshot {of} is not being received")))
+            }
+            (Operation::Receive { of, .. }, None) => match self.iter().find(|(_, there)| there.id == *of) {
+                Some((name, _)) => Err(Error::Exists(format!("snapshot {name}, which is the same,"))),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// What is being received, and the name of the snapshot of what was there before.
+    pub fn receiving(&self) -> Option<(&str, SnapshotId)> {
+        self.iter().find_map(|(name, snapshot)| Some((name, snapshot.receiving?)))
+    }
+
     /// Takes an operation that was carried by the entry at `seq`, as of which the volume has that size.
     pub fn apply(&mut self, operation: &Operation, seq: Seq, size_bytes: u64) {
+        let made = |id: SnapshotId, made_ms, receiving| Snapshot {
+            id,
+            at: seq,
+            made_ms,
+            size_bytes,
+            holds: BTreeSet::new(),
+            clones: BTreeMap::new(),
+            receiving,
+            is_bookmark: false,
+        };
         match operation {
             Operation::Make { id, name, made_ms } => {
-                let made = Snapshot {
-                    id: *id,
-                    at: seq,
-                    made_ms: *made_ms,
-                    size_bytes,
-                    holds: BTreeSet::new(),
-                    clones: BTreeMap::new(),
-                    is_bookmark: false,
-                };
-                self.0.insert(name.clone(), made);
+                self.0.insert(name.clone(), made(*id, *made_ms, None));
+            }
+            Operation::Receive { of, keep, made_ms } => {
+                self.0.insert(hidden_name(*keep), made(*keep, *made_ms, Some(*of)));
+            }
+            Operation::Received { of, made: received } => {
+                self.0.retain(|_, snapshot| snapshot.receiving != Some(*of));
+                if let Some(ReceivedState { name, made_ms }) = received {
+                    self.0.insert(name.clone(), made(*of, *made_ms, None));
+                }
             }
             Operation::Remove { name, bookmark } => {
                 let Some(removed) = self.0.remove(name) else { return };
@@ -227,7 +300,7 @@ impl Snapshots {
                     self.0.insert(name.clone(), Snapshot { is_bookmark: true, clones, ..removed.clone() });
                 }
                 if !removed.clones.is_empty() {
-                    self.0.insert(format!("{HIDDEN}{}", removed.id.0.simple()), removed);
+                    self.0.insert(hidden_name(removed.id), removed);
                 }
             }
             Operation::Hold { name, tag } => {
@@ -314,6 +387,7 @@ impl Snapshots {
             (check_name(name).is_ok() || is_hidden(name))
                 && snapshot.holds.len() <= HOLDS_MAX
                 && snapshot.clones.len() <= CLONES_MAX
+                && (snapshot.receiving.is_none() || is_hidden(name))
                 && snapshot.holds.iter().all(|tag| check_name(tag).is_ok())
         };
         self.0.len() <= SNAPSHOTS_MAX && self.0.iter().all(is_valid)
@@ -434,6 +508,39 @@ mod tests {
         );
         table.apply(&unclone(3), Seq(11), 512);
         assert_eq!(table.positions(), [Seq(10)], "it was not removed");
+    }
+
+    /// What is received is there at once and as a whole: until then what was there before is kept, under a name that nobody can give.
+    /// One thing is received at a time, nothing twice, and what is not being received is not ended.
+    #[test]
+    fn what_is_received_is_there_at_its_end() {
+        let id = |n| SnapshotId(uuid::Uuid::from_u128(n));
+        let begin = |of, keep| Operation::Receive { of: id(of), keep: id(keep), made_ms: 5 };
+        let made = |name: &str| ReceivedState { name: name.into(), made_ms: 3 };
+        let end = |of, name| Operation::Received { of: id(of), made: Some(made(name)) };
+        let give_up = |of| Operation::Received { of: id(of), made: None };
+        for operation in [begin(1, 2), end(1, "a"), give_up(1)] {
+            assert_eq!(Operation::decode(&operation.encode()), Some(operation));
+        }
+        assert_eq!(Operation::decode(&end(1, "~a").encode()), None);
+        let mut table = Snapshots::default();
+        assert!(table.check(&end(1, "a")).is_err(), "it was not begun");
+        table.check(&begin(1, 2)).expect("nothing is received");
+        table.apply(&begin(1, 2), Seq(5), 512);
+        let (kept, of) = table.receiving().expect("it is being received");
+        assert!(of == id(1) && is_hidden(kept) && table.is_valid());
+        assert_eq!(table.positions(), [Seq(5)]);
+        assert!(table.check(&begin(3, 4)).is_err() && table.check(&end(3, "a")).is_err());
+        table.check(&end(1, "a")).expect("it was begun");
+        table.apply(&end(1, "a"), Seq(9), 1024);
+        assert_eq!((table.receiving(), table.positions()), (None, vec![Seq(9)]));
+        let received = table.get("a").expect("received");
+        assert_eq!((received.id, received.made_ms, received.size_bytes), (id(1), 3, 1024));
+        assert!(matches!(table.check(&begin(1, 6)), Err(Error::Exists(_))));
+        table.apply(&begin(7, 8), Seq(10), 512);
+        assert!(matches!(table.check(&end(7, "a")), Err(Error::Exists(_))), "the name is taken");
+        table.apply(&give_up(7), Seq(11), 512);
+        assert_eq!((table.receiving(), table.positions()), (None, vec![Seq(9)]));
     }
 
     /// A bookmark keeps name and position and has no content: it holds nothing, is not held, and is removed like a snapshot.

@@ -23,7 +23,9 @@ mod partial;
 mod plan;
 mod prefetch;
 mod read;
+mod receive;
 mod rollback;
+mod send;
 mod snapshots;
 mod space_status;
 mod write;
@@ -63,8 +65,13 @@ pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use plan::{CollectPlan, plan_collection};
 pub use prefetch::WarmTarget;
+pub use receive::{Overwrite, Receiver};
+pub use send::SentSince;
 pub use snapshots::{SnapshotStatus, snapshot_together};
 pub use space_status::{SegmentsStatus, SpaceStatus};
+
+/// How long what is on its way at an end may take that nobody asked for.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a new volume is to be.
 #[derive(Clone, Debug)]
@@ -244,11 +251,27 @@ impl Volume {
     }
 
     /// Opens a volume for writing: recovers the journal if there is one, claims the log.
+    ///
+    /// # Errors
+    /// `Unfinished` where something was received and is not complete.
     pub async fn open(options: OpenOptions) -> Result<Arc<Volume>> {
+        let volume = open::open(options).await?;
+        match volume.receiving() {
+            None => Ok(volume),
+            Some(_) => {
+                volume.close(END_LIMIT).await;
+                Err(Error::Unfinished)
+            }
+        }
+    }
+
+    /// As `open`, for whoever goes on receiving, or goes back.
+    pub async fn open_to_receive(options: OpenOptions) -> Result<Arc<Volume>> {
         open::open(options).await
     }
 
-    /// Opens the newest committed state, or a snapshot of it, without a claim.
+    /// Opens the newest committed state, or a snapshot of it, without a claim. Where something was received and is not complete, what was
+    /// there before.
     pub async fn open_read_only(options: ReadOnlyOptions) -> Result<Arc<Volume>> {
         open::open_read_only(options).await
     }

@@ -21,6 +21,7 @@ use cistern_engine::{
     segment::{self, EntryKind, open_frame, open_raw, read_head, read_tail},
     snapshot::Operation,
     store::StoreUrl,
+    stream::{self, StreamContent, StreamReader},
     units::{BLOCK_BYTES, Epoch, FrameRef, RunId, Salt, Seq, VolumeId},
 };
 use uuid::Uuid;
@@ -45,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     ("hot", hot),
     ("identity", identity),
     ("names", names),
+    ("stream", stream),
 ];
 
 /// Runs the target `name`, which must be one of [`TARGETS`].
@@ -226,5 +228,42 @@ pub fn names(data: &[u8]) {
     if let Ok(url) = StoreUrl::parse(text) {
         let _ = url.volume_name();
         let _ = url.parent();
+    }
+}
+
+/// A stream: the bytes as they are; and, cut where the first byte says, as a header and records with right checksums.
+pub fn stream(data: &[u8]) {
+    read_stream(data);
+    let Some((names, rest)) = data.split_first() else { return };
+    let Some((fields, rest)) = rest.split_at_checked(88 + usize::from(*names)) else { return };
+    let mut chain = Vec::new();
+    let mut sealed = Vec::new();
+    let mut put = |part: &[u8]| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&chain).update(part);
+        chain = hasher.finalize().as_bytes().to_vec();
+        sealed.extend_from_slice(part);
+        sealed.extend_from_slice(&chain);
+    };
+    put(&[&MAGIC[..], &[stream::FORMAT], b"stream\0\0", fields].concat());
+    let mut records = rest;
+    while let Some((head, behind)) = records.split_first_chunk::<24>() {
+        let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let (payload, behind) = behind.split_at(bytes.min(behind.len()));
+        put(&[head, payload].concat());
+        records = behind;
+    }
+    read_stream(&sealed);
+}
+
+fn read_stream(bytes: &[u8]) {
+    let Ok((mut reader, header)) = StreamReader::begin(bytes) else { return };
+    let mut at = 0;
+    while let Ok(Some(record)) = reader.next_record() {
+        assert!(record.extent.start >= at && record.extent.end() <= header.blocks());
+        at = record.extent.end();
+        if let StreamContent::Data(data) = record.content {
+            assert_eq!(data.len() as u64, record.extent.len * BLOCK_BYTES as u64);
+        }
     }
 }

@@ -33,17 +33,20 @@ mod key;
 mod ls;
 mod probe;
 mod program;
+mod receive;
 pub mod reference;
 mod resize;
 mod restore;
 mod rm;
 mod rollback;
+mod send;
 mod serve;
 mod set;
 mod snapshot;
 mod snapshots;
 mod stacks;
 mod status;
+mod transfer;
 mod up;
 mod warm;
 mod worker;
@@ -99,6 +102,8 @@ enum Verb {
     Flatten(flatten::Flatten),
     Rollback(rollback::Rollback),
     Diff(diff::Diff),
+    Send(send::Send),
+    Receive(receive::Receive),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
     Check(check::Check),
@@ -147,9 +152,20 @@ impl Cli {
         if let Verb::Flatten(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Send(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Receive(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
-            Verb::Serve(_) | Verb::Status(_) | Verb::Gc(_) | Verb::Flatten(_) => {
+            Verb::Serve(_)
+            | Verb::Status(_)
+            | Verb::Gc(_)
+            | Verb::Flatten(_)
+            | Verb::Send(_)
+            | Verb::Receive(_) => {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,

@@ -179,6 +179,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         Error::ReadOnly => Errno::Perm,
         Error::Closed => Errno::Shutdown,
         Error::NotFound(_)
+        | Error::Unfinished
         | Error::InTrash { .. }
         | Error::Exists(_)
         | Error::NotEmpty(_)

@@ -137,6 +137,13 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
             ),
         ),
         Error::NotFound(_) => (Kind::NotFound, None),
+        Error::Unfinished => (
+            Kind::NotClean,
+            Some(
+                "`cistern receive` the stream again, or `cistern receive --abort URL` goes back to what was there before; \
+                 that is shown read-only meanwhile",
+            ),
+        ),
         Error::InTrash { restorable: true, .. } => (
             Kind::NotFound,
             Some("`cistern restore URL` brings it back, `cistern rm URL --now` deletes it for good"),

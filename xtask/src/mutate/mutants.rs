@@ -2,6 +2,7 @@
 //!
 //! Anchors are short texts that occur once in their file, so that edits beside them do no harm.
 
+mod backup;
 mod clones;
 mod journal;
 mod log;
@@ -54,6 +55,7 @@ pub struct Simulation {
 /// All of them, by area.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
     [
+        backup::MUTANTS,
         clones::MUTANTS,
         journal::MUTANTS,
         log::MUTANTS,

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Version of the formats that is written and read.
-pub const FORMAT: u8 = 3;
+pub const FORMAT: u8 = 4;
 /// Segments that a table forwards at most: some 20 bytes each, of a table that is written whenever it changes.
 pub const FORWARDS_MAX: usize = 100_000;
 /// Bytes of the largest such object, as stored and as JSON.

@@ -78,16 +78,7 @@ impl Volume {
         debug_assert!(self.is_read_only(), "what is not committed is not looked at");
         debug_assert!(base.is_some() || self.goes_on_from(at), "what leads elsewhere is looked at itself");
         let size = self.size_bytes();
-        let since = self.shares_history_up_to(Seq(at));
-        let look = |part: Extent| async move {
-            let (mut changed, mut end) = self.changed_in(part, since).await?;
-            if let Some(base) = base {
-                let (theirs, their_end) = base.changed_in(Extent::between(part.start, end), since).await?;
-                let all = union(&changed, &theirs, their_end);
-                (changed, end) = (self.map.lookup_each(&all).await?, their_end);
-            }
-            Ok((changed, end))
-        };
+        let look = |part: Extent| self.differs_in(part, Seq(at), base);
         let mut open: Option<ChangedRange> = None;
         let add = |part: Extent, mappings: Vec<Mapping>| -> Result<(), E> {
             for mapping in &mappings {
@@ -108,8 +99,25 @@ impl Volume {
         open.iter().try_for_each(tell)
     }
 
+    /// As [`changed_in`](Self::changed_in); of a position that does not lead here, with the snapshot that is there.
+    pub(super) async fn differs_in(
+        &self,
+        part: Extent,
+        at: Seq,
+        base: Option<&Volume>,
+    ) -> Result<(Vec<Mapping>, u64)> {
+        let since = self.shares_history_up_to(at);
+        let (mut changed, mut end) = self.changed_in(part, since).await?;
+        if let Some(base) = base {
+            let (theirs, their_end) = base.changed_in(Extent::between(part.start, end), since).await?;
+            let all = union(&changed, &theirs, their_end);
+            (changed, end) = (self.map.lookup_each(&all).await?, their_end);
+        }
+        Ok((changed, end))
+    }
+
     /// What at the beginning of a part changed behind a position, ascending, and where that beginning ends.
-    async fn changed_in(&self, part: Extent, since: Seq) -> Result<(Vec<Mapping>, u64)> {
+    pub(super) async fn changed_in(&self, part: Extent, since: Seq) -> Result<(Vec<Mapping>, u64)> {
         let mut mappings = self.map.changes(part, since, STEP_MAPPINGS).await?;
         let end = mappings.last().map_or(part.end(), |mapping| mapping.extent.end());
         mappings.retain(|mapping| mapping.birth > Seq(0));

@@ -147,6 +147,13 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
         memory_bytes: o.memory_bytes,
     };
     let mut volume = reading.open(&o.env, o.snapshot.as_deref()).await?;
+    if o.snapshot.is_none() {
+        // What is being received does not count yet.
+        let before = volume.opened.snapshots.receiving().map(|(name, _)| name.to_owned());
+        if let Some(before) = before {
+            volume = reading.open(&o.env, Some(&before)).await?;
+        }
+    }
     let side = (&volume.map, &volume.frames);
     volume.hot = keep_hot_set(&o.env, &o.stores, o.cache, &keys, side, None);
     Ok(Arc::new(volume))

@@ -342,8 +342,8 @@ impl Core {
             self.order().dirty.forget(Extent::new(block, 1), range.to.pos);
         }
         for operation in &sealed.operations {
-            if let Operation::Make { id, .. } = operation {
-                self.order().snapshots.place(*id, seq);
+            if let Some(id) = operation.made() {
+                self.order().snapshots.place(id, seq);
             }
         }
         self.written.offer(seq, &sealed.body);

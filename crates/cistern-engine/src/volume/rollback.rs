@@ -1,19 +1,14 @@
 //! Rolling a volume back to a snapshot: it is released, and whoever opens it next goes on from there (`docs/design/snapshots.md`,
 //! "Rollback").
 
-use std::time::Duration;
-
 use crate::{
     Error, Result,
     log::branches::{BRANCHES_MAX, Branch},
     segment::Rollback,
     snapshot::{Operation, is_hidden},
     units::{SnapshotId, VolumeId},
-    volume::{Collect, Volume, write::Writer},
+    volume::{Collect, END_LIMIT, Volume, write::Writer},
 };
-
-/// How long what is on its way at the end may take.
-const END_LIMIT: Duration = Duration::from_secs(60);
 
 impl Volume {
     /// Rolls the volume back to a snapshot. The state that it leaves becomes a snapshot too, under the name `leave`. Then the volume is

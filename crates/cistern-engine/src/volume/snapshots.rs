@@ -33,13 +33,17 @@ pub struct SnapshotStatus {
     pub holds: Vec<String>,
     /// What was cloned of it, and the way there. What was removed and has clones shows under a name of its own.
     pub clones: BTreeMap<VolumeId, String>,
+    /// What is being received since: it is what was there before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<SnapshotId>,
     /// Of what was removed and left its position, to compare with; it has no content.
     pub is_bookmark: bool,
 }
 
 impl SnapshotStatus {
     fn of((name, snapshot): (&str, &Snapshot)) -> SnapshotStatus {
-        let Snapshot { id, at, made_ms, size_bytes, holds, clones, is_bookmark } = snapshot.clone();
+        let Snapshot { id, at, made_ms, size_bytes, holds, clones, receiving, is_bookmark } =
+            snapshot.clone();
         SnapshotStatus {
             name: name.to_owned(),
             id,
@@ -48,6 +52,7 @@ impl SnapshotStatus {
             at: (at != NOT_COMMITTED).then_some(at.0),
             holds: holds.into_iter().collect(),
             clones,
+            receiving,
             is_bookmark,
         }
     }

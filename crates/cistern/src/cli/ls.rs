@@ -279,6 +279,7 @@ impl SnapshotLine {
             row.push(space(|space| space.unique_bytes));
         }
         let state = match (is_bookmark, at) {
+            _ if self.snapshot.receiving.is_some() => "before a receive",
             _ if is_hidden(name) => "removed",
             (true, _) => "bookmark",
             (false, Some(_)) => "stored",

@@ -314,7 +314,12 @@ async fn delete_from_trash(
 }
 
 /// What is left to do once all objects are gone: the directory, and what this host knows of the volume.
-async fn forget(context: &Context, volume: &VolumeUrl, id: Option<VolumeId>, state_dir: &Path) -> Outcome {
+pub(super) async fn forget(
+    context: &Context,
+    volume: &VolumeUrl,
+    id: Option<VolumeId>,
+    state_dir: &Path,
+) -> Outcome {
     remove_store(&volume.url, &context.env).await.map_err(|e| volume.explain(e))?;
     if let Some(id) = id {
         forget_journal(state_dir, id).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cistern_engine::{
     codec::KeySource,
+    store::{Rates, Scheduler, Stores},
     volume::{ReadOnlyOptions, SnapshotStatus, Volume, admin, snapshot_together, unique_space},
 };
 
@@ -226,6 +227,30 @@ pub async fn open(
     snapshot: Option<&str>,
 ) -> Outcome<Arc<Volume>> {
     let stores = volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
+    open_in(context, settings, volume, snapshot, stores).await
+}
+
+/// A snapshot, whose data is read behind everything else and at no more than so many bytes per second.
+pub async fn open_behind(
+    context: &Context,
+    settings: &Resolved,
+    volume: &VolumeUrl,
+    snapshot: &str,
+    rate: Option<u64>,
+) -> Outcome<Arc<Volume>> {
+    let scheduler = Scheduler::new(context.env.clone());
+    scheduler.set_rates(Rates { upload: None, download: rate });
+    let stores = volume.open_scheduled(&context.env, &scheduler, COMMAND_PATIENCE).await?.stores;
+    open_in(context, settings, volume, Some(snapshot), stores).await
+}
+
+async fn open_in(
+    context: &Context,
+    settings: &Resolved,
+    volume: &VolumeUrl,
+    snapshot: Option<&str>,
+    stores: Stores,
+) -> Outcome<Arc<Volume>> {
     let opened = secret::unlocking(&settings.key, &volume.name, |key| {
         Volume::open_read_only(ReadOnlyOptions {
             env: context.env.clone(),

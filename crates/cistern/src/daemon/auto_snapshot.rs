@@ -114,6 +114,7 @@ mod tests {
             at: None,
             holds: Vec::new(),
             clones: std::collections::BTreeMap::new(),
+            receiving: None,
             is_bookmark,
         };
         let all = [

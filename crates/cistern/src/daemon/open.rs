@@ -234,6 +234,7 @@ impl Opener {
             volumes: self.plan.volumes.len() as u64,
             recoveries: self.recoveries.clone(),
             take_over: self.plan.take_over && key.is_none(),
+            to_receive: false,
             key,
         };
         writing.open(volume, stores).await
@@ -242,6 +243,20 @@ impl Opener {
 
 /// Opens one volume for a moment, as a daemon with these settings would.
 pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
+    open_alone(env, settings, volume, false).await
+}
+
+/// As [`open_once`], also where something was received and is not complete.
+pub async fn open_to_receive(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
+    open_alone(env, settings, volume, true).await
+}
+
+async fn open_alone(
+    env: &Env,
+    settings: &Resolved,
+    volume: &VolumeUrl,
+    to_receive: bool,
+) -> Outcome<Arc<Volume>> {
     let prices = Prices::load(&settings.prices)?;
     let scheduler = Scheduler::new(env.clone());
     let stores = volume.open_scheduled(env, &scheduler, COMMAND_PATIENCE).await?.stores;
@@ -255,6 +270,7 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
         volumes: 1,
         recoveries,
         take_over: false,
+        to_receive,
         key: None,
     };
     let opened = writing.open(volume, &stores).await;
@@ -283,6 +299,8 @@ struct Writing<'a> {
     volumes: u64,
     recoveries: Arc<Semaphore>,
     take_over: bool,
+    /// Also what is not complete.
+    to_receive: bool,
     /// The secret, where it is known.
     key: Option<&'a KeySource>,
 }
@@ -309,7 +327,7 @@ impl Writing<'_> {
         let live = Live::load(settings.state_dir.join(id.to_string()), base)?;
         let set = live.settings();
         let open = |key| {
-            Volume::open(OpenOptions {
+            let options = OpenOptions {
                 env: self.env.clone(),
                 stores: stores.clone(),
                 state: state.clone(),
@@ -327,7 +345,13 @@ impl Writing<'_> {
                 grace: settings.grace,
                 cleaning: set.cleaning.unwrap_or(settings.space_bound.into()),
                 tariff: self.prices.of(&volume.url).tariff,
-            })
+            };
+            async move {
+                match self.to_receive {
+                    true => Volume::open_to_receive(options).await,
+                    false => Volume::open(options).await,
+                }
+            }
         };
         let (opened, key) = match self.key {
             Some(key) => (open(key.clone()).await?, key.clone()),

@@ -1,0 +1,318 @@
+//! Sending and receiving as people do it: with the real binary, beside a daemon and without one, through files and pipes.
+
+mod daemon;
+
+use std::{
+    fs,
+    io::Write,
+    process::{Output, Stdio},
+};
+
+use daemon::Home;
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// A home with a served volume that has snapshots: a, and behind it b, larger, with data, a trimmed range and zeroes; then it was written on.
+fn source(home: &Home) -> daemon::Daemon {
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, 4 * MIB);
+    writer.fill(2, 8 * MIB, 4 * MIB);
+    home.ok(&["snapshot", "./tank@a", "--wait"]);
+    writer.fill(3, 2 * MIB, 3 * MIB);
+    writer.nbdsh(&format!("h.trim({}, {})", MIB, 9 * MIB));
+    home.ok(&["resize", "./tank", "80M"]);
+    home.ok(&["snapshot", "./tank@b", "--wait"]);
+    writer.fill(9, 0, 16 * MIB);
+    writer
+}
+
+/// Asserts what a snapshot of `source` shows, under any URL.
+fn assert_shows(home: &Home, url: &str, is_b: bool) {
+    let socket = home.path("shown.sock");
+    let shown = home.start(&[url, "--read-only", "--listen", &format!("unix:{}", socket.display())]);
+    shown.assert_filled(1, 0, 2 * MIB);
+    shown.assert_filled(if is_b { 3 } else { 1 }, 2 * MIB, 2 * MIB);
+    shown.assert_filled(if is_b { 3 } else { 0 }, 4 * MIB, MIB);
+    shown.assert_filled(2, 8 * MIB, MIB);
+    shown.assert_filled(if is_b { 0 } else { 2 }, 9 * MIB, MIB);
+    shown.assert_filled(2, 10 * MIB, 2 * MIB);
+    for at in [12, 28, 44, 60] {
+        shown.assert_filled(0, at * MIB, if at == 60 { 4 * MIB } else { 16 * MIB });
+    }
+    let size = shown.nbdsh("print(h.get_size())");
+    assert_eq!(size, ((if is_b { 80 } else { 64 }) * MIB).to_string());
+    shown.stop();
+}
+
+/// Receives bytes by a pipe.
+fn receive(home: &Home, arguments: &[&str], stream: &[u8]) -> Output {
+    let mut command = home.command(&[&["receive"], arguments].concat());
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary runs");
+    let mut stdin = child.stdin.take().expect("piped");
+    let stream = stream.to_vec();
+    // It may end before it has read everything.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&stream)));
+    let output = child.wait_with_output().expect("it ends");
+    writer.join().expect("written");
+    output
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A full stream makes a volume, and the next one brings it on; each is there as a snapshot and as the volume. It comes beside a daemon that
+/// writes on, of which nothing is seen; and twice is once.
+#[test]
+fn a_volume_follows_another_one() {
+    let home = Home::new();
+    let writer = source(&home);
+    let said = home.ok(&["send", "./tank@a", "--to", "a.stream"]);
+    assert!(said.contains("8 MiB of data"), "{said}");
+    let said = home.ok(&["send", "./tank@b", "--from", "a", "--dry-run"]);
+    assert!(said.contains("3 MiB of data"), "{said}");
+    let sent = home.command(&["send", "./tank@b", "--from", "a"]).output().expect("the binary runs");
+    assert!(sent.status.success(), "{}", stderr(&sent));
+    writer.stop();
+
+    let said = home.ok(&["receive", "./copy", "a.stream"]);
+    assert!(said.contains("created ./copy") || said.contains("created"), "{said}");
+    assert_shows(&home, "./copy", false);
+    let output = receive(&home, &["./copy", "--json"], &sent.stdout);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = json(&String::from_utf8_lossy(&output.stdout));
+    assert_eq!((&told["snapshot"], &told["data_bytes"]), (&"b".into(), &(3 * MIB).into()), "{told}");
+    assert_shows(&home, "./copy", true);
+    assert_shows(&home, "./copy@a", false);
+    let again = receive(&home, &["./copy"], &sent.stdout);
+    assert!(again.status.success() && String::from_utf8_lossy(&again.stdout).contains("already"));
+    let ids = |url: &str| -> Vec<Value> {
+        let listed = json(&home.ok(&["ls", url, "--json"]));
+        listed.as_array().expect("a list").iter().map(|snapshot| snapshot["id"].clone()).collect()
+    };
+    assert_eq!(ids("./copy"), ids("./tank"), "they are the same snapshots");
+    home.ok(&["check", "./copy", "--data", "--space"]);
+}
+
+/// What is refused, and why: served volumes, a base that is not there, data that would be overwritten, a name that is taken, a stream that is
+/// none. Nothing is made, nothing is changed. Told to, it overwrites.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let home = Home::new();
+    let writer = source(&home);
+    for (name, arguments) in [("full", &["./tank@b"][..]), ("b", &["./tank@b", "--from", "a"])] {
+        home.ok(&[&["send", "--to", name], arguments].concat());
+    }
+    home.ok(&["send", "./tank@a", "--to", "a"]);
+    let refused = home.fails(3, &["receive", "./tank", "full"]);
+    assert!(refused.contains("served"), "{refused}");
+    for (code, wrong) in [
+        (4, &["send", "./tank@c", "--to", "x"][..]),
+        (4, &["send", "./tank@b", "--from", "c", "--to", "x"]),
+        (2, &["send", "./tank@a", "--from", "b", "--to", "x"]),
+        (2, &["send", "./tank@a", "--from", "a", "--to", "x"]),
+        (11, &["send", "./tank@a", "--to", "full"]),
+        (4, &["receive", "./none", "b"]),
+        (4, &["receive", "./none", "nothing"]),
+    ] {
+        home.fails(code, wrong);
+    }
+    writer.stop();
+    assert!(!home.path("x").exists() && !home.path("x.unfinished").exists() && !home.path("none").exists());
+    fs::write(home.path("text"), "this is not one").expect("written");
+    assert!(home.fails(5, &["receive", "./none", "text"]).contains("not a stream"));
+
+    home.ok(&["receive", "./copy", "a"]);
+    let copy = home.start(&["./copy"]);
+    copy.fill(7, 0, MIB);
+    copy.stop();
+    let refused = home.fails(2, &["receive", "./copy", "b"]);
+    assert!(refused.contains("written to since") && refused.contains("--force"), "{refused}");
+    let refused = home.fails(11, &["receive", "./copy", "full"]);
+    assert!(refused.contains("not empty") && refused.contains("--differential"), "{refused}");
+    let copy = home.start(&["./copy"]);
+    copy.assert_filled(7, 0, MIB);
+    copy.stop();
+    home.ok(&["receive", "./copy", "b", "--force"]);
+    assert_shows(&home, "./copy", true);
+    assert!(
+        home.ok(&["receive", "./copy@c", "full", "--force"]).contains("already"),
+        "by its id, not its name"
+    );
+    home.ok(&["create", "./other", "--size", "1M"]);
+    home.ok(&["snapshot", "./other@b"]);
+    let refused = home.fails(11, &["receive", "./other", "full"]);
+    assert!(refused.contains("another snapshot") && refused.contains("@NAME"), "{refused}");
+    home.ok(&["receive", "./other@c", "full"]);
+    assert_shows(&home, "./other@c", true);
+}
+
+/// A stream that is cut or damaged changes nothing, by a pipe as by a file; a volume that was made for it is gone again.
+#[test]
+fn a_broken_stream_leaves_nothing() {
+    let home = Home::new();
+    source(&home).stop();
+    home.ok(&["send", "./tank@a", "--to", "a"]);
+    home.ok(&["send", "./tank@b", "--from", "a", "--to", "b"]);
+    let (full, difference) =
+        (fs::read(home.path("a")).expect("sent"), fs::read(home.path("b")).expect("sent"));
+    for cut in [10, 500, full.len() / 2, full.len() - 1] {
+        let broken = receive(&home, &["./copy"], &full[..cut]);
+        assert_eq!(broken.status.code(), Some(5), "{}", stderr(&broken));
+        assert!(!home.path("copy").exists(), "{cut}");
+    }
+    home.ok(&["receive", "./copy", "a"]);
+    let listed = home.ok(&["ls", "./copy", "-H"]);
+    for at in [10, 300, difference.len() / 2, difference.len() - 40] {
+        let mut bad = difference.clone();
+        bad[at] ^= 8;
+        let broken = receive(&home, &["./copy"], &bad);
+        assert_eq!(broken.status.code(), Some(5), "{}", stderr(&broken));
+        fs::write(home.path("bad"), &bad).expect("written");
+        home.fails(5, &["receive", "./copy", "bad"]);
+        assert_eq!(home.ok(&["ls", "./copy", "-H"]), listed);
+        assert_shows(&home, "./copy", false);
+    }
+    home.ok(&["receive", "./copy", "b"]);
+    assert_shows(&home, "./copy", true);
+}
+
+/// Killed in the middle of receiving: the volume is not served, its snapshots are; --abort goes back, and the same stream again completes it.
+#[test]
+fn a_receive_that_is_killed_is_gone_back_on() {
+    let home = Home::new();
+    source(&home).stop();
+    home.ok(&["send", "./tank@a", "--to", "a"]);
+    home.ok(&["send", "./tank@b", "--from", "a", "--to", "b"]);
+    home.ok(&["receive", "./copy", "a"]);
+    let difference = fs::read(home.path("b")).expect("sent");
+    let killed = || {
+        let mut command = home.command(&["receive", "./copy"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(&difference[..difference.len() - 1]).expect("it reads");
+        // It took all of it but what the pipe and its queue hold, so it has begun.
+        while !home.ok(&["ls", "./copy", "--json"]).contains("receiving") {
+            if child.try_wait().expect("a child").is_some() {
+                panic!("it ended by itself");
+            }
+            std::thread::yield_now();
+        }
+        child.kill().expect("killed");
+        child.wait().expect("it ended");
+    };
+    killed();
+    let refused = home.run(&["serve", "./copy"]);
+    assert_eq!(refused.status.code(), Some(8), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--abort"), "{}", stderr(&refused));
+    assert_shows(&home, "./copy@a", false);
+    assert_shows(&home, "./copy", false);
+    let said = home.ok(&["receive", "./copy", "--abort"]);
+    assert!(said.contains("as it was"), "{said}");
+    assert_shows(&home, "./copy", false);
+    assert!(home.ok(&["receive", "./copy", "--abort"]).contains("nothing to go back on"));
+    killed();
+    home.ok(&["receive", "./copy", "b"]);
+    assert_shows(&home, "./copy", true);
+    home.ok(&["check", "./copy", "--data", "--space"]);
+}
+
+/// Who reads a stream and ends is no reason for silence, and a file has its name when it is whole.
+#[test]
+fn a_stream_that_nobody_takes_is_an_error() {
+    let home = Home::new();
+    source(&home).stop();
+    let mut command = home.command(&["send", "./tank@b"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
+    let full = home.run(&["send", "./tank@b", "--to", "/dev/full"]);
+    assert_eq!(full.status.code(), Some(9), "{}", stderr(&full));
+    home.fails(4, &["send", "./tank@b", "--to", "nowhere/b"]);
+}
+
+/// An encrypted volume is sent as what it holds, and received into one with another key.
+#[test]
+fn another_key_at_the_other_end() {
+    let home = Home::new();
+    fs::write(home.path("one"), [1; 32]).expect("written");
+    fs::write(home.path("two"), [2; 32]).expect("written");
+    home.ok(&["create", "./tank", "--size", "16M", "--encrypt", "--key-file", "one"]);
+    let writer = home.start(&["./tank", "--key-file", "one"]);
+    writer.fill(5, MIB, MIB);
+    writer.stop();
+    home.ok(&["snapshot", "./tank@a", "--key-file", "one"]);
+    home.fails(6, &["send", "./tank@a", "--to", "a"]);
+    home.ok(&["send", "./tank@a", "--to", "a", "--key-file", "one"]);
+    home.ok(&["receive", "./copy", "a", "--encrypt", "--key-file", "two"]);
+    home.fails(6, &["check", "./copy", "--key-file", "one"]);
+    let shown = home.start(&["./copy@a", "--key-file", "two"]);
+    shown.assert_filled(5, MIB, MIB);
+    shown.assert_filled(0, 0, MIB);
+    shown.stop();
+}
+
+/// Applies a stream of rbd to an image, as its format is documented; gives the names in it.
+fn apply_rbd(stream: &[u8], image: &mut Vec<u8>) -> Vec<(u8, String)> {
+    let mut rest = stream.strip_prefix(b"rbd diff v2\n").expect("a banner");
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
+    let mut names = Vec::new();
+    while rest[0] != b'e' {
+        let (tag, len) = (rest[0], number(&rest[1..]));
+        let body = &rest[9..9 + len];
+        match tag {
+            b'f' | b't' => {
+                let name_len = u32::from_le_bytes(body[..4].try_into().expect("four")) as usize;
+                assert_eq!(name_len, len - 4);
+                names.push((tag, String::from_utf8(body[4..].to_vec()).expect("a name")));
+            }
+            b's' => image.resize(number(body), 0),
+            b'w' => {
+                let (at, data) = (number(body), &body[16..]);
+                assert_eq!(data.len(), number(&body[8..]));
+                image[at..at + data.len()].copy_from_slice(data);
+            }
+            b'z' => image[number(body)..][..number(&body[8..])].fill(0),
+            other => panic!("tag {other}"),
+        }
+        rest = &rest[9 + len..];
+    }
+    assert_eq!(rest, b"e");
+    names
+}
+
+/// Other programs take it too: a stream of `rbd import-diff` rebuilds the image, and extents tell where what lies without data.
+#[test]
+fn other_dialects_tell_the_same() {
+    let home = Home::new();
+    source(&home).stop();
+    home.ok(&["send", "./tank@a", "--format", "rbd-v2", "--to", "a"]);
+    home.ok(&["send", "./tank@b", "--from", "a", "--format", "rbd-v2", "--to", "b"]);
+    let mut image = Vec::new();
+    let read = |name: &str| fs::read(home.path(name)).expect("sent");
+    assert_eq!(apply_rbd(&read("a"), &mut image), [(b't', "a".to_owned())]);
+    assert_eq!(apply_rbd(&read("b"), &mut image), [(b'f', "a".to_owned()), (b't', "b".to_owned())]);
+    let mib = |n: u64| (n * MIB) as usize;
+    let mut expected = vec![0; mib(80)];
+    for (value, from, to) in [(1, 0, 2), (3, 2, 5), (2, 8, 9), (2, 10, 12)] {
+        expected[mib(from)..mib(to)].fill(value);
+    }
+    assert!(image == expected, "the image is what b shows");
+
+    let told = home.ok(&["send", "./tank@b", "--from", "a", "--format", "extents"]);
+    let lines: Vec<Value> = told.lines().map(json).collect();
+    assert_eq!((&lines[0]["from"], &lines[0]["size_bytes"]), (&"a".into(), &(80 * MIB).into()), "{told}");
+    let range = |offset, len, kind| serde_json::json!({"offset": offset, "len": len, "kind": kind});
+    let ranges =
+        [range(2 * MIB, 3 * MIB, "data"), range(9 * MIB, MIB, "hole"), range(64 * MIB, 16 * MIB, "hole")];
+    assert_eq!(lines[1..4], ranges, "{told}");
+    assert_eq!((&lines[4]["ranges"], lines.len()), (&3.into(), 5), "{told}");
+}

@@ -1,0 +1,64 @@
+//! Mutants of sending and receiving: what a stream tells, and when what came of it counts.
+
+use super::{Change, Mutant, test};
+
+const INTO: &str = "crates/cistern-engine/src/volume/receive/into.rs";
+const READ: &str = "crates/cistern-engine/src/stream/read.rs";
+const RECEIVE: &str = "crates/cistern-engine/src/volume/receive.rs";
+const SEND: &str = "crates/cistern-engine/src/volume/send.rs";
+const VOLUME: &str = "crates/cistern-engine/src/volume.rs";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a-hole-is-not-sent",
+        promise: "P10",
+        story: "what was discarded between two snapshots stays where the difference is received",
+        changes: &[Change {
+            file: SEND,
+            old: "RangeKind::Hole => StreamContent::Hole,",
+            new: "RangeKind::Hole => continue,",
+        }],
+        test: test("-p cistern-engine --test volume_receive", "what_is_sent_arrives"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-received-snapshot-keeps-the-old-size",
+        promise: "P10",
+        story: "the volume was resized between two snapshots, and where the difference is received it is not",
+        changes: &[Change { file: INTO, old: "volume.resize(header.size_bytes, true).await?;", new: "" }],
+        test: test("-p cistern-engine --test volume_receive", "what_is_sent_arrives"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-stream-needs-no-end",
+        promise: "P10",
+        story: "a stream that was cut between two records counts as complete",
+        changes: &[Change {
+            file: READ,
+            old: "read_exact(&mut self.from, &mut head)?;",
+            new: "if read_exact(&mut self.from, &mut head).is_err() { self.is_complete = true; return Ok(None); }",
+        }],
+        test: test("-p cistern-engine --test format_stream", "damage_is_found_at_every_byte"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-is-not-complete-is-opened",
+        promise: "P10",
+        story: "after a receive that was killed the volume is served with half of the snapshot",
+        changes: &[Change {
+            file: VOLUME,
+            old: "match volume.receiving() {",
+            new: "match volume.receiving().filter(|_| false) {",
+        }],
+        test: test("-p cistern-engine --test volume_receive", "who_dies_while_receiving_left_nothing_half"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-broken-receive-is-not-gone-back-on",
+        promise: "P10",
+        story: "what a stream brought before it broke stays in the volume",
+        changes: &[Change { file: RECEIVE, old: "self.put_back(kept).await?;", new: "let _ = kept;" }],
+        test: test("-p cistern-engine --test volume_receive", "a_broken_stream_changes_nothing"),
+        simulation: None,
+    },
+];
