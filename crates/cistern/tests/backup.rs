@@ -183,31 +183,38 @@ fn a_broken_stream_leaves_nothing() {
     assert_shows(&home, "./copy", true);
 }
 
+/// A volume `copy` that has snapshot a, and the stream that brings b.
+fn copy_of_a(home: &Home) -> Vec<u8> {
+    source(home).stop();
+    home.ok(&["send", "./tank@a", "--to", "a"]);
+    home.ok(&["send", "./tank@b", "--from", "a", "--to", "b"]);
+    home.ok(&["receive", "./copy", "a"]);
+    fs::read(home.path("b")).expect("sent")
+}
+
+/// Receives into `copy`, and is killed when all of the stream was written but its last byte.
+fn killed(home: &Home, stream: &[u8]) {
+    let mut command = home.command(&["receive", "./copy"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(&stream[..stream.len() - 1]).expect("it reads");
+    // It took all of it but what the pipe and its queue hold, so it has begun.
+    while !home.ok(&["ls", "./copy", "--json"]).contains("receiving") {
+        if child.try_wait().expect("a child").is_some() {
+            panic!("it ended by itself");
+        }
+        std::thread::yield_now();
+    }
+    child.kill().expect("killed");
+    child.wait().expect("it ended");
+}
+
 /// Killed in the middle of receiving: the volume is not served, its snapshots are; --abort goes back, and the same stream again completes it.
 #[test]
 fn a_receive_that_is_killed_is_gone_back_on() {
     let home = Home::new();
-    source(&home).stop();
-    home.ok(&["send", "./tank@a", "--to", "a"]);
-    home.ok(&["send", "./tank@b", "--from", "a", "--to", "b"]);
-    home.ok(&["receive", "./copy", "a"]);
-    let difference = fs::read(home.path("b")).expect("sent");
-    let killed = || {
-        let mut command = home.command(&["receive", "./copy"]);
-        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        let mut stdin = child.stdin.take().expect("piped");
-        stdin.write_all(&difference[..difference.len() - 1]).expect("it reads");
-        // It took all of it but what the pipe and its queue hold, so it has begun.
-        while !home.ok(&["ls", "./copy", "--json"]).contains("receiving") {
-            if child.try_wait().expect("a child").is_some() {
-                panic!("it ended by itself");
-            }
-            std::thread::yield_now();
-        }
-        child.kill().expect("killed");
-        child.wait().expect("it ended");
-    };
-    killed();
+    let difference = copy_of_a(&home);
+    killed(&home, &difference);
     let refused = home.run(&["serve", "./copy"]);
     assert_eq!(refused.status.code(), Some(8), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("--abort"), "{}", stderr(&refused));
@@ -217,10 +224,26 @@ fn a_receive_that_is_killed_is_gone_back_on() {
     assert!(said.contains("as it was"), "{said}");
     assert_shows(&home, "./copy", false);
     assert!(home.ok(&["receive", "./copy", "--abort"]).contains("nothing to go back on"));
-    killed();
+    killed(&home, &difference);
     home.ok(&["receive", "./copy", "b"]);
     assert_shows(&home, "./copy", true);
     home.ok(&["check", "./copy", "--data", "--space"]);
+}
+
+/// The host that received is gone for good: another one takes the volume over, and completes it with the same stream.
+#[test]
+fn a_receive_of_a_host_that_is_gone() {
+    let home = Home::new();
+    let difference = copy_of_a(&home);
+    killed(&home, &difference);
+    let (other, copy) = (Home::new(), home.path("copy").display().to_string());
+    let stream = home.path("b").display().to_string();
+    let refused = other.run(&["receive", &copy, &stream]);
+    assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--take-over"), "{}", stderr(&refused));
+    other.ok(&["receive", &copy, &stream, "--take-over"]);
+    assert_shows(&other, &copy, true);
+    other.ok(&["check", &copy, "--data", "--space"]);
 }
 
 /// Who reads a stream and ends is no reason for silence, and a file has its name when it is whole.

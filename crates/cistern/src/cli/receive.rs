@@ -64,6 +64,10 @@ pub(super) struct Receive {
     #[arg(long, conflicts_with_all = ["force", "differential", "encrypt"])]
     abort: bool,
 
+    /// Take the volume from a host that is gone and did not release it, as `cistern serve` does
+    #[arg(long)]
+    take_over: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -108,7 +112,7 @@ impl Receive {
         if created {
             self.create(context, &input.header).await?;
         }
-        let opened = daemon::open_to_receive(&context.env, &settings, volume).await;
+        let opened = daemon::open_to_receive(&context.env, &settings, volume, self.take_over).await;
         let opened = match opened {
             Ok(opened) => opened,
             Err(failure) => {
@@ -267,14 +271,16 @@ impl Receive {
     async fn remove(&self, context: &Context, settings: &Resolved, opened: Option<&Arc<Volume>>) -> Outcome {
         let volume: &VolumeUrl = &self.state.volume;
         let store = volume.open(&context.env, COMMAND_PATIENCE).await?.store;
-        let removed = admin::remove(&context.env, &store, &KeySource::None, true, &|_, _| {}).await;
+        // Whoever has claimed it meanwhile keeps it. In an encrypted one that cannot be seen without its secret, which is new.
+        let removed = admin::remove(&context.env, &store, &KeySource::None, self.encrypt, &|_, _| {}).await;
         removed.map_err(|e| volume.explain(e))?;
         rm::forget(context, volume, opened.map(|opened| opened.id()), &settings.state_dir).await
     }
 
     async fn abort(&self, context: &Context, settings: &Resolved, at_once: EndAtOnce) -> Outcome {
         let url = &self.state.volume.url;
-        let opened = daemon::open_to_receive(&context.env, settings, &self.state.volume).await?;
+        let opened =
+            daemon::open_to_receive(&context.env, settings, &self.state.volume, self.take_over).await?;
         let was_unfinished = opened.receiving().is_some();
         let back = put_back(&opened).await;
         drop(at_once);

@@ -243,12 +243,17 @@ impl Opener {
 
 /// Opens one volume for a moment, as a daemon with these settings would.
 pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
-    open_alone(env, settings, volume, false).await
+    open_alone(env, settings, volume, false, false).await
 }
 
-/// As [`open_once`], also where something was received and is not complete.
-pub async fn open_to_receive(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Outcome<Arc<Volume>> {
-    open_alone(env, settings, volume, true).await
+/// As [`open_once`], also where something was received and is not complete, and from a host that is gone.
+pub async fn open_to_receive(
+    env: &Env,
+    settings: &Resolved,
+    volume: &VolumeUrl,
+    take_over: bool,
+) -> Outcome<Arc<Volume>> {
+    open_alone(env, settings, volume, true, take_over).await
 }
 
 async fn open_alone(
@@ -256,6 +261,7 @@ async fn open_alone(
     settings: &Resolved,
     volume: &VolumeUrl,
     to_receive: bool,
+    take_over: bool,
 ) -> Outcome<Arc<Volume>> {
     let prices = Prices::load(&settings.prices)?;
     let scheduler = Scheduler::new(env.clone());
@@ -269,7 +275,7 @@ async fn open_alone(
         memory_bytes,
         volumes: 1,
         recoveries,
-        take_over: false,
+        take_over,
         to_receive,
         key: None,
     };
