@@ -32,9 +32,7 @@ longest() { # DRIVER HOW
   load=$!
   for turn in $(seq "$ROUNDS"); do sleep 2; "$2"; serve; done
   wait "$load" || fail "fio ends with $?"
-  awk -v what="$1: the longest of 64 requests at a time over $ROUNDS times $2" \
-    '/"lat_ns"/ { in_lat = 1 } in_lat && /"max"/ { gsub(/[^0-9]/, ""); if ($0 + 0 > most) most = $0 + 0; in_lat = 0 }
-    END { printf "%s: %.2f s\n", what, most / 1e9 }' /tmp/fio.json
+  echo "$1: the longest of 64 requests at a time over $ROUNDS times $2: $(longest_request)"
 }
 ROUNDS=10
 for driver in nbd ublk; do

@@ -36,6 +36,37 @@ refused() {
 # Nothing that the kernel calls an error.
 no_errors() { ! dmesg | grep -iE 'I/O error|buffer i/o|returned error' || fail "the kernel saw errors"; }
 
+# None of the daemon's threads waits for pages of its own device (PF_MEMALLOC_NOIO).
+no_own_pages() {
+  local stat flags
+  for stat in /proc/$daemon/task/*/stat; do
+    flags=$(sed 's/.*) //' "$stat" | cut -d' ' -f7)
+    [ $((flags & 0x80000)) != 0 ] || fail "$stat: flags $flags"
+  done
+}
+
+# The longest request of what fio says in /tmp/fio.json.
+longest_request() {
+  awk '/"lat_ns"/ { in_lat = 1 } in_lat && /"max"/ { gsub(/[^0-9]/, ""); if ($0 + 0 > most) most = $0 + 0; in_lat = 0 }
+    END { printf "%.2f s\n", most / 1e9 }' /tmp/fio.json
+}
+
+# Reads and writes that are verified, while the daemon is stopped and killed in turns: nothing fails.
+verified_over_restarts() { # DEVICE
+  local load turn
+  fio --name=a --filename="$1" --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 --size=256m --time_based \
+    --runtime=40 --verify=crc32c --verify_fatal=1 --verify_backlog=1024 --output-format=json > /tmp/fio.json &
+  load=$!
+  for turn in 1 2 3 4 5 6; do
+    sleep 5
+    [ $((turn % 2)) = 0 ] && crash || stop
+    serve
+  done
+  wait "$load" || fail "fio ends with $?"
+  echo "longest request of fio over 3 stops and 3 kills: $(longest_request)"
+  no_errors
+}
+
 # A verb that is killed when it says its nth step.
 killed_in() { # NTH VERB...
   local nth=$1 n=0 line pid; shift

@@ -8,25 +8,11 @@ refused 2 "not a block device" "$cistern" attach tank /etc/passwd
 refused 11 "attached already" "$cistern" attach tank
 refused 4 "no daemon of this host serves" "$cistern" attach other
 
-# None of its threads waits for pages of its own device (PF_MEMALLOC_NOIO), nor is it the first to go when memory runs out.
+# It is not the first to go when memory runs out.
 [ "$(cat /proc/$daemon/oom_score_adj)" = -900 ] || fail "oom_score_adj is $(cat /proc/$daemon/oom_score_adj)"
-for stat in /proc/$daemon/task/*/stat; do
-  flags=$(sed 's/.*) //' "$stat" | cut -d' ' -f7)
-  [ $((flags & 0x80000)) != 0 ] || fail "$stat: flags $flags"
-done
+no_own_pages
 
-fio --name=a --filename=/dev/cistern/tank --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 --size=256m --time_based \
-  --runtime=40 --verify=crc32c --verify_fatal=1 --verify_backlog=1024 --output-format=json > /tmp/fio.json &
-load=$!
-for turn in 1 2 3 4 5 6; do
-  sleep 5
-  [ $((turn % 2)) = 0 ] && crash || stop
-  serve
-done
-wait "$load" || fail "fio ends with $?"
-awk '/"lat_ns"/ { in_lat = 1 } in_lat && /"max"/ { gsub(/[^0-9]/, ""); if ($0 + 0 > most) most = $0 + 0; in_lat = 0 }
-  END { printf "longest request of fio over 3 stops and 3 kills: %.2f s\n", most / 1e9 }' /tmp/fio.json
-no_errors
+verified_over_restarts /dev/cistern/tank
 
 mkfs.ext4 -q /dev/cistern/tank
 mount /dev/cistern/tank /mnt

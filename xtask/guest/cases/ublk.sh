@@ -14,24 +14,9 @@ refused 11 "attached already" "$cistern" attach tank
 refused 2 "cannot be used with '--ublk'" "$cistern" attach tank /dev/nbd0 --ublk
 grep -q '"devices": *\[ *0 *\]' <("$cistern" status --json | tr -d '\n') || fail "status does not say which device it serves"
 
-# None of its threads waits for pages of its own device (PF_MEMALLOC_NOIO).
-for stat in /proc/$daemon/task/*/stat; do
-  flags=$(sed 's/.*) //' "$stat" | cut -d' ' -f7)
-  [ $((flags & 0x80000)) != 0 ] || fail "$stat: flags $flags"
-done
+no_own_pages
 
-fio --name=a --filename=$dev --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 --size=256m --time_based \
-  --runtime=40 --verify=crc32c --verify_fatal=1 --verify_backlog=1024 --output-format=json > /tmp/fio.json &
-load=$!
-for turn in 1 2 3 4 5 6; do
-  sleep 5
-  [ $((turn % 2)) = 0 ] && crash || stop
-  serve
-done
-wait "$load" || fail "fio ends with $?"
-awk '/"lat_ns"/ { in_lat = 1 } in_lat && /"max"/ { gsub(/[^0-9]/, ""); if ($0 + 0 > most) most = $0 + 0; in_lat = 0 }
-  END { printf "longest request of fio over 3 stops and 3 kills: %.2f s\n", most / 1e9 }' /tmp/fio.json
-no_errors
+verified_over_restarts $dev
 
 # Large requests, and scattered ones that come back as many pieces.
 fio --name=b --filename=$dev --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-1m --iodepth=16 --size=512m --io_size=300m \

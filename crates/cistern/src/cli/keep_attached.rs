@@ -170,6 +170,18 @@ fn tell_of(mut links: DeadLinks, events: broadcast::Sender<Option<u32>>) -> ones
     deaf
 }
 
+/// Whether nobody serves a device of ublk any more, now or until it is time to look at everything.
+async fn is_orphaned_soon(device: Device) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < LOOK {
+        tokio::time::sleep(LOOK_ORPHANED).await;
+        if device.is_orphaned() {
+            return true;
+        }
+    }
+    false
+}
+
 /// A device that is looked after.
 struct KeptDevice {
     state_dir: Arc<Path>,
@@ -187,10 +199,7 @@ impl KeptDevice {
             }
             is_due = match &mut link {
                 Some(link) => link.may_be_dead(device).await,
-                None => {
-                    tokio::time::sleep(LOOK_ORPHANED).await;
-                    device.is_orphaned()
-                }
+                None => is_orphaned_soon(device).await,
             };
         }
         device
