@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats`, `rank` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `snapshot`, `price`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `snapshot`, `price`, `env` |
 //! | 2 sealing, files | `codec`, `uring`, `courtesy` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache`, `stream` |
@@ -37,6 +37,7 @@ pub mod price;
 pub mod rank;
 pub mod sectors;
 pub mod segment;
+pub mod share;
 pub mod snapshot;
 pub mod space;
 pub mod stats;

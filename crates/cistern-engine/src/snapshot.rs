@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
+    share::SHARES_MAX,
     units::{BLOCK_BYTES, Seq, SnapshotId, VolumeId},
 };
 
@@ -71,8 +72,14 @@ pub enum Operation {
     },
     /// Begins to receive a snapshot: makes one of what is there, hidden, with the id `keep`.
     Receive {
-        of: SnapshotId,
+        what: Receiving,
         keep: SnapshotId,
+        made_ms: u64,
+    },
+    /// Everything that is written from here on is of what is being received: leaves a bookmark, hidden, with the id `from`.
+    Fill {
+        of: SnapshotId,
+        from: SnapshotId,
         made_ms: u64,
     },
     /// Ends that, and removes what it made: what was received is a snapshot, or was gone back on.
@@ -81,6 +88,24 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         made: Option<ReceivedState>,
     },
+}
+
+/// What is being received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Receiving {
+    pub of: SnapshotId,
+    /// The snapshot with which it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<SnapshotId>,
+    /// In how many shares it comes.
+    pub shares: u32,
+}
+
+impl Receiving {
+    fn is_valid(&self) -> bool {
+        (1..=SHARES_MAX).contains(&self.shares)
+    }
 }
 
 /// What a received snapshot is called, and when it was made where it comes from.
@@ -115,6 +140,7 @@ impl Operation {
         match self {
             Operation::Make { id, .. } => Some(*id),
             Operation::Receive { keep, .. } => Some(*keep),
+            Operation::Fill { from, .. } => Some(*from),
             Operation::Received { of, made: Some(_) } => Some(*of),
             _ => None,
         }
@@ -129,7 +155,7 @@ impl Operation {
             | Operation::Release { name, .. }
             | Operation::Clone { name, .. } => Some(name),
             Operation::Received { made, .. } => made.as_ref().map(|made| made.name.as_str()),
-            Operation::Unclone { .. } | Operation::Receive { .. } => None,
+            Operation::Unclone { .. } | Operation::Receive { .. } | Operation::Fill { .. } => None,
         }
     }
 
@@ -139,6 +165,9 @@ impl Operation {
             Operation::Hold { tag, .. } | Operation::Release { tag, .. } => check_name(tag),
             Operation::Clone { way, .. } if way.len() > WAY_BYTES_MAX => {
                 Err(Error::Invalid(format!("the way to the clone is longer than {WAY_BYTES_MAX} bytes")))
+            }
+            Operation::Receive { what, .. } if !what.is_valid() => {
+                Err(Error::Invalid(format!("nothing is received in {} shares", what.shares)))
             }
             _ => Ok(()),
         }
@@ -186,7 +215,10 @@ pub struct Snapshot {
     pub clones: BTreeMap<VolumeId, String>,
     /// What is being received since it was made: it is what was there before, and nobody named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receiving: Option<SnapshotId>,
+    pub receiving: Option<Receiving>,
+    /// What is being received: it is where that begins, a bookmark, and nobody named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filling: Option<SnapshotId>,
     /// It was removed, and its name and position are all that is left: to compare with.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_bookmark: bool,
@@ -248,49 +280,68 @@ impl Snapshots {
 
     /// One thing is received at a time, and no snapshot twice.
     fn check_receiving(&self, operation: &Operation) -> Result<()> {
-        match (operation, self.receiving()) {
-            (Operation::Receive { .. }, Some((_, of))) => {
+        let now = self.receiving().map(|(_, now)| now.of);
+        match (operation, now) {
+            (Operation::Receive { .. }, Some(of)) => {
                 Err(Error::Invalid(format!("snapshot {of} is being received already")))
             }
-            (Operation::Received { of, .. }, receiving) if receiving.is_none_or(|(_, now)| now != *of) => {
+            (Operation::Receive { what, .. }, None) => {
+                match self.iter().find(|(_, there)| there.id == what.of) {
+                    Some((name, _)) => Err(Error::Exists(format!("snapshot {name}, which is the same,"))),
+                    None => Ok(()),
+                }
+            }
+            (Operation::Fill { of, .. } | Operation::Received { of, .. }, _) if now != Some(*of) => {
                 Err(Error::Invalid(format!("snapshot {of} is not being received")))
             }
-            (Operation::Receive { of, .. }, None) => match self.iter().find(|(_, there)| there.id == *of) {
-                Some((name, _)) => Err(Error::Exists(format!("snapshot {name}, which is the same,"))),
-                None => Ok(()),
-            },
+            (Operation::Fill { of, .. }, _) if self.filling().is_some() => {
+                Err(Error::Invalid(format!("snapshot {of} is being filled in already")))
+            }
             _ => Ok(()),
         }
     }
 
     /// What is being received, and the name of the snapshot of what was there before.
-    pub fn receiving(&self) -> Option<(&str, SnapshotId)> {
+    pub fn receiving(&self) -> Option<(&str, Receiving)> {
         self.iter().find_map(|(name, snapshot)| Some((name, snapshot.receiving?)))
+    }
+
+    /// The name of the bookmark behind which everything is of what is being received.
+    pub fn filling(&self) -> Option<&str> {
+        self.iter().find_map(|(name, snapshot)| snapshot.filling.map(|_| name))
     }
 
     /// Takes an operation that was carried by the entry at `seq`, as of which the volume has that size.
     pub fn apply(&mut self, operation: &Operation, seq: Seq, size_bytes: u64) {
-        let made = |id: SnapshotId, made_ms, receiving| Snapshot {
+        let made = |id: SnapshotId, made_ms| Snapshot {
             id,
             at: seq,
             made_ms,
             size_bytes,
             holds: BTreeSet::new(),
             clones: BTreeMap::new(),
-            receiving,
+            receiving: None,
+            filling: None,
             is_bookmark: false,
         };
         match operation {
             Operation::Make { id, name, made_ms } => {
-                self.0.insert(name.clone(), made(*id, *made_ms, None));
+                self.0.insert(name.clone(), made(*id, *made_ms));
             }
-            Operation::Receive { of, keep, made_ms } => {
-                self.0.insert(hidden_name(*keep), made(*keep, *made_ms, Some(*of)));
+            Operation::Receive { what, keep, made_ms } => {
+                let before = Snapshot { receiving: Some(*what), ..made(*keep, *made_ms) };
+                self.0.insert(hidden_name(*keep), before);
+            }
+            Operation::Fill { of, from, made_ms } => {
+                let begin = Snapshot { filling: Some(*of), is_bookmark: true, ..made(*from, *made_ms) };
+                self.0.insert(hidden_name(*from), begin);
             }
             Operation::Received { of, made: received } => {
-                self.0.retain(|_, snapshot| snapshot.receiving != Some(*of));
+                self.0.retain(|_, there| {
+                    there.receiving.is_none_or(|now| now.of != *of) && there.filling != Some(*of)
+                });
                 if let Some(ReceivedState { name, made_ms }) = received {
-                    self.0.insert(name.clone(), made(*of, *made_ms, None));
+                    self.0.insert(name.clone(), made(*of, *made_ms));
                 }
             }
             Operation::Remove { name, bookmark } => {
@@ -387,7 +438,8 @@ impl Snapshots {
             (check_name(name).is_ok() || is_hidden(name))
                 && snapshot.holds.len() <= HOLDS_MAX
                 && snapshot.clones.len() <= CLONES_MAX
-                && (snapshot.receiving.is_none() || is_hidden(name))
+                && snapshot.receiving.is_none_or(|what| what.is_valid() && is_hidden(name))
+                && (snapshot.filling.is_none() || (snapshot.is_bookmark && is_hidden(name)))
                 && snapshot.holds.iter().all(|tag| check_name(tag).is_ok())
         };
         self.0.len() <= SNAPSHOTS_MAX && self.0.iter().all(is_valid)
@@ -515,25 +567,35 @@ mod tests {
     #[test]
     fn what_is_received_is_there_at_its_end() {
         let id = |n| SnapshotId(uuid::Uuid::from_u128(n));
-        let begin = |of, keep| Operation::Receive { of: id(of), keep: id(keep), made_ms: 5 };
+        let what = |of| Receiving { of: id(of), base: None, shares: 3 };
+        let begin = |of, keep| Operation::Receive { what: what(of), keep: id(keep), made_ms: 5 };
+        let fill = |of, from| Operation::Fill { of: id(of), from: id(from), made_ms: 5 };
         let made = |name: &str| ReceivedState { name: name.into(), made_ms: 3 };
         let end = |of, name| Operation::Received { of: id(of), made: Some(made(name)) };
         let give_up = |of| Operation::Received { of: id(of), made: None };
-        for operation in [begin(1, 2), end(1, "a"), give_up(1)] {
+        for operation in [begin(1, 2), fill(1, 3), end(1, "a"), give_up(1)] {
             assert_eq!(Operation::decode(&operation.encode()), Some(operation));
         }
         assert_eq!(Operation::decode(&end(1, "~a").encode()), None);
         let mut table = Snapshots::default();
-        assert!(table.check(&end(1, "a")).is_err(), "it was not begun");
+        assert!(table.check(&end(1, "a")).is_err() && table.check(&fill(1, 3)).is_err(), "it was not begun");
+        let no_share =
+            Operation::Receive { what: Receiving { shares: 0, ..what(1) }, keep: id(2), made_ms: 5 };
+        assert_eq!(Operation::decode(&no_share.encode()), None);
         table.check(&begin(1, 2)).expect("nothing is received");
         table.apply(&begin(1, 2), Seq(5), 512);
         let (kept, of) = table.receiving().expect("it is being received");
-        assert!(of == id(1) && is_hidden(kept) && table.is_valid());
+        assert!(of == what(1) && is_hidden(kept) && table.is_valid());
+        assert!(table.check(&fill(3, 9)).is_err() && table.filling().is_none());
+        table.check(&fill(1, 9)).expect("it was begun");
+        table.apply(&fill(1, 9), Seq(7), 1024);
+        assert!(table.check(&fill(1, 10)).is_err(), "it was said");
+        assert!(table.filling().is_some_and(is_hidden) && table.is_valid());
         assert_eq!(table.positions(), [Seq(5)]);
         assert!(table.check(&begin(3, 4)).is_err() && table.check(&end(3, "a")).is_err());
         table.check(&end(1, "a")).expect("it was begun");
         table.apply(&end(1, "a"), Seq(9), 1024);
-        assert_eq!((table.receiving(), table.positions()), (None, vec![Seq(9)]));
+        assert_eq!((table.receiving(), table.filling(), table.positions()), (None, None, vec![Seq(9)]));
         let received = table.get("a").expect("received");
         assert_eq!((received.id, received.made_ms, received.size_bytes), (id(1), 3, 1024));
         assert!(matches!(table.check(&begin(1, 6)), Err(Error::Exists(_))));

@@ -6,18 +6,22 @@
 
 mod rbd;
 mod read;
+mod token;
 mod write;
 
 use bytes::Bytes;
 
 use crate::{
+    Error,
     codec::{Compression, MAGIC, fields::Fields},
+    share::Share,
     snapshot::check_name,
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, SECTOR_BYTES, SnapshotId, VOLUME_BYTES_MAX, VolumeId},
 };
 
 pub use rbd::RbdWriter;
 pub use read::StreamReader;
+pub use token::ResumeToken;
 pub use write::StreamWriter;
 
 /// Version that is written and read.
@@ -59,6 +63,10 @@ pub struct StreamHeader {
     pub made_ms: u64,
     /// How the volume compresses.
     pub compression: Compression,
+    /// Which blocks it tells of.
+    pub share: Share,
+    /// Block from which on it tells of them: not the first one if it goes on where another one ended.
+    pub from: u64,
 }
 
 /// What an extent is.
@@ -98,6 +106,43 @@ impl StreamHeader {
         self.size_bytes.div_ceil(BLOCK_BYTES as u64)
     }
 
+    /// Whether these are all shares of one.
+    ///
+    /// # Errors
+    /// `Invalid` says what is missing, or which of them is of something else.
+    pub fn check_together(headers: &[StreamHeader]) -> Result<(), Error> {
+        let invalid = |what: String| Err(Error::Invalid(what));
+        let Some(first) = headers.first() else { return invalid("there is no stream".into()) };
+        let of = |header: &StreamHeader| {
+            (header.to.id, header.base.clone().map(|base| base.id), header.size_bytes)
+        };
+        let count = first.share.count();
+        let mut there = vec![false; count as usize];
+        for header in headers {
+            let share = header.share;
+            let number = share.index() + 1;
+            if of(header) != of(first) || share.count() != count {
+                return invalid(format!(
+                    "the streams are not of one: share {number} of {} of snapshot {} is among them, and share {} of {count} of {}",
+                    share.count(),
+                    header.to.name,
+                    first.share.index() + 1,
+                    first.to.name
+                ));
+            }
+            if std::mem::replace(&mut there[share.index() as usize], true) {
+                return invalid(format!("share {number} of {count} is there twice"));
+            }
+        }
+        match there.iter().position(|there| !there) {
+            Some(missing) => invalid(format!(
+                "share {} of {count} is not there: all of them are received together",
+                missing + 1
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.push(FORMAT);
@@ -105,10 +150,12 @@ impl StreamHeader {
         out.extend(self.volume.0.as_bytes());
         out.extend(self.to.id.0.as_bytes());
         out.extend(self.base.as_ref().map_or([0; 16], |base| *base.id.0.as_bytes()));
-        for number in [self.size_bytes, self.made_ms, 0, self.blocks()] {
+        for number in [self.size_bytes, self.made_ms, self.from] {
             out.extend(number.to_le_bytes());
         }
-        out.extend((BLOCK_BYTES as u32).to_le_bytes());
+        for number in [self.share.index(), self.share.count(), BLOCK_BYTES as u32] {
+            out.extend(number.to_le_bytes());
+        }
         let compression = match self.compression {
             Compression::None => 0,
             Compression::Lz4 => 1,
@@ -130,8 +177,9 @@ impl StreamHeader {
         let mut id = || fields.array().map(uuid::Uuid::from_bytes).ok_or(short);
         let (volume, to, base) = (VolumeId(id()?), SnapshotId(id()?), id()?);
         let mut number = || fields.u64().ok_or(short);
-        let (size_bytes, made_ms, from, end) = (number()?, number()?, number()?, number()?);
-        let block_bytes = fields.u32().ok_or(short)?;
+        let (size_bytes, made_ms, from) = (number()?, number()?, number()?);
+        let mut number = || fields.u32().ok_or(short);
+        let (index, count, block_bytes) = (number()?, number()?, number()?);
         let [compression, zero, to_len, base_len] = fields.array().ok_or(short)?;
         let compression = match compression {
             0 => Compression::None,
@@ -161,10 +209,11 @@ impl StreamHeader {
             true => None,
             false => Some(StreamState { id: SnapshotId(base), name: name(base_name)? }),
         };
-        let header = StreamHeader { volume, to, base, size_bytes, made_ms, compression };
-        match (from, end) == (0, header.blocks()) {
+        let share = Share::new(index, count).ok_or("there is no share like the one that it names")?;
+        let header = StreamHeader { volume, to, base, size_bytes, made_ms, compression, share, from };
+        match from <= header.blocks() {
             true => Ok(header),
-            false => Err("it is a part of a stream, which cannot be read yet"),
+            false => Err("it goes on behind the end of the volume"),
         }
     }
 }

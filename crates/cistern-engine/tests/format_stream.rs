@@ -6,6 +6,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     codec::{Compression, MAGIC},
+    share::{SHARE_PART_BLOCKS, Share},
     stream::{
         StreamContent, StreamHeader, StreamReader, StreamRecord, StreamState, StreamTotals, StreamWriter,
     },
@@ -30,6 +31,8 @@ fn header(base: Option<StreamState>, size_bytes: u64) -> StreamHeader {
         size_bytes,
         made_ms: 1_709_209_845_000,
         compression: Compression::Lz4,
+        share: Share::ALL,
+        from: 0,
     }
 }
 
@@ -206,7 +209,7 @@ fn a_forged_header_is_refused() {
     let stream = encode(&header, &[]);
     let end = stream.len() - 56 - 32;
     for (at, byte) in
-        [(64, 1), (71, 0xff), (80, 1), (88, 9), (97, 0), (100, 3), (101, 1), (102, 0), (104, b'~')]
+        [(64, 1), (71, 0xff), (87, 1), (88, 9), (92, 0), (97, 0), (100, 3), (101, 1), (102, 0), (104, b'~')]
     {
         let mut bad = stream.clone();
         bad[at] = byte;
@@ -221,6 +224,63 @@ fn a_forged_header_is_refused() {
     assert!(corrupt(decode(&nameless)).contains("base"));
 }
 
+/// A share tells of its own parts, from where it goes on; what is of another share, or before, is refused.
+#[test]
+fn a_share_tells_of_its_own() {
+    let (mut header, _) = sample();
+    (header.share, header.from) = (Share::new(1, 3).expect("one of three"), SHARE_PART_BLOCKS + 7);
+    let records = [
+        other(SHARE_PART_BLOCKS + 7, 3, StreamContent::Hole),
+        other(2 * SHARE_PART_BLOCKS - 5, 5, StreamContent::Zero),
+        data(4 * SHARE_PART_BLOCKS, vec![7; BLOCK_BYTES]),
+    ];
+    let stream = encode(&header, &records);
+    let read = decode(&stream).expect("whole");
+    assert_eq!(read, (header.clone(), records.to_vec()));
+    let head = places(&header, &records)[0];
+    for share in [Share::ALL, Share::new(0, 3).expect("one of three"), Share::new(1, 2).expect("one of two")]
+    {
+        let theirs = StreamHeader { share, ..header.clone() };
+        // With the header of another share, and checksums that are right.
+        let mut bytes = encode(&theirs, &[]);
+        bytes.truncate(head);
+        let mut chain: [u8; 32] = bytes[head - 32..].try_into().expect("32 bytes");
+        let mut rest = &stream[head..];
+        for _ in &records {
+            let payload = u32::from_le_bytes(rest[4..8].try_into().expect("four")) as usize;
+            let (body, behind) = rest.split_at(24 + payload);
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&chain).update(body);
+            chain = *hasher.finalize().as_bytes();
+            bytes.extend(body);
+            bytes.extend(chain);
+            rest = &behind[32..];
+        }
+        let found = corrupt(decode(&bytes));
+        let expected = if share == Share::ALL { "cut off" } else { "not of this share" };
+        assert!(found.contains(expected), "{share:?}: {found}");
+    }
+}
+
+/// Shares are received together: each once, of one snapshot, none missing.
+#[test]
+fn shares_belong_together() {
+    let of = |index, count| StreamHeader { share: Share::new(index, count).expect("a share"), ..sample().0 };
+    StreamHeader::check_together(&[of(0, 1)]).expect("all there is");
+    StreamHeader::check_together(&[of(2, 3), of(0, 3), of(1, 3)]).expect("in any order");
+    let theirs = StreamHeader { base: None, ..of(1, 2) };
+    for (headers, why) in [
+        (vec![], "no stream"),
+        (vec![of(0, 3), of(2, 3)], "share 2 of 3 is not there"),
+        (vec![of(0, 2), of(0, 2)], "twice"),
+        (vec![of(0, 2), of(1, 3)], "not of one"),
+        (vec![of(0, 2), theirs], "not of one"),
+    ] {
+        let refused = StreamHeader::check_together(&headers).expect_err(why);
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+}
+
 proptest! {
     #![proptest_config(golden::cases(64))]
 
@@ -229,6 +289,7 @@ proptest! {
     fn what_is_written_reads_back(
         parts in proptest::collection::vec((0..1000_u64, 1..=16_u64, 0..4_u8), 0..40),
         rest in 0..8_u64,
+        from in any::<bool>(),
         algorithm in 0..3_usize,
         full in any::<bool>(),
     ) {
@@ -247,6 +308,7 @@ proptest! {
         let size_bytes = (at * BLOCK_BYTES as u64 + rest * 512).max(512);
         let header = StreamHeader {
             compression: [Compression::None, Compression::Lz4, Compression::Zstd][algorithm],
+            from: if from { records.first().map_or(0, |first| first.extent.start) } else { 0 },
             ..header((!full).then(|| state(9, "x")), size_bytes)
         };
         prop_assert_eq!(decode(&encode(&header, &records)).expect("whole"), (header, records));

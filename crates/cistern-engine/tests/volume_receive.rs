@@ -1,16 +1,17 @@
 //! What is sent arrives: as a whole or not at all, whatever was written, discarded or resized between snapshots.
 
-use std::{cell::RefCell, io::Cursor, sync::Arc};
+use std::{io::Cursor, sync::Arc};
 
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     codec::{Compression, KeySource, crc32c},
     env::{Env, real::RealEnv},
-    snapshot::ReceivedState,
+    share::{SHARE_PART_BLOCKS, Share},
+    snapshot::{ReceivedState, Receiving},
     stats::IoKind,
     store::MemoryStore,
-    stream::{StreamHeader, StreamReader, StreamRecord, StreamState, StreamWriter},
+    stream::{StreamHeader, StreamReader, StreamState, StreamWriter},
     units::SnapshotId,
     volume::{Collect, Overwrite, ReadOnlyOptions, Receiver, SentSince, SnapshotStatus, Volume},
 };
@@ -40,6 +41,11 @@ fn status(volume: &Volume, name: &str) -> SnapshotStatus {
 
 /// The stream of a snapshot, from another one on.
 async fn stream(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
+    share_stream(host, to, from, (Share::ALL, 0)).await
+}
+
+/// That of a share, from a block on.
+async fn share_stream(host: &Host, to: &str, from: Option<&str>, share: (Share, u64)) -> Vec<u8> {
     let shown = show(host, to).await;
     let state = |name: &str| StreamState { id: status(&shown, name).id, name: name.into() };
     let header = StreamHeader {
@@ -49,6 +55,8 @@ async fn stream(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
         size_bytes: shown.size_bytes(),
         made_ms: status(&shown, to).made_ms,
         compression: Compression::Lz4,
+        share: share.0,
+        from: share.1,
     };
     let since = match from {
         None => SentSince::Beginning,
@@ -58,13 +66,12 @@ async fn stream(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
             SentSince::Position(at, aside)
         }
     };
-    let writer = RefCell::new(StreamWriter::begin(Vec::new(), &header).expect("memory"));
-    let tell = async |record: StreamRecord| -> Result<()> {
-        writer.borrow_mut().record(&record).expect("memory");
-        Ok(())
-    };
-    shown.send(since, tell, &|_, _| {}).await.expect("sent");
-    writer.into_inner().finish().expect("memory").1
+    let mut writer = StreamWriter::begin(Vec::new(), &header).expect("memory");
+    let mut sending = shown.send(since, share.0, share.1);
+    while let Some(record) = sending.next().await.expect("sent") {
+        writer.record(&record).expect("memory");
+    }
+    writer.finish().expect("memory").1
 }
 
 /// Receives as the command does: what does not come to its end is gone back on. Whether anything was received.
@@ -77,15 +84,35 @@ async fn receive(volume: &Arc<Volume>, stream: &[u8], overwrite: Overwrite) -> R
 }
 
 async fn receive_or_stop(volume: &Arc<Volume>, stream: &[u8], overwrite: Overwrite) -> Result<bool> {
-    let (mut reader, header) = StreamReader::begin(Cursor::new(stream))?;
-    let name = header.to.name.clone();
-    let Some(mut receiver) = Receiver::begin(volume, header, &name, overwrite).await? else {
+    receive_shares(volume, &[stream], overwrite).await
+}
+
+/// Receives all shares, a record of each in turn. What breaks one of them comes up when all that the others have is there.
+async fn receive_shares(volume: &Arc<Volume>, streams: &[&[u8]], overwrite: Overwrite) -> Result<bool> {
+    let begun: Result<Vec<_>> =
+        streams.iter().map(|stream| StreamReader::begin(Cursor::new(*stream))).collect();
+    let (mut readers, headers): (Vec<_>, Vec<StreamHeader>) = begun?.into_iter().unzip();
+    let name = headers[0].to.name.clone();
+    let Some((receiver, mut shares)) = Receiver::begin(volume, &headers, &name, overwrite).await? else {
         return Ok(false);
     };
-    while let Some(record) = reader.next_record()? {
-        receiver.record(record).await?;
+    let (mut left, mut broken) = ((0..readers.len()).collect::<Vec<_>>(), None);
+    while !left.is_empty() {
+        let mut more = Vec::new();
+        for n in left {
+            match readers[n].next_record() {
+                Ok(Some(record)) => {
+                    shares[n].record(record).await?;
+                    more.push(n);
+                }
+                Ok(None) => {}
+                Err(e) => broken = Some(e),
+            }
+        }
+        left = more;
     }
-    receiver.end().await?;
+    broken.map_or(Ok(()), Err)?;
+    receiver.end(shares).await?;
     Ok(true)
 }
 
@@ -312,6 +339,137 @@ async fn who_dies_while_receiving_left_nothing_half() {
     }
 }
 
+/// The streams of some shares of b since a, of which the first ones are cut.
+async fn shares_of_b(from: &Host, tos: &[(Share, u64)], base: Option<&str>) -> Vec<Vec<u8>> {
+    let mut streams = Vec::new();
+    for to in tos {
+        streams.push(share_stream(from, "b", base, *to).await);
+    }
+    streams
+}
+
+/// A source of three parts and some more, with snapshots a and b: holes, data, zeroes, changes in every part, and its end odd.
+async fn large_source(env: &Env) -> Host {
+    const PART: u64 = SHARE_PART_BLOCKS * BLOCK;
+    let from = host(env, 3 * PART).await;
+    let volume = from.open().await;
+    for part in 0..3 {
+        volume.write(part * PART, noise(part, MIB as usize), false).await.expect("written");
+        volume.write((part + 1) * PART - MIB, noise(part + 5, MIB as usize), false).await.expect("written");
+    }
+    volume.snapshot("a").await.expect("made");
+    volume.resize(3 * PART + 5 * 512, false).await.expect("resized");
+    for part in 0..3 {
+        volume.write(part * PART + MIB / 2, noise(part + 9, MIB as usize), false).await.expect("written");
+        volume.trim((part + 1) * PART - MIB / 2, MIB / 4, false).await.expect("trimmed");
+    }
+    volume.zero(PART - 8192, 16384, true, false).await.expect("zeroed");
+    volume.write(3 * PART + 512, noise(20, 1024), false).await.expect("written");
+    volume.snapshot("b").await.expect("made");
+    close(volume).await;
+    from
+}
+
+/// Shares are received together, in any number, and show what the snapshot shows; of those that broke the rest is enough, wherever each broke, after
+/// the loss of the host too. What was received before is not written again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_received_before_it_broke_is_enough() {
+    let env = RealEnv::start();
+    let from = large_source(&env).await;
+    let expected = content(&*show(&from, "b").await).await;
+    for (count, base, lose_the_disk) in [(1, Some("a"), true), (3, None, true), (3, Some("a"), false)] {
+        let mut to = host(&env, MIB).await;
+        let target = to.open().await;
+        if base.is_some() {
+            receive(&target, &stream(&from, "a", None).await, Overwrite::Nothing).await.expect("received");
+        }
+        let starts: Vec<(Share, u64)> = Share::each(count).map(|share| (share, 0)).collect();
+        let streams = shares_of_b(&from, &starts, base).await;
+        let cut: Vec<&[u8]> = streams
+            .iter()
+            .enumerate()
+            // One of several is whole.
+            .map(|(n, stream)| if n == 1 { &stream[..] } else { &stream[..stream.len() * (n + 2) / (n + 4)] })
+            .collect();
+        receive_shares(&target, &cut, Overwrite::Nothing).await.expect_err("it is cut");
+        match lose_the_disk {
+            true => target.drain().await.expect("in the store"),
+            false => target.flush().await.expect("on the disk"),
+        }
+        drop(target);
+        let _lost = lose_the_disk.then(|| to.replace_disk());
+        let target = loop {
+            let options = cistern_engine::volume::OpenOptions { take_over: lose_the_disk, ..to.options() };
+            match Volume::open_to_receive(options).await {
+                Err(Error::Locked(_)) => tokio::task::yield_now().await, // the crash is not over
+                opened => break opened.expect("opened"),
+            }
+        };
+        let token = target.resume_token().await.expect("told").expect("it can go on");
+        assert_eq!(token.to, status(&*show(&from, "b").await, "b").id);
+        assert_eq!(token.places.len(), count as usize);
+        assert!(token.places.iter().any(|place| *place > 0), "{token}");
+        let goes_on: Vec<(Share, u64)> = Share::each(count).zip(token.places.clone()).collect();
+        let mut behind = goes_on.clone();
+        behind[0].1 += 1;
+        let wrong = shares_of_b(&from, &behind, base).await;
+        let wrong: Vec<&[u8]> = wrong.iter().map(Vec::as_slice).collect();
+        let refused =
+            receive_shares(&target, &wrong, Overwrite::Nothing).await.expect_err("something is missing");
+        assert!(refused.to_string().contains("goes on at block"), "{refused}");
+        let rest = shares_of_b(&from, &goes_on, base).await;
+        let twice: usize = streams.iter().map(Vec::len).sum::<usize>();
+        let again = rest.iter().map(Vec::len).sum::<usize>() + cut.iter().map(|cut| cut.len()).sum::<usize>();
+        assert!(
+            again < twice + rest.len() * (66_000 + 700),
+            "a record of each share is sent twice at most: {again} {twice}"
+        );
+        let rest: Vec<&[u8]> = rest.iter().map(Vec::as_slice).collect();
+        assert!(receive_shares(&target, &rest, Overwrite::Nothing).await.expect("received"));
+        assert_eq!(content(&target).await, expected);
+        close(target).await;
+        assert_eq!(content(&*show(&to, "b").await).await, expected);
+        close(to.open().await).await;
+    }
+}
+
+/// The same stream once more, from its beginning, writes only what did not come before; another one goes back first. What is put
+/// back below a receive, and a size that is set, count for nothing that was received.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_goes_on_where_it_broke() {
+    let env = RealEnv::start();
+    let (from, [full, difference, whole]) = source(&env).await;
+    let to = host(&env, MIB).await;
+    let target = to.open().await;
+    receive(&target, &full, Overwrite::Nothing).await.expect("received");
+    // The end is written, so putting it back is the last that happens before the stream.
+    target.write(4 * MIB, noise(50, 512), false).await.expect("written");
+    receive_or_stop(&target, &difference[..700], Overwrite::All).await.expect_err("it is cut");
+    let token = target.resume_token().await.expect("told").expect("it began");
+    assert_eq!(token.places, [0], "nothing came");
+    receive_or_stop(&target, &difference[..difference.len() - 100], Overwrite::All)
+        .await
+        .expect_err("it is cut");
+    let token = target.resume_token().await.expect("told").expect("it began");
+    assert!(token.places[0] > 0);
+    let written = written_bytes(&target);
+    receive_or_stop(&target, &difference, Overwrite::All).await.expect("received");
+    assert!(written_bytes(&target) - written <= 65_536, "what came is not written again");
+    assert_eq!(content(&target).await, content(&*show(&from, "b").await).await);
+    close(target).await;
+
+    let other = host(&env, MIB).await;
+    let target = other.open().await;
+    receive_or_stop(&target, &whole[..whole.len() / 2], Overwrite::Nothing).await.expect_err("it is cut");
+    receive(&target, &full, Overwrite::Nothing).await.expect("another one begins anew");
+    assert_eq!(content(&target).await, content(&*show(&from, "a").await).await);
+    assert!(target.resume_token().await.expect("told").is_none());
+    let late = share_stream(&from, "b", Some("a"), (Share::ALL, 5)).await;
+    let refused = receive_or_stop(&target, &late, Overwrite::Nothing).await.expect_err("nothing came before");
+    assert!(refused.to_string().contains("goes on at block 5"), "{refused}");
+    close(target).await;
+}
+
 /// What does not continue what is there is refused and changes nothing: a difference whose base is not there, one whose base was written over,
 /// a full one over data. Told to, it overwrites; compared, it writes only what differs.
 #[tokio::test(flavor = "multi_thread")]
@@ -451,9 +609,10 @@ async fn an_end_needs_a_beginning() {
     volume.end_receive(of, made()).await.expect_err("not begun");
     volume.go_back().await.expect("nothing to do");
     volume.snapshot("x").await.expect("made");
-    volume.begin_receive(of).await.expect("begun");
+    let what = Receiving { of, base: None, shares: 1 };
+    volume.begin_receive(what).await.expect("begun");
     volume.end_receive(of, made()).await.expect_err("the name is taken");
-    assert_eq!(volume.receiving(), Some(of));
+    assert_eq!(volume.receiving(), Some(what));
     volume.go_back().await.expect("back");
     assert!(volume.receiving().is_none() && volume.snapshots().len() == 1);
     close(volume).await;

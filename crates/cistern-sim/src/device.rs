@@ -65,6 +65,24 @@ pub enum Exported {
     Resize { size_bytes: u64 },
 }
 
+/// How a snapshot is to be brought into another volume.
+pub struct Errand {
+    /// Which of those that are there, from the oldest (0) to the newest (1), unless one is to be completed.
+    pub which: f64,
+    pub shares: u32,
+    /// How much of the stream comes, if it breaks.
+    pub cut: Option<f64>,
+    /// What breaks is kept to go on from there, and what was kept is gone on with.
+    pub resumes: bool,
+    pub compares: bool,
+    /// The host that received before is gone.
+    pub take_over: bool,
+    /// Told of a snapshot that may be there as a whole from now on.
+    pub ends: Box<dyn Fn(&str) + Send + Sync>,
+    /// Told of one that is in the store.
+    pub stored: Box<dyn Fn(&str) + Send + Sync>,
+}
+
 /// Makes and opens volumes.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
@@ -89,6 +107,10 @@ pub trait Engine: Send + Sync + 'static {
         _snapshot: &str,
     ) -> Result<()> {
         Err(Error::Invalid("it has no clones".into()))
+    }
+    /// Brings a snapshot of a volume into another one.
+    async fn back_up(&self, _from: &Site, _to: &Site, _settings: &Settings, _errand: &Errand) -> Result<()> {
+        Err(Error::Invalid("it has no snapshots".into()))
     }
     /// Faults found in the committed state, one line each.
     async fn check(&self, site: &Site, settings: &Settings) -> Result<Vec<String>>;

@@ -58,10 +58,12 @@ pub enum Theme {
     Recreated,
     /// The secret of an encrypted volume is changed, by requests that come late and twice.
     Rekeyed,
+    /// Snapshots of the volume are received into another one, while it is written, cleaned and crashes; so does whoever receives.
+    Backups,
 }
 
 impl Theme {
-    pub const ALL: [Theme; 19] = [
+    pub const ALL: [Theme; 20] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -81,6 +83,7 @@ impl Theme {
         Theme::RolledBack,
         Theme::Recreated,
         Theme::Rekeyed,
+        Theme::Backups,
     ];
 
     /// The name on the command line.
@@ -105,6 +108,7 @@ impl Theme {
             Theme::RolledBack => "rolled-back",
             Theme::Recreated => "recreated",
             Theme::Rekeyed => "rekeyed",
+            Theme::Backups => "backups",
         }
     }
 }
@@ -202,7 +206,8 @@ impl Plan {
             23 if rng.random_bool(0.5) => Theme::Cleaning,
             23 if rng.random_bool(0.5) => Theme::Snapshots,
             23 if rng.random_bool(0.5) => Theme::ClonedVolumes,
-            23 => Theme::RolledBack,
+            23 if rng.random_bool(0.5) => Theme::RolledBack,
+            23 => Theme::Backups,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
@@ -217,14 +222,17 @@ impl Plan {
         let plan = Plan {
             theme,
             size_max_bytes: size + size / 2,
-            hosts: if theme == Theme::ClonedVolumes { 4 } else { 3 },
+            hosts: if matches!(theme, Theme::ClonedVolumes | Theme::Backups) { 4 } else { 3 },
             rounds: rng.random_range(2..7),
             clients: rng.random_range(1..5),
             ops: *pick(rng, &[15, 40, 100]),
             pause: *pick(rng, &[Duration::ZERO, Duration::from_millis(5), Duration::from_millis(300)]),
             write_bytes_max: *pick(rng, &[4096, 64 << 10, 256 << 10]),
             sweeping: rng.random_bool(0.5),
-            snapshots: matches!(theme, Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack),
+            snapshots: matches!(
+                theme,
+                Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack | Theme::Backups
+            ),
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
@@ -263,7 +271,11 @@ impl Plan {
                 self.write_bytes_max = 8 << 10;
                 (self.filled, self.sweeping) = (true, false);
             }
-            Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack => {
+            Theme::Cleaning
+            | Theme::Snapshots
+            | Theme::ClonedVolumes
+            | Theme::RolledBack
+            | Theme::Backups => {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
@@ -272,7 +284,7 @@ impl Plan {
                 self.pause = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 self.rounds = rng.random_range(4..9);
                 self.write_bytes_max = *pick(rng, &[4096, 64 << 10, 256 << 10]);
-                (self.filled, self.sweeping) = (true, false);
+                (self.filled, self.sweeping) = (true, self.theme == Theme::Backups && rng.random_bool(0.5));
             }
             Theme::Stragglers | Theme::Recreated => {
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(40), Duration::from_millis(200)]);
@@ -323,7 +335,10 @@ impl Plan {
 
     /// Whether the run is about what is deleted, and when.
     pub fn cleans(&self) -> bool {
-        matches!(self.theme, Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack)
+        matches!(
+            self.theme,
+            Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack | Theme::Backups
+        )
     }
 
     /// Whether what goes wrong on the way from the store must heal: the same request succeeds a little later.
@@ -349,7 +364,7 @@ impl Plan {
             Theme::Calm => &[GoOn, Close],
             Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
-            Theme::Cleaning | Theme::Snapshots => {
+            Theme::Cleaning | Theme::Snapshots | Theme::Backups => {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::ClonedVolumes => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, Outage],

@@ -26,6 +26,7 @@ use crate::{
     store::{SimStore, StoreFaults},
 };
 
+mod backups;
 mod checks;
 mod cloned_volumes;
 mod clones;
@@ -34,6 +35,7 @@ mod rekeyed;
 mod rolled_back;
 mod rounds;
 
+use backups::Backup;
 use cloned_volumes::OtherVolume;
 
 /// Virtual time within which anything must be done when nothing is in its way.
@@ -132,6 +134,8 @@ struct World {
     place: &'static str,
     /// Of a run about clones: what the volume was cloned of.
     other: Option<OtherVolume>,
+    /// Of a run about backups: where they go.
+    backup: Option<Backup>,
     writer: Option<Session>,
     zombies: Vec<Session>,
     /// The number of the volume's secret, and of the newest that was tried.
@@ -161,6 +165,7 @@ impl World {
             album: Arc::default(),
             place: "volume",
             other: None,
+            backup: None,
             writer: None,
             zombies: Vec::new(),
             damaged: false,
@@ -169,6 +174,9 @@ impl World {
 
     async fn play(mut self) {
         self.create().await;
+        if self.plan.theme == Theme::Backups {
+            self.create_backup().await;
+        }
         for host in &self.hosts {
             host.state.faults(|f| f.slow_reads = self.plan.slow_reads);
         }
@@ -188,7 +196,11 @@ impl World {
             }
             self.sim.note(format_args!("round {round}"));
             self.start_other_clients();
+            self.start_errand();
             on = self.round().await;
+            if on.is_ok() {
+                on = self.end_errand().await;
+            }
             if on.is_ok() && self.other.is_some() && self.sim.chance(0.5) {
                 on = self.other_round().await;
             }
@@ -198,6 +210,7 @@ impl World {
         }
         if on.is_ok() {
             on = self.finale().await;
+            self.check_backup().await;
         }
         if on.is_err() {
             self.sim.note(format_args!("the damage is found; nothing more to see"));
@@ -223,13 +236,17 @@ impl World {
     }
 
     fn site(&self, host: usize, inc: Incarnation) -> Site {
+        self.site_at(self.place, host, inc)
+    }
+
+    fn site_at(&self, place: &'static str, host: usize, inc: Incarnation) -> Site {
         let lie_disk =
             |disk| self.lies.disk.as_ref().map_or_else(|| Arc::clone(&disk), |lie| lie(Arc::clone(&disk)));
         let store = self.store.from_host(host);
         let bucket = self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone()));
         Site {
             env: SimEnv::of(&self.sim, inc),
-            store: Arc::new(Within::new(bucket.clone(), self.place)),
+            store: Arc::new(Within::new(bucket.clone(), place)),
             bucket,
             state: lie_disk(self.hosts[host].state.mount(inc)),
             cache: lie_disk(self.hosts[host].cache.mount(inc)),

@@ -230,6 +230,119 @@ fn a_receive_that_is_killed_is_gone_back_on() {
     home.ok(&["check", "./copy", "--data", "--space"]);
 }
 
+/// The token that a failed receive says.
+fn token(said: &str) -> String {
+    let (_, rest) = said.split_once("--resume ").unwrap_or_else(|| panic!("no token: {said}"));
+    rest.split('`').next().expect("its end").to_owned()
+}
+
+/// A stream that breaks may leave what came, and the rest of it is enough; so is it after a kill. Until then nobody sees any of it, and what does not fit leaves
+/// it as it is.
+#[test]
+fn what_came_need_not_be_sent_again() {
+    let home = Home::new();
+    let difference = copy_of_a(&home);
+    let broken = receive(&home, &["./copy", "--resumable"], &difference[..difference.len() / 2]);
+    assert_eq!(broken.status.code(), Some(5), "{}", stderr(&broken));
+    let said = token(&stderr(&broken));
+    assert_eq!(home.ok(&["receive", "./copy", "--token"]).trim(), said);
+    assert_shows(&home, "./copy", false);
+    assert_eq!(home.run(&["serve", "./copy"]).status.code(), Some(8));
+    let wrong = format!("{}7", said);
+    home.ok(&["send", "./tank@b", "--resume", &wrong, "--to", "late"]);
+    assert!(home.fails(2, &["receive", "./copy", "late"]).contains("goes on at block"));
+    assert!(
+        home.fails(2, &["send", "./tank@a", "--resume", &said, "--to", "x"]).contains("what broke was not")
+    );
+    assert!(home.fails(2, &["send", "./tank@b", "--resume", &said, "--to", "x,y"]).contains("1 shares"));
+    assert!(home.fails(2, &["send", "./tank@b", "--resume", "x", "--to", "x"]).contains("--token"));
+    assert_eq!(home.ok(&["receive", "./copy", "--token"]).trim(), said, "it is as it was");
+    let rest = home.command(&["send", "./tank@b", "--resume", &said]).output().expect("the binary runs");
+    assert!(rest.status.success() && stderr(&rest).contains("the rest of"), "{}", stderr(&rest));
+    assert!(rest.stdout.len() < difference.len() * 2 / 3, "{} of {}", rest.stdout.len(), difference.len());
+    // Broken once more, it goes on from there.
+    let broken = receive(&home, &["./copy"], &rest.stdout[..rest.stdout.len() / 2]);
+    assert_eq!(broken.status.code(), Some(5), "{}", stderr(&broken));
+    let further = token(&stderr(&broken));
+    assert_ne!(further, said);
+    home.ok(&["send", "./tank@b", "--resume", &further, "--to", "last"]);
+    home.ok(&["receive", "./copy", "last"]);
+    assert_shows(&home, "./copy", true);
+    home.fails(4, &["receive", "./copy", "--token"]);
+    home.ok(&["check", "./copy", "--data", "--space"]);
+
+    let home = Home::new();
+    let difference = copy_of_a(&home);
+    killed(&home, &difference);
+    let said = home.ok(&["receive", "./copy", "--token"]);
+    home.ok(&["send", "./tank@b", "--resume", said.trim(), "--to", "rest"]);
+    home.ok(&["receive", "./copy", "rest"]);
+    assert_shows(&home, "./copy", true);
+
+    let home = Home::new();
+    source(&home).stop();
+    home.ok(&["send", "./tank@b", "--to", "full"]);
+    let full = fs::read(home.path("full")).expect("sent");
+    let broken = receive(&home, &["./copy", "--resumable"], &full[..full.len() / 2]);
+    home.ok(&["send", "./tank@b", "--resume", &token(&stderr(&broken)), "--to", "rest"]);
+    assert!(home.ok(&["receive", "./copy", "--abort"]).contains("as it was"));
+    let refused = home.fails(2, &["receive", "./copy", "rest"]);
+    assert!(refused.contains("goes on at block"), "{refused}");
+    home.ok(&["receive", "./copy", "full"]);
+    assert_shows(&home, "./copy", true);
+}
+
+/// Several pipes take a share each, and are received together; one that is missing, there twice, or of another stream is named. What went over files is as good.
+#[test]
+fn a_stream_over_several_pipes() {
+    const GIB: u64 = 1 << 30;
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "4G"]);
+    for part in 0..4 {
+        writer.fill(part as u8 + 1, part * GIB, MIB);
+        writer.fill(part as u8 + 11, (part + 1) * GIB - MIB, MIB);
+    }
+    home.ok(&["snapshot", "./tank@a", "--wait"]);
+    writer.fill(21, GIB - MIB, 2 * MIB);
+    writer.nbdsh(&format!("h.trim({}, {})", 3 * GIB, MIB));
+    home.ok(&["snapshot", "./tank@b", "--wait"]);
+    writer.stop();
+
+    for name in ["one", "two", "three"] {
+        let made = std::process::Command::new("mkfifo").arg(home.path(name)).status();
+        assert!(made.expect("mkfifo runs").success());
+    }
+    let pipes = "one,two,three";
+    let mut send = home.command(&["send", "./tank@a", "--to", pipes]);
+    let mut sending = send.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    // In any order.
+    home.ok(&["receive", "./copy", "three,one,two"]);
+    assert!(sending.wait().expect("it ends").success());
+
+    home.ok(&["send", "./tank@b", "--from", "a", "--to", "x,y,z"]);
+    home.ok(&["send", "./tank@b", "--to", "p,q,r"]);
+    for (code, wrong, why) in [
+        (2, "x,y", "share 3 of 3 is not there"),
+        (2, "x,y,y", "twice"),
+        (2, "x,y,r", "not of one"),
+        (4, "x,y,w", "w"),
+    ] {
+        let refused = home.fails(code, &["receive", "./copy", wrong]);
+        assert!(refused.contains(why), "{refused}");
+    }
+    home.fails(2, &["send", "./tank@b", "--to", "s,s"]);
+    home.fails(2, &["send", "./tank@b", "--to", "s,t", "--format", "extents"]);
+    home.ok(&["receive", "./copy", "x,y,z"]);
+    let shown = home.start(&["./copy@b", "--read-only"]);
+    shown.assert_filled(1, 0, MIB);
+    shown.assert_filled(0, 2 * MIB, MIB);
+    shown.assert_filled(0, GIB - MIB, 2 * MIB);
+    shown.assert_filled(0, 3 * GIB - MIB, 2 * MIB);
+    shown.assert_filled(14, 4 * GIB - MIB, MIB);
+    shown.stop();
+    home.ok(&["check", "./copy", "--data", "--space"]);
+}
+
 /// The host that received is gone for good: another one takes the volume over, and completes it with the same stream.
 #[test]
 fn a_receive_of_a_host_that_is_gone() {

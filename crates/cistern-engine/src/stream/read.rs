@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Error, Result,
     codec::{MAGIC, decompress, fields::Fields},
+    share::Share,
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX},
 };
 
@@ -23,6 +24,7 @@ pub struct StreamReader<R: Read> {
     totals: StreamTotals,
     /// Behind the last record.
     at: u64,
+    share: Share,
     blocks: u64,
     is_complete: bool,
 }
@@ -55,8 +57,9 @@ impl<R: Read> StreamReader<R> {
         }
         let fields = &head[MAGIC.len() + 1 + STREAM.len()..];
         let header = StreamHeader::decode(fields, &names).map_err(|why| Error::corrupt(STREAM_NAME, why))?;
-        let (blocks, totals) = (header.blocks(), StreamTotals::default());
-        Ok((StreamReader { from, chain, totals, at: 0, blocks, is_complete: false }, header))
+        let (at, share, blocks) = (header.from, header.share, header.blocks());
+        let totals = StreamTotals::default();
+        Ok((StreamReader { from, chain, totals, at, share, blocks, is_complete: false }, header))
     }
 
     /// The next record; `None` when the stream is complete.
@@ -86,7 +89,8 @@ impl<R: Read> StreamReader<R> {
         if kind == END {
             return self.end(&payload, first, count).map(|()| None);
         }
-        let extent = self.extent(first, count).ok_or_else(|| self.damaged("is out of order"))?;
+        let extent =
+            self.extent(first, count).ok_or_else(|| self.damaged("is out of order, or not of this share"))?;
         let content = content(kind, extent, payload).map_err(|why| self.damaged(why))?;
         (self.chain, self.at) = (chain, extent.end());
         self.totals.add(kind, extent);
@@ -113,7 +117,8 @@ impl<R: Read> StreamReader<R> {
     /// An extent that may come next.
     fn extent(&self, start: u64, len: u64) -> Option<Extent> {
         let end = start.checked_add(len).filter(|end| *end <= self.blocks)?;
-        (start >= self.at && len > 0).then(|| Extent::between(start, end))
+        let extent = (start >= self.at && len > 0).then(|| Extent::between(start, end));
+        extent.filter(|extent| self.share.has(*extent))
     }
 
     fn damaged(&self, what: &str) -> Error {

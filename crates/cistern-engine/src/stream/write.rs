@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     codec::Compressor,
+    share::Share,
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX},
 };
 
@@ -20,6 +21,7 @@ pub struct StreamWriter<W: Write> {
     totals: StreamTotals,
     /// Behind the last record.
     at: u64,
+    share: Share,
     blocks: u64,
 }
 
@@ -30,9 +32,10 @@ impl<W: Write> StreamWriter<W> {
         let chain = checksum(&[&bytes]);
         out.write_all(&bytes)?;
         out.write_all(&chain)?;
-        let (compressor, blocks) = (Compressor::new(header.compression), header.blocks());
+        let compressor = Compressor::new(header.compression);
+        let (at, share, blocks) = (header.from, header.share, header.blocks());
         let (payload, totals) = Default::default();
-        Ok(StreamWriter { out, compressor, payload, chain, totals, at: 0, blocks })
+        Ok(StreamWriter { out, compressor, payload, chain, totals, at, share, blocks })
     }
 
     /// The next extent.
@@ -40,6 +43,7 @@ impl<W: Write> StreamWriter<W> {
         let StreamRecord { extent, content } = record;
         assert!(extent.start >= self.at && !extent.is_empty(), "records ascend");
         assert!(extent.end() <= self.blocks, "records are within the volume");
+        assert!(self.share.has(*extent), "records are within the share");
         self.payload.clear();
         let kind = match content {
             StreamContent::Data(data) => {

@@ -7,24 +7,23 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt, stream};
+use futures_util::FutureExt;
 
 use crate::{
     Error, Result,
     env::Task,
+    share::{SHARE_PART_BLOCKS, Share},
     stream::{StreamContent, StreamRecord},
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, Mapping, Place, Seq},
-    volume::{RangeKind, Volume, admin::ProgressFn, read::kind_of},
+    volume::{RangeKind, Volume, read::kind_of},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Blocks of a part of the volume that is looked at at once: 1 GiB.
-const PART_BLOCKS: u64 = 1 << 18;
-/// Parts that are looked at at once.
+/// Parts of a share that are looked at at once, over all shares.
 const LOOKS_MAX: usize = 32;
 /// Blocks of data that are read at once: 4 MiB.
 const GROUP_BLOCKS: u64 = 1 << 10;
-/// Groups that are read at once.
+/// Groups that are read at once, over all shares; of each at least two.
 const READS_MAX: usize = 8;
 
 /// What of a state is wanted.
@@ -37,76 +36,110 @@ pub enum SentSince {
     Position(u64, Option<Arc<Volume>>),
 }
 
+type Look = Task<Result<(Vec<Mapping>, u64)>>;
 type Records = Task<Result<Vec<StreamRecord>>>;
 
-impl Volume {
-    /// Gives what the volume shows, or by what it differs, to `tell`. Progress counts bytes of the volume.
+/// A share of what a volume shows, or by what it differs, that is being read: records ascending.
+pub struct Sending {
+    volume: Arc<Volume>,
+    since: SentSince,
+    /// What was not looked at.
+    parts: Box<dyn Iterator<Item = Extent> + Send>,
+    looks: VecDeque<(Extent, Look)>,
+    looks_max: usize,
+    /// What was found, and is not being read yet.
+    groups: VecDeque<Vec<Mapping>>,
+    /// What is being read, and where each ends.
+    reads: VecDeque<(u64, Records)>,
+    reads_max: usize,
+    ready: VecDeque<StreamRecord>,
+    /// Blocks before this one were told, or are ready.
+    at: u64,
+}
+
+impl Sending {
+    /// The next record; `None` when there is no more.
     ///
     /// # Errors
-    /// Of `tell`; `Corrupt` where something is damaged; those of the store.
-    pub async fn send<E: From<Error>>(
-        self: &Arc<Self>,
-        since: SentSince,
-        mut tell: impl AsyncFnMut(StreamRecord) -> Result<(), E>,
-        progress: ProgressFn<'_>,
-    ) -> Result<(), E> {
-        debug_assert!(self.is_read_only(), "what is not committed is not sent");
-        let blocks = self.size_bytes().div_ceil(BLOCK);
-        let parts = (0..blocks.div_ceil(PART_BLOCKS)).map(|n| {
-            let start = n * PART_BLOCKS;
-            Extent::between(start, blocks.min(start + PART_BLOCKS))
-        });
-        let looks = stream::iter(parts.map(|part| {
-            let looked = self.look_apart(part, &since);
-            async move { (part, looked.await) }
-        }));
-        let mut looks = std::pin::pin!(looks.buffered(LOOKS_MAX));
-        let mut reads: VecDeque<(u64, Records)> = VecDeque::new();
-        while let Some((part, looked)) = looks.next().await {
-            let (mut mappings, mut end) = ended(looked)?;
-            loop {
-                for group in groups(mappings) {
-                    if reads.len() >= READS_MAX {
-                        self.tell_next(&mut reads, &mut tell, progress).await?;
-                    }
-                    let group_end = group.last().map_or(0, |mapping| mapping.extent.end());
-                    let volume = self.clone();
-                    let read = async move { volume.read_to_send(group).await };
-                    reads.push_back((group_end, self.env.spawn("send", read)));
-                }
-                if end == part.end() {
-                    break;
-                }
-                let rest = self.look_apart(Extent::between(end, part.end()), &since).await;
-                (mappings, end) = ended(rest)?;
+    /// `Corrupt` where something is damaged; those of the store.
+    pub async fn next(&mut self) -> Result<Option<StreamRecord>> {
+        loop {
+            if let Some(record) = self.ready.pop_front() {
+                return Ok(Some(record));
             }
-            if reads.is_empty() {
-                progress((part.end() * BLOCK).min(self.size_bytes()), self.size_bytes());
-            }
+            self.read_ahead().await?;
+            let Some((end, read)) = self.reads.pop_front() else { return Ok(None) };
+            self.ready = ended(read.await)?.into();
+            self.at = end;
         }
-        while !reads.is_empty() {
-            self.tell_next(&mut reads, &mut tell, progress).await?;
-        }
-        progress(self.size_bytes(), self.size_bytes());
-        Ok(())
     }
 
-    async fn tell_next<E: From<Error>>(
-        &self,
-        reads: &mut VecDeque<(u64, Records)>,
-        tell: &mut impl AsyncFnMut(StreamRecord) -> Result<(), E>,
-        progress: ProgressFn<'_>,
-    ) -> Result<(), E> {
-        let Some((end, read)) = reads.pop_front() else { return Ok(()) };
-        for record in ended(read.await)? {
-            tell(record).await?;
+    /// How far in the volume it is, in bytes.
+    pub fn place_bytes(&self) -> u64 {
+        (self.at * BLOCK).min(self.volume.size_bytes())
+    }
+
+    /// Begins to read as much as may be under way. Waits for looks only if nothing is.
+    async fn read_ahead(&mut self) -> Result<()> {
+        while self.reads.len() < self.reads_max {
+            if let Some(group) = self.groups.pop_front() {
+                let end = group.last().map_or(0, |mapping| mapping.extent.end());
+                let volume = self.volume.clone();
+                let read = async move { volume.read_to_send(group).await };
+                self.reads.push_back((end, self.volume.env.spawn("send", read)));
+                continue;
+            }
+            while self.looks.len() < self.looks_max {
+                let Some(part) = self.parts.next() else { break };
+                self.looks.push_back((part, self.volume.look_apart(part, &self.since)));
+            }
+            let Some((_, look)) = self.looks.front_mut() else { break };
+            let looked = match self.reads.is_empty() {
+                true => look.await,
+                false => match look.now_or_never() {
+                    Some(looked) => looked,
+                    None => break,
+                },
+            };
+            let (part, _) = self.looks.pop_front().expect("it was the first one");
+            let (mappings, end) = ended(looked)?;
+            self.groups = groups(mappings).into();
+            if end < part.end() {
+                let rest = Extent::between(end, part.end());
+                self.looks.push_front((rest, self.volume.look_apart(rest, &self.since)));
+            }
+            if self.reads.is_empty() && self.groups.is_empty() {
+                self.at = end;
+            }
         }
-        progress((end * BLOCK).min(self.size_bytes()), self.size_bytes());
         Ok(())
+    }
+}
+
+impl Volume {
+    /// Begins to read what a share of the volume shows from a block on, or by what it differs. Shares are sent at once or one after the
+    /// other.
+    pub fn send(self: &Arc<Self>, since: SentSince, share: Share, from: u64) -> Sending {
+        debug_assert!(self.is_read_only(), "what is not committed is not sent");
+        let blocks = self.size_bytes().div_ceil(BLOCK);
+        let parts = share.within(Extent::between(from.min(blocks), blocks)).flat_map(in_share_parts);
+        let at_once = |all: usize| (all / share.count() as usize).max(2);
+        Sending {
+            volume: self.clone(),
+            since,
+            parts: Box::new(parts),
+            looks: VecDeque::new(),
+            looks_max: at_once(LOOKS_MAX),
+            groups: VecDeque::new(),
+            reads: VecDeque::new(),
+            reads_max: at_once(READS_MAX),
+            ready: VecDeque::new(),
+            at: from,
+        }
     }
 
     /// Looks at the beginning of a part, in a task of its own.
-    fn look_apart(self: &Arc<Self>, part: Extent, since: &SentSince) -> Task<Result<(Vec<Mapping>, u64)>> {
+    fn look_apart(self: &Arc<Self>, part: Extent, since: &SentSince) -> Look {
         let (volume, since) = (self.clone(), since.clone());
         self.env.spawn("look to send", async move {
             match since {
@@ -139,6 +172,12 @@ impl Volume {
         };
         Ok(records(&mappings, blocks))
     }
+}
+
+/// What an extent has of each part in which it lies.
+fn in_share_parts(extent: Extent) -> impl Iterator<Item = Extent> {
+    let parts = extent.start / SHARE_PART_BLOCKS..extent.end().div_ceil(SHARE_PART_BLOCKS);
+    parts.filter_map(move |part| Extent::new(part * SHARE_PART_BLOCKS, SHARE_PART_BLOCKS).intersect(extent))
 }
 
 /// What a task gave, which ends by itself.

@@ -42,7 +42,7 @@ pub struct SnapshotStatus {
 
 impl SnapshotStatus {
     fn of((name, snapshot): (&str, &Snapshot)) -> SnapshotStatus {
-        let Snapshot { id, at, made_ms, size_bytes, holds, clones, receiving, is_bookmark } =
+        let Snapshot { id, at, made_ms, size_bytes, holds, clones, receiving, is_bookmark, .. } =
             snapshot.clone();
         SnapshotStatus {
             name: name.to_owned(),
@@ -52,7 +52,7 @@ impl SnapshotStatus {
             at: (at != NOT_COMMITTED).then_some(at.0),
             holds: holds.into_iter().collect(),
             clones,
-            receiving,
+            receiving: receiving.map(|what| what.of),
             is_bookmark,
         }
     }
@@ -130,7 +130,9 @@ impl Volume {
             Some(writer) => &writer.core.snapshots(),
             None => &self.opened.snapshots,
         };
-        snapshots.iter().map(SnapshotStatus::of).collect()
+        // Where a receive begins is a bookmark that nobody made.
+        let shown = snapshots.iter().filter(|(_, snapshot)| snapshot.filling.is_none());
+        shown.map(SnapshotStatus::of).collect()
     }
 
     /// One of them.

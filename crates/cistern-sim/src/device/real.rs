@@ -24,7 +24,9 @@ use cistern_engine::{
 };
 use tokio::sync::Semaphore;
 
-use super::{Device, Engine, Exported, Settings, Site};
+use super::{Device, Engine, Errand, Exported, Settings, Site};
+
+mod backup;
 
 /// The engine that ships.
 pub struct RealEngine;
@@ -94,6 +96,49 @@ async fn cache(site: &Site, settings: &Settings) -> Option<Arc<ChunkCache>> {
     ChunkCache::open(site.env.clone(), site.cache.clone(), settings.cache_bytes).await.ok()
 }
 
+async fn options(
+    site: &Site,
+    settings: &Settings,
+    scheduler: &Arc<Scheduler>,
+    take_over: bool,
+) -> OpenOptions {
+    OpenOptions {
+        env: site.env.clone(),
+        stores: stores(site, scheduler),
+        state: site.state.clone(),
+        cache: cache(site, settings).await,
+        key: settings.key.clone(),
+        mode: settings.mode,
+        journal_bytes: settings.journal_bytes,
+        dirty_age_max: settings.dirty_age_max,
+        dirty_bytes_max: settings.dirty_bytes_max,
+        paused: false,
+        memory_bytes: settings.memory_bytes,
+        recoveries: Arc::new(Semaphore::new(1)),
+        host: site.host.clone(),
+        take_over,
+        grace: settings.grace,
+        cleaning: settings.space_bound.into(),
+        tariff: TARIFF,
+    }
+}
+
+fn read_only_options(
+    site: &Site,
+    settings: &Settings,
+    scheduler: &Arc<Scheduler>,
+    snapshot: Option<String>,
+) -> ReadOnlyOptions {
+    ReadOnlyOptions {
+        env: site.env.clone(),
+        stores: stores(site, scheduler),
+        cache: None,
+        key: settings.key.clone(),
+        memory_bytes: settings.memory_bytes,
+        snapshot,
+    }
+}
+
 #[async_trait]
 impl Engine for RealEngine {
     async fn create(&self, site: &Site, settings: &Settings) -> Result<()> {
@@ -111,25 +156,7 @@ impl Engine for RealEngine {
 
     async fn open(&self, site: &Site, settings: &Settings, take_over: bool) -> Result<Arc<dyn Device>> {
         let scheduler = Scheduler::new(site.env.clone());
-        let options = OpenOptions {
-            env: site.env.clone(),
-            stores: stores(site, &scheduler),
-            state: site.state.clone(),
-            cache: cache(site, settings).await,
-            key: settings.key.clone(),
-            mode: settings.mode,
-            journal_bytes: settings.journal_bytes,
-            dirty_age_max: settings.dirty_age_max,
-            dirty_bytes_max: settings.dirty_bytes_max,
-            paused: false,
-            memory_bytes: settings.memory_bytes,
-            recoveries: Arc::new(Semaphore::new(1)),
-            host: site.host.clone(),
-            take_over,
-            grace: settings.grace,
-            cleaning: settings.space_bound.into(),
-            tariff: TARIFF,
-        };
+        let options = options(site, settings, &scheduler, take_over).await;
         Ok(Arc::new(RealDevice(Volume::open(options).await?, scheduler)))
     }
 
@@ -140,15 +167,12 @@ impl Engine for RealEngine {
         snapshot: Option<String>,
     ) -> Result<Arc<dyn Device>> {
         let scheduler = Scheduler::new(site.env.clone());
-        let options = ReadOnlyOptions {
-            env: site.env.clone(),
-            stores: stores(site, &scheduler),
-            cache: None,
-            key: settings.key.clone(),
-            memory_bytes: settings.memory_bytes,
-            snapshot,
-        };
+        let options = read_only_options(site, settings, &scheduler, snapshot);
         Ok(Arc::new(RealDevice(Volume::open_read_only(options).await?, scheduler)))
+    }
+
+    async fn back_up(&self, from: &Site, to: &Site, settings: &Settings, errand: &Errand) -> Result<()> {
+        Box::pin(backup::back_up(from, to, settings, errand)).await
     }
 
     async fn clone_volume(

@@ -9,10 +9,11 @@ use cistern_engine::Error;
 use super::{Damaged, PATIENCE, Past, Session, World};
 use crate::{
     client::{self, Line, check_status},
-    device::{Device, Exported, may_pass},
+    device::{Device, Exported, Site, may_pass},
     disk::Death,
     model::{Branch, Forced, Kind, Observed, Scope},
     plan::Theme,
+    runtime::Incarnation,
     stamp::{Seen, seen, stamped},
     store::LATE_MAX,
 };
@@ -471,9 +472,12 @@ impl World {
 
     /// P7: everything that the committed state names is there and sound.
     pub(super) async fn check_store(&self, host: usize) {
+        self.check_site(|inc| self.site(host, inc)).await;
+    }
+
+    pub(super) async fn check_site(&self, site: impl FnOnce(Incarnation) -> Site) {
         let inc = self.sim.incarnate();
-        let (site, engine, settings) =
-            (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
+        let (site, engine, settings) = (site(inc), self.engine.clone(), self.plan.settings.clone());
         let act = async move { engine.check(&site, &settings).await };
         let report = self.sim.limit(PATIENCE, self.sim.on(inc, "check", act)).await.flatten();
         self.sim.kill(inc, || ());

@@ -2,15 +2,20 @@
 
 mod input;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use cistern_engine::{
     codec::KeySource,
     stream::{StreamContent, StreamHeader},
     units::BLOCK_BYTES,
-    volume::{CreateOptions, Overwrite, Receiver, Volume, admin},
+    volume::{CreateOptions, Overwrite, Receiver, ShareReceiver, Volume, admin},
 };
 use clap::Args;
+use futures_util::future::{join_all, try_join_all};
 use serde::Serialize;
 
 use crate::{
@@ -37,16 +42,17 @@ use input::Input;
 /// the volume has already changes nothing.
 ///
 /// If the command is killed, the volume is served read-only, as it was before, until the stream is received again, or --abort goes back. Nobody may serve the volume
-/// meanwhile; its snapshots may be shown.
+/// meanwhile; its snapshots may be shown. What was received need not be sent again: `cistern send` takes what --token says, and this command the rest. With
+/// --resumable that is so too after a stream that breaks.
 #[derive(Args)]
 pub(super) struct Receive {
     /// URL of the volume; with @NAME the received snapshot gets that name, else the one it has
     #[arg(value_name = "URL[@NAME]", value_parser = state_url)]
     state: StateUrl,
 
-    /// The stream: a file, or - for standard input
-    #[arg(value_name = "FILE", default_value = "-", conflicts_with = "abort")]
-    from: PathBuf,
+    /// The stream: a file, a pipe, or - for standard input; all shares, with commas between, if it was sent so
+    #[arg(value_name = "FILE,...", default_value = "-", value_delimiter = ',', conflicts_with_all = ["abort", "token"])]
+    from: Vec<PathBuf>,
 
     /// Overwrite what is there, or what was written since the snapshot with which the stream begins
     #[arg(long)]
@@ -60,7 +66,15 @@ pub(super) struct Receive {
     #[arg(long)]
     encrypt: bool,
 
-    /// Go back to what was there before a receive that was killed
+    /// If the stream breaks, or Ctrl-C is pressed, keep what came, to go on from there; say the token for that
+    #[arg(long, conflicts_with_all = ["abort", "token"])]
+    resumable: bool,
+
+    /// Say what `cistern send --resume` takes, to go on where a receive was killed or broke
+    #[arg(long, conflicts_with_all = ["abort", "force", "differential", "encrypt"])]
+    token: bool,
+
+    /// Go back to what was there before a receive that was killed or broke
     #[arg(long, conflicts_with_all = ["force", "differential", "encrypt"])]
     abort: bool,
 
@@ -77,6 +91,11 @@ pub(super) struct Receive {
 
     #[command(flatten)]
     key: KeySettings,
+}
+
+#[derive(Serialize)]
+struct Told {
+    token: String,
 }
 
 /// What was received.
@@ -107,10 +126,17 @@ impl Receive {
         if self.abort {
             return self.abort(context, &settings, at_once).await;
         }
-        let input = Input::open(&self.from).await?;
+        if self.token {
+            return self.tell_token(context, &settings).await;
+        }
+        let inputs = try_join_all(self.from.iter().map(|path| Input::open(path))).await?;
+        let headers: Vec<StreamHeader> = inputs.iter().map(|input| input.header.clone()).collect();
+        StreamHeader::check_together(&headers).map_err(|e| {
+            Failure::from(e).hint("name all files or pipes to which it was sent, with commas between")
+        })?;
         let created = self.is_missing(context).await?;
         if created {
-            self.create(context, &input.header).await?;
+            self.create(context, &headers[0]).await?;
         }
         let opened = daemon::open_to_receive(&context.env, &settings, volume, self.take_over).await;
         let opened = match opened {
@@ -122,18 +148,25 @@ impl Receive {
                 return Err(failure);
             }
         };
+        let before = opened.receiving();
         // From here on there may be something to go back on.
         let mut signals = Signals::listen()?;
         drop(at_once);
         let received = tokio::select! {
             biased;
             () = signals.next() => Err(Failure::new(Kind::Interrupted, "interrupted")),
-            received = self.receive(&opened, input, created) => received,
+            received = self.receive(&opened, inputs, &headers, created) => received,
         };
         drop(signals);
         let _at_once = EndAtOnce::listen()?;
         let received = match received {
             Ok(received) => received,
+            // What somebody left unfinished stays so, whether something was added to it or the stream did not fit.
+            Err(failure)
+                if opened.receiving().is_some() && (self.resumable || opened.receiving() == before) =>
+            {
+                return Err(self.keep(&opened, &headers, failure).await);
+            }
             Err(failure) => return Err(self.go_back(context, &settings, &opened, created, failure).await),
         };
         let closed = opened.close(COMMAND_PATIENCE).await;
@@ -147,8 +180,14 @@ impl Receive {
         self.say(&received)
     }
 
-    async fn receive(&self, opened: &Arc<Volume>, mut input: Input, created: bool) -> Outcome<Received> {
-        let header = input.header.clone();
+    async fn receive(
+        &self,
+        opened: &Arc<Volume>,
+        inputs: Vec<Input>,
+        headers: &[StreamHeader],
+        created: bool,
+    ) -> Outcome<Received> {
+        let header = &headers[0];
         let name = self.state.snapshot.clone().unwrap_or_else(|| header.to.name.clone());
         let overwrite = match (self.differential, self.force) {
             (true, _) => Overwrite::Differing,
@@ -164,25 +203,71 @@ impl Receive {
             created,
             known: false,
         };
-        let begun = Receiver::begin(opened, header.clone(), &name, overwrite).await;
-        let Some(mut receiver) = begun.map_err(|e| self.explain(e, &header))? else {
+        let begun = Receiver::begin(opened, headers, &name, overwrite).await;
+        let Some((receiver, shares)) = begun.map_err(|e| self.explain(e, header))? else {
             received.known = true;
             return Ok(received);
         };
-        let mut transfer = Transfer::begin("receiving");
-        while let Some(record) = input.next().await? {
-            let at = record.extent.end() * BLOCK_BYTES as u64;
-            let bytes = match &record.content {
-                StreamContent::Data(data) => data.len() as u64,
-                _ => 0,
-            };
-            receiver.record(record).await?;
-            received.data_bytes += bytes;
-            transfer.add(bytes, at.min(header.size_bytes), header.size_bytes);
-        }
+        let transfer = Transfer::begin("receiving", shares.len(), header.size_bytes);
+        let transfer = RefCell::new(transfer);
+        let data_bytes = Cell::new(0);
+        let shares = inputs.into_iter().zip(shares).enumerate();
+        let written = shares.map(async |(n, (mut input, mut share))| -> Outcome<ShareReceiver> {
+            while let Some(record) = input.next().await? {
+                let at = (record.extent.end() * BLOCK_BYTES as u64).min(header.size_bytes);
+                let bytes = match &record.content {
+                    StreamContent::Data(data) => data.len() as u64,
+                    _ => 0,
+                };
+                share.record(record).await?;
+                data_bytes.set(data_bytes.get() + bytes);
+                transfer.borrow_mut().add(n, bytes, at);
+            }
+            Ok(share)
+        });
+        let shares = match self.resumable {
+            // What the other shares still bring need not be sent again.
+            true => join_all(written).await.into_iter().collect::<Outcome<_>>()?,
+            false => try_join_all(written).await?,
+        };
         drop(transfer);
-        receiver.end().await?;
+        receiver.end(shares).await?;
+        received.data_bytes = data_bytes.get();
         Ok(received)
+    }
+
+    /// Leaves what came, and adds to the failure how to go on.
+    async fn keep(&self, opened: &Arc<Volume>, headers: &[StreamHeader], failure: Failure) -> Failure {
+        let url = &self.state.volume.url;
+        let token = tokio::time::timeout(COMMAND_PATIENCE, opened.resume_token()).await;
+        opened.close(COMMAND_PATIENCE).await;
+        let to = &headers[0].to.name;
+        let go_on = match token {
+            Ok(Ok(Some(token))) => format!("`cistern send URL@{to} --resume {token}` sends the rest of {to}"),
+            _ => format!("`cistern receive {url} --token` says how to go on"),
+        };
+        let kept = format!("{url} is unfinished, and what came is kept");
+        failure.hint(format!("{kept}: {go_on}; `cistern receive {url} --abort` goes back"))
+    }
+
+    async fn tell_token(&self, context: &Context, settings: &Resolved) -> Outcome {
+        let url = &self.state.volume.url;
+        let opened =
+            daemon::open_to_receive(&context.env, settings, &self.state.volume, self.take_over).await?;
+        let (receiving, token) = (opened.receiving(), opened.resume_token().await);
+        opened.close(COMMAND_PATIENCE).await;
+        match token? {
+            Some(token) if self.json => terminal::say_json(&Told { token: token.to_string() }),
+            Some(token) => terminal::say(token.to_string()),
+            None if receiving.is_some() => {
+                let failure =
+                    Failure::new(Kind::NotFound, format!("{url}: nothing of the stream was received"));
+                Err(failure.hint("receive it again from its beginning"))
+            }
+            None => {
+                Err(Failure::new(Kind::NotFound, format!("{url} is complete: nothing is being received")))
+            }
+        }
     }
 
     /// What does not fit, and what to do then.

@@ -2,18 +2,17 @@
 
 mod output;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::{cell::RefCell, collections::HashSet, sync::Arc};
 
 use cistern_engine::{
-    codec::KeySource,
-    stream::{StreamContent, StreamHeader, StreamRecord, StreamState, StreamTotals},
+    codec::{Compression, KeySource},
+    share::{SHARES_MAX, Share},
+    stream::{ResumeToken, StreamContent, StreamHeader, StreamState},
     units::BLOCK_BYTES,
     volume::{ChangedRange, RangeKind, SentSince, SnapshotStatus, Volume, admin},
 };
 use clap::Args;
+use futures_util::future::try_join_all;
 use serde::Serialize;
 
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
     terminal,
 };
 
-use output::{Destination, Dialect, Output};
+use output::{Destination, Dialect, Encoder, Output, Written};
 
 /// Write a snapshot, or what changed since an older one, as a stream for `cistern receive`
 ///
@@ -35,6 +34,9 @@ use output::{Destination, Dialect, Output};
 ///
 /// A stream is not encrypted, also where the volume is: send it through something that does, like `ssh` or `age`, where others could read
 /// it.
+///
+/// Given several files or pipes, like --to a,b,c, each gets a share: of the parts of 1 GiB of the volume every third, here. They are written side by
+/// side, none waits for another, and `cistern receive URL a,b,c` takes them together.
 ///
 /// Ctrl-C at any time: the volume is not changed, and no file is left.
 #[derive(Args)]
@@ -49,9 +51,9 @@ pub(super) struct Send {
     #[arg(long, value_name = "NAME")]
     from: Option<String>,
 
-    /// Where to: a new file, a pipe or device that is there, or - for standard output
-    #[arg(long, value_name = "FILE", default_value = "-")]
-    to: Destination,
+    /// Where to: a new file, a pipe or device that is there, or - for standard output; several with commas between
+    #[arg(long, value_name = "FILE,...", default_value = "-", value_delimiter = ',')]
+    to: Vec<Destination>,
 
     /// What is written
     ///
@@ -59,6 +61,10 @@ pub(super) struct Send {
     /// --from.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     format: Dialect,
+
+    /// Send only what was not received before a stream broke, to as many files as before: what `cistern receive --token` says
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["from", "dry_run"])]
+    resume: Option<ResumeToken>,
 
     /// Read at most so many bytes per second from the store, like 50M
     #[arg(long, value_name = "RATE")]
@@ -85,6 +91,8 @@ struct Sent {
     snapshot: String,
     id: String,
     from: Option<String>,
+    /// It goes on where another stream broke.
+    resumed: bool,
     size_bytes: u64,
     /// Before compression.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,6 +115,8 @@ struct Source {
     to: SnapshotStatus,
     base: Option<SnapshotStatus>,
     since: SentSince,
+    /// Each share, and the block from which on it is sent.
+    shares: Vec<(Share, u64)>,
 }
 
 impl Send {
@@ -121,16 +131,46 @@ impl Send {
     }
 
     async fn send(&self, context: &Context) -> Outcome {
+        self.check()?;
         let settings = snapshots::settings(context, &self.state, &self.key)?;
-        let output = match self.dry_run {
-            true => None,
-            false => Some(self.to.open()?),
+        let outputs = match self.dry_run {
+            true => Vec::new(),
+            false => try_join_all(self.to.iter().map(Destination::open)).await?,
         };
         let source = self.open(context, &settings).await?;
-        match output {
-            None => self.estimate(&source).await,
-            Some(output) if self.format == Dialect::Extents => self.list(&source, output).await,
-            Some(output) => self.write(context, &source, output).await,
+        if self.dry_run {
+            return self.estimate(&source).await;
+        }
+        match self.format {
+            Dialect::Extents => {
+                let only = outputs.into_iter().next().expect("checked: there is one");
+                self.list(&source, only).await
+            }
+            Dialect::Cistern | Dialect::RbdV2 => self.write(context, &source, outputs).await,
+        }
+    }
+
+    /// What does not go together.
+    fn check(&self) -> Outcome {
+        let is_ours = self.format == Dialect::Cistern;
+        if self.to.len() > SHARES_MAX as usize {
+            return Err(Failure::usage(format!("at most {SHARES_MAX} files take a share each")));
+        }
+        if self.to.len() > 1 && !is_ours {
+            return Err(Failure::usage("only a stream of cistern can be split over several files"));
+        }
+        let names: HashSet<&Destination> = self.to.iter().collect();
+        if names.len() < self.to.len() {
+            return Err(Failure::usage("two shares cannot go to the same file"));
+        }
+        match &self.resume {
+            Some(_) if !is_ours => Err(Failure::usage("only a stream of cistern can go on where it broke")),
+            Some(token) if token.places.len() != self.to.len() => {
+                let text =
+                    format!("the stream that broke had {} shares: name as many files", token.places.len());
+                Err(Failure::usage(text))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -142,15 +182,31 @@ impl Send {
         let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name).cloned();
         let made_now = || Failure::usage(format!("{} was made just now: ask again", self.snapshot));
         let to = find(&self.snapshot.name).ok_or_else(made_now)?;
-        let Some(from) = &self.from else {
-            return Ok(Source { shown, to, base: None, since: SentSince::Beginning });
+        let places = match &self.resume {
+            None => vec![0; self.to.len()],
+            Some(token) if token.to == to.id => token.places.clone(),
+            Some(token) => {
+                let text = format!(
+                    "what broke was not {}, but the snapshot with the id {}",
+                    self.snapshot, token.to
+                );
+                return Err(
+                    Failure::usage(text).hint(format!("`cistern ls {} --json` shows ids", volume.url))
+                );
+            }
         };
-        let Some(base) = find(from) else {
-            let failure =
-                Failure::new(Kind::NotFound, format!("{}@{from}: no such snapshot or bookmark", volume.url));
-            return Err(failure.hint(format!("`cistern ls {}` lists them", volume.url)));
+        let shares = Share::each(self.to.len() as u32).zip(places).collect();
+        let base = match (&self.from, self.resume.as_ref().and_then(|token| token.base)) {
+            (Some(name), _) => find(name).ok_or_else(|| name.clone()),
+            (None, Some(id)) => all.iter().find(|base| base.id == id).cloned().ok_or_else(|| id.to_string()),
+            (None, None) => return Ok(Source { shown, to, base: None, since: SentSince::Beginning, shares }),
         };
+        let base = base.map_err(|from| {
+            let text = format!("{}@{from}: no such snapshot or bookmark", volume.url);
+            Failure::new(Kind::NotFound, text).hint(format!("`cistern ls {}` lists them", volume.url))
+        })?;
         let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now()) };
+        let from = &base.name;
         if base.id == to.id || at > to_at {
             let failure = Failure::usage(format!("{from} is not older than {}", to.name));
             return Err(failure.hint("--from is the snapshot that whoever receives has"));
@@ -164,7 +220,7 @@ impl Send {
             }
             false => Some(show(from).await?),
         };
-        Ok(Source { shown, to, base: Some(base), since: SentSince::Position(at, aside) })
+        Ok(Source { shown, to, base: Some(base), since: SentSince::Position(at, aside), shares })
     }
 
     /// Tells the ranges; gives how many bytes of data they have.
@@ -213,29 +269,30 @@ impl Send {
         }
     }
 
-    async fn write(&self, context: &Context, source: &Source, output: Output) -> Outcome {
+    async fn write(&self, context: &Context, source: &Source, outputs: Vec<Output>) -> Outcome {
         let volume = &self.snapshot.volume;
         let stores = volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
         let info = admin::info(&context.env, &stores.read, &KeySource::None).await;
-        let header = source.header(info.map_err(|e| volume.explain(e))?.compression);
-        let to_stdout = output.is_stdout();
-        let mut encoder = output.begin(header, self.format)?;
-        let at = AtomicU64::new(0);
-        let mut transfer = Transfer::begin("sending");
-        let size = source.shown.size_bytes();
-        let tell = async |record: StreamRecord| -> Outcome {
-            let bytes = match &record.content {
-                StreamContent::Data(data) => data.len() as u64,
-                _ => 0,
-            };
-            encoder.record(record).await?;
-            transfer.add(bytes, at.load(Relaxed), size);
-            Ok(())
-        };
-        source.shown.send(source.since.clone(), tell, &|done, _| at.store(done, Relaxed)).await?;
+        let compression = info.map_err(|e| volume.explain(e))?.compression;
+        let to_stdout = outputs.iter().any(Output::is_stdout);
+        let transfer = Transfer::begin("sending", outputs.len(), source.shown.size_bytes());
+        let transfer = RefCell::new(transfer);
+        let shares = outputs.into_iter().zip(&source.shares).enumerate();
+        // Each ends as soon as it can, and waits for no other.
+        let written = try_join_all(shares.map(async |(n, (output, share))| {
+            let mut encoder = output.begin(source.header(compression, *share), self.format)?;
+            let add = |bytes, at| transfer.borrow_mut().add(n, bytes, at);
+            source.write_share(*share, &mut encoder, add).await?;
+            encoder.finish().await
+        }));
+        let written = written.await?;
         drop(transfer);
-        let (StreamTotals { data_blocks, .. }, stream_bytes) = encoder.finish().await?;
-        let data_bytes = data_blocks * BLOCK_BYTES as u64;
+        let (mut data_bytes, mut stream_bytes) = (0, 0);
+        for Written { output, totals, bytes } in written {
+            output.put()?;
+            data_bytes += totals.data_blocks * BLOCK_BYTES as u64;
+            stream_bytes += bytes;
+        }
         let sent = self.sent(source, Some(data_bytes), Some(stream_bytes));
         let (data, stream) = (ByteSize(data_bytes), ByteSize(stream_bytes));
         let text = match self.json {
@@ -255,7 +312,8 @@ impl Send {
         Sent {
             snapshot: self.snapshot.to_string(),
             id: source.to.id.to_string(),
-            from: self.from.clone(),
+            from: source.base.as_ref().map(|base| base.name.clone()),
+            resumed: self.resume.is_some(),
             size_bytes: source.shown.size_bytes(),
             data_bytes,
             stream_bytes,
@@ -265,15 +323,35 @@ impl Send {
 
 impl Sent {
     fn what(&self) -> String {
+        let rest = if self.resumed { "the rest of " } else { "" };
         match &self.from {
-            Some(from) => format!("{} since {from}", self.snapshot),
-            None => self.snapshot.clone(),
+            Some(from) => format!("{rest}{} since {from}", self.snapshot),
+            None => format!("{rest}{}", self.snapshot),
         }
     }
 }
 
 impl Source {
-    fn header(&self, compression: cistern_engine::codec::Compression) -> StreamHeader {
+    /// Writes all records of a share. Tells how much data each has, and how far in the volume it is.
+    async fn write_share(
+        &self,
+        share: (Share, u64),
+        encoder: &mut Encoder,
+        mut add: impl FnMut(u64, u64),
+    ) -> Outcome {
+        let mut sending = self.shown.send(self.since.clone(), share.0, share.1);
+        while let Some(record) = sending.next().await? {
+            let bytes = match &record.content {
+                StreamContent::Data(data) => data.len() as u64,
+                _ => 0,
+            };
+            encoder.record(record).await?;
+            add(bytes, sending.place_bytes());
+        }
+        Ok(())
+    }
+
+    fn header(&self, compression: Compression, (share, from): (Share, u64)) -> StreamHeader {
         let state = |snapshot: &SnapshotStatus| StreamState { id: snapshot.id, name: snapshot.name.clone() };
         StreamHeader {
             volume: self.shown.id(),
@@ -282,6 +360,8 @@ impl Source {
             size_bytes: self.shown.size_bytes(),
             made_ms: self.to.made_ms,
             compression,
+            share,
+            from,
         }
     }
 }

@@ -115,6 +115,7 @@ mod tests {
             holds: Vec::new(),
             clones: std::collections::BTreeMap::new(),
             receiving: None,
+            filling: None,
             is_bookmark,
         };
         let all = [

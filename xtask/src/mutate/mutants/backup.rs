@@ -1,11 +1,12 @@
 //! Mutants of sending and receiving: what a stream tells, and when what came of it counts.
 
-use super::{Change, Mutant, test};
+use super::{Change, Mutant, test, themed};
 
 const INTO: &str = "crates/cistern-engine/src/volume/receive/into.rs";
 const READ: &str = "crates/cistern-engine/src/stream/read.rs";
 const RECEIVE: &str = "crates/cistern-engine/src/volume/receive.rs";
 const SEND: &str = "crates/cistern-engine/src/volume/send.rs";
+const STREAM: &str = "crates/cistern-engine/src/stream.rs";
 const VOLUME: &str = "crates/cistern-engine/src/volume.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -60,5 +61,52 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[Change { file: RECEIVE, old: "self.put_back(kept).await?;", new: "let _ = kept;" }],
         test: test("-p cistern-engine --test volume_receive", "a_broken_stream_changes_nothing"),
         simulation: None,
+    },
+    Mutant {
+        name: "what-is-put-back-counts-as-received",
+        promise: "P10",
+        story: "what is written below a receive, and the size that is set, are taken for what came of the stream: it goes on behind them",
+        changes: &[
+            Change {
+                file: INTO,
+                old: "volume.begin_receive(receiving(header)).await?;",
+                new: "volume.begin_receive(receiving(header)).await?; volume.begin_fill(header.to.id).await?;",
+            },
+            Change { file: INTO, old: "volume.begin_fill(header.to.id).await?;\n        Ok(fill)", new: "Ok(fill)" },
+        ],
+        test: test("-p cistern-engine --test volume_receive", "a_stream_goes_on_where_it_broke"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-stream-goes-on-anywhere",
+        promise: "P10",
+        story: "a stream that begins behind what was received leaves out what is between",
+        changes: &[Change { file: INTO, old: "if from > place {", new: "if from > place && place > from {" }],
+        test: test("-p cistern-engine --test volume_receive", "what_was_received_before_it_broke_is_enough"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-missing-share-is-not-missed",
+        promise: "P10",
+        story: "of several shares one is not there, and what the others brought counts as the snapshot",
+        changes: &[Change {
+            file: STREAM,
+            old: "match there.iter().position(|there| !there) {",
+            new: "match there.iter().position(|there| !there).filter(|_| false) {",
+        }],
+        test: test("-p cistern-engine --test format_stream", "shares_belong_together"),
+        simulation: None,
+    },
+    Mutant {
+        name: "places-are-those-of-other-shares",
+        promise: "P10",
+        story: "how far any share came is taken for how far each of them did",
+        changes: &[Change {
+            file: RECEIVE,
+            old: "head.last_changed(share, since)",
+            new: "head.last_changed(if share.index() < shares { Share::ALL } else { share }, since)",
+        }],
+        test: test("-p cistern-engine --test volume_receive", "what_was_received_before_it_broke_is_enough"),
+        simulation: themed("backups", 100),
     },
 ];

@@ -1,12 +1,12 @@
-//! A stream that is written into a volume, record by record: what it may go into, and what of it is written.
+//! Streams that are written into a volume, record by record: what they may go into, and what of them is written.
 
 use std::sync::Arc;
 
 use crate::{
     Error, Result,
-    snapshot::ReceivedState,
+    snapshot::{ReceivedState, Receiving},
     stream::{StreamContent, StreamHeader, StreamRecord},
-    units::{Extent, SnapshotId},
+    units::Extent,
     volume::{RangeKind, Volume},
 };
 
@@ -21,14 +21,20 @@ pub enum Overwrite {
     Differing,
 }
 
-/// A stream that is being received. Nothing of it counts before its [`end`](Self::end); who does not come to that calls
-/// [`Volume::go_back`].
+/// A snapshot that is being received. Nothing of it counts before its [`end`](Self::end); who does not come to that calls
+/// [`Volume::go_back`], or goes on another time.
 pub struct Receiver {
     volume: Arc<Volume>,
     header: StreamHeader,
     name: String,
+}
+
+/// One share of it.
+pub struct ShareReceiver {
+    volume: Arc<Volume>,
+    header: StreamHeader,
     fill: Filling,
-    /// Behind the last record.
+    /// Behind the last record that was received, in this or an earlier stream.
     at: u64,
 }
 
@@ -42,33 +48,58 @@ enum Filling {
 }
 
 impl Receiver {
-    /// Begins to receive a stream into a volume, as a snapshot of that name; `None` if the volume has it. Goes back first on what was
-    /// not complete.
+    /// Begins to receive all shares of a snapshot, given by the headers of their streams and in that order, under that name; `None` if the volume has
+    /// it. Goes on if that was begun, and goes back first on anything else that was.
     ///
     /// # Errors
-    /// `NotEmpty` and `Invalid` say what the stream does not fit, `Exists` that the name is taken: the volume is as it was. After others
+    /// `NotEmpty` and `Invalid` say what does not fit, `Exists` that the name is taken: the volume is as it was. After others
     /// it may have been begun.
     pub async fn begin(
         volume: &Arc<Volume>,
-        header: StreamHeader,
+        headers: &[StreamHeader],
         name: &str,
         overwrite: Overwrite,
-    ) -> Result<Option<Receiver>> {
-        volume.go_back().await?;
-        let all = volume.snapshots();
-        if all.iter().any(|snapshot| snapshot.id == header.to.id && !snapshot.is_bookmark) {
+    ) -> Result<Option<(Receiver, Vec<ShareReceiver>)>> {
+        StreamHeader::check_together(headers)?;
+        let header = &headers[0];
+        let what = receiving(header);
+        let known = volume.snapshots();
+        if known.iter().any(|snapshot| snapshot.id == what.of && !snapshot.is_bookmark) {
             return Ok(None);
         }
-        if all.iter().any(|snapshot| snapshot.name == name) {
+        let places = match volume.receiving() {
+            Some(now) if now == what => volume.received_places(what.shares).await?,
+            _ => None,
+        };
+        check_places(headers, places.as_deref())?;
+        if places.is_none() {
+            volume.go_back().await?;
+        }
+        if volume.snapshots().iter().any(|snapshot| snapshot.name == name) {
             return Err(Error::Exists(format!("another snapshot with the name {name}")));
         }
-        let over = if overwrite == Overwrite::Differing { Filling::Compared } else { Filling::Over };
-        let (fill, put_back) = match &header.base {
-            None if volume.maps_nothing().await? => (Filling::Empty, None),
-            None if overwrite == Overwrite::Nothing => {
+        let fill = match places {
+            Some(_) => filling(volume, header, overwrite).await?,
+            None => Self::prepare(volume, header, overwrite).await?,
+        };
+        let share = |header: &StreamHeader| {
+            let at = places.as_ref().map_or(0, |places| places[header.share.index() as usize]);
+            ShareReceiver { volume: volume.clone(), header: header.clone(), fill, at }
+        };
+        let shares = headers.iter().map(share).collect();
+        let receiver = Receiver { volume: volume.clone(), header: header.clone(), name: name.to_owned() };
+        Ok(Some((receiver, shares)))
+    }
+
+    /// Keeps what is there, and makes it what the stream begins with.
+    async fn prepare(volume: &Arc<Volume>, header: &StreamHeader, overwrite: Overwrite) -> Result<Filling> {
+        let fill = filling(volume, header, overwrite).await?;
+        let all = volume.snapshots();
+        let put_back = match &header.base {
+            None if fill != Filling::Empty && overwrite == Overwrite::Nothing => {
                 return Err(Error::NotEmpty("the stream is a full one, and the volume is not empty".into()));
             }
-            None => (over, None),
+            None => None,
             Some(base) => {
                 let Some(there) = all.iter().find(|snapshot| snapshot.id == base.id) else {
                     return Err(Error::Invalid(format!(
@@ -83,28 +114,69 @@ impl Receiver {
                         there.name
                     )));
                 }
-                (over, (!is_there).then(|| there.name.clone()))
+                (!is_there).then(|| there.name.clone())
             }
         };
-        volume.begin_receive(header.to.id).await?;
+        volume.begin_receive(receiving(header)).await?;
         if let Some(base) = put_back {
             volume.put_back(&base).await?;
         }
         volume.resize(header.size_bytes, true).await?;
-        let (volume, name) = (volume.clone(), name.to_owned());
-        Ok(Some(Receiver { volume, header, name, fill, at: 0 }))
+        volume.begin_fill(header.to.id).await?;
+        Ok(fill)
     }
 
-    pub fn of(&self) -> SnapshotId {
-        self.header.to.id
+    /// All shares are complete: what was written counts from here on.
+    ///
+    /// # Errors
+    /// `Invalid` if one is missing; those of writing to the volume.
+    pub async fn end(self, shares: Vec<ShareReceiver>) -> Result<()> {
+        let headers: Vec<StreamHeader> = shares.iter().map(|share| share.header.clone()).collect();
+        StreamHeader::check_together(&headers)?;
+        for mut share in shares {
+            share.fill_gap(share.header.blocks()).await?;
+        }
+        let made = ReceivedState { name: self.name, made_ms: self.header.made_ms };
+        self.volume.end_receive(self.header.to.id, made).await
     }
+}
 
-    /// Writes the next record.
+fn receiving(header: &StreamHeader) -> Receiving {
+    let base = header.base.as_ref().map(|base| base.id);
+    Receiving { of: header.to.id, base, shares: header.share.count() }
+}
+
+/// Streams begin where nothing is missing before.
+fn check_places(headers: &[StreamHeader], places: Option<&[u64]>) -> Result<()> {
+    for header in headers {
+        let share = header.share.index() as usize;
+        let (place, from) = (places.map_or(0, |places| places[share]), header.from);
+        if from > place {
+            return Err(Error::Invalid(format!(
+                "the stream goes on at block {from}, and what is before was received up to block {place} of its share only"
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn filling(volume: &Volume, header: &StreamHeader, overwrite: Overwrite) -> Result<Filling> {
+    Ok(match overwrite {
+        _ if header.base.is_none() && volume.maps_nothing().await? => Filling::Empty,
+        Overwrite::Differing => Filling::Compared,
+        Overwrite::Nothing | Overwrite::All => Filling::Over,
+    })
+}
+
+impl ShareReceiver {
+    /// Writes the next record; passes over what was received before.
     ///
     /// # Errors
     /// Those of writing to the volume, and of reading what is compared.
     pub async fn record(&mut self, record: StreamRecord) -> Result<()> {
-        debug_assert!(record.extent.start >= self.at, "a reader of streams gives them in order");
+        if record.extent.end() <= self.at {
+            return Ok(());
+        }
         self.fill_gap(record.extent.start).await?;
         self.at = record.extent.end();
         match record.content {
@@ -121,21 +193,16 @@ impl Receiver {
         }
     }
 
-    /// The stream is complete: what was written counts from here on.
-    ///
-    /// # Errors
-    /// Those of writing to the volume.
-    pub async fn end(mut self) -> Result<()> {
-        self.fill_gap(self.header.blocks()).await?;
-        let made = ReceivedState { name: self.name, made_ms: self.header.made_ms };
-        self.volume.end_receive(self.header.to.id, made).await
-    }
-
     /// What a full stream does not tell is a hole.
     async fn fill_gap(&mut self, until: u64) -> Result<()> {
         match self.header.base {
-            None => self.clear(Extent::between(self.at, until), RangeKind::Hole).await,
-            Some(_) => Ok(()),
+            None if self.fill != Filling::Empty && until > self.at => {
+                for gap in self.header.share.within(Extent::between(self.at, until)) {
+                    self.clear(gap, RangeKind::Hole).await?;
+                }
+                Ok(())
+            }
+            None | Some(_) => Ok(()),
         }
     }
 

@@ -38,7 +38,10 @@ impl Input {
             true => Box::new(io::stdin()),
             false => {
                 let failed = |e: io::Error| Failure::io(format!("cannot read {}", path.display()), &e);
-                let mut file = File::open(path).map_err(failed)?;
+                let named = path.to_owned();
+                // A pipe waits for whoever writes it.
+                let open = tokio::task::spawn_blocking(move || File::open(named));
+                let mut file = open.await.expect("opening does not panic").map_err(failed)?;
                 if file.metadata().map_err(failed)?.is_file() {
                     let _progress = Progress::spinning("verifying the stream");
                     file = verified(file).await.map_err(|failure| failure.context(path.display()))?;

@@ -26,7 +26,7 @@ use crate::{
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// What the user named.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
     Stdout,
     Path(PathBuf),
@@ -86,7 +86,8 @@ impl NewFile {
 }
 
 impl Destination {
-    pub fn open(&self) -> Outcome<Output> {
+    /// Opens it; a pipe waits for whoever reads it.
+    pub async fn open(&self) -> Outcome<Output> {
         let path = match self {
             Destination::Stdout if io::stdout().is_terminal() => {
                 let failure = Failure::usage("a stream is nothing for a terminal");
@@ -98,8 +99,10 @@ impl Destination {
         let failed = |e: io::Error| Failure::io(format!("cannot write to {}", path.display()), &e);
         match fs::metadata(path) {
             Ok(there) if there.file_type().is_fifo() || there.file_type().is_char_device() => {
-                let file = File::options().write(true).open(path).map_err(failed)?;
-                Ok(Output::There(file, path.clone()))
+                let named = path.clone();
+                let open = move || File::options().write(true).open(named);
+                let file = tokio::task::spawn_blocking(open).await.expect("opening does not panic");
+                Ok(Output::There(file.map_err(failed)?, path.clone()))
             }
             Ok(_) => Err(Failure::new(Kind::Exists, format!("{} is there already", path.display()))
                 .hint("choose another name, or remove it first")),
@@ -137,8 +140,8 @@ impl Output {
         Ok(BufWriter::with_capacity(BUFFER_BYTES, out))
     }
 
-    /// All of it was written.
-    fn put(&self) -> Outcome {
+    /// All of it was written: a new file gets its name.
+    pub fn put(&self) -> Outcome {
         match self {
             Output::New(file) => file.put().map_err(|e| self.failed(&e)),
             Output::Stdout | Output::There(..) => Ok(()),
@@ -173,13 +176,20 @@ enum Step {
     End,
 }
 
-type Written = io::Result<Option<(StreamTotals, u64)>>;
+/// What came to its end.
+pub struct Written {
+    pub output: Output,
+    pub totals: StreamTotals,
+    pub bytes: u64,
+}
+
+type Ended = io::Result<Option<(StreamTotals, u64)>>;
 
 /// A stream that is being written.
 pub struct Encoder {
     output: Output,
     send: Option<mpsc::Sender<Step>>,
-    thread: Option<JoinHandle<Written>>,
+    thread: Option<JoinHandle<Ended>>,
 }
 
 impl Encoder {
@@ -187,12 +197,11 @@ impl Encoder {
         self.step(Step::Record(record)).await
     }
 
-    /// Ends it: whoever reads it knows that it is complete. Gives what it had, and its bytes.
-    pub async fn finish(mut self) -> Outcome<(StreamTotals, u64)> {
+    /// Ends it: whoever reads it knows that it is complete. A new file has no name yet.
+    pub async fn finish(mut self) -> Outcome<Written> {
         self.step(Step::End).await?;
-        let written = self.joined().await?.expect("it came to its end");
-        self.output.put()?;
-        Ok(written)
+        let (totals, bytes) = self.joined().await?.expect("it came to its end");
+        Ok(Written { output: self.output, totals, bytes })
     }
 
     async fn step(&mut self, step: Step) -> Outcome {
@@ -270,7 +279,7 @@ fn write(
     header: &StreamHeader,
     dialect: Dialect,
     mut steps: mpsc::Receiver<Step>,
-) -> Written {
+) -> Ended {
     let mut writer = Writer::begin(Counted { out, bytes: 0 }, header, dialect)?;
     while let Some(step) = steps.blocking_recv() {
         match step {
