@@ -3,6 +3,7 @@
 //! Neighbours move the cost of a flush on a shared disk by more than ten times, so a figure counts only
 //! beside its peers': runs are interleaved, repeated, and given as ratios of medians.
 
+mod backup;
 mod beside_cleaner;
 mod beside_store;
 mod cached_reads;
@@ -110,6 +111,8 @@ const GROUPS: &[Group] = &[
     ("defragment", defragment::run),
     ("remove", remove::run),
     ("shed-snapshots", shed::run),
+    ("send", backup::sends),
+    ("backup-beside-clients", backup::beside_clients),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

@@ -13,6 +13,8 @@
 
 #![allow(clippy::disallowed_methods)] // a measuring program, not the engine
 
+#[path = "support/generated.rs"]
+mod generated;
 #[path = "support/options.rs"]
 mod support;
 #[path = "support/slow.rs"]
@@ -20,7 +22,6 @@ mod through;
 
 use std::{
     collections::BTreeMap,
-    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -29,29 +30,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     codec::{Compression, KeySource},
     disk::RealDisk,
     env::{Env, real::RealEnv},
-    log::{
-        ClaimRequest, GRACE, LocalJournal, Prospect, VolumeKeys, checkpoint::Checkpoint, find_volume, keys,
-        look,
-    },
-    map::{Map, MapOptions, RunIo, RunMeta},
     store::{MemoryStore, Pages, SharedStore, StoreUrl, Stores, create_store},
-    units::{Extent, FrameRef, JournalId, Mapping, Mark, Place, RunId, Seq},
+    units::Seq,
     volume::{
         Collect, CreateOptions, OpenOptions, ReadOnlyOptions, SpaceReport, Volume, admin, snapshot_together,
     },
 };
+use generated::{BLOCK, FRAME_BLOCKS, Generated, Random, generate, mappings};
 use through::{Slow, slow};
 
 const DIFF_VOLUME_BYTES: u64 = 50 << 40;
-const BLOCK: u64 = 4096;
-const FRAME_BLOCKS: u64 = 16;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -93,116 +87,18 @@ async fn open_read_only(env: &Env, store: SharedStore) -> Result<Arc<Volume>> {
     .await
 }
 
-/// Numbers below a bound, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 16) % bound
-    }
-}
-
-/// Runs of a generated map, straight in the store.
-struct Runs(SharedStore);
-
-#[async_trait]
-impl RunIo for Runs {
-    async fn read(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        Ok(self.0.get_range(&keys::run(run.id), range).await?)
-    }
-    async fn write(&self, id: RunId, body: Bytes) -> Result<()> {
-        self.0.put_if_absent(&keys::run(id), body).await?;
-        Ok(())
-    }
-}
-
-/// 4096 frames of 64 KiB at some places, as a segment has them.
-fn mappings(seq: Seq, frames: impl Iterator<Item = u64>) -> Vec<Mapping> {
-    let mut frames: Vec<u64> = frames.collect();
-    frames.sort_unstable();
-    frames.dedup();
-    let place =
-        |n: usize| Place::Frame(FrameRef { seq, offset: 16 + 4120 * n as u32, stored: 4120, index: 0 });
-    let mapping = |(n, frame): (usize, &u64)| Mapping {
-        extent: Extent::new(frame * FRAME_BLOCKS, FRAME_BLOCKS),
-        birth: seq,
-        place: place(n),
-    };
-    frames.iter().enumerate().map(mapping).collect()
-}
-
-async fn settle(map: &Map, covered: Seq) -> Result<()> {
-    map.freeze(covered);
-    while map.flush().await? {}
-    while map.merge_step().await? {}
-    Ok(())
-}
-
 async fn diff(env: &Env, extents: u64) -> Result<()> {
     for places in [extents / 1000, 100] {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        create(env, &store, DIFF_VOLUME_BYTES).await?;
-        let (identity, own) = find_volume(&store).await?;
-        let volume_keys = VolumeKeys::unlock(env, own.as_ref(), &identity, &KeySource::None).await?;
-        let local =
-            LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
-        let request = ClaimRequest {
-            host: "bench".into(),
-            take_over: false,
-            local,
-            size_at_creation: Some(DIFF_VOLUME_BYTES),
-            grace: GRACE,
-        };
-        let stores = Stores::same(store.clone()).within(&keys::directory(identity.volume));
-        let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {
-            unreachable!("the journal is new")
-        };
-        let claimed = attempt.put(env, &stores, &volume_keys).await?.expect("nobody else claims it");
-        let options = MapOptions { memory_bytes: 64 << 20, ..MapOptions::default() };
-        let map =
-            Map::new(env.clone(), Arc::new(Runs(own)), None, identity.volume, options, Vec::new(), Seq(0));
-        let (frames, segments) = (DIFF_VOLUME_BYTES / BLOCK / FRAME_BLOCKS, extents / 4096);
-        let mut random = Random(1);
-        for n in 1..=segments {
-            map.insert(&mappings(Seq(n), (0..4096).map(|_| random.below(frames))));
-            if n % 64 == 0 || n == segments {
-                settle(&map, Seq(n)).await?;
-            }
-        }
+        let segments = extents / 4096;
         // Written again: frames that follow each other at so many places.
-        let (changed, last) = (extents / 1000, Seq(segments + 1));
+        let (changed, mut random) = (extents / 1000, Random(1));
         let each = changed / places;
+        let frames = DIFF_VOLUME_BYTES / BLOCK / FRAME_BLOCKS;
         let from: Vec<u64> = (0..places).map(|_| random.below(frames - each)).collect();
-        map.insert(&mappings(last, from.iter().flat_map(|from| *from..from + each)));
-        settle(&map, last).await?;
-        let walk = &claimed.committed.walk;
-        let levels = map.take_state().levels;
-        let map_bytes: u64 = levels.iter().flatten().map(|run| run.bytes).sum();
-        let runs = levels.iter().flatten().count();
-        let checkpoint = Checkpoint {
-            epoch: walk.epoch,
-            covered: walk.seq,
-            journal: walk.journal,
-            journal_pos: walk.journal_pos,
-            journal_chain: walk.journal_chain,
-            size_bytes: walk.size_bytes,
-            claim: walk.claim.clone().expect("just claimed"),
-            epochs: walk.epochs.clone(),
-            levels,
-            usage: Vec::new(),
-            retired: Vec::new(),
-            times: Vec::new(),
-            snapshots: None,
-            held: Vec::new(),
-            origins: Vec::new(),
-            flattened: None,
-        };
-        let keys = claimed.writer.keys();
-        let body = checkpoint.encode(env, keys.key.as_deref(), keys.volume)?;
-        claimed.writer.put_checkpoint(checkpoint.covered, body).await?;
-        claimed.slots.release(DIFF_VOLUME_BYTES, None).await?;
-        drop(map);
+        let again = mappings(Seq(segments + 1), from.iter().flat_map(|from| *from..from + each));
+        let Generated { map_bytes, runs } =
+            generate(env, &store, DIFF_VOLUME_BYTES, extents, Seq, again).await?;
         let slow = slow(&store);
         let volume = open_read_only(env, slow.clone()).await?;
         slow.requests.store(0, Relaxed);

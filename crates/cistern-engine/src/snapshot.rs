@@ -82,6 +82,10 @@ pub enum Operation {
         from: SnapshotId,
         made_ms: u64,
     },
+    /// What came counts for nothing any more: what is written from here on puts back what was there. Removes that bookmark.
+    Return {
+        of: SnapshotId,
+    },
     /// Ends that, and removes what it made: what was received is a snapshot, or was gone back on.
     Received {
         of: SnapshotId,
@@ -155,7 +159,10 @@ impl Operation {
             | Operation::Release { name, .. }
             | Operation::Clone { name, .. } => Some(name),
             Operation::Received { made, .. } => made.as_ref().map(|made| made.name.as_str()),
-            Operation::Unclone { .. } | Operation::Receive { .. } | Operation::Fill { .. } => None,
+            Operation::Unclone { .. }
+            | Operation::Receive { .. }
+            | Operation::Fill { .. }
+            | Operation::Return { .. } => None,
         }
     }
 
@@ -291,7 +298,9 @@ impl Snapshots {
                     None => Ok(()),
                 }
             }
-            (Operation::Fill { of, .. } | Operation::Received { of, .. }, _) if now != Some(*of) => {
+            (Operation::Fill { of, .. } | Operation::Return { of } | Operation::Received { of, .. }, _)
+                if now != Some(*of) =>
+            {
                 Err(Error::Invalid(format!("snapshot {of} is not being received")))
             }
             (Operation::Fill { of, .. }, _) if self.filling().is_some() => {
@@ -336,6 +345,7 @@ impl Snapshots {
                 let begin = Snapshot { filling: Some(*of), is_bookmark: true, ..made(*from, *made_ms) };
                 self.0.insert(hidden_name(*from), begin);
             }
+            Operation::Return { of } => self.0.retain(|_, there| there.filling != Some(*of)),
             Operation::Received { of, made: received } => {
                 self.0.retain(|_, there| {
                     there.receiving.is_none_or(|now| now.of != *of) && there.filling != Some(*of)
@@ -573,7 +583,7 @@ mod tests {
         let made = |name: &str| ReceivedState { name: name.into(), made_ms: 3 };
         let end = |of, name| Operation::Received { of: id(of), made: Some(made(name)) };
         let give_up = |of| Operation::Received { of: id(of), made: None };
-        for operation in [begin(1, 2), fill(1, 3), end(1, "a"), give_up(1)] {
+        for operation in [begin(1, 2), fill(1, 3), Operation::Return { of: id(1) }, end(1, "a"), give_up(1)] {
             assert_eq!(Operation::decode(&operation.encode()), Some(operation));
         }
         assert_eq!(Operation::decode(&end(1, "~a").encode()), None);
@@ -591,6 +601,10 @@ mod tests {
         table.apply(&fill(1, 9), Seq(7), 1024);
         assert!(table.check(&fill(1, 10)).is_err(), "it was said");
         assert!(table.filling().is_some_and(is_hidden) && table.is_valid());
+        let mut returning = table.clone();
+        returning.check(&Operation::Return { of: id(1) }).expect("it was begun");
+        returning.apply(&Operation::Return { of: id(1) }, Seq(8), 1024);
+        assert!(returning.filling().is_none() && returning.receiving() == table.receiving());
         assert_eq!(table.positions(), [Seq(5)]);
         assert!(table.check(&begin(3, 4)).is_err() && table.check(&end(3, "a")).is_err());
         table.check(&end(1, "a")).expect("it was begun");

@@ -15,6 +15,7 @@ use cistern_engine::{
     units::SnapshotId,
     volume::{Collect, Overwrite, ReadOnlyOptions, Receiver, SentSince, SnapshotStatus, Volume},
 };
+use futures_util::FutureExt;
 use proptest::prelude::*;
 use volume_support::{Host, MIB, close, noise, read};
 
@@ -467,6 +468,28 @@ async fn a_stream_goes_on_where_it_broke() {
     let late = share_stream(&from, "b", Some("a"), (Share::ALL, 5)).await;
     let refused = receive_or_stop(&target, &late, Overwrite::Nothing).await.expect_err("nothing came before");
     assert!(refused.to_string().contains("goes on at block 5"), "{refused}");
+    close(target).await;
+}
+
+/// Who is stopped while it puts back what was there leaves nothing to go on with: not all of what came is there any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_return_that_is_interrupted() {
+    let env = RealEnv::start();
+    let (from, [full, difference, _]) = source(&env).await;
+    let to = host(&env, MIB).await;
+    let target = to.open().await;
+    receive(&target, &full, Overwrite::Nothing).await.expect("received");
+    receive_or_stop(&target, &difference[..difference.len() - 100], Overwrite::Nothing)
+        .await
+        .expect_err("it is cut");
+    assert!(target.resume_token().await.expect("told").is_some());
+    let mut back = Box::pin(target.go_back());
+    while target.resume_token().await.expect("told").is_some() {
+        assert!((&mut back).now_or_never().is_none(), "it says so before it is done");
+    }
+    drop(back);
+    receive_or_stop(&target, &difference, Overwrite::Nothing).await.expect("from its beginning");
+    assert_eq!(content(&target).await, content(&*show(&from, "b").await).await);
     close(target).await;
 }
 

@@ -67,6 +67,12 @@ fn what_comes_back_is_swept() {
     run_with(79, Some(Theme::ClonedVolumes));
 }
 
+/// Who is killed while it goes back on what it received does not go on with the half of it.
+#[test]
+fn a_half_return_is_no_receive() {
+    run_with(233, Some(Theme::Backups));
+}
+
 /// One seed run twice gives one history.
 #[test]
 fn a_seed_decides_everything() {

@@ -1,24 +1,60 @@
-//! Small files that are replaced as a whole.
+//! Files that come to their place as a whole.
 //!
-//! Invariant: whoever reads one, also behind a power cut, finds what was there before or what was written, never a part.
+//! Invariant: whoever finds one there, also behind a power cut, finds what was there before or what was written, never a part.
 
 use std::{
+    ffi::CString,
     fs::{self, File, OpenOptions},
-    io::{Result, Write},
-    os::unix::fs::OpenOptionsExt,
+    io::{Error, Result, Write},
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::Path,
 };
 
 /// Replaces a file, for its owner alone; its directory is made if need be. Durable when it returns.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(directory)?;
+    fs::create_dir_all(directory_of(path))?;
     let new = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
-    File::open(directory)?.sync_all()
+    File::open(directory_of(path))?.sync_all()
+}
+
+/// Gives a file that is whole its name, unless something has that name by now. Durable when it returns.
+///
+/// # Errors
+/// `AlreadyExists`; those of the filesystem.
+pub fn rename_new(from: &Path, to: &Path) -> Result<()> {
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(Error::other);
+    let (from_path, to_path) = (path(from)?, path(to)?);
+    // SAFETY: two strings that end with a zero and live through the call.
+    let renamed = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            from_path.as_ptr(),
+            libc::AT_FDCWD,
+            to_path.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if renamed != 0 {
+        let error = Error::last_os_error();
+        match error.raw_os_error() {
+            // Some filesystems, like NFS, only know the other way.
+            Some(libc::EINVAL | libc::ENOSYS | libc::ENOTTY) => {
+                fs::hard_link(from, to)?;
+                fs::remove_file(from)?;
+            }
+            _ => return Err(error),
+        }
+    }
+    File::open(directory_of(to))?.sync_all()
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -36,6 +72,23 @@ mod tests {
         }
         let beside = fs::read_dir(path.parent().expect("it has one")).expect("readable");
         assert_eq!(beside.count(), 1);
+    }
+
+    /// A file gets its name once: what is there stays as it is, and so does the other one.
+    #[test]
+    fn a_new_name_replaces_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (from, to) = (dir.path().join("file.unfinished"), dir.path().join("file"));
+        fs::write(&from, "one").expect("written");
+        rename_new(&from, &to).expect("it is free");
+        assert!(!from.exists() && fs::read_to_string(&to).expect("readable") == "one");
+        fs::write(&from, "two").expect("written");
+        let taken = rename_new(&from, &to).expect_err("it is taken");
+        assert_eq!(taken.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            (fs::read_to_string(&from).ok(), fs::read_to_string(&to).ok()),
+            (Some("two".into()), Some("one".into()))
+        );
     }
 
     /// A new file that cannot be written leaves the old one.

@@ -91,7 +91,7 @@ fn read(wan: &Wan, cistern: &Cistern, depth: u32, mib: u64) -> Result<(f64, Stri
 }
 
 /// MiB/s at which a plain client gets whole objects from MinIO.
-fn plain_rate(wan: &Wan) -> Result<f64> {
+pub(super) fn plain_rate(wan: &Wan) -> Result<f64> {
     let keys = wan.objects("log")?;
     let minio = &wan.minio;
     let begin = Instant::now();

@@ -85,6 +85,10 @@ impl Volume {
     pub async fn go_back(&self) -> Result<()> {
         let snapshots = self.writer.as_ref().ok_or(Error::ReadOnly)?.core.snapshots();
         let Some((kept, what)) = snapshots.receiving() else { return Ok(()) };
+        if snapshots.filling().is_some() {
+            // Whoever comes to a half of what follows does not go on with what came.
+            self.operate(Operation::Return { of: what.of }).await?;
+        }
         self.put_back(kept).await?;
         self.operate(Operation::Received { of: what.of, made: None }).await
     }

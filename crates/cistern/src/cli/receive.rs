@@ -5,29 +5,27 @@ mod input;
 use std::{
     cell::{Cell, RefCell},
     path::PathBuf,
-    sync::Arc,
 };
 
 use cistern_engine::{
-    codec::KeySource,
     stream::{StreamContent, StreamHeader},
     units::BLOCK_BYTES,
-    volume::{CreateOptions, Overwrite, Receiver, ShareReceiver, Volume, admin},
+    volume::{Overwrite, ShareReceiver},
 };
 use clap::Args;
 use futures_util::future::{join_all, try_join_all};
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, rm, snapshots, transfer::Transfer},
+    cli::{
+        Context, snapshots,
+        target::{OpenTarget, Target},
+        transfer::Transfer,
+    },
     config::{KeySettings, Resolved, StateSettings},
-    control,
-    creation::{self, Probing},
-    daemon,
     failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, StateUrl, VolumeUrl, state_url},
+    place::{StateUrl, state_url},
     quantity::ByteSize,
-    secret,
     signals::{EndAtOnce, Signals},
     terminal,
 };
@@ -117,75 +115,56 @@ impl Receive {
     pub async fn run(self, context: &Context) -> Outcome {
         let at_once = EndAtOnce::listen()?;
         let settings = snapshots::settings(context, &self.settings, &self.key)?;
-        let volume = &self.state.volume;
-        if control::serving(&settings.state_dir, &volume.url.to_string()).await?.is_some() {
-            let failure = Failure::new(Kind::InUse, format!("{} is being served", volume.url));
-            return Err(failure
-                .hint("nobody may use a volume that something is received into: stop its daemon first"));
-        }
+        let target = self.target(context, &settings);
+        target.refuse_if_served().await?;
         if self.abort {
-            return self.abort(context, &settings, at_once).await;
+            return self.abort(&target, at_once).await;
         }
         if self.token {
-            return self.tell_token(context, &settings).await;
+            let token = target.resume_token().await?.to_string();
+            return if self.json { terminal::say_json(&Told { token }) } else { terminal::say(token) };
         }
         let inputs = try_join_all(self.from.iter().map(|path| Input::open(path))).await?;
         let headers: Vec<StreamHeader> = inputs.iter().map(|input| input.header.clone()).collect();
         StreamHeader::check_together(&headers).map_err(|e| {
             Failure::from(e).hint("name all files or pipes to which it was sent, with commas between")
         })?;
-        let created = self.is_missing(context).await?;
-        if created {
-            self.create(context, &headers[0]).await?;
-        }
-        let opened = daemon::open_to_receive(&context.env, &settings, volume, self.take_over).await;
-        let opened = match opened {
-            Ok(opened) => opened,
-            Err(failure) => {
-                if created {
-                    self.remove(context, &settings, None).await?;
-                }
-                return Err(failure);
-            }
+        let opened = match target.open().await? {
+            Some(opened) => opened,
+            None => target.make(&headers[0]).await?,
         };
-        let before = opened.receiving();
         // From here on there may be something to go back on.
         let mut signals = Signals::listen()?;
         drop(at_once);
         let received = tokio::select! {
             biased;
             () = signals.next() => Err(Failure::new(Kind::Interrupted, "interrupted")),
-            received = self.receive(&opened, inputs, &headers, created) => received,
+            received = self.receive(&opened, inputs, &headers) => received,
         };
         drop(signals);
         let _at_once = EndAtOnce::listen()?;
-        let received = match received {
-            Ok(received) => received,
-            // What somebody left unfinished stays so, whether something was added to it or the stream did not fit.
-            Err(failure)
-                if opened.receiving().is_some() && (self.resumable || opened.receiving() == before) =>
-            {
-                return Err(self.keep(&opened, &headers, failure).await);
+        match received {
+            Ok(received) => {
+                opened.close().await?;
+                self.say(&received)
             }
-            Err(failure) => return Err(self.go_back(context, &settings, &opened, created, failure).await),
-        };
-        let closed = opened.close(COMMAND_PATIENCE).await;
-        if let Some(why) = closed.reason.filter(|_| !closed.clean) {
-            let failure =
-                Failure::new(Kind::NotClean, format!("received here, but not in the store yet: {why}"));
-            return Err(
-                failure.hint("the journal holds it; the next `cistern serve` on this host brings it there")
-            );
+            Err(failure) if opened.keeps(self.resumable) => {
+                Err(opened.keep(&headers[0].to.name, failure).await)
+            }
+            Err(failure) => Err(opened.go_back(failure).await),
         }
-        self.say(&received)
+    }
+
+    fn target<'a>(&'a self, context: &'a Context, settings: &'a Resolved) -> Target<'a> {
+        let (encrypt, take_over) = (self.encrypt, self.take_over);
+        Target { context, settings, volume: &self.state.volume, encrypt, take_over }
     }
 
     async fn receive(
         &self,
-        opened: &Arc<Volume>,
+        opened: &OpenTarget<'_>,
         inputs: Vec<Input>,
         headers: &[StreamHeader],
-        created: bool,
     ) -> Outcome<Received> {
         let header = &headers[0];
         let name = self.state.snapshot.clone().unwrap_or_else(|| header.to.name.clone());
@@ -200,16 +179,14 @@ impl Receive {
             id: header.to.id.to_string(),
             size_bytes: header.size_bytes,
             data_bytes: 0,
-            created,
+            created: opened.created,
             known: false,
         };
-        let begun = Receiver::begin(opened, headers, &name, overwrite).await;
-        let Some((receiver, shares)) = begun.map_err(|e| self.explain(e, header))? else {
+        let Some((receiver, shares)) = opened.begin(headers, &name, overwrite).await? else {
             received.known = true;
             return Ok(received);
         };
-        let transfer = Transfer::begin("receiving", shares.len(), header.size_bytes);
-        let transfer = RefCell::new(transfer);
+        let transfer = RefCell::new(Transfer::begin("receiving", shares.len(), header.size_bytes));
         let data_bytes = Cell::new(0);
         let shares = inputs.into_iter().zip(shares).enumerate();
         let written = shares.map(async |(n, (mut input, mut share))| -> Outcome<ShareReceiver> {
@@ -236,140 +213,10 @@ impl Receive {
         Ok(received)
     }
 
-    /// Leaves what came, and adds to the failure how to go on.
-    async fn keep(&self, opened: &Arc<Volume>, headers: &[StreamHeader], failure: Failure) -> Failure {
+    async fn abort(&self, target: &Target<'_>, at_once: EndAtOnce) -> Outcome {
         let url = &self.state.volume.url;
-        let token = tokio::time::timeout(COMMAND_PATIENCE, opened.resume_token()).await;
-        opened.close(COMMAND_PATIENCE).await;
-        let to = &headers[0].to.name;
-        let go_on = match token {
-            Ok(Ok(Some(token))) => format!("`cistern send URL@{to} --resume {token}` sends the rest of {to}"),
-            _ => format!("`cistern receive {url} --token` says how to go on"),
-        };
-        let kept = format!("{url} is unfinished, and what came is kept");
-        failure.hint(format!("{kept}: {go_on}; `cistern receive {url} --abort` goes back"))
-    }
-
-    async fn tell_token(&self, context: &Context, settings: &Resolved) -> Outcome {
-        let url = &self.state.volume.url;
-        let opened =
-            daemon::open_to_receive(&context.env, settings, &self.state.volume, self.take_over).await?;
-        let (receiving, token) = (opened.receiving(), opened.resume_token().await);
-        opened.close(COMMAND_PATIENCE).await;
-        match token? {
-            Some(token) if self.json => terminal::say_json(&Told { token: token.to_string() }),
-            Some(token) => terminal::say(token.to_string()),
-            None if receiving.is_some() => {
-                let failure =
-                    Failure::new(Kind::NotFound, format!("{url}: nothing of the stream was received"));
-                Err(failure.hint("receive it again from its beginning"))
-            }
-            None => {
-                Err(Failure::new(Kind::NotFound, format!("{url} is complete: nothing is being received")))
-            }
-        }
-    }
-
-    /// What does not fit, and what to do then.
-    fn explain(&self, error: cistern_engine::Error, header: &StreamHeader) -> Failure {
-        let url = &self.state.volume.url;
-        let hint = match &error {
-            cistern_engine::Error::NotEmpty(_) => {
-                "--force overwrites what is there; --differential too, and writes only what differs"
-                    .to_owned()
-            }
-            cistern_engine::Error::Exists(_) => format!("give it another one: {url}@NAME"),
-            cistern_engine::Error::Invalid(_) if header.base.is_some() => {
-                format!(
-                    "`cistern ls {url}` lists what it has: send from one of these, or all of it; --force puts a base back that was \
-                         written over"
-                )
-            }
-            _ => return Failure::from(error).context(url),
-        };
-        Failure::from(error).context(url).hint(hint)
-    }
-
-    async fn is_missing(&self, context: &Context) -> Outcome<bool> {
-        let volume = &self.state.volume;
-        let Ok(open) = volume.open(&context.env, COMMAND_PATIENCE).await else {
-            return Ok(volume.url.path().is_some());
-        };
-        match admin::info(&context.env, &open.store, &KeySource::None).await {
-            Ok(_) => Ok(false),
-            Err(cistern_engine::Error::NotFound(_)) => Ok(true),
-            Err(e) => Err(volume.explain(e)),
-        }
-    }
-
-    async fn create(&self, context: &Context, header: &StreamHeader) -> Outcome {
-        let volume = &self.state.volume;
-        if let Some(base) = &header.base {
-            let failure = Failure::new(
-                Kind::NotFound,
-                format!(
-                    "there is no volume at {}, and the stream begins with snapshot {}",
-                    volume.url, base.name
-                ),
-            );
-            return Err(failure.hint("receive a full stream first: one that was sent without --from"));
-        }
-        let key = match self.encrypt {
-            true => secret::fresh(&self.key.clone().or(&context.file), secret::PASSPHRASE_VARIABLE)?,
-            false => KeySource::None,
-        };
-        let options = CreateOptions { size_bytes: header.size_bytes, compression: header.compression, key };
-        creation::make(&context.env, volume, options, Probing::Clouds).await?;
-        Ok(())
-    }
-
-    /// What was there before is put back; a volume that was made is removed. Gives the failure, with what became of that.
-    async fn go_back(
-        &self,
-        context: &Context,
-        settings: &Resolved,
-        opened: &Arc<Volume>,
-        created: bool,
-        failure: Failure,
-    ) -> Failure {
-        let url = &self.state.volume.url;
-        let back = match created {
-            true => {
-                opened.close(COMMAND_PATIENCE).await;
-                self.remove(context, settings, Some(opened)).await
-            }
-            false => put_back(opened).await,
-        };
-        match back {
-            Ok(()) if failure.hint.is_some() => failure,
-            Ok(()) => failure.hint(format!("nothing was received: {url} is as it was")),
-            Err(why) => {
-                let text =
-                    format!("{}. What was there before could not be put back: {}", failure.text, why.text);
-                let failure = Failure { text, ..failure };
-                failure.hint(format!("`cistern receive --abort {url}` tries that again"))
-            }
-        }
-    }
-
-    /// Removes a volume that was made and holds nothing.
-    async fn remove(&self, context: &Context, settings: &Resolved, opened: Option<&Arc<Volume>>) -> Outcome {
-        let volume: &VolumeUrl = &self.state.volume;
-        let store = volume.open(&context.env, COMMAND_PATIENCE).await?.store;
-        // Whoever has claimed it meanwhile keeps it. In an encrypted one that cannot be seen without its secret, which is new.
-        let removed = admin::remove(&context.env, &store, &KeySource::None, self.encrypt, &|_, _| {}).await;
-        removed.map_err(|e| volume.explain(e))?;
-        rm::forget(context, volume, opened.map(|opened| opened.id()), &settings.state_dir).await
-    }
-
-    async fn abort(&self, context: &Context, settings: &Resolved, at_once: EndAtOnce) -> Outcome {
-        let url = &self.state.volume.url;
-        let opened =
-            daemon::open_to_receive(&context.env, settings, &self.state.volume, self.take_over).await?;
-        let was_unfinished = opened.receiving().is_some();
-        let back = put_back(&opened).await;
+        let was_unfinished = target.abort().await?;
         drop(at_once);
-        back.map_err(|failure| failure.context(url))?;
         match was_unfinished {
             true => terminal::say(format!("{url} is as it was before the receive")),
             false => terminal::say(format!("{url} is complete: there is nothing to go back on")),
@@ -389,16 +236,5 @@ impl Receive {
             terminal::say(format!("created {volume} ({size})"))?;
         }
         terminal::say(format!("received {volume}@{snapshot}: {data} of data"))
-    }
-}
-
-/// Puts back what was there before, and closes the volume.
-async fn put_back(opened: &Arc<Volume>) -> Outcome {
-    let back = opened.go_back().await;
-    let closed = opened.close(COMMAND_PATIENCE).await;
-    back?;
-    match closed.reason.filter(|_| !closed.clean) {
-        Some(why) => Err(Failure::new(Kind::NotClean, format!("it is not in the store yet: {why}"))),
-        None => Ok(()),
     }
 }

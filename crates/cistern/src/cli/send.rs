@@ -2,24 +2,27 @@
 
 mod output;
 
-use std::{cell::RefCell, collections::HashSet, sync::Arc};
+use std::{cell::RefCell, collections::HashSet};
 
 use cistern_engine::{
-    codec::{Compression, KeySource},
     share::{SHARES_MAX, Share},
-    stream::{ResumeToken, StreamContent, StreamHeader, StreamState},
+    stream::{ResumeToken, StreamContent, StreamHeader},
     units::BLOCK_BYTES,
-    volume::{ChangedRange, RangeKind, SentSince, SnapshotStatus, Volume, admin},
+    volume::{ChangedRange, RangeKind, SentSince},
 };
 use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, snapshots, transfer::Transfer},
-    config::{KeySettings, Resolved, StateSettings},
+    cli::{
+        Context, snapshots,
+        source::{Base, Source},
+        transfer::Transfer,
+    },
+    config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, SnapshotUrl, snapshot_url},
+    place::{SnapshotUrl, snapshot_url},
     quantity::ByteSize,
     signals::Signals,
     terminal,
@@ -109,16 +112,6 @@ struct Totals {
     data_bytes: u64,
 }
 
-/// What is read.
-struct Source {
-    shown: Arc<Volume>,
-    to: SnapshotStatus,
-    base: Option<SnapshotStatus>,
-    since: SentSince,
-    /// Each share, and the block from which on it is sent.
-    shares: Vec<(Share, u64)>,
-}
-
 impl Send {
     pub async fn run(self, context: &Context) -> Outcome {
         let mut signals = Signals::listen()?;
@@ -137,7 +130,13 @@ impl Send {
             true => Vec::new(),
             false => try_join_all(self.to.iter().map(Destination::open)).await?,
         };
-        let source = self.open(context, &settings).await?;
+        let base = match (&self.from, &self.resume) {
+            (Some(name), _) => Base::Name(name),
+            (None, Some(token)) => Base::Token(token),
+            (None, None) => Base::Nothing,
+        };
+        let rate = self.rate.map(|rate| rate.0);
+        let source = Source::open(context, &settings, &self.snapshot, base, rate).await?;
         if self.dry_run {
             return self.estimate(&source).await;
         }
@@ -172,55 +171,6 @@ impl Send {
             }
             _ => Ok(()),
         }
-    }
-
-    async fn open(&self, context: &Context, settings: &Resolved) -> Outcome<Source> {
-        let (volume, rate) = (&self.snapshot.volume, self.rate.map(|rate| rate.0));
-        let show = async |name: &str| snapshots::open_behind(context, settings, volume, name, rate).await;
-        let shown = show(&self.snapshot.name).await?;
-        let all = shown.snapshots();
-        let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name).cloned();
-        let made_now = || Failure::usage(format!("{} was made just now: ask again", self.snapshot));
-        let to = find(&self.snapshot.name).ok_or_else(made_now)?;
-        let places = match &self.resume {
-            None => vec![0; self.to.len()],
-            Some(token) if token.to == to.id => token.places.clone(),
-            Some(token) => {
-                let text = format!(
-                    "what broke was not {}, but the snapshot with the id {}",
-                    self.snapshot, token.to
-                );
-                return Err(
-                    Failure::usage(text).hint(format!("`cistern ls {} --json` shows ids", volume.url))
-                );
-            }
-        };
-        let shares = Share::each(self.to.len() as u32).zip(places).collect();
-        let base = match (&self.from, self.resume.as_ref().and_then(|token| token.base)) {
-            (Some(name), _) => find(name).ok_or_else(|| name.clone()),
-            (None, Some(id)) => all.iter().find(|base| base.id == id).cloned().ok_or_else(|| id.to_string()),
-            (None, None) => return Ok(Source { shown, to, base: None, since: SentSince::Beginning, shares }),
-        };
-        let base = base.map_err(|from| {
-            let text = format!("{}@{from}: no such snapshot or bookmark", volume.url);
-            Failure::new(Kind::NotFound, text).hint(format!("`cistern ls {}` lists them", volume.url))
-        })?;
-        let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now()) };
-        let from = &base.name;
-        if base.id == to.id || at > to_at {
-            let failure = Failure::usage(format!("{from} is not older than {}", to.name));
-            return Err(failure.hint("--from is the snapshot that whoever receives has"));
-        }
-        let aside = match shown.goes_on_from(at) {
-            true => None,
-            false if base.is_bookmark => {
-                let text =
-                    format!("a rollback came between {from} and {}, and {from} is a bookmark", to.name);
-                return Err(Failure::usage(text).hint("send from a snapshot, or all of it"));
-            }
-            false => Some(show(from).await?),
-        };
-        Ok(Source { shown, to, base: Some(base), since: SentSince::Position(at, aside), shares })
     }
 
     /// Tells the ranges; gives how many bytes of data they have.
@@ -270,19 +220,19 @@ impl Send {
     }
 
     async fn write(&self, context: &Context, source: &Source, outputs: Vec<Output>) -> Outcome {
-        let volume = &self.snapshot.volume;
-        let stores = volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
-        let info = admin::info(&context.env, &stores.read, &KeySource::None).await;
-        let compression = info.map_err(|e| volume.explain(e))?.compression;
+        let header = source.header(context, &self.snapshot).await?;
+        let places = self.resume.as_ref().map_or(vec![0; outputs.len()], |token| token.places.clone());
+        let shares = Share::each(outputs.len() as u32).zip(places);
         let to_stdout = outputs.iter().any(Output::is_stdout);
         let transfer = Transfer::begin("sending", outputs.len(), source.shown.size_bytes());
         let transfer = RefCell::new(transfer);
-        let shares = outputs.into_iter().zip(&source.shares).enumerate();
+        let shares = outputs.into_iter().zip(shares).enumerate();
         // Each ends as soon as it can, and waits for no other.
         let written = try_join_all(shares.map(async |(n, (output, share))| {
-            let mut encoder = output.begin(source.header(compression, *share), self.format)?;
+            let header = StreamHeader { share: share.0, from: share.1, ..header.clone() };
+            let mut encoder = output.begin(header, self.format)?;
             let add = |bytes, at| transfer.borrow_mut().add(n, bytes, at);
-            source.write_share(*share, &mut encoder, add).await?;
+            write_share(source, share, &mut encoder, add).await?;
             encoder.finish().await
         }));
         let written = written.await?;
@@ -331,37 +281,21 @@ impl Sent {
     }
 }
 
-impl Source {
-    /// Writes all records of a share. Tells how much data each has, and how far in the volume it is.
-    async fn write_share(
-        &self,
-        share: (Share, u64),
-        encoder: &mut Encoder,
-        mut add: impl FnMut(u64, u64),
-    ) -> Outcome {
-        let mut sending = self.shown.send(self.since.clone(), share.0, share.1);
-        while let Some(record) = sending.next().await? {
-            let bytes = match &record.content {
-                StreamContent::Data(data) => data.len() as u64,
-                _ => 0,
-            };
-            encoder.record(record).await?;
-            add(bytes, sending.place_bytes());
-        }
-        Ok(())
+/// Writes all records of a share. Tells how much data each has, and how far in the volume it is.
+async fn write_share(
+    source: &Source,
+    (share, from): (Share, u64),
+    encoder: &mut Encoder,
+    mut add: impl FnMut(u64, u64),
+) -> Outcome {
+    let mut sending = source.shown.send(source.since.clone(), share, from);
+    while let Some(record) = sending.next().await? {
+        let bytes = match &record.content {
+            StreamContent::Data(data) => data.len() as u64,
+            _ => 0,
+        };
+        encoder.record(record).await?;
+        add(bytes, sending.place_bytes());
     }
-
-    fn header(&self, compression: Compression, (share, from): (Share, u64)) -> StreamHeader {
-        let state = |snapshot: &SnapshotStatus| StreamState { id: snapshot.id, name: snapshot.name.clone() };
-        StreamHeader {
-            volume: self.shown.id(),
-            to: state(&self.to),
-            base: self.base.as_ref().map(state),
-            size_bytes: self.shown.size_bytes(),
-            made_ms: self.to.made_ms,
-            compression,
-            share,
-            from,
-        }
-    }
+    Ok(())
 }

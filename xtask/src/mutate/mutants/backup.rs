@@ -72,10 +72,26 @@ pub const MUTANTS: &[Mutant] = &[
                 old: "volume.begin_receive(receiving(header)).await?;",
                 new: "volume.begin_receive(receiving(header)).await?; volume.begin_fill(header.to.id).await?;",
             },
-            Change { file: INTO, old: "volume.begin_fill(header.to.id).await?;\n        Ok(fill)", new: "Ok(fill)" },
+            Change {
+                file: INTO,
+                old: "volume.begin_fill(header.to.id).await?;\n        Ok(fill)",
+                new: "Ok(fill)",
+            },
         ],
         test: test("-p cistern-engine --test volume_receive", "a_stream_goes_on_where_it_broke"),
         simulation: None,
+    },
+    Mutant {
+        name: "a-receive-goes-on-with-what-was-put-back",
+        promise: "P10",
+        story: "whoever is killed while it goes back leaves the bookmark, and what was put back counts as received",
+        changes: &[Change {
+            file: RECEIVE,
+            old: "if snapshots.filling().is_some() {",
+            new: "if snapshots.filling().is_some() && false {",
+        }],
+        test: test("-p cistern-engine --test volume_receive", "a_return_that_is_interrupted"),
+        simulation: themed("backups", 300),
     },
     Mutant {
         name: "a-stream-goes-on-anywhere",

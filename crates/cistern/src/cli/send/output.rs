@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter, IsTerminal, Write},
     os::unix::fs::FileTypeExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     str::FromStr,
     thread::JoinHandle,
 };
@@ -18,6 +18,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::{
+    atomic_file::rename_new,
     cli::transfer::QUEUE_RECORDS,
     failure::{Failure, Kind, Outcome},
 };
@@ -69,7 +70,7 @@ pub struct NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // Put in its place, it has another name.
+        // Put in its place, it is not there.
         let _ = fs::remove_file(&self.beside);
     }
 }
@@ -79,9 +80,7 @@ impl NewFile {
     fn put(&self) -> io::Result<()> {
         self.file.sync_all()?;
         // Does not replace what came there meanwhile.
-        fs::hard_link(&self.beside, &self.place)?;
-        let directory = self.place.parent().filter(|path| !path.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        rename_new(&self.beside, &self.place)
     }
 }
 

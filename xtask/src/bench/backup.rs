@@ -1,0 +1,271 @@
+//! What `cistern send` gets out of a store and a link, what it costs, and what it takes from whoever works on the volume.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+    process::Stdio,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use cistern_harness::{
+    fio,
+    process::{self, Guard},
+    serve::{Cistern, Server},
+    tool,
+};
+
+use super::{
+    Plan,
+    cold_sequential::plain_rate,
+    loads,
+    report::{Bound, Report, median},
+    wan::{GOOD, Wan},
+};
+
+const LIMIT: Duration = Duration::from_secs(1800);
+const SEND_GIB: u64 = 8;
+const SNAPSHOT: &str = "sent";
+const BESIDE_MIN: f64 = 0.9;
+const LINK_MIN: f64 = 0.95;
+const SHARES: usize = 3;
+/// How much less than the others the slow one of several readers takes.
+const SLOWER: f64 = 10.0;
+const FAST_READERS_MIN: f64 = 0.9;
+const CLIENT_RATE_MIN: f64 = 0.9;
+const CLIENT_P99_MAX: f64 = 1.2;
+const SEND_BESIDE_MIN: f64 = 0.5;
+/// How often the memory of a command is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a command did.
+struct Sent {
+    seconds: f64,
+    /// Of all its processors.
+    cpu_seconds: f64,
+    peak_mib: f64,
+}
+
+impl Sent {
+    fn mib_per_s(&self, bytes: f64) -> f64 {
+        bytes / self.seconds / f64::from(1 << 20)
+    }
+}
+
+/// Runs a command to its end.
+fn timed(cistern: &Cistern, args: &[OsString]) -> Result<Sent> {
+    let mut command = cistern.command();
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
+    let (begin, before) = (Instant::now(), process::own_cpu().1);
+    let mut guard = Guard::spawn(command)?;
+    let mut peak = 0;
+    let status = loop {
+        peak = process::usage(guard.pid()).map_or(peak, |usage| usage.peak_resident_bytes);
+        match guard.wait(LOOK_EVERY) {
+            Ok(status) => break status,
+            Err(e) if begin.elapsed() > LIMIT => return Err(e),
+            Err(_) => {}
+        }
+    };
+    ensure!(status.success(), "{args:?}: {status}");
+    Ok(Sent {
+        seconds: begin.elapsed().as_secs_f64(),
+        cpu_seconds: (process::own_cpu().1 - before).as_secs_f64(),
+        peak_mib: peak as f64 / f64::from(1 << 20),
+    })
+}
+
+fn send(cistern: &Cistern, url: &str, to: &[PathBuf]) -> Result<Sent> {
+    let to: Vec<OsString> = to.iter().map(|path| path.clone().into_os_string()).collect();
+    let args = ["send".into(), format!("{url}@{SNAPSHOT}").into(), "--to".into(), to.join(",".as_ref())];
+    timed(cistern, &args)
+}
+
+/// Writes incompressible data and makes a snapshot of it; gives its bytes.
+fn fill(wan: &Wan, gib: u64) -> Result<f64> {
+    let server = wan.host(&wan.cistern_beside(), "writer").args(["--cache-size", "0"]).start()?;
+    let size = format!("--size={gib}g");
+    let job = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers", &size];
+    fio::nbd(wan.scratch.path(), &server.uri(), &job, LIMIT)?;
+    server.ask(&["snapshot", &format!("{}@{SNAPSHOT}", wan.url), "--wait"])?;
+    server.stop()?;
+    wan.forget("writer");
+    Ok((gib << 30) as f64)
+}
+
+/// A whole snapshot, to nowhere: beside a plain client of the same server, over a link, and to several pipes of which one is read slowly.
+pub fn sends(plan: &Plan, report: &mut Report) -> Result<()> {
+    let wan = Wan::start(plan, "64G")?;
+    let bytes = fill(&wan, plan.gib(SEND_GIB))?;
+    let nowhere = [PathBuf::from("/dev/null")];
+    let (mut plain, mut sent) = (Vec::new(), Vec::new());
+    for _ in 0..plan.rounds() {
+        plain.push(plain_rate(&wan)?);
+        sent.push(send(&wan.cistern_beside(), &wan.url, &nowhere)?);
+    }
+    let gib = bytes / f64::from(1 << 30);
+    for sent in &sent {
+        let Sent { seconds, cpu_seconds, peak_mib } = sent;
+        let rate = sent.mib_per_s(bytes);
+        report.note(format!(
+            "send of {gib:.0} GiB from MinIO beside it: {seconds:.1} s, {rate:.0} MiB/s, {:.2} s of CPU a GiB, {peak_mib:.0} MiB of memory",
+            cpu_seconds / gib
+        ));
+    }
+    let (plain, rate) = (median(plain), median(sent.iter().map(|sent| sent.mib_per_s(bytes)).collect()));
+    report.row(
+        "send of all of a snapshot, incompressible, from MinIO beside it to nowhere: of a plain client's rate",
+        format!("{rate:.0} MiB/s"),
+        format!("curl, 8 objects at once, {plain:.0} MiB/s"),
+        rate / plain,
+        Bound::AtLeast(BESIDE_MIN),
+    );
+    slow_reader(&wan, bytes, report)?;
+    wan.limit(GOOD, report)?;
+    over_the_link(plan, &wan, report)
+}
+
+/// A smaller snapshot over the link: more of the same takes longer and says no more.
+fn over_the_link(plan: &Plan, wan: &Wan, report: &mut Report) -> Result<()> {
+    let url = format!("{}-small", wan.url);
+    let (here, mib) = (wan.cistern_beside(), if plan.quick { 128 } else { 768 });
+    here.run(&["create", &url, "--size", "8G"])?;
+    let server = here.serve(&wan.scratch, &url).state_dir(wan.scratch.file("state-small")).start()?;
+    let size = format!("--size={mib}m");
+    fio::nbd(
+        wan.scratch.path(),
+        &server.uri(),
+        &["--rw=write", "--bs=1m", "--refill_buffers", &size],
+        LIMIT,
+    )?;
+    server.ask(&["snapshot", &format!("{url}@{SNAPSHOT}"), "--wait"])?;
+    server.stop()?;
+    let sent = send(&wan.cistern(), &url, &[PathBuf::from("/dev/null")])?;
+    let mb = (mib << 20) as f64 / 1e6 / sent.seconds;
+    report.row(
+        &format!("send of {mib} MiB over 20 ms and 30 MB/s: of the link's rate"),
+        format!("{mb:.1} MB/s"),
+        format!("{} MB/s", GOOD.1),
+        mb / GOOD.1 as f64,
+        Bound::AtLeast(LINK_MIN),
+    );
+    Ok(())
+}
+
+/// Reads a pipe to its end, at most so many bytes a second; gives when that was.
+fn drain(pipe: &Path, bytes_per_s: Option<f64>) -> Result<(Instant, u64)> {
+    let mut from = File::open(pipe)?;
+    let (begin, mut buffer, mut bytes) = (Instant::now(), vec![0; 1 << 18], 0);
+    loop {
+        let read = from.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((Instant::now(), bytes));
+        }
+        bytes += read as u64;
+        if let Some(rate) = bytes_per_s {
+            let due = begin + Duration::from_secs_f64(bytes as f64 / rate);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// Sends to pipes that are read at some rates; gives after how many seconds each was at its end, and what that took.
+fn to_pipes(wan: &Wan, rates: &[Option<f64>]) -> Result<(Vec<f64>, Sent)> {
+    let pipes: Vec<PathBuf> = (0..rates.len()).map(|n| wan.scratch.file(&format!("pipe-{n}"))).collect();
+    for pipe in &pipes {
+        let _ = std::fs::remove_file(pipe); // of the time before
+        tool::run("mkfifo", [pipe])?;
+    }
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        let readers: Vec<_> =
+            pipes.iter().zip(rates).map(|(pipe, rate)| scope.spawn(|| drain(pipe, *rate))).collect();
+        let sent = send(&wan.cistern_beside(), &wan.url, &pipes)?;
+        let ended = readers.into_iter().map(|reader| {
+            let (end, _) = reader.join().expect("a reader does not panic")?;
+            Ok((end - begin).as_secs_f64())
+        });
+        Ok((ended.collect::<Result<Vec<f64>>>()?, sent))
+    })
+}
+
+fn slow_reader(wan: &Wan, bytes: f64, report: &mut Report) -> Result<()> {
+    let (alike, fast) = to_pipes(wan, &[None; SHARES])?;
+    let slowest = alike.iter().copied().fold(0.0, f64::max);
+    let share = bytes / SHARES as f64;
+    let slow = share / slowest / SLOWER;
+    let mut rates = [None; SHARES];
+    rates[0] = Some(slow);
+    let (beside, sent) = to_pipes(wan, &rates)?;
+    let others = beside[1..].iter().copied().fold(0.0, f64::max);
+    report.note(format!(
+        "{SHARES} pipes read alike: {slowest:.1} s, {:.0} MiB of memory; one at {:.1} MiB/s: that one {:.1} s, {:.0} MiB of memory",
+        fast.peak_mib,
+        slow / f64::from(1 << 20),
+        beside[0],
+        sent.peak_mib
+    ));
+    report.row(
+        &format!("send to {SHARES} pipes, one read {SLOWER:.0} times slower: rate of the others"),
+        format!("{others:.1} s"),
+        format!("all read alike {slowest:.1} s"),
+        slowest / others,
+        Bound::AtLeast(FAST_READERS_MIN),
+    );
+    Ok(())
+}
+
+/// The published case: a send beside a load that fills the volume's link, of what it wrote before.
+pub fn beside_clients(plan: &Plan, report: &mut Report) -> Result<()> {
+    let wan = Wan::start(plan, "16G")?;
+    let bytes = fill(&wan, 1)?;
+    let args = ["--cache-size", "2G", "--journal-size", "2G", "--max-dirty-bytes", "512M"];
+    let server = wan.host(&wan.cistern(), "client").args(args).start()?;
+    wan.limit(GOOD, report)?;
+    let seconds = plan.seconds(60);
+    load(&wan, &server, plan.seconds(30))?; // until write-back goes as fast as it can
+    let alone = load(&wan, &server, seconds)?;
+    let sent_alone = send(&wan.cistern(), &wan.url, &[PathBuf::from("/dev/null")])?;
+    let (beside, sent) = thread::scope(|scope| {
+        let sending = scope.spawn(|| send(&wan.cistern(), &wan.url, &[PathBuf::from("/dev/null")]));
+        let beside = load(&wan, &server, seconds)?;
+        Ok::<_, anyhow::Error>((beside, sending.join().expect("it does not panic")?))
+    })?;
+    let what = "4 KiB random writes, depth 32, at the rate of the link, beside a send";
+    report.row(
+        &format!("{what}: their rate"),
+        format!("{:.0}/s", beside.iops),
+        format!("without {:.0}/s", alone.iops),
+        beside.iops / alone.iops,
+        Bound::AtLeast(CLIENT_RATE_MIN),
+    );
+    report.row(
+        &format!("{what}: p99"),
+        format!("{:.1} ms", beside.p99_us / 1e3),
+        format!("without {:.1} ms", alone.p99_us / 1e3),
+        beside.p99_us / alone.p99_us,
+        Bound::AtMost(CLIENT_P99_MAX),
+    );
+    report.row(
+        &format!("{what}: rate of the send"),
+        format!("{:.1} MiB/s", sent.mib_per_s(bytes)),
+        format!("without the load {:.1} MiB/s", sent_alone.mib_per_s(bytes)),
+        sent_alone.seconds / sent.seconds,
+        Bound::AtLeast(SEND_BESIDE_MIN),
+    );
+    server.stop().context("what is left is uploaded")
+}
+
+/// Random writes behind the sent part, for so long.
+fn load(wan: &Wan, server: &Server, seconds: u64) -> Result<fio::Figures> {
+    let runtime = format!("--runtime={seconds}");
+    let job =
+        ["--rw=randwrite", "--bs=4k", "--iodepth=32", "--refill_buffers", "--norandommap", "--time_based"];
+    let place = ["--offset=2g", "--size=4g", &runtime];
+    let limit = Duration::from_secs(seconds) + loads::SLACK;
+    let json = fio::nbd(wan.scratch.path(), &server.uri(), &[&job[..], &place].concat(), limit)?;
+    fio::figures(&json, "write")
+}
