@@ -12,7 +12,7 @@ use crate::{
     volume::{Piece, RangeKind, SnapshotStatus, Volume, write::Writer},
 };
 
-pub use into::{Overwrite, Receiver};
+pub use into::{ForeignReceiver, ForeignState, Overwrite, Receiver};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks that are compared or put back at once: 4 MiB.

@@ -2,7 +2,9 @@
 
 use super::{Change, Mutant, test};
 
+const FOREIGN: &str = "crates/cistern-engine/src/volume/receive/into/foreign.rs";
 const INTO: &str = "crates/cistern-engine/src/volume/receive/into.rs";
+const RBD_READ: &str = "crates/cistern-engine/src/stream/rbd_read.rs";
 const READ: &str = "crates/cistern-engine/src/stream/read.rs";
 const RECEIVE: &str = "crates/cistern-engine/src/volume/receive.rs";
 const SEND: &str = "crates/cistern-engine/src/volume/send.rs";
@@ -59,6 +61,42 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what a stream brought before it broke stays in the volume",
         changes: &[Change { file: RECEIVE, old: "self.put_back(kept).await?;", new: "let _ = kept;" }],
         test: test("-p cistern-engine --test volume_receive", "a_broken_stream_changes_nothing"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-difference-of-rbd-needs-no-end",
+        promise: "P10",
+        story: "a difference of rbd that was cut between two records counts as complete",
+        changes: &[Change {
+            file: RBD_READ,
+            old: "None => self.tag()?,",
+            new: "None => self.tag().unwrap_or(b'e'),",
+        }],
+        test: test("-p cistern-engine --test format_rbd", "without_its_end_it_is_not_complete"),
+        simulation: None,
+    },
+    Mutant {
+        name: "zeroes-of-rbd-are-not-written",
+        promise: "P10",
+        story: "what was discarded between two snapshots of an image stays where the difference is imported",
+        changes: &[Change {
+            file: FOREIGN,
+            old: "PatchContent::Zeroes(len) => return self.clear(offset, len).await,",
+            new: "PatchContent::Zeroes(_) => return Ok(()),",
+        }],
+        test: test("-p cistern-engine --test volume_foreign", "what_goes_through_rbd_arrives"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-a-shrink-leaves-in-a-sector-comes-back",
+        promise: "P10",
+        story: "an image of another system shrinks within a sector and grows again, and shows what it had there before",
+        changes: &[Change {
+            file: FOREIGN,
+            old: "if state.base.is_none() { 0 } else { size }",
+            new: "if state.base.is_none() { 0 } else { volume_bytes }",
+        }],
+        test: test("-p cistern-engine --test volume_foreign", "what_a_shrink_took_away_does_not_come_back"),
         simulation: None,
     },
 ];

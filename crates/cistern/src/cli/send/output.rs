@@ -47,7 +47,7 @@ pub enum Dialect {
     #[default]
     Cistern,
     /// As `rbd export-diff` of Ceph writes it, for `rbd import-diff`: without any checksum
-    RbdV2,
+    Rbd,
     /// Only where what lies, no data: a line of JSON for each range
     Extents,
 }
@@ -244,7 +244,7 @@ impl Writer {
     fn begin(out: Out, header: &StreamHeader, dialect: Dialect) -> io::Result<Writer> {
         Ok(match dialect {
             Dialect::Cistern => Writer::Cistern(Box::new(StreamWriter::begin(out, header)?)),
-            Dialect::RbdV2 => Writer::Rbd(RbdWriter::begin(out, header)?),
+            Dialect::Rbd => Writer::Rbd(RbdWriter::begin(out, header)?),
             Dialect::Extents => unreachable!("extents have no data"),
         })
     }

@@ -1,0 +1,155 @@
+//! What comes from elsewhere: bytes at any place, of a state that has a name at most and no id.
+//!
+//! Received like a stream of ours, so it counts at its end and as a whole. Where it begins with is found by its name alone.
+
+use std::sync::Arc;
+
+use super::{BLOCK, Filling, Overwrite, Receiver};
+use crate::{
+    Error, Result,
+    codec::Compression,
+    stream::{Patch, PatchContent, StreamHeader, StreamState},
+    units::{SECTOR_BYTES, SnapshotId},
+    volume::{RangeKind, Volume},
+};
+
+/// What is received from elsewhere.
+#[derive(Clone, Debug)]
+pub struct ForeignState {
+    /// Name of the snapshot that is made.
+    pub name: String,
+    /// Name of the snapshot of the volume that it begins with; without one it is all there is.
+    pub base: Option<String>,
+    /// Any number; the volume gets the next multiple of a sector.
+    pub size_bytes: u64,
+}
+
+/// Such a state that is being received. Nothing of it counts before its [`end`](Self::end); who does not come to that calls
+/// [`Volume::go_back`].
+pub struct ForeignReceiver {
+    receiver: Receiver,
+    /// Behind everything that was written.
+    high: u64,
+}
+
+impl ForeignReceiver {
+    /// Begins to receive it into a volume. Goes back first on what was not complete.
+    ///
+    /// # Errors
+    /// Those of [`Receiver::begin`]; `NotFound` where the volume has no snapshot with the name of the base.
+    pub async fn begin(
+        volume: &Arc<Volume>,
+        state: &ForeignState,
+        overwrite: Overwrite,
+    ) -> Result<ForeignReceiver> {
+        let base = match &state.base {
+            None => None,
+            Some(name) => match volume.snapshot_named(name) {
+                Some(snapshot) => Some(StreamState { id: snapshot.id, name: name.clone() }),
+                None => return Err(Error::NotFound(format!("snapshot {name}, with which it begins"))),
+            },
+        };
+        let header = StreamHeader {
+            volume: volume.id(),
+            // Nobody has it: two imports of one state are two snapshots.
+            to: StreamState { id: SnapshotId(volume.env.uuid()), name: state.name.clone() },
+            base,
+            size_bytes: state.size_bytes.next_multiple_of(SECTOR_BYTES as u64),
+            made_ms: volume.env.wall_ms(),
+            compression: Compression::default(),
+        };
+        let begun = Receiver::begin(volume, header, &state.name, overwrite).await?;
+        let mut receiver = begun.expect("nobody has a snapshot with a fresh id");
+        // No extents will be told, between which there were gaps.
+        receiver.at = receiver.header.blocks();
+        let (size, volume_bytes) = (state.size_bytes, receiver.header.size_bytes);
+        let received = ForeignReceiver { receiver, high: 0 };
+        if received.receiver.fill != Filling::Empty {
+            let cleared_from = if state.base.is_none() { 0 } else { size };
+            received.clear(cleared_from, volume_bytes - cleared_from).await?;
+        }
+        Ok(received)
+    }
+
+    /// Puts bytes in their place. Blocks that are zero become holes.
+    ///
+    /// # Errors
+    /// `OutOfRange`, and those of writing to the volume.
+    pub async fn patch(&mut self, patch: Patch) -> Result<()> {
+        let Patch { offset, content } = patch;
+        let data = match content {
+            PatchContent::Zeroes(len) => return self.clear(offset, len).await,
+            PatchContent::Data(data) => data,
+        };
+        let mut at = 0;
+        for (len, is_zero) in runs(offset, &data) {
+            let place = offset + at as u64;
+            match is_zero {
+                true => self.clear(place, len as u64).await?,
+                false => {
+                    self.receiver.volume.write(place, data.slice(at..at + len), false).await?;
+                    self.high = self.high.max(place + len as u64);
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// All of it came: what was written counts from here on. Gives the id of the snapshot.
+    ///
+    /// # Errors
+    /// Those of writing to the volume.
+    pub async fn end(self) -> Result<SnapshotId> {
+        let id = self.receiver.of();
+        self.receiver.end().await?;
+        Ok(id)
+    }
+
+    /// Makes a hole of a range, unless it is one.
+    async fn clear(&self, offset: u64, len: u64) -> Result<()> {
+        let Receiver { volume, fill, .. } = &self.receiver;
+        if len == 0 || (*fill == Filling::Empty && offset >= self.high) {
+            return Ok(());
+        }
+        match volume.ranges(offset, len, 1).await?.as_slice() {
+            [(there, RangeKind::Hole)] if *there == len => Ok(()),
+            _ => volume.trim(offset, len, false).await,
+        }
+    }
+}
+
+/// Cuts data that lies at a place into runs of blocks, or of parts of blocks at its ends, that are all zero or all not: length, and which.
+fn runs(offset: u64, data: &[u8]) -> Vec<(usize, bool)> {
+    let mut runs: Vec<(usize, bool)> = Vec::new();
+    let first = ((BLOCK - offset % BLOCK) as usize).min(data.len());
+    let (head, rest) = data.split_at(first);
+    for part in [head].into_iter().chain(rest.chunks(BLOCK as usize)).filter(|part| !part.is_empty()) {
+        let is_zero = part.iter().all(|byte| *byte == 0);
+        match runs.last_mut() {
+            Some((len, same)) if *same == is_zero => *len += part.len(),
+            _ => runs.push((part.len(), is_zero)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs are cut where blocks are, wherever the data begins, and have all of it.
+    #[test]
+    fn runs_are_of_blocks() {
+        let block = BLOCK as usize;
+        assert_eq!(runs(0, &[]), []);
+        assert_eq!(runs(5, &[0; 10]), [(10, true)]);
+        let mut data = vec![0; 3 * block];
+        data[block] = 1;
+        assert_eq!(runs(0, &data), [(block, true), (block, false), (block, true)]);
+        // Ten bytes to the next block; then that byte is in the first whole one but one.
+        assert_eq!(runs(2 * BLOCK - 10, &data), [(10, true), (block, false), (2 * block - 10, true)]);
+        data.fill(7);
+        assert_eq!(runs(1, &data), [(3 * block, false)]);
+    }
+}
