@@ -2,27 +2,22 @@
 
 mod input;
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
-use cistern_engine::{
-    codec::KeySource,
-    stream::{StreamContent, StreamHeader},
-    units::BLOCK_BYTES,
-    volume::{CreateOptions, Overwrite, Receiver, Volume, admin},
-};
+use cistern_engine::{stream::StreamContent, units::BLOCK_BYTES, volume::Overwrite};
 use clap::Args;
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, rm, snapshots, transfer::Transfer},
+    cli::{
+        Context, snapshots,
+        target::{OpenTarget, Target},
+        transfer::Transfer,
+    },
     config::{KeySettings, Resolved, StateSettings},
-    control,
-    creation::{self, Probing},
-    daemon,
     failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, StateUrl, VolumeUrl, state_url},
+    place::{StateUrl, state_url},
     quantity::ByteSize,
-    secret,
     signals::{EndAtOnce, Signals},
     terminal,
 };
@@ -98,29 +93,15 @@ impl Receive {
     pub async fn run(self, context: &Context) -> Outcome {
         let at_once = EndAtOnce::listen()?;
         let settings = snapshots::settings(context, &self.settings, &self.key)?;
-        let volume = &self.state.volume;
-        if control::serving(&settings.state_dir, &volume.url.to_string()).await?.is_some() {
-            let failure = Failure::new(Kind::InUse, format!("{} is being served", volume.url));
-            return Err(failure
-                .hint("nobody may use a volume that something is received into: stop its daemon first"));
-        }
+        let target = self.target(context, &settings);
+        target.refuse_if_served().await?;
         if self.abort {
-            return self.abort(context, &settings, at_once).await;
+            return self.abort(&target, at_once).await;
         }
         let input = Input::open(&self.from).await?;
-        let created = self.is_missing(context).await?;
-        if created {
-            self.create(context, &input.header).await?;
-        }
-        let opened = daemon::open_to_receive(&context.env, &settings, volume, self.take_over).await;
-        let opened = match opened {
-            Ok(opened) => opened,
-            Err(failure) => {
-                if created {
-                    self.remove(context, &settings, None).await?;
-                }
-                return Err(failure);
-            }
+        let opened = match target.open().await? {
+            Some(opened) => opened,
+            None => target.make(&input.header).await?,
         };
         // From here on there may be something to go back on.
         let mut signals = Signals::listen()?;
@@ -128,26 +109,25 @@ impl Receive {
         let received = tokio::select! {
             biased;
             () = signals.next() => Err(Failure::new(Kind::Interrupted, "interrupted")),
-            received = self.receive(&opened, input, created) => received,
+            received = self.receive(&opened, input) => received,
         };
         drop(signals);
         let _at_once = EndAtOnce::listen()?;
-        let received = match received {
-            Ok(received) => received,
-            Err(failure) => return Err(self.go_back(context, &settings, &opened, created, failure).await),
-        };
-        let closed = opened.close(COMMAND_PATIENCE).await;
-        if let Some(why) = closed.reason.filter(|_| !closed.clean) {
-            let failure =
-                Failure::new(Kind::NotClean, format!("received here, but not in the store yet: {why}"));
-            return Err(
-                failure.hint("the journal holds it; the next `cistern serve` on this host brings it there")
-            );
+        match received {
+            Ok(received) => {
+                opened.close().await?;
+                self.say(&received)
+            }
+            Err(failure) => Err(opened.go_back(failure).await),
         }
-        self.say(&received)
     }
 
-    async fn receive(&self, opened: &Arc<Volume>, mut input: Input, created: bool) -> Outcome<Received> {
+    fn target<'a>(&'a self, context: &'a Context, settings: &'a Resolved) -> Target<'a> {
+        let (encrypt, take_over) = (self.encrypt, self.take_over);
+        Target { context, settings, volume: &self.state.volume, encrypt, take_over }
+    }
+
+    async fn receive(&self, opened: &OpenTarget<'_>, mut input: Input) -> Outcome<Received> {
         let header = input.header.clone();
         let name = self.state.snapshot.clone().unwrap_or_else(|| header.to.name.clone());
         let overwrite = match (self.differential, self.force) {
@@ -161,11 +141,10 @@ impl Receive {
             id: header.to.id.to_string(),
             size_bytes: header.size_bytes,
             data_bytes: 0,
-            created,
+            created: opened.created,
             known: false,
         };
-        let begun = Receiver::begin(opened, header.clone(), &name, overwrite).await;
-        let Some(mut receiver) = begun.map_err(|e| self.explain(e, &header))? else {
+        let Some(mut receiver) = opened.begin(header.clone(), &name, overwrite).await? else {
             received.known = true;
             return Ok(received);
         };
@@ -185,106 +164,10 @@ impl Receive {
         Ok(received)
     }
 
-    /// What does not fit, and what to do then.
-    fn explain(&self, error: cistern_engine::Error, header: &StreamHeader) -> Failure {
+    async fn abort(&self, target: &Target<'_>, at_once: EndAtOnce) -> Outcome {
         let url = &self.state.volume.url;
-        let hint = match &error {
-            cistern_engine::Error::NotEmpty(_) => {
-                "--force overwrites what is there; --differential too, and writes only what differs"
-                    .to_owned()
-            }
-            cistern_engine::Error::Exists(_) => format!("give it another one: {url}@NAME"),
-            cistern_engine::Error::Invalid(_) if header.base.is_some() => {
-                format!(
-                    "`cistern ls {url}` lists what it has: send from one of these, or all of it; --force puts a base back that was \
-                         written over"
-                )
-            }
-            _ => return Failure::from(error).context(url),
-        };
-        Failure::from(error).context(url).hint(hint)
-    }
-
-    async fn is_missing(&self, context: &Context) -> Outcome<bool> {
-        let volume = &self.state.volume;
-        let Ok(open) = volume.open(&context.env, COMMAND_PATIENCE).await else {
-            return Ok(volume.url.path().is_some());
-        };
-        match admin::info(&context.env, &open.store, &KeySource::None).await {
-            Ok(_) => Ok(false),
-            Err(cistern_engine::Error::NotFound(_)) => Ok(true),
-            Err(e) => Err(volume.explain(e)),
-        }
-    }
-
-    async fn create(&self, context: &Context, header: &StreamHeader) -> Outcome {
-        let volume = &self.state.volume;
-        if let Some(base) = &header.base {
-            let failure = Failure::new(
-                Kind::NotFound,
-                format!(
-                    "there is no volume at {}, and the stream begins with snapshot {}",
-                    volume.url, base.name
-                ),
-            );
-            return Err(failure.hint("receive a full stream first: one that was sent without --from"));
-        }
-        let key = match self.encrypt {
-            true => secret::fresh(&self.key.clone().or(&context.file), secret::PASSPHRASE_VARIABLE)?,
-            false => KeySource::None,
-        };
-        let options = CreateOptions { size_bytes: header.size_bytes, compression: header.compression, key };
-        creation::make(&context.env, volume, options, Probing::Clouds).await?;
-        Ok(())
-    }
-
-    /// What was there before is put back; a volume that was made is removed. Gives the failure, with what became of that.
-    async fn go_back(
-        &self,
-        context: &Context,
-        settings: &Resolved,
-        opened: &Arc<Volume>,
-        created: bool,
-        failure: Failure,
-    ) -> Failure {
-        let url = &self.state.volume.url;
-        let back = match created {
-            true => {
-                opened.close(COMMAND_PATIENCE).await;
-                self.remove(context, settings, Some(opened)).await
-            }
-            false => put_back(opened).await,
-        };
-        match back {
-            Ok(()) if failure.hint.is_some() => failure,
-            Ok(()) => failure.hint(format!("nothing was received: {url} is as it was")),
-            Err(why) => {
-                let text =
-                    format!("{}. What was there before could not be put back: {}", failure.text, why.text);
-                let failure = Failure { text, ..failure };
-                failure.hint(format!("`cistern receive --abort {url}` tries that again"))
-            }
-        }
-    }
-
-    /// Removes a volume that was made and holds nothing.
-    async fn remove(&self, context: &Context, settings: &Resolved, opened: Option<&Arc<Volume>>) -> Outcome {
-        let volume: &VolumeUrl = &self.state.volume;
-        let store = volume.open(&context.env, COMMAND_PATIENCE).await?.store;
-        // Whoever has claimed it meanwhile keeps it. In an encrypted one that cannot be seen without its secret, which is new.
-        let removed = admin::remove(&context.env, &store, &KeySource::None, self.encrypt, &|_, _| {}).await;
-        removed.map_err(|e| volume.explain(e))?;
-        rm::forget(context, volume, opened.map(|opened| opened.id()), &settings.state_dir).await
-    }
-
-    async fn abort(&self, context: &Context, settings: &Resolved, at_once: EndAtOnce) -> Outcome {
-        let url = &self.state.volume.url;
-        let opened =
-            daemon::open_to_receive(&context.env, settings, &self.state.volume, self.take_over).await?;
-        let was_unfinished = opened.receiving().is_some();
-        let back = put_back(&opened).await;
+        let was_unfinished = target.abort().await?;
         drop(at_once);
-        back.map_err(|failure| failure.context(url))?;
         match was_unfinished {
             true => terminal::say(format!("{url} is as it was before the receive")),
             false => terminal::say(format!("{url} is complete: there is nothing to go back on")),
@@ -304,16 +187,5 @@ impl Receive {
             terminal::say(format!("created {volume} ({size})"))?;
         }
         terminal::say(format!("received {volume}@{snapshot}: {data} of data"))
-    }
-}
-
-/// Puts back what was there before, and closes the volume.
-async fn put_back(opened: &Arc<Volume>) -> Outcome {
-    let back = opened.go_back().await;
-    let closed = opened.close(COMMAND_PATIENCE).await;
-    back?;
-    match closed.reason.filter(|_| !closed.clean) {
-        Some(why) => Err(Failure::new(Kind::NotClean, format!("it is not in the store yet: {why}"))),
-        None => Ok(()),
     }
 }

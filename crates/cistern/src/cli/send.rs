@@ -2,25 +2,21 @@
 
 mod output;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cistern_engine::{
-    codec::KeySource,
-    stream::{StreamContent, StreamHeader, StreamRecord, StreamState, StreamTotals},
+    stream::{StreamContent, StreamRecord, StreamTotals},
     units::BLOCK_BYTES,
-    volume::{ChangedRange, RangeKind, SentSince, SnapshotStatus, Volume, admin},
+    volume::{ChangedRange, RangeKind, SentSince},
 };
 use clap::Args;
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, snapshots, transfer::Transfer},
-    config::{KeySettings, Resolved, StateSettings},
+    cli::{Context, snapshots, source::Source, transfer::Transfer},
+    config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, SnapshotUrl, snapshot_url},
+    place::{SnapshotUrl, snapshot_url},
     quantity::ByteSize,
     signals::Signals,
     terminal,
@@ -101,14 +97,6 @@ struct Totals {
     data_bytes: u64,
 }
 
-/// What is read.
-struct Source {
-    shown: Arc<Volume>,
-    to: SnapshotStatus,
-    base: Option<SnapshotStatus>,
-    since: SentSince,
-}
-
 impl Send {
     pub async fn run(self, context: &Context) -> Outcome {
         let mut signals = Signals::listen()?;
@@ -126,45 +114,13 @@ impl Send {
             true => None,
             false => Some(self.to.open()?),
         };
-        let source = self.open(context, &settings).await?;
+        let rate = self.rate.map(|rate| rate.0);
+        let source = Source::open(context, &settings, &self.snapshot, self.from.as_deref(), rate).await?;
         match output {
             None => self.estimate(&source).await,
             Some(output) if self.format == Dialect::Extents => self.list(&source, output).await,
             Some(output) => self.write(context, &source, output).await,
         }
-    }
-
-    async fn open(&self, context: &Context, settings: &Resolved) -> Outcome<Source> {
-        let (volume, rate) = (&self.snapshot.volume, self.rate.map(|rate| rate.0));
-        let show = async |name: &str| snapshots::open_behind(context, settings, volume, name, rate).await;
-        let shown = show(&self.snapshot.name).await?;
-        let all = shown.snapshots();
-        let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name).cloned();
-        let made_now = || Failure::usage(format!("{} was made just now: ask again", self.snapshot));
-        let to = find(&self.snapshot.name).ok_or_else(made_now)?;
-        let Some(from) = &self.from else {
-            return Ok(Source { shown, to, base: None, since: SentSince::Beginning });
-        };
-        let Some(base) = find(from) else {
-            let failure =
-                Failure::new(Kind::NotFound, format!("{}@{from}: no such snapshot or bookmark", volume.url));
-            return Err(failure.hint(format!("`cistern ls {}` lists them", volume.url)));
-        };
-        let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now()) };
-        if base.id == to.id || at > to_at {
-            let failure = Failure::usage(format!("{from} is not older than {}", to.name));
-            return Err(failure.hint("--from is the snapshot that whoever receives has"));
-        }
-        let aside = match shown.goes_on_from(at) {
-            true => None,
-            false if base.is_bookmark => {
-                let text =
-                    format!("a rollback came between {from} and {}, and {from} is a bookmark", to.name);
-                return Err(Failure::usage(text).hint("send from a snapshot, or all of it"));
-            }
-            false => Some(show(from).await?),
-        };
-        Ok(Source { shown, to, base: Some(base), since: SentSince::Position(at, aside) })
     }
 
     /// Tells the ranges; gives how many bytes of data they have.
@@ -214,10 +170,7 @@ impl Send {
     }
 
     async fn write(&self, context: &Context, source: &Source, output: Output) -> Outcome {
-        let volume = &self.snapshot.volume;
-        let stores = volume.open(&context.env, COMMAND_PATIENCE).await?.stores;
-        let info = admin::info(&context.env, &stores.read, &KeySource::None).await;
-        let header = source.header(info.map_err(|e| volume.explain(e))?.compression);
+        let header = source.header(context, &self.snapshot).await?;
         let to_stdout = output.is_stdout();
         let mut encoder = output.begin(header, self.format)?;
         let at = AtomicU64::new(0);
@@ -268,20 +221,6 @@ impl Sent {
         match &self.from {
             Some(from) => format!("{} since {from}", self.snapshot),
             None => self.snapshot.clone(),
-        }
-    }
-}
-
-impl Source {
-    fn header(&self, compression: cistern_engine::codec::Compression) -> StreamHeader {
-        let state = |snapshot: &SnapshotStatus| StreamState { id: snapshot.id, name: snapshot.name.clone() };
-        StreamHeader {
-            volume: self.shown.id(),
-            to: state(&self.to),
-            base: self.base.as_ref().map(state),
-            size_bytes: self.shown.size_bytes(),
-            made_ms: self.to.made_ms,
-            compression,
         }
     }
 }

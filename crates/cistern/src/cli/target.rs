@@ -1,0 +1,212 @@
+//! A volume into which something is received: made where there is none, opened, and as it was before if that fails.
+//!
+//! Nobody serves it meanwhile. One that was made for it is removed again where it comes to nothing.
+
+use std::sync::Arc;
+
+use cistern_engine::{
+    Error,
+    codec::KeySource,
+    stream::StreamHeader,
+    volume::{CreateOptions, Overwrite, Receiver, Volume, admin},
+};
+
+use crate::{
+    cli::{Context, rm},
+    config::Resolved,
+    control,
+    creation::{self, Probing},
+    daemon,
+    failure::{Failure, Kind, Outcome},
+    place::{COMMAND_PATIENCE, VolumeUrl},
+    secret,
+};
+
+/// A volume, which may be missing.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub context: &'a Context,
+    /// With its key.
+    pub settings: &'a Resolved,
+    pub volume: &'a VolumeUrl,
+    /// If it is made.
+    pub encrypt: bool,
+    /// From a host that is gone.
+    pub take_over: bool,
+}
+
+/// It, open to receive something.
+pub(super) struct OpenTarget<'a> {
+    target: Target<'a>,
+    pub volume: Arc<Volume>,
+    /// It was made for this.
+    pub created: bool,
+}
+
+impl<'a> Target<'a> {
+    pub async fn refuse_if_served(&self) -> Outcome {
+        let url = self.volume.url.to_string();
+        if control::serving(&self.settings.state_dir, &url).await?.is_none() {
+            return Ok(());
+        }
+        let failure = Failure::new(Kind::InUse, format!("{url} is being served"));
+        Err(failure.hint("nobody may use a volume that something is received into: stop its daemon first"))
+    }
+
+    /// Opens it; `None` if there is none.
+    pub async fn open(&self) -> Outcome<Option<OpenTarget<'a>>> {
+        match self.is_missing().await? {
+            true => Ok(None),
+            false => Ok(Some(self.open_there(false).await?)),
+        }
+    }
+
+    /// Makes it as a stream says, and opens it.
+    pub async fn make(&self, header: &StreamHeader) -> Outcome<OpenTarget<'a>> {
+        self.create(header).await?;
+        match self.open_there(true).await {
+            Ok(opened) => Ok(opened),
+            Err(failure) => {
+                self.remove(None).await?;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Puts back what was there before a receive that was killed; gives whether there was one.
+    pub async fn abort(&self) -> Outcome<bool> {
+        let opened = self.open_there(false).await?;
+        let was_unfinished = opened.volume.receiving().is_some();
+        opened.put_back().await.map_err(|failure| failure.context(&self.volume.url))?;
+        Ok(was_unfinished)
+    }
+
+    async fn open_there(&self, created: bool) -> Outcome<OpenTarget<'a>> {
+        let Target { context, settings, volume, take_over, .. } = self;
+        let volume = daemon::open_to_receive(&context.env, settings, volume, *take_over).await?;
+        Ok(OpenTarget { target: *self, volume, created })
+    }
+
+    async fn is_missing(&self) -> Outcome<bool> {
+        let (volume, env) = (self.volume, &self.context.env);
+        let Ok(open) = volume.open(env, COMMAND_PATIENCE).await else {
+            return Ok(volume.url.path().is_some());
+        };
+        match admin::info(env, &open.store, &KeySource::None).await {
+            Ok(_) => Ok(false),
+            Err(Error::NotFound(_)) => Ok(true),
+            Err(e) => Err(volume.explain(e)),
+        }
+    }
+
+    async fn create(&self, header: &StreamHeader) -> Outcome {
+        let volume = self.volume;
+        if let Some(base) = &header.base {
+            let failure = Failure::new(
+                Kind::NotFound,
+                format!(
+                    "there is no volume at {}, and the stream begins with snapshot {}",
+                    volume.url, base.name
+                ),
+            );
+            return Err(failure.hint("receive a full stream first: one that was sent without --from"));
+        }
+        let key = match self.encrypt {
+            true => secret::fresh(&self.settings.key, secret::PASSPHRASE_VARIABLE)?,
+            false => KeySource::None,
+        };
+        let options = CreateOptions { size_bytes: header.size_bytes, compression: header.compression, key };
+        creation::make(&self.context.env, volume, options, Probing::Clouds).await?;
+        Ok(())
+    }
+
+    /// Removes a volume that was made and holds nothing.
+    async fn remove(&self, opened: Option<&Arc<Volume>>) -> Outcome {
+        let (context, volume) = (self.context, self.volume);
+        let store = volume.open(&context.env, COMMAND_PATIENCE).await?.store;
+        // Whoever has claimed it meanwhile keeps it. In an encrypted one that cannot be seen without its secret, which is new.
+        let removed = admin::remove(&context.env, &store, &KeySource::None, self.encrypt, &|_, _| {}).await;
+        removed.map_err(|e| volume.explain(e))?;
+        rm::forget(context, volume, opened.map(|opened| opened.id()), &self.settings.state_dir).await
+    }
+}
+
+impl OpenTarget<'_> {
+    /// Begins to receive a stream, as a snapshot of that name; `None` if the volume has it.
+    pub async fn begin(
+        &self,
+        header: StreamHeader,
+        name: &str,
+        overwrite: Overwrite,
+    ) -> Outcome<Option<Receiver>> {
+        let begun = Receiver::begin(&self.volume, header.clone(), name, overwrite).await;
+        begun.map_err(|e| self.explain(e, &header))
+    }
+
+    /// What does not fit, and what to do then.
+    fn explain(&self, error: Error, header: &StreamHeader) -> Failure {
+        let url = &self.target.volume.url;
+        let hint = match &error {
+            Error::NotEmpty(_) => {
+                "--force overwrites what is there; --differential too, and writes only what differs"
+                    .to_owned()
+            }
+            Error::Exists(_) => format!("give it another one: {url}@NAME"),
+            Error::Invalid(_) if header.base.is_some() => {
+                format!(
+                    "`cistern ls {url}` lists what it has: send from one of these, or all of it; --force puts a base back that was \
+                         written over"
+                )
+            }
+            _ => return Failure::from(error).context(url),
+        };
+        Failure::from(error).context(url).hint(hint)
+    }
+
+    /// Closes it, with everything in the store.
+    pub async fn close(&self) -> Outcome {
+        let closed = self.volume.close(COMMAND_PATIENCE).await;
+        match closed.reason.filter(|_| !closed.clean) {
+            None => Ok(()),
+            Some(why) => {
+                let failure =
+                    Failure::new(Kind::NotClean, format!("received here, but not in the store yet: {why}"));
+                Err(failure
+                    .hint("the journal holds it; the next `cistern serve` on this host brings it there"))
+            }
+        }
+    }
+
+    /// What was there before is put back; a volume that was made is removed. Gives the failure, with what became of that.
+    pub async fn go_back(&self, failure: Failure) -> Failure {
+        let url = &self.target.volume.url;
+        let back = match self.created {
+            true => {
+                self.volume.close(COMMAND_PATIENCE).await;
+                self.target.remove(Some(&self.volume)).await
+            }
+            false => self.put_back().await,
+        };
+        match back {
+            Ok(()) if failure.hint.is_some() => failure,
+            Ok(()) => failure.hint(format!("nothing was received: {url} is as it was")),
+            Err(why) => {
+                let text =
+                    format!("{}. What was there before could not be put back: {}", failure.text, why.text);
+                let failure = Failure { text, ..failure };
+                failure.hint(format!("`cistern receive --abort {url}` tries that again"))
+            }
+        }
+    }
+
+    /// Puts back what was there before, and closes the volume.
+    async fn put_back(&self) -> Outcome {
+        let back = self.volume.go_back().await;
+        let closed = self.volume.close(COMMAND_PATIENCE).await;
+        back?;
+        match closed.reason.filter(|_| !closed.clean) {
+            Some(why) => Err(Failure::new(Kind::NotClean, format!("it is not in the store yet: {why}"))),
+            None => Ok(()),
+        }
+    }
+}
