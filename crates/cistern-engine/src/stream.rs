@@ -7,6 +7,7 @@
 mod rbd;
 mod rbd_read;
 mod read;
+mod runs;
 mod write;
 
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use crate::{
 pub use rbd::RbdWriter;
 pub use rbd_read::{RbdHeader, RbdReader};
 pub use read::StreamReader;
+pub use runs::zero_runs;
 pub use write::StreamWriter;
 
 /// Version that is written and read.

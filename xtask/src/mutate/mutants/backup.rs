@@ -81,8 +81,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what was discarded between two snapshots of an image stays where the difference is imported",
         changes: &[Change {
             file: FOREIGN,
-            old: "PatchContent::Zeroes(len) => return self.clear(offset, len).await,",
-            new: "PatchContent::Zeroes(_) => return Ok(()),",
+            old: "PatchContent::Zeroes(len) => return self.clear(offset, len).await.map(|()| 0),",
+            new: "PatchContent::Zeroes(_) => return Ok(0),",
         }],
         test: test("-p cistern-engine --test volume_foreign", "what_goes_through_rbd_arrives"),
         simulation: None,

@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter, IsTerminal, Write},
     os::unix::fs::FileTypeExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     str::FromStr,
     thread::JoinHandle,
 };
@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::{
-    cli::transfer::QUEUE_RECORDS,
+    cli::{new_file::NewFile, transfer::QUEUE_RECORDS},
     failure::{Failure, Kind, Outcome},
 };
 
@@ -60,31 +60,6 @@ pub enum Output {
     New(NewFile),
 }
 
-/// A file beside its place; removed unless it is put there.
-pub struct NewFile {
-    place: PathBuf,
-    beside: PathBuf,
-    file: File,
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        // Put in its place, it has another name.
-        let _ = fs::remove_file(&self.beside);
-    }
-}
-
-impl NewFile {
-    /// Makes it durable, and gives it its name.
-    fn put(&self) -> io::Result<()> {
-        self.file.sync_all()?;
-        // Does not replace what came there meanwhile.
-        fs::hard_link(&self.beside, &self.place)?;
-        let directory = self.place.parent().filter(|path| !path.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-    }
-}
-
 impl Destination {
     pub fn open(&self) -> Outcome<Output> {
         let path = match self {
@@ -104,11 +79,7 @@ impl Destination {
             Ok(_) => Err(Failure::new(Kind::Exists, format!("{} is there already", path.display()))
                 .hint("choose another name, or remove it first")),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let mut beside = path.clone().into_os_string();
-                beside.push(".unfinished");
-                let beside = PathBuf::from(beside);
-                let file = File::create(&beside).map_err(failed)?;
-                Ok(Output::New(NewFile { place: path.clone(), beside, file }))
+                NewFile::create(path).map(Output::New).map_err(failed)
             }
             Err(e) => Err(failed(e)),
         }
@@ -123,16 +94,16 @@ impl Output {
     fn name(&self) -> String {
         match self {
             Output::Stdout => "standard output".to_owned(),
-            Output::There(_, path) | Output::New(NewFile { place: path, .. }) => path.display().to_string(),
+            Output::There(_, path) => path.display().to_string(),
+            Output::New(file) => file.place().display().to_string(),
         }
     }
 
     fn writer(&self) -> Outcome<BufWriter<Box<dyn Write + Send>>> {
         let out: Box<dyn Write + Send> = match self {
             Output::Stdout => Box::new(io::stdout()),
-            Output::There(file, _) | Output::New(NewFile { file, .. }) => {
-                Box::new(file.try_clone().map_err(|e| self.failed(&e))?)
-            }
+            Output::There(file, _) => Box::new(file.try_clone().map_err(|e| self.failed(&e))?),
+            Output::New(file) => Box::new(file.file().try_clone().map_err(|e| self.failed(&e))?),
         };
         Ok(BufWriter::with_capacity(BUFFER_BYTES, out))
     }

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::{BLOCK, Filling, Overwrite, Receiver};
+use super::{Filling, Overwrite, Receiver};
 use crate::{
     Error, Result,
     codec::Compression,
-    stream::{Patch, PatchContent, StreamHeader, StreamState},
+    stream::{Patch, PatchContent, StreamHeader, StreamState, zero_runs},
     units::{SECTOR_BYTES, SnapshotId},
     volume::{RangeKind, Volume},
 };
@@ -71,29 +71,30 @@ impl ForeignReceiver {
         Ok(received)
     }
 
-    /// Puts bytes in their place. Blocks that are zero become holes.
+    /// Puts bytes in their place. Blocks that are zero become holes. Gives how many bytes were written as data.
     ///
     /// # Errors
     /// `OutOfRange`, and those of writing to the volume.
-    pub async fn patch(&mut self, patch: Patch) -> Result<()> {
+    pub async fn patch(&mut self, patch: Patch) -> Result<u64> {
         let Patch { offset, content } = patch;
         let data = match content {
-            PatchContent::Zeroes(len) => return self.clear(offset, len).await,
+            PatchContent::Zeroes(len) => return self.clear(offset, len).await.map(|()| 0),
             PatchContent::Data(data) => data,
         };
-        let mut at = 0;
-        for (len, is_zero) in runs(offset, &data) {
+        let (mut at, mut written) = (0, 0);
+        for (len, is_zero) in zero_runs(offset, &data) {
             let place = offset + at as u64;
             match is_zero {
                 true => self.clear(place, len as u64).await?,
                 false => {
                     self.receiver.volume.write(place, data.slice(at..at + len), false).await?;
                     self.high = self.high.max(place + len as u64);
+                    written += len as u64;
                 }
             }
             at += len;
         }
-        Ok(())
+        Ok(written)
     }
 
     /// All of it came: what was written counts from here on. Gives the id of the snapshot.
@@ -116,40 +117,5 @@ impl ForeignReceiver {
             [(there, RangeKind::Hole)] if *there == len => Ok(()),
             _ => volume.trim(offset, len, false).await,
         }
-    }
-}
-
-/// Cuts data that lies at a place into runs of blocks, or of parts of blocks at its ends, that are all zero or all not: length, and which.
-fn runs(offset: u64, data: &[u8]) -> Vec<(usize, bool)> {
-    let mut runs: Vec<(usize, bool)> = Vec::new();
-    let first = ((BLOCK - offset % BLOCK) as usize).min(data.len());
-    let (head, rest) = data.split_at(first);
-    for part in [head].into_iter().chain(rest.chunks(BLOCK as usize)).filter(|part| !part.is_empty()) {
-        let is_zero = part.iter().all(|byte| *byte == 0);
-        match runs.last_mut() {
-            Some((len, same)) if *same == is_zero => *len += part.len(),
-            _ => runs.push((part.len(), is_zero)),
-        }
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Runs are cut where blocks are, wherever the data begins, and have all of it.
-    #[test]
-    fn runs_are_of_blocks() {
-        let block = BLOCK as usize;
-        assert_eq!(runs(0, &[]), []);
-        assert_eq!(runs(5, &[0; 10]), [(10, true)]);
-        let mut data = vec![0; 3 * block];
-        data[block] = 1;
-        assert_eq!(runs(0, &data), [(block, true), (block, false), (block, true)]);
-        // Ten bytes to the next block; then that byte is in the first whole one but one.
-        assert_eq!(runs(2 * BLOCK - 10, &data), [(10, true), (block, false), (2 * block - 10, true)]);
-        data.fill(7);
-        assert_eq!(runs(1, &data), [(3 * block, false)]);
     }
 }
