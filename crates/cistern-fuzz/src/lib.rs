@@ -33,6 +33,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("nbd_options", cistern_nbd::fuzz::options),
     ("nbd_request", cistern_nbd::fuzz::request),
+    ("nbd_remote", cistern_nbd::fuzz::remote),
     ("journal_superblock", journal_superblock),
     ("journal_group", journal_group),
     ("log_entry", log_entry),

@@ -91,7 +91,9 @@ fn what_goes_through_qcow2_comes_back() {
         assert!(again.div_ceil(BLOCK as u64) <= data_blocks, "{again} bytes in {data_blocks} blocks");
         home.ok(&["export", &second, "back.raw"]);
         assert_same(&back, &raw);
-        assert!(allocated(&back) <= data_blocks * BLOCK as u64, "{} bytes", allocated(&back));
+        // A filesystem needs some for itself.
+        let most = data_blocks * BLOCK as u64 + (64 << 10);
+        assert!(allocated(&back) <= most, "{} bytes for {data_blocks} blocks", allocated(&back));
         home.ok(&["check", &second, "--data", "--space"]);
         for name in ["disk.raw", "disk.qcow2", "back.raw"] {
             fs::remove_file(home.path(name)).expect("removed");
@@ -148,8 +150,6 @@ fn exports_of_other_servers() {
     assert_same(&home.path("a.raw"), &home.path("disk.raw"));
 
     // Odd in size, and data only: each 8 bytes are their own place.
-    let output = nbdkit(&["--port", "0", "--ipaddr", "127.0.0.1", "pattern", "1000001"], "./b");
-    assert!(!output.status.success(), "port 0 is none for nbdkit");
     let output = nbdkit(&["-U", "-", "--exportname", "", "pattern", "1000001"], "./b@x");
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("447 bytes larger"), "{}", stderr(&output));
@@ -164,7 +164,7 @@ fn exports_of_other_servers() {
     assert!(!exists(&home, "c"), "it is gone again");
 
     // Our own, by TCP.
-    let served = home.start(&["./a@x", "--read-only", "--listen", "tcp:127.0.0.1:0"]);
+    let served = home.start(&["./a@x", "--read-only", "--listen", "127.0.0.1:0"]);
     let told = json(&home.ok(&["import", &served.uri, "./d@x", "--json"]));
     assert_eq!(told["format"], "nbd", "{told}");
     home.ok(&["export", "./d@x", "d.raw"]);
@@ -204,12 +204,15 @@ fn an_import_that_fails_leaves_nothing() {
     }
     assert!(ended(piped(&home, "./a@x", 3 * MIB, &some)).status.success());
 
-    let interrupted = piped(&home, "./b", 64 * MIB, &some);
+    let mut interrupted = piped(&home, "./b", 64 * MIB, &some);
     wait_to_receive(&home, "./b");
     let pid = libc::pid_t::try_from(interrupted.id()).expect("a process id");
     // SAFETY: a signal to a child that was not waited for yet.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    // Its input does not end before it does.
+    let stdin = interrupted.stdin.take();
     let output = interrupted.wait_with_output().expect("it ends");
+    drop(stdin);
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(!exists(&home, "b"), "{}", stderr(&output));
 
@@ -220,9 +223,6 @@ fn an_import_that_fails_leaves_nothing() {
     assert_eq!(home.run(&["serve", "./b"]).status.code(), Some(8), "it is not complete");
     home.ok(&["receive", "--abort", "./b"]);
     assert!(ended(piped(&home, "./b@x", 3 * MIB, &some)).status.success(), "into what is empty again");
-
-    let refused = home.fails(11, &["import", "disk.raw", "./b"]);
-    assert!(refused.contains("disk.raw"), "{refused}");
 }
 
 fn wait_to_receive(home: &Home, url: &str) {

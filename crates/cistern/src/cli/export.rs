@@ -1,6 +1,6 @@
 //! `cistern export`: what a snapshot shows, as a disk image.
 
-mod sink;
+mod writer;
 
 use std::{
     path::Path,
@@ -24,7 +24,7 @@ use crate::{
     terminal,
 };
 
-use sink::Writing;
+use writer::ImageWriter;
 
 /// Export a snapshot of a volume as a disk image
 ///
@@ -115,8 +115,8 @@ impl ExportImage {
             ));
         }
         let mut writing = match format {
-            ExportFormat::Raw => Writing::raw(&self.to, size, self.force)?,
-            ExportFormat::Qcow2 => Writing::image(&context.env, Path::new(&self.to), "qcow2", size)?,
+            ExportFormat::Raw => ImageWriter::raw(&self.to, size, self.force)?,
+            ExportFormat::Qcow2 => ImageWriter::image(&context.env, Path::new(&self.to), "qcow2", size)?,
         };
         let (at, mut data_bytes) = (AtomicU64::new(0), 0);
         let mut transfer = Transfer::begin("exporting");

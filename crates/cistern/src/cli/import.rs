@@ -31,7 +31,7 @@ use crate::{
 };
 
 use format::ImageFormat;
-use input::Input;
+use input::ImageInput;
 
 /// What the names of snapshots begin with that nobody named.
 const PREFIX: &str = "import-";
@@ -124,7 +124,7 @@ impl Import {
             take_over: self.take_over,
         };
         target.refuse_if_served().await?;
-        let input = Input::open(&context.env, &self.source, self.format, self.size).await?;
+        let input = ImageInput::open(&context.env, &self.source, self.format, self.size).await?;
         let size = input.size_bytes.next_multiple_of(SECTOR_BYTES as u64);
         check_size(ByteSize(size)).map_err(|failure| failure.context(&self.source))?;
         let state = self.what(context, &input)?;
@@ -153,7 +153,7 @@ impl Import {
     }
 
     /// What becomes a snapshot.
-    fn what(&self, context: &Context, input: &Input) -> Outcome<ForeignState> {
+    fn what(&self, context: &Context, input: &ImageInput) -> Outcome<ForeignState> {
         let named = self.state.snapshot.clone().or_else(|| input.names.to.clone());
         let name = named.unwrap_or_else(|| schedule::dated(PREFIX, context.env.wall_ms()));
         cistern_engine::snapshot::check_name(&name).map_err(|e| {
@@ -170,7 +170,7 @@ impl Import {
     async fn import(
         &self,
         opened: &OpenTarget<'_>,
-        mut input: Input,
+        mut input: ImageInput,
         state: &ForeignState,
     ) -> Outcome<Imported> {
         let overwrite = if self.force { Overwrite::All } else { Overwrite::Nothing };

@@ -2,7 +2,9 @@
 
 use super::{Change, Mutant, test};
 
+const EXPORT: &str = "crates/cistern/src/cli/export/writer.rs";
 const FOREIGN: &str = "crates/cistern-engine/src/volume/receive/into/foreign.rs";
+const IMPORT: &str = "crates/cistern/src/cli/import/input.rs";
 const INTO: &str = "crates/cistern-engine/src/volume/receive/into.rs";
 const RBD_READ: &str = "crates/cistern-engine/src/stream/rbd_read.rs";
 const READ: &str = "crates/cistern-engine/src/stream/read.rs";
@@ -97,6 +99,22 @@ pub const MUTANTS: &[Mutant] = &[
             new: "if state.base.is_none() { 0 } else { volume_bytes }",
         }],
         test: test("-p cistern-engine --test volume_foreign", "what_a_shrink_took_away_does_not_come_back"),
+        simulation: None,
+    },
+    Mutant {
+        name: "an-image-may-end-early",
+        promise: "P10",
+        story: "what writes an image into the pipe fails, and half of it is imported as all of it",
+        changes: &[Change { file: IMPORT, old: "if (data.len() as u64) < len {", new: "if false {" }],
+        test: test("-p cistern --test images", "an_import_that_fails_leaves_nothing"),
+        simulation: None,
+    },
+    Mutant {
+        name: "holes-are-not-zeroed-on-a-device",
+        promise: "P10",
+        story: "where a volume has a hole, the device that it is exported to shows what lay there before",
+        changes: &[Change { file: EXPORT, old: "outlet.zeroes(at, offset - at).map_err(failed)?;", new: "" }],
+        test: test("-p cistern --test images", "a_device_is_written_over"),
         simulation: None,
     },
 ];

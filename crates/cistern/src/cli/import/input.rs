@@ -38,7 +38,7 @@ const QUEUE_PIECES: usize = 32;
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An image that is being read.
-pub struct Input {
+pub struct ImageInput {
     pub format: &'static str,
     /// Of the image: any number.
     pub size_bytes: u64,
@@ -68,21 +68,20 @@ impl Tell {
     }
 }
 
-impl Input {
+impl ImageInput {
     /// Opens what was named. Only a pipe needs to be told the size of a raw image: it does not say whether all of it came.
     pub async fn open(
         env: &Env,
         source: &str,
         told: Option<ImageFormat>,
         size: Option<ByteSize>,
-    ) -> Outcome<Input> {
+    ) -> Outcome<ImageInput> {
         let (env, source) = (env.clone(), source.to_owned());
         let open = move || match NbdUri::parse(&source).map_err(Failure::usage)? {
-            Some(uri) => Input::of_export(&uri, told),
-            None if source == "-" => Input::of_pipe(told, size),
-            None => {
-                Input::of_file(&env, Path::new(&source), told).map_err(|failure| failure.context(&source))
-            }
+            Some(uri) => ImageInput::of_export(&uri, told),
+            None if source == "-" => ImageInput::of_pipe(told, size),
+            None => ImageInput::of_file(&env, Path::new(&source), told)
+                .map_err(|failure| failure.context(&source)),
         };
         tokio::task::spawn_blocking(open).await.expect("opening does not panic")
     }
@@ -97,7 +96,7 @@ impl Input {
         size_bytes: u64,
         names: Names,
         read: impl FnOnce(&Tell) -> Outcome + Send + 'static,
-    ) -> Input {
+    ) -> ImageInput {
         let (send, pieces) = mpsc::channel(QUEUE_PIECES);
         std::thread::spawn(move || {
             let tell = Tell(send);
@@ -105,20 +104,20 @@ impl Input {
             // Whoever does not listen any more knows why.
             let _ = tell.0.blocking_send(ended);
         });
-        Input { format, size_bytes, names, pieces }
+        ImageInput { format, size_bytes, names, pieces }
     }
 
-    fn of_export(uri: &NbdUri, told: Option<ImageFormat>) -> Outcome<Input> {
+    fn of_export(uri: &NbdUri, told: Option<ImageFormat>) -> Outcome<ImageInput> {
         if let Some(told) = told.filter(|told| *told != ImageFormat::Raw) {
             let text = format!("an export is imported as it is, not as {}", told.name());
             return Err(Failure::usage(text).hint("leave --format away"));
         }
         let remote = Remote::open(uri.connect()?, uri.export()).map_err(|e| Failure::io("the export", &e))?;
         let size = remote.size_bytes();
-        Ok(Input::begin("nbd", size, Names::default(), move |tell| read_export(remote, tell)))
+        Ok(ImageInput::begin("nbd", size, Names::default(), move |tell| read_export(remote, tell)))
     }
 
-    fn of_pipe(told: Option<ImageFormat>, size: Option<ByteSize>) -> Outcome<Input> {
+    fn of_pipe(told: Option<ImageFormat>, size: Option<ByteSize>) -> Outcome<ImageInput> {
         if io::stdin().is_terminal() {
             let failure = Failure::usage("an image does not come from a terminal");
             return Err(failure.hint("name the file, or send it into this command"));
@@ -130,9 +129,9 @@ impl Input {
         warn(format, &begin, &[]);
         let all = Cursor::new(begin).chain(io::stdin());
         match (format, size) {
-            (ImageFormat::Rbd, _) => Input::of_rbd(all),
+            (ImageFormat::Rbd, _) => ImageInput::of_rbd(all),
             (ImageFormat::Raw, Some(ByteSize(size))) => {
-                Ok(Input::begin(format.name(), size, Names::default(), move |tell| {
+                Ok(ImageInput::begin(format.name(), size, Names::default(), move |tell| {
                     read_pipe(all, size, tell)
                 }))
             }
@@ -147,7 +146,7 @@ impl Input {
         }
     }
 
-    fn of_file(env: &Env, path: &Path, told: Option<ImageFormat>) -> Outcome<Input> {
+    fn of_file(env: &Env, path: &Path, told: Option<ImageFormat>) -> Outcome<ImageInput> {
         let failed = |e: io::Error| Failure::io("cannot read it", &e);
         let mut file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -161,7 +160,7 @@ impl Input {
         let format = ImageFormat::of(told, &begin, &end)?;
         warn(format, &begin, &end);
         match format {
-            ImageFormat::Raw => Ok(Input::begin(format.name(), size, Names::default(), move |tell| {
+            ImageFormat::Raw => Ok(ImageInput::begin(format.name(), size, Names::default(), move |tell| {
                 read_file(&file, size, tell)
             })),
             ImageFormat::Rbd => {
@@ -169,12 +168,12 @@ impl Input {
                 if metadata.is_file() {
                     verify(&file)?;
                 }
-                Input::of_rbd(file)
+                ImageInput::of_rbd(file)
             }
             _ => {
                 let (remote, server) = QemuNbd::open(env, path, format.name(), true)?;
                 let size = remote.size_bytes();
-                Ok(Input::begin(format.name(), size, Names::default(), move |tell| {
+                Ok(ImageInput::begin(format.name(), size, Names::default(), move |tell| {
                     read_export(remote, tell)?;
                     server.end()
                 }))
@@ -182,11 +181,11 @@ impl Input {
         }
     }
 
-    fn of_rbd(from: impl Read + Send + 'static) -> Outcome<Input> {
+    fn of_rbd(from: impl Read + Send + 'static) -> Outcome<ImageInput> {
         let begun = RbdReader::begin(BufReader::with_capacity(BUFFER_BYTES, from));
         let (mut reader, RbdHeader { from, to, size_bytes }) = begun?;
         let names = Names { from, to };
-        Ok(Input::begin(ImageFormat::Rbd.name(), size_bytes, names, move |tell| {
+        Ok(ImageInput::begin(ImageFormat::Rbd.name(), size_bytes, names, move |tell| {
             while let Some(patch) = reader.next_patch()? {
                 tell.patch(patch)?;
             }

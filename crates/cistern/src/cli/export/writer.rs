@@ -39,7 +39,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const ZEROES_BYTES: usize = 256 << 10;
 
 /// What an image is written to.
-enum Sink {
+enum Outlet {
     /// A file that is empty: what is not written is a hole.
     New(File),
     Device(File),
@@ -55,7 +55,7 @@ enum Step {
 }
 
 /// An image that is being written.
-pub struct Writing {
+pub struct ImageWriter {
     name: String,
     /// If it is one.
     file: Option<NewFile>,
@@ -63,19 +63,19 @@ pub struct Writing {
     thread: Option<JoinHandle<Outcome>>,
 }
 
-impl Writing {
+impl ImageWriter {
     /// A raw image of some bytes: to a new file, a pipe, standard output, or over a device.
-    pub fn raw(to: &str, size_bytes: u64, force: bool) -> Outcome<Writing> {
+    pub fn raw(to: &str, size_bytes: u64, force: bool) -> Outcome<ImageWriter> {
         if to == "-" {
             if io::stdout().is_terminal() {
                 let failure = Failure::usage("an image is nothing for a terminal");
                 return Err(failure.hint("name a file, or send it into a pipe"));
             }
-            return Ok(Writing::begin(
+            return Ok(ImageWriter::begin(
                 "standard output",
                 None,
                 size_bytes,
-                Sink::Pipe(Box::new(io::stdout())),
+                Outlet::Pipe(Box::new(io::stdout())),
             ));
         }
         let path = Path::new(to);
@@ -86,13 +86,13 @@ impl Writing {
                 let file = NewFile::create(path).map_err(failed)?;
                 let out = file.file().try_clone().map_err(failed)?;
                 out.set_len(size_bytes).map_err(failed)?;
-                return Ok(Writing::begin(to, Some(file), size_bytes, Sink::New(out)));
+                return Ok(ImageWriter::begin(to, Some(file), size_bytes, Outlet::New(out)));
             }
             Err(e) => return Err(failed(e)),
         };
         if there.is_fifo() || there.is_char_device() {
             let out = File::options().write(true).open(path).map_err(failed)?;
-            return Ok(Writing::begin(to, None, size_bytes, Sink::Pipe(Box::new(out))));
+            return Ok(ImageWriter::begin(to, None, size_bytes, Outlet::Pipe(Box::new(out))));
         }
         if !there.is_block_device() {
             return Err(is_there(path));
@@ -108,11 +108,11 @@ impl Writing {
             let (has, needs) = (ByteSize(device_bytes), ByteSize(size_bytes));
             return Err(Failure::new(Kind::Full, format!("{to} has {has}, and the volume {needs}")));
         }
-        Ok(Writing::begin(to, None, size_bytes, Sink::Device(device)))
+        Ok(ImageWriter::begin(to, None, size_bytes, Outlet::Device(device)))
     }
 
     /// An image of a format of qemu, in a new file.
-    pub fn image(env: &Env, path: &Path, format: &str, size_bytes: u64) -> Outcome<Writing> {
+    pub fn image(env: &Env, path: &Path, format: &str, size_bytes: u64) -> Outcome<ImageWriter> {
         let name = path.display().to_string();
         if name == "-" || fs::symlink_metadata(path).is_ok() {
             return Err(if name == "-" {
@@ -124,10 +124,10 @@ impl Writing {
         let file = NewFile::create(path).map_err(|e| Failure::io(format!("cannot write to {name}"), &e))?;
         qemu::make(file.beside(), format, size_bytes)?;
         let (remote, server) = QemuNbd::open(env, file.beside(), format, false)?;
-        Ok(Writing::begin(&name, Some(file), size_bytes, Sink::Image(remote, server)))
+        Ok(ImageWriter::begin(&name, Some(file), size_bytes, Outlet::Image(remote, server)))
     }
 
-    fn begin(name: &str, file: Option<NewFile>, size_bytes: u64, sink: Sink) -> Writing {
+    fn begin(name: &str, file: Option<NewFile>, size_bytes: u64, outlet: Outlet) -> ImageWriter {
         let (send, receive) = mpsc::channel(QUEUE_RECORDS);
         let in_error = name.to_owned();
         let thread = std::thread::spawn(move || {
@@ -136,9 +136,9 @@ impl Writing {
                     .hint("whoever reads the image ended before it did"),
                 _ => Failure::io(format!("cannot write to {in_error}"), &e),
             };
-            write(sink, size_bytes, receive, &failed)
+            write(outlet, size_bytes, receive, &failed)
         });
-        Writing { name: name.to_owned(), file, send: Some(send), thread: Some(thread) }
+        ImageWriter { name: name.to_owned(), file, send: Some(send), thread: Some(thread) }
     }
 
     pub async fn record(&mut self, record: StreamRecord) -> Outcome {
@@ -181,7 +181,7 @@ fn is_there(path: &Path) -> Failure {
 
 /// Writes what comes. What never ends is not made durable.
 fn write(
-    mut sink: Sink,
+    mut outlet: Outlet,
     size: u64,
     mut steps: mpsc::Receiver<Step>,
     failed: &dyn Fn(io::Error) -> Failure,
@@ -189,39 +189,42 @@ fn write(
     let mut at = 0;
     while let Some(step) = steps.blocking_recv() {
         let Step::Record(record) = step else {
-            sink.zeroes(at, size - at).map_err(failed)?;
-            return sink.finish(failed);
+            outlet.zeroes(at, size - at).map_err(failed)?;
+            return outlet.finish(failed);
         };
         let offset = record.extent.start * BLOCK;
         let end = (record.extent.end() * BLOCK).min(size);
-        sink.zeroes(at, offset - at).map_err(failed)?;
+        outlet.zeroes(at, offset - at).map_err(failed)?;
+
         match &record.content {
             StreamContent::Data(data) => {
-                sink.data(offset, &data[..(end - offset) as usize]).map_err(failed)?
+                outlet.data(offset, &data[..(end - offset) as usize]).map_err(failed)?
             }
-            StreamContent::Zero | StreamContent::Hole => sink.zeroes(offset, end - offset).map_err(failed)?,
+            StreamContent::Zero | StreamContent::Hole => {
+                outlet.zeroes(offset, end - offset).map_err(failed)?
+            }
         }
         at = end;
     }
     Ok(())
 }
 
-impl Sink {
+impl Outlet {
     /// Data; of what is zero in it nothing is written where that is zero already.
     fn data(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Pipe(out) => return out.write_all(data),
-            Sink::Device(device) => return device.write_all_at(data, offset),
-            Sink::New(_) | Sink::Image(..) => {}
+            Outlet::Pipe(out) => return out.write_all(data),
+            Outlet::Device(device) => return device.write_all_at(data, offset),
+            Outlet::New(_) | Outlet::Image(..) => {}
         }
         let mut at = 0;
         for (len, is_zero) in zero_runs(offset, data) {
             let (place, part) = (offset + at as u64, &data[at..at + len]);
             match self {
                 _ if is_zero => {}
-                Sink::New(file) => file.write_all_at(part, place)?,
-                Sink::Image(remote, _) => remote.write(place, part)?,
-                Sink::Pipe(_) | Sink::Device(_) => unreachable!("written above"),
+                Outlet::New(file) => file.write_all_at(part, place)?,
+                Outlet::Image(remote, _) => remote.write(place, part)?,
+                Outlet::Pipe(_) | Outlet::Device(_) => unreachable!("written above"),
             }
             at += len;
         }
@@ -230,9 +233,9 @@ impl Sink {
 
     fn zeroes(&mut self, mut offset: u64, len: u64) -> io::Result<()> {
         match self {
-            Sink::New(_) | Sink::Image(..) => return Ok(()),
-            Sink::Device(device) if len == 0 || zero_range(device, offset, len) => return Ok(()),
-            Sink::Device(_) | Sink::Pipe(_) => {}
+            Outlet::New(_) | Outlet::Image(..) => return Ok(()),
+            Outlet::Device(device) if len == 0 || zero_range(device, offset, len) => return Ok(()),
+            Outlet::Device(_) | Outlet::Pipe(_) => {}
         }
         let end = offset + len;
         let zeroes = vec![0; ZEROES_BYTES.min(len as usize)];
@@ -247,10 +250,10 @@ impl Sink {
     fn finish(self, failed: &dyn Fn(io::Error) -> Failure) -> Outcome {
         match self {
             // Made durable where it gets its name.
-            Sink::New(_) => Ok(()),
-            Sink::Device(device) => device.sync_all().map_err(failed),
-            Sink::Pipe(mut out) => out.flush().map_err(failed),
-            Sink::Image(mut remote, server) => {
+            Outlet::New(_) => Ok(()),
+            Outlet::Device(device) => device.sync_all().map_err(failed),
+            Outlet::Pipe(mut out) => out.flush().map_err(failed),
+            Outlet::Image(mut remote, server) => {
                 remote.flush().map_err(failed)?;
                 remote.close().map_err(failed)?;
                 server.end()
