@@ -195,7 +195,6 @@ fn write(
         let offset = record.extent.start * BLOCK;
         let end = (record.extent.end() * BLOCK).min(size);
         outlet.zeroes(at, offset - at).map_err(failed)?;
-
         match &record.content {
             StreamContent::Data(data) => {
                 outlet.data(offset, &data[..(end - offset) as usize]).map_err(failed)?
