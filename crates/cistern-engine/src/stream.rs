@@ -5,7 +5,9 @@
 //! without its end. Does no IO but through what it is given, and knows nothing of volumes.
 
 mod rbd;
+mod rbd_read;
 mod read;
+mod runs;
 mod token;
 mod write;
 
@@ -20,7 +22,9 @@ use crate::{
 };
 
 pub use rbd::RbdWriter;
+pub use rbd_read::{RbdHeader, RbdReader};
 pub use read::StreamReader;
+pub use runs::zero_runs;
 pub use token::ResumeToken;
 pub use write::StreamWriter;
 
@@ -84,6 +88,34 @@ pub enum StreamContent {
 pub struct StreamRecord {
     pub extent: Extent,
     pub content: StreamContent,
+}
+
+/// Bytes at any place, as they come from what knows no blocks. Where patches overlap, the later one wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patch {
+    pub offset: u64,
+    pub content: PatchContent,
+}
+
+/// What a patch puts there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatchContent {
+    Data(Bytes),
+    /// So many zeroes; whether they are allocated is not known.
+    Zeroes(u64),
+}
+
+impl Patch {
+    pub fn len(&self) -> u64 {
+        match &self.content {
+            PatchContent::Data(data) => data.len() as u64,
+            PatchContent::Zeroes(len) => *len,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What a complete stream had.

@@ -65,7 +65,7 @@ pub use live::{LiveSettings, WriteBackStatus};
 pub use pacing::ClientId;
 pub use plan::{CollectPlan, plan_collection};
 pub use prefetch::WarmTarget;
-pub use receive::{Overwrite, Receiver, ShareReceiver};
+pub use receive::{ForeignReceiver, ForeignState, Overwrite, Receiver, ShareReceiver};
 pub use send::{Sending, SentSince};
 pub use snapshots::{SnapshotStatus, snapshot_together};
 pub use space_status::{SegmentsStatus, SpaceStatus};

@@ -5,40 +5,22 @@ use std::{io::Cursor, sync::Arc};
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    codec::{Compression, KeySource, crc32c},
     env::{Env, real::RealEnv},
     share::{SHARE_PART_BLOCKS, Share},
     snapshot::{ReceivedState, Receiving},
     stats::IoKind,
-    store::MemoryStore,
-    stream::{StreamHeader, StreamReader, StreamState, StreamWriter},
+    stream::{StreamReader, StreamWriter},
     units::SnapshotId,
-    volume::{Collect, Overwrite, ReadOnlyOptions, Receiver, SentSince, SnapshotStatus, Volume},
+    volume::{Collect, Overwrite, Receiver, Volume},
 };
 use futures_util::FutureExt;
 use proptest::prelude::*;
-use volume_support::{Host, MIB, close, noise, read};
+use steps::{SIZE_MAX, content, do_steps, host, in_runtime, sent_share, show, status, steps};
+use volume_support::{Host, MIB, close, noise};
 
+#[path = "volume_support/steps.rs"]
+mod steps;
 mod volume_support;
-
-const BLOCK: u64 = 4096;
-/// Sizes are below this.
-const SIZE_MAX: u64 = 8 * MIB;
-
-async fn host(env: &Env, size_bytes: u64) -> Host {
-    Host::with_volume(env.clone(), Arc::new(MemoryStore::new()), size_bytes, KeySource::None).await
-}
-
-async fn show(host: &Host, snapshot: &str) -> Arc<Volume> {
-    let (env, stores, key) = (host.env.clone(), host.stores(), host.key.clone());
-    let snapshot = Some(snapshot.to_owned());
-    let options = ReadOnlyOptions { env, stores, cache: None, key, memory_bytes: 64 * MIB, snapshot };
-    Volume::open_read_only(options).await.expect("shown")
-}
-
-fn status(volume: &Volume, name: &str) -> SnapshotStatus {
-    volume.snapshots().into_iter().find(|snapshot| snapshot.name == name).expect("there")
-}
 
 /// The stream of a snapshot, from another one on.
 async fn stream(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
@@ -47,31 +29,9 @@ async fn stream(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
 
 /// That of a share, from a block on.
 async fn share_stream(host: &Host, to: &str, from: Option<&str>, share: (Share, u64)) -> Vec<u8> {
-    let shown = show(host, to).await;
-    let state = |name: &str| StreamState { id: status(&shown, name).id, name: name.into() };
-    let header = StreamHeader {
-        volume: shown.id(),
-        to: state(to),
-        base: from.map(state),
-        size_bytes: shown.size_bytes(),
-        made_ms: status(&shown, to).made_ms,
-        compression: Compression::Lz4,
-        share: share.0,
-        from: share.1,
-    };
-    let since = match from {
-        None => SentSince::Beginning,
-        Some(from) => {
-            let at = status(&shown, from).at.expect("in the store");
-            let aside = if shown.goes_on_from(at) { None } else { Some(show(host, from).await) };
-            SentSince::Position(at, aside)
-        }
-    };
+    let (header, records) = sent_share(host, to, from, share).await;
     let mut writer = StreamWriter::begin(Vec::new(), &header).expect("memory");
-    let mut sending = shown.send(since, share.0, share.1);
-    while let Some(record) = sending.next().await.expect("sent") {
-        writer.record(&record).expect("memory");
-    }
+    records.iter().for_each(|record| writer.record(record).expect("memory"));
     writer.finish().expect("memory").1
 }
 
@@ -120,92 +80,6 @@ async fn receive_shares(volume: &Arc<Volume>, streams: &[&[u8]], overwrite: Over
 fn written_bytes(volume: &Volume) -> u64 {
     let at = IoKind::ALL.iter().position(|kind| *kind == IoKind::Write).expect("listed");
     volume.io_stats().kinds[at].bytes
-}
-
-/// Size, checksums of blocks that are not zero, and what the ranges are.
-type Content = (u64, Vec<(usize, u32)>, Vec<(u64, String)>);
-
-/// What a volume or a snapshot shows.
-async fn content(volume: &Volume) -> Content {
-    let size = volume.size_bytes();
-    // Where a volume ends within a block, what is behind is zeroed: that block may be data then.
-    let whole = size / BLOCK * BLOCK;
-    let (mut kinds, mut at) = (Vec::<(u64, String)>::new(), 0);
-    while at < whole {
-        for (len, kind) in volume.ranges(at, whole - at, 1000).await.expect("ranges") {
-            let kind = format!("{kind:?}");
-            match kinds.last_mut() {
-                Some((before, same)) if *same == kind => *before += len,
-                _ => kinds.push((len, kind)),
-            }
-            at += len;
-        }
-    }
-    let bytes = read(volume, 0, size).await;
-    let blocks = bytes.chunks(BLOCK as usize).enumerate();
-    let sums = blocks.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
-    (size, sums.map(|(n, block)| (n, crc32c(block))).collect(), kinds)
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Write { at: u64, len: u64, tag: u64 },
-    Fill { at: u64, len: u64 },
-    Trim { at: u64, len: u64 },
-    Zero { at: u64, len: u64 },
-    Resize { to: u64 },
-    Snapshot,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let range = || (0..SIZE_MAX / 512, 1..600_u64).prop_map(|(at, len)| (at * 512, len * 512));
-    let step = prop_oneof![
-        6 => (range(), 0..1000_u64).prop_map(|((at, len), tag)| Step::Write { at, len, tag }),
-        2 => range().prop_map(|(at, len)| Step::Fill { at, len }),
-        3 => range().prop_map(|(at, len)| Step::Trim { at, len: len * 4 }),
-        2 => range().prop_map(|(at, len)| Step::Zero { at, len }),
-        2 => (1..SIZE_MAX / 512).prop_map(|sectors| Step::Resize { to: sectors * 512 }),
-        3 => Just(Step::Snapshot),
-    ];
-    proptest::collection::vec(step, 5..30)
-}
-
-/// Does the steps, and makes snapshots s0, s1 and so on.
-async fn do_steps(volume: &Volume, steps: &[Step]) -> usize {
-    let mut made = 0;
-    for step in steps {
-        let within = |at: u64, len: u64| (at, len.min(volume.size_bytes().saturating_sub(at)));
-        match *step {
-            Step::Resize { to } => volume.resize(to, true).await.expect("resized"),
-            Step::Snapshot => {
-                volume.snapshot(&format!("s{made}")).await.expect("made");
-                made += 1;
-            }
-            Step::Write { at, len, .. }
-            | Step::Fill { at, len }
-            | Step::Trim { at, len }
-            | Step::Zero { at, len }
-                if within(at, len).1 > 0 =>
-            {
-                let (at, len) = within(at, len);
-                match *step {
-                    Step::Write { tag, .. } => volume.write(at, noise(tag, len as usize), false).await,
-                    Step::Fill { .. } => volume.write(at, Bytes::from(vec![7; len as usize]), false).await,
-                    Step::Trim { .. } => volume.trim(at, len, false).await,
-                    _ => volume.zero(at, len, true, false).await,
-                }
-                .expect("done");
-            }
-            _ => {}
-        }
-    }
-    volume.snapshot(&format!("s{made}")).await.expect("made");
-    made + 1
-}
-
-fn in_runtime<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("threads").block_on(future)
 }
 
 proptest! {
@@ -351,7 +225,7 @@ async fn shares_of_b(from: &Host, tos: &[(Share, u64)], base: Option<&str>) -> V
 
 /// A source of three parts and some more, with snapshots a and b: holes, data, zeroes, changes in every part, and its end odd.
 async fn large_source(env: &Env) -> Host {
-    const PART: u64 = SHARE_PART_BLOCKS * BLOCK;
+    const PART: u64 = SHARE_PART_BLOCKS * steps::BLOCK;
     let from = host(env, 3 * PART).await;
     let volume = from.open().await;
     for part in 0..3 {

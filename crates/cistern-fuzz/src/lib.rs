@@ -21,7 +21,7 @@ use cistern_engine::{
     segment::{self, EntryKind, open_frame, open_raw, read_head, read_tail},
     snapshot::Operation,
     store::StoreUrl,
-    stream::{self, StreamContent, StreamReader},
+    stream::{self, RbdReader, StreamContent, StreamReader},
     units::{BLOCK_BYTES, Epoch, FrameRef, RunId, Salt, Seq, VolumeId},
 };
 use uuid::Uuid;
@@ -33,6 +33,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("nbd_options", cistern_nbd::fuzz::options),
     ("nbd_request", cistern_nbd::fuzz::request),
+    ("nbd_remote", cistern_nbd::fuzz::remote),
     ("journal_superblock", journal_superblock),
     ("journal_group", journal_group),
     ("log_entry", log_entry),
@@ -47,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     ("identity", identity),
     ("names", names),
     ("stream", stream),
+    ("rbd", rbd),
 ];
 
 /// Runs the target `name`, which must be one of [`TARGETS`].
@@ -265,5 +267,19 @@ fn read_stream(bytes: &[u8]) {
         if let StreamContent::Data(data) = record.content {
             assert_eq!(data.len() as u64, record.extent.len * BLOCK_BYTES as u64);
         }
+    }
+}
+
+/// A difference of rbd: the bytes as they are, and behind either banner and a size.
+pub fn rbd(data: &[u8]) {
+    read_rbd(data);
+    read_rbd(&[b"rbd diff v1\ns\0\0\x10\0\0\0\0\0", data].concat());
+    read_rbd(&[b"rbd diff v2\ns\x08\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0", data].concat());
+}
+
+fn read_rbd(bytes: &[u8]) {
+    let Ok((mut reader, header)) = RbdReader::begin(bytes) else { return };
+    while let Ok(Some(patch)) = reader.next_patch() {
+        assert!(!patch.is_empty() && patch.offset + patch.len() <= header.size_bytes);
     }
 }

@@ -27,13 +27,13 @@ pub enum Access {
 }
 
 /// An NBD export as a file, through nbdfuse.
-struct FuseFile {
+pub struct FuseFile {
     process: Guard,
     dir: PathBuf,
 }
 
 impl FuseFile {
-    fn start(scratch: &Scratch, uri: &str, access: Access) -> Result<FuseFile> {
+    pub fn start(scratch: &Scratch, uri: &str, access: Access) -> Result<FuseFile> {
         let dir = scratch.dir("fuse")?;
         let mut command = tool::command("nbdfuse")?;
         let pid_file = PidFile::new(scratch, "nbdfuse")?;
@@ -45,7 +45,7 @@ impl FuseFile {
         Ok(FuseFile { process, dir })
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.dir.join("nbd")
     }
 }

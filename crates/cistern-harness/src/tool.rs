@@ -38,6 +38,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-nbd", "qemu-utils"),
+    ("restic", "restic"),
     ("s3backer", "s3backer"),
     ("sync", "coreutils"),
     ("xfs_repair", "xfsprogs"),

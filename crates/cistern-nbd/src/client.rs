@@ -9,7 +9,7 @@ use crate::wire::{GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, i
 /// Bytes of the longest reply to an option that is read.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 /// Replies to one option at most.
-const REPLIES_MAX: usize = 64;
+pub(crate) const REPLIES_MAX: usize = 64;
 
 /// An export as a client gets it, behind the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +31,8 @@ impl Negotiated {
 /// # Errors
 /// Of the connection; `NotFound` where the server has no such export, with its words; `InvalidData` where it does not speak the protocol.
 pub fn choose_export(stream: &mut (impl Read + Write), export: &str) -> Result<Negotiated> {
-    if read_u64(stream)? != GREETING_MAGIC || read_u64(stream)? != OPTION_MAGIC {
-        return Err(invalid("it does not greet like an NBD server"));
-    }
-    let flags = u32::from(u16::from_be_bytes(read_array(stream)?));
-    if flags & handshake::FIXED_NEWSTYLE == 0 {
-        return Err(invalid("it does not negotiate"));
-    }
-    stream.write_all(&(flags & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES)).to_be_bytes())?;
-    stream
-        .write_all(&[OPTION_MAGIC.to_be_bytes().as_slice(), &opt::OUTLIVE.to_be_bytes(), &[0; 4]].concat())?;
+    greet(stream)?;
+    stream.write_all(&option(opt::OUTLIVE, &[]))?;
     stream.write_all(&go(export))?;
     stream.flush()?;
     match read_reply(stream, opt::OUTLIVE)? {
@@ -52,12 +44,40 @@ pub fn choose_export(stream: &mut (impl Read + Write), export: &str) -> Result<N
             ));
         }
     }
+    chosen(stream, |_, _| Ok(()))
+}
+
+/// Reads the greeting, and answers it.
+pub(crate) fn greet(stream: &mut (impl Read + Write)) -> Result<()> {
+    if read_u64(stream)? != GREETING_MAGIC || read_u64(stream)? != OPTION_MAGIC {
+        return Err(invalid("it does not greet like an NBD server"));
+    }
+    let flags = u32::from(u16::from_be_bytes(read_array(stream)?));
+    if flags & handshake::FIXED_NEWSTYLE == 0 {
+        return Err(invalid("it does not negotiate"));
+    }
+    stream.write_all(&(flags & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES)).to_be_bytes())
+}
+
+/// An option as it is sent.
+pub(crate) fn option(code: u32, data: &[u8]) -> Vec<u8> {
+    [&OPTION_MAGIC.to_be_bytes()[..], &code.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// Reads what is said of the export that was asked for; whatever else is said of it goes to `other`, by its kind.
+pub(crate) fn chosen(
+    stream: &mut impl Read,
+    mut other: impl FnMut(u16, &[u8]) -> Result<()>,
+) -> Result<Negotiated> {
     let mut negotiated = None;
     for _ in 0..REPLIES_MAX {
         let (kind, body) = read_reply(stream, opt::GO)?;
         match (kind, negotiated) {
             (rep::ACK, Some(negotiated)) => return Ok(negotiated),
-            (rep::INFO, _) => negotiated = export_info(&body)?.or(negotiated),
+            (rep::INFO, _) => match information(&body)? {
+                (info::EXPORT, rest) => negotiated = Some(export_info(rest)?),
+                (kind, rest) => other(kind, rest)?,
+            },
             (rep::ACK, None) => return Err(invalid("it tells no size")),
             (rep::ERR_UNKNOWN, _) => return Err(Error::new(ErrorKind::NotFound, said(&body))),
             (rep::ERR_TLS_REQD, _) => return Err(invalid("it wants TLS")),
@@ -68,20 +88,13 @@ pub fn choose_export(stream: &mut (impl Read + Write), export: &str) -> Result<N
 }
 
 /// The option that begins transmission; also asks for the sizes of blocks, so that the server knows that they are kept.
-fn go(export: &str) -> Vec<u8> {
+pub(crate) fn go(export: &str) -> Vec<u8> {
     let name = export.as_bytes();
-    let mut out = Vec::with_capacity(name.len() + 24);
-    out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
-    out.extend_from_slice(&opt::GO.to_be_bytes());
-    out.extend_from_slice(&(name.len() as u32 + 8).to_be_bytes());
-    out.extend_from_slice(&(name.len() as u32).to_be_bytes());
-    out.extend_from_slice(name);
-    out.extend_from_slice(&1_u16.to_be_bytes());
-    out.extend_from_slice(&info::BLOCK_SIZE.to_be_bytes());
-    out
+    let (asked, kind) = (1_u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes());
+    option(opt::GO, &[&(name.len() as u32).to_be_bytes()[..], name, &asked, &kind].concat())
 }
 
-fn read_reply(stream: &mut impl Read, to: u32) -> Result<(u32, Vec<u8>)> {
+pub(crate) fn read_reply(stream: &mut impl Read, to: u32) -> Result<(u32, Vec<u8>)> {
     let (magic, option) = (read_u64(stream)?, read_u32(stream)?);
     if (magic, option) != (OPTION_REPLY_MAGIC, to) {
         return Err(invalid("its reply is not one"));
@@ -95,42 +108,43 @@ fn read_reply(stream: &mut impl Read, to: u32) -> Result<(u32, Vec<u8>)> {
     Ok((kind, body))
 }
 
-/// Size and flags, if this information has them.
-fn export_info(body: &[u8]) -> Result<Option<Negotiated>> {
-    let Some((kind, rest)) = body.split_first_chunk::<2>() else {
-        return Err(invalid("an information without a kind"));
-    };
-    if u16::from_be_bytes(*kind) != info::EXPORT {
-        return Ok(None);
+/// The kind of an information, and what it says.
+fn information(body: &[u8]) -> Result<(u16, &[u8])> {
+    match body.split_first_chunk::<2>() {
+        Some((kind, rest)) => Ok((u16::from_be_bytes(*kind), rest)),
+        None => Err(invalid("an information without a kind")),
     }
-    match rest.split_first_chunk::<8>().map(|(size, flags)| (size, <[u8; 2]>::try_from(flags))) {
+}
+
+fn export_info(body: &[u8]) -> Result<Negotiated> {
+    match body.split_first_chunk::<8>().map(|(size, flags)| (size, <[u8; 2]>::try_from(flags))) {
         Some((size, Ok(flags))) => {
-            Ok(Some(Negotiated { size_bytes: u64::from_be_bytes(*size), flags: u16::from_be_bytes(flags) }))
+            Ok(Negotiated { size_bytes: u64::from_be_bytes(*size), flags: u16::from_be_bytes(flags) })
         }
         _ => Err(invalid("an export without size or flags")),
     }
 }
 
 /// What the server says, made fit for a terminal.
-fn said(body: &[u8]) -> String {
+pub(crate) fn said(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
-fn read_array<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
+pub(crate) fn read_array<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-fn read_u64(stream: &mut impl Read) -> Result<u64> {
+pub(crate) fn read_u64(stream: &mut impl Read) -> Result<u64> {
     read_array(stream).map(u64::from_be_bytes)
 }
 
-fn read_u32(stream: &mut impl Read) -> Result<u32> {
+pub(crate) fn read_u32(stream: &mut impl Read) -> Result<u32> {
     read_array(stream).map(u32::from_be_bytes)
 }
 
-fn invalid(what: &str) -> Error {
+pub(crate) fn invalid(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, what)
 }
 

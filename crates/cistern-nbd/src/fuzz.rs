@@ -1,6 +1,9 @@
-//! Entries for fuzzing: every decoder of bytes that a client controls, panic-free on any input.
+//! Entries for fuzzing: every decoder of bytes that a client or another server controls, panic-free on any input.
+
+use std::io::{Cursor, Read, Write};
 
 use crate::{
+    Remote,
     gate::{self, Contexts, Moment, Request, Terms, Verdict},
     option,
     wire::{Header, OptionHeader},
@@ -45,6 +48,42 @@ pub fn request(data: &[u8]) {
     }
 }
 
+/// A server that says `data`, whatever it hears.
+struct Says<'a>(Cursor<&'a [u8]>);
+
+impl Read for Says<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(out)
+    }
+}
+
+impl Write for Says<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads an export of a server that says `data`: from its greeting on, and behind a negotiation that went well.
+pub fn remote(data: &[u8]) {
+    let negotiated = crate::remote::negotiated();
+    for says in [data, &[&negotiated[..], data].concat()] {
+        let Ok(mut remote) = Remote::open(Says(Cursor::new(says)), "") else { continue };
+        let size = remote.size_bytes();
+        let ranges = remote.ranges(0, size.min(1 << 30)).unwrap_or_default();
+        assert!(ranges.iter().map(|(len, _)| len).sum::<u64>() <= size);
+        let read = remote.read_each([(0, size.min(1 << 16) as usize)], |offset, bytes| {
+            assert!(offset + bytes.len() as u64 <= size);
+            Ok(())
+        });
+        if read.is_ok() {
+            let _ = remote.close();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -54,6 +93,7 @@ mod tests {
         #[test]
         fn never_panics(bits: u8, magic in 0..3usize, data in prop::collection::vec(any::<u8>(), 0..100)) {
             super::options(&data);
+            super::remote(&data);
             let magic: &[u8] = [&[][..], &[0x25, 0x60, 0x95, 0x13], &[0x21, 0xe4, 0x1c, 0x71]][magic];
             super::request(&[&[bits][..], magic, &data].concat());
         }

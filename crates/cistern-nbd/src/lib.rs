@@ -23,7 +23,8 @@
 //! | 1 | `listen` | addresses |
 //! | 1 | `client` | a negotiation from the other side, for connections that the kernel gets |
 //! | 2 | `handshake`, `session` | the two phases of one connection |
-//! | 2 | `fuzz` | the parsers of what clients send, for fuzzing |
+//! | 2 | `remote` | an export of another server, read and written by who moves data |
+//! | 3 | `fuzz` | the parsers of what comes from the other side, for fuzzing |
 //! | 3 | `server` | accepting, graceful stop |
 //!
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
@@ -43,6 +44,7 @@ mod outliving;
 mod output;
 mod patience;
 mod pool;
+mod remote;
 mod reply;
 mod server;
 mod session;
@@ -58,5 +60,6 @@ pub use export::{
 };
 pub use listen::{Address, Listener, TlsMode};
 pub use outliving::Outliving;
+pub use remote::Remote;
 pub use server::{Server, ServerSettings};
 pub use tls::{TlsConfig, TlsError};

@@ -22,17 +22,21 @@ mod diff;
 mod doctor;
 mod down;
 mod drain;
+mod export;
 mod flatten;
 mod freeze;
 mod gc;
 mod hold;
+mod import;
 mod info;
 mod journal;
 mod keep_attached;
 mod key;
 mod ls;
+mod new_file;
 mod probe;
 mod program;
+mod qemu;
 mod receive;
 pub mod reference;
 mod resize;
@@ -106,6 +110,8 @@ enum Verb {
     Diff(diff::Diff),
     Send(send::Send),
     Receive(receive::Receive),
+    Import(import::Import),
+    Export(export::ExportImage),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
     Check(check::Check),
@@ -160,6 +166,12 @@ impl Cli {
         if let Verb::Receive(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Import(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Export(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
             Verb::Serve(_)
@@ -167,7 +179,9 @@ impl Cli {
             | Verb::Gc(_)
             | Verb::Flatten(_)
             | Verb::Send(_)
-            | Verb::Receive(_) => {
+            | Verb::Receive(_)
+            | Verb::Import(_)
+            | Verb::Export(_) => {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,

@@ -398,28 +398,33 @@ fn another_key_at_the_other_end() {
 
 /// Applies a stream of rbd to an image, as its format is documented; gives the names in it.
 fn apply_rbd(stream: &[u8], image: &mut Vec<u8>) -> Vec<(u8, String)> {
-    let mut rest = stream.strip_prefix(b"rbd diff v2\n").expect("a banner");
+    let mut rest = stream.strip_prefix(b"rbd diff v1\n").expect("a banner");
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
     let mut names = Vec::new();
     while rest[0] != b'e' {
-        let (tag, len) = (rest[0], number(&rest[1..]));
-        let body = &rest[9..9 + len];
-        match tag {
+        let (tag, body) = (rest[0], &rest[1..]);
+        let len = match tag {
             b'f' | b't' => {
-                let name_len = u32::from_le_bytes(body[..4].try_into().expect("four")) as usize;
-                assert_eq!(name_len, len - 4);
-                names.push((tag, String::from_utf8(body[4..].to_vec()).expect("a name")));
+                let len = 4 + u32::from_le_bytes(body[..4].try_into().expect("four")) as usize;
+                names.push((tag, String::from_utf8(body[4..len].to_vec()).expect("a name")));
+                len
             }
-            b's' => image.resize(number(body), 0),
+            b's' => {
+                image.resize(number(body), 0);
+                8
+            }
             b'w' => {
-                let (at, data) = (number(body), &body[16..]);
-                assert_eq!(data.len(), number(&body[8..]));
-                image[at..at + data.len()].copy_from_slice(data);
+                let (at, len) = (number(body), number(&body[8..]));
+                image[at..at + len].copy_from_slice(&body[16..16 + len]);
+                16 + len
             }
-            b'z' => image[number(body)..][..number(&body[8..])].fill(0),
+            b'z' => {
+                image[number(body)..][..number(&body[8..])].fill(0);
+                16
+            }
             other => panic!("tag {other}"),
-        }
-        rest = &rest[9 + len..];
+        };
+        rest = &body[len..];
     }
     assert_eq!(rest, b"e");
     names
@@ -430,8 +435,8 @@ fn apply_rbd(stream: &[u8], image: &mut Vec<u8>) -> Vec<(u8, String)> {
 fn other_dialects_tell_the_same() {
     let home = Home::new();
     source(&home).stop();
-    home.ok(&["send", "./tank@a", "--format", "rbd-v2", "--to", "a"]);
-    home.ok(&["send", "./tank@b", "--from", "a", "--format", "rbd-v2", "--to", "b"]);
+    home.ok(&["send", "./tank@a", "--format", "rbd", "--to", "a"]);
+    home.ok(&["send", "./tank@b", "--from", "a", "--format", "rbd", "--to", "b"]);
     let mut image = Vec::new();
     let read = |name: &str| fs::read(home.path(name)).expect("sent");
     assert_eq!(apply_rbd(&read("a"), &mut image), [(b't', "a".to_owned())]);

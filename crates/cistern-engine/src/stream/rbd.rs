@@ -1,6 +1,7 @@
-//! What `rbd import-diff` of Ceph reads ("rbd diff v2"): names of snapshots, a size, writes and zeroes, an end.
+//! Writing what `rbd import-diff` of Ceph reads ("rbd diff v1"): names of snapshots, a size, writes and zeroes, an end.
 //!
-//! It has no checksums and no identities but names, and knows no difference between zeroes and holes.
+//! It has no checksums and no identities but names, and knows no difference between zeroes and holes. Not v2: Ceph has that only within
+//! whole images, and its `import-diff` refuses it.
 
 use std::io::{self, Write};
 
@@ -8,7 +9,7 @@ use super::{StreamContent, StreamHeader, StreamRecord, StreamTotals};
 use crate::units::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const BANNER: &[u8] = b"rbd diff v2\n";
+const BANNER: &[u8] = b"rbd diff v1\n";
 
 /// Such a stream that is being written.
 pub struct RbdWriter<W: Write> {
@@ -57,11 +58,9 @@ impl<W: Write> RbdWriter<W> {
         self.put(tag, &[], &[&len, name.as_bytes()].concat())
     }
 
-    /// A record: its tag, how much follows, numbers, bytes.
+    /// A record: its tag, numbers, bytes.
     fn put(&mut self, tag: u8, numbers: &[u64], bytes: &[u8]) -> io::Result<()> {
-        let follow = 8 * numbers.len() as u64 + bytes.len() as u64;
         self.out.write_all(&[tag])?;
-        self.out.write_all(&follow.to_le_bytes())?;
         for number in numbers {
             self.out.write_all(&number.to_le_bytes())?;
         }

@@ -15,7 +15,7 @@ use crate::{
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX},
 };
 
-const STREAM_NAME: &str = "stream";
+pub(super) const STREAM_NAME: &str = "stream";
 
 /// A stream that is being read.
 pub struct StreamReader<R: Read> {
@@ -144,7 +144,7 @@ fn read_checksum(from: &mut impl Read) -> Result<[u8; CHECKSUM_BYTES]> {
     Ok(checksum)
 }
 
-fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<()> {
+pub(super) fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<()> {
     from.read_exact(bytes).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => {
             Error::corrupt(STREAM_NAME, "it ends before its last record: it was cut off")
@@ -153,7 +153,7 @@ fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<()> {
     })
 }
 
-fn read_some(from: &mut impl Read, bytes: &mut [u8]) -> Result<usize> {
+pub(super) fn read_some(from: &mut impl Read, bytes: &mut [u8]) -> Result<usize> {
     loop {
         match from.read(bytes) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

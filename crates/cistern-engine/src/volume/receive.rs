@@ -14,7 +14,7 @@ use crate::{
     volume::{Piece, RangeKind, SnapshotStatus, Volume, write::Writer},
 };
 
-pub use into::{Overwrite, Receiver, ShareReceiver};
+pub use into::{ForeignReceiver, ForeignState, Overwrite, Receiver, ShareReceiver};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks that are compared or put back at once: 4 MiB.

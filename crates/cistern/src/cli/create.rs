@@ -18,7 +18,7 @@ use crate::{
 
 /// How a volume's data is compressed.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum CompressionChoice {
+pub(super) enum CompressionChoice {
     /// Fast: costs nearly no time; zstd for what shrinks to a third. The right choice nearly always
     #[default]
     Lz4,

@@ -145,7 +145,7 @@ impl Send {
                 let only = outputs.into_iter().next().expect("checked: there is one");
                 self.list(&source, only).await
             }
-            Dialect::Cistern | Dialect::RbdV2 => self.write(context, &source, outputs).await,
+            Dialect::Cistern | Dialect::Rbd => self.write(context, &source, outputs).await,
         }
     }
 

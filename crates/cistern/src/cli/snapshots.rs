@@ -230,18 +230,19 @@ pub async fn open(
     open_in(context, settings, volume, snapshot, stores).await
 }
 
-/// A snapshot, whose data is read behind everything else and at no more than so many bytes per second.
+/// The newest committed state of a volume, or a snapshot of it, whose data is read behind everything else and at no more than so many bytes
+/// per second.
 pub async fn open_behind(
     context: &Context,
     settings: &Resolved,
     volume: &VolumeUrl,
-    snapshot: &str,
+    snapshot: Option<&str>,
     rate: Option<u64>,
 ) -> Outcome<Arc<Volume>> {
     let scheduler = Scheduler::new(context.env.clone());
     scheduler.set_rates(Rates { upload: None, download: rate });
     let stores = volume.open_scheduled(&context.env, &scheduler, COMMAND_PATIENCE).await?.stores;
-    open_in(context, settings, volume, Some(snapshot), stores).await
+    open_in(context, settings, volume, snapshot, stores).await
 }
 
 async fn open_in(

@@ -46,7 +46,8 @@ impl Source {
         rate: Option<u64>,
     ) -> Outcome<Source> {
         let volume = &snapshot.volume;
-        let show = async |name: &str| snapshots::open_behind(context, settings, volume, name, rate).await;
+        let show =
+            async |name: &str| snapshots::open_behind(context, settings, volume, Some(name), rate).await;
         let shown = show(&snapshot.name).await?;
         let all = shown.snapshots();
         let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name).cloned();

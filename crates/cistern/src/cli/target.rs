@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cistern_engine::{
     Error,
-    codec::KeySource,
+    codec::{Compression, KeySource},
     snapshot::Receiving,
     stream::{ResumeToken, StreamHeader},
     volume::{CreateOptions, Overwrite, Receiver, ShareReceiver, Volume, admin},
@@ -66,7 +66,23 @@ impl<'a> Target<'a> {
 
     /// Makes it as a stream says, and opens it.
     pub async fn make(&self, header: &StreamHeader) -> Outcome<OpenTarget<'a>> {
-        self.create(header).await?;
+        if let Some(base) = &header.base {
+            return Err(self.no_base(&base.name));
+        }
+        self.make_empty(header.size_bytes, header.compression).await
+    }
+
+    /// There is no volume, and what would be received begins with a snapshot.
+    pub fn no_base(&self, base: &str) -> Failure {
+        let text =
+            format!("there is no volume at {}, and the stream begins with snapshot {base}", self.volume.url);
+        Failure::new(Kind::NotFound, text)
+            .hint("receive a full stream first: one that was sent without --from")
+    }
+
+    /// Makes it, and opens it.
+    pub async fn make_empty(&self, size_bytes: u64, compression: Compression) -> Outcome<OpenTarget<'a>> {
+        self.create(size_bytes, compression).await?;
         match self.open_there(true).await {
             Ok(opened) => Ok(opened),
             Err(failure) => {
@@ -120,23 +136,13 @@ impl<'a> Target<'a> {
         }
     }
 
-    async fn create(&self, header: &StreamHeader) -> Outcome {
+    async fn create(&self, size_bytes: u64, compression: Compression) -> Outcome {
         let volume = self.volume;
-        if let Some(base) = &header.base {
-            let failure = Failure::new(
-                Kind::NotFound,
-                format!(
-                    "there is no volume at {}, and the stream begins with snapshot {}",
-                    volume.url, base.name
-                ),
-            );
-            return Err(failure.hint("receive a full stream first: one that was sent without --from"));
-        }
         let key = match self.encrypt {
             true => secret::fresh(&self.settings.key, secret::PASSPHRASE_VARIABLE)?,
             false => KeySource::None,
         };
-        let options = CreateOptions { size_bytes: header.size_bytes, compression: header.compression, key };
+        let options = CreateOptions { size_bytes, compression, key };
         creation::make(&self.context.env, volume, options, Probing::Clouds).await?;
         Ok(())
     }

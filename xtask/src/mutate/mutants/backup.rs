@@ -2,7 +2,11 @@
 
 use super::{Change, Mutant, test, themed};
 
+const EXPORT: &str = "crates/cistern/src/cli/export/writer.rs";
+const FOREIGN: &str = "crates/cistern-engine/src/volume/receive/into/foreign.rs";
+const IMPORT: &str = "crates/cistern/src/cli/import/input.rs";
 const INTO: &str = "crates/cistern-engine/src/volume/receive/into.rs";
+const RBD_READ: &str = "crates/cistern-engine/src/stream/rbd_read.rs";
 const READ: &str = "crates/cistern-engine/src/stream/read.rs";
 const RECEIVE: &str = "crates/cistern-engine/src/volume/receive.rs";
 const SEND: &str = "crates/cistern-engine/src/volume/send.rs";
@@ -124,5 +128,57 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume_receive", "what_was_received_before_it_broke_is_enough"),
         simulation: themed("backups", 100),
+    },
+    Mutant {
+        name: "a-difference-of-rbd-needs-no-end",
+        promise: "P10",
+        story: "a difference of rbd that was cut between two records counts as complete",
+        changes: &[Change {
+            file: RBD_READ,
+            old: "None => self.tag()?,",
+            new: "None => self.tag().unwrap_or(b'e'),",
+        }],
+        test: test("-p cistern-engine --test format_rbd", "without_its_end_it_is_not_complete"),
+        simulation: None,
+    },
+    Mutant {
+        name: "zeroes-of-rbd-are-not-written",
+        promise: "P10",
+        story: "what was discarded between two snapshots of an image stays where the difference is imported",
+        changes: &[Change {
+            file: FOREIGN,
+            old: "PatchContent::Zeroes(len) => return self.clear(offset, len).await.map(|()| 0),",
+            new: "PatchContent::Zeroes(_) => return Ok(0),",
+        }],
+        test: test("-p cistern-engine --test volume_foreign", "what_goes_through_rbd_arrives"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-a-shrink-leaves-in-a-sector-comes-back",
+        promise: "P10",
+        story: "an image of another system shrinks within a sector and grows again, and shows what it had there before",
+        changes: &[Change {
+            file: FOREIGN,
+            old: "if state.base.is_none() { 0 } else { size }",
+            new: "if state.base.is_none() { 0 } else { volume_bytes }",
+        }],
+        test: test("-p cistern-engine --test volume_foreign", "what_a_shrink_took_away_does_not_come_back"),
+        simulation: None,
+    },
+    Mutant {
+        name: "an-image-may-end-early",
+        promise: "P10",
+        story: "what writes an image into the pipe fails, and half of it is imported as all of it",
+        changes: &[Change { file: IMPORT, old: "if (data.len() as u64) < len {", new: "if false {" }],
+        test: test("-p cistern --test images", "an_import_that_fails_leaves_nothing"),
+        simulation: None,
+    },
+    Mutant {
+        name: "holes-are-not-zeroed-on-a-device",
+        promise: "P10",
+        story: "where a volume has a hole, the device that it is exported to shows what lay there before",
+        changes: &[Change { file: EXPORT, old: "outlet.zeroes(at, offset - at).map_err(failed)?;", new: "" }],
+        test: test("-p cistern --test images", "a_device_is_written_over"),
+        simulation: None,
     },
 ];

@@ -1,5 +1,7 @@
 //! Streams that are written into a volume, record by record: what they may go into, and what of them is written.
 
+mod foreign;
+
 use std::sync::Arc;
 
 use crate::{
@@ -11,6 +13,8 @@ use crate::{
 };
 
 use super::{BLOCK, bytes};
+
+pub use foreign::{ForeignReceiver, ForeignState};
 
 /// What a stream may do to what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,8 +18,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::{
-    atomic_file::rename_new,
-    cli::transfer::QUEUE_RECORDS,
+    cli::{new_file::NewFile, transfer::QUEUE_RECORDS},
     failure::{Failure, Kind, Outcome},
 };
 
@@ -48,7 +47,7 @@ pub enum Dialect {
     #[default]
     Cistern,
     /// As `rbd export-diff` of Ceph writes it, for `rbd import-diff`: without any checksum
-    RbdV2,
+    Rbd,
     /// Only where what lies, no data: a line of JSON for each range
     Extents,
 }
@@ -59,29 +58,6 @@ pub enum Output {
     /// A pipe or a device.
     There(File, PathBuf),
     New(NewFile),
-}
-
-/// A file beside its place; removed unless it is put there.
-pub struct NewFile {
-    place: PathBuf,
-    beside: PathBuf,
-    file: File,
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        // Put in its place, it is not there.
-        let _ = fs::remove_file(&self.beside);
-    }
-}
-
-impl NewFile {
-    /// Makes it durable, and gives it its name.
-    fn put(&self) -> io::Result<()> {
-        self.file.sync_all()?;
-        // Does not replace what came there meanwhile.
-        rename_new(&self.beside, &self.place)
-    }
 }
 
 impl Destination {
@@ -106,11 +82,7 @@ impl Destination {
             Ok(_) => Err(Failure::new(Kind::Exists, format!("{} is there already", path.display()))
                 .hint("choose another name, or remove it first")),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let mut beside = path.clone().into_os_string();
-                beside.push(".unfinished");
-                let beside = PathBuf::from(beside);
-                let file = File::create(&beside).map_err(failed)?;
-                Ok(Output::New(NewFile { place: path.clone(), beside, file }))
+                NewFile::create(path).map(Output::New).map_err(failed)
             }
             Err(e) => Err(failed(e)),
         }
@@ -125,16 +97,16 @@ impl Output {
     fn name(&self) -> String {
         match self {
             Output::Stdout => "standard output".to_owned(),
-            Output::There(_, path) | Output::New(NewFile { place: path, .. }) => path.display().to_string(),
+            Output::There(_, path) => path.display().to_string(),
+            Output::New(file) => file.place().display().to_string(),
         }
     }
 
     fn writer(&self) -> Outcome<BufWriter<Box<dyn Write + Send>>> {
         let out: Box<dyn Write + Send> = match self {
             Output::Stdout => Box::new(io::stdout()),
-            Output::There(file, _) | Output::New(NewFile { file, .. }) => {
-                Box::new(file.try_clone().map_err(|e| self.failed(&e))?)
-            }
+            Output::There(file, _) => Box::new(file.try_clone().map_err(|e| self.failed(&e))?),
+            Output::New(file) => Box::new(file.file().try_clone().map_err(|e| self.failed(&e))?),
         };
         Ok(BufWriter::with_capacity(BUFFER_BYTES, out))
     }
@@ -252,7 +224,7 @@ impl Writer {
     fn begin(out: Out, header: &StreamHeader, dialect: Dialect) -> io::Result<Writer> {
         Ok(match dialect {
             Dialect::Cistern => Writer::Cistern(Box::new(StreamWriter::begin(out, header)?)),
-            Dialect::RbdV2 => Writer::Rbd(RbdWriter::begin(out, header)?),
+            Dialect::Rbd => Writer::Rbd(RbdWriter::begin(out, header)?),
             Dialect::Extents => unreachable!("extents have no data"),
         })
     }

@@ -1,0 +1,5 @@
+//! See `rbd` in `cistern_fuzz::TARGETS`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| cistern_fuzz::run("rbd", data));
