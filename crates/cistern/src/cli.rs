@@ -13,8 +13,11 @@ use crate::{
 
 mod attach;
 mod attachments;
+mod backup;
 mod check;
 mod clone;
+mod copy;
+mod copying;
 mod cost;
 mod create;
 mod detach;
@@ -26,11 +29,13 @@ mod flatten;
 mod freeze;
 mod gc;
 mod hold;
+mod hooks;
 mod info;
 mod journal;
 mod keep_attached;
 mod key;
 mod ls;
+mod marks;
 mod probe;
 mod program;
 mod receive;
@@ -47,6 +52,7 @@ mod snapshots;
 mod source;
 mod stacks;
 mod status;
+mod taken;
 mod target;
 mod transfer;
 mod up;
@@ -106,6 +112,8 @@ enum Verb {
     Diff(diff::Diff),
     Send(send::Send),
     Receive(receive::Receive),
+    Copy(copy::Copy),
+    Backup(Box<backup::Backup>),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
     Check(check::Check),
@@ -160,6 +168,15 @@ impl Cli {
         if let Verb::Receive(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Backup(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Copy(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Snapshot(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
             Verb::Serve(_)
@@ -167,7 +184,10 @@ impl Cli {
             | Verb::Gc(_)
             | Verb::Flatten(_)
             | Verb::Send(_)
-            | Verb::Receive(_) => {
+            | Verb::Receive(_)
+            | Verb::Copy(_)
+            | Verb::Backup(_)
+            | Verb::Snapshot(_) => {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,
@@ -184,7 +204,6 @@ impl Cli {
             Verb::Freeze(verb) => verb.run(&context).await,
             Verb::Thaw(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
-            Verb::Snapshot(verb) => verb.run(&context).await,
             Verb::Hold(verb) => verb.run(&context).await,
             Verb::Release(verb) => verb.run(&context).await,
             Verb::Clone(verb) => verb.run(&context).await,

@@ -107,8 +107,13 @@ impl Schedule {
 
 /// The name of a snapshot that is made now by a schedule.
 pub fn name(wall_ms: u64) -> String {
+    dated(PREFIX, wall_ms)
+}
+
+/// A name that begins like this and says when.
+pub fn dated(prefix: &str, wall_ms: u64) -> String {
     let utc = cistern_engine::units::utc(wall_ms);
-    format!("{PREFIX}{}", utc.trim_end_matches(" UTC").replace(' ', "T"))
+    format!("{prefix}{}", utc.trim_end_matches(" UTC").replace(' ', "T"))
 }
 
 fn explain(text: &str) -> String {
