@@ -13,8 +13,11 @@ use crate::{
 
 mod attach;
 mod attachments;
+mod backup;
 mod check;
 mod clone;
+mod copy;
+mod copying;
 mod cost;
 mod create;
 mod detach;
@@ -27,12 +30,14 @@ mod flatten;
 mod freeze;
 mod gc;
 mod hold;
+mod hooks;
 mod import;
 mod info;
 mod journal;
 mod keep_attached;
 mod key;
 mod ls;
+mod marks;
 mod new_file;
 mod probe;
 mod program;
@@ -51,6 +56,7 @@ mod snapshots;
 mod source;
 mod stacks;
 mod status;
+mod taken;
 mod target;
 mod transfer;
 mod up;
@@ -110,6 +116,8 @@ enum Verb {
     Diff(diff::Diff),
     Send(send::Send),
     Receive(receive::Receive),
+    Copy(copy::Copy),
+    Backup(Box<backup::Backup>),
     Import(import::Import),
     Export(export::ExportImage),
     AutoSnapshot(set::AutoSnapshot),
@@ -166,6 +174,15 @@ impl Cli {
         if let Verb::Receive(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Backup(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Copy(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Snapshot(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         if let Verb::Import(verb) = self.verb {
             return verb.run(&context).await;
         }
@@ -180,6 +197,9 @@ impl Cli {
             | Verb::Flatten(_)
             | Verb::Send(_)
             | Verb::Receive(_)
+            | Verb::Copy(_)
+            | Verb::Backup(_)
+            | Verb::Snapshot(_)
             | Verb::Import(_)
             | Verb::Export(_) => {
                 unreachable!("returned above")
@@ -198,7 +218,6 @@ impl Cli {
             Verb::Freeze(verb) => verb.run(&context).await,
             Verb::Thaw(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
-            Verb::Snapshot(verb) => verb.run(&context).await,
             Verb::Hold(verb) => verb.run(&context).await,
             Verb::Release(verb) => verb.run(&context).await,
             Verb::Clone(verb) => verb.run(&context).await,

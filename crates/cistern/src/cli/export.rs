@@ -113,7 +113,7 @@ impl ExportImage {
             ExportFormat::Qcow2 => ImageWriter::image(&context.env, Path::new(&self.to), "qcow2", size)?,
         };
         let mut data_bytes = 0;
-        let mut transfer = Transfer::begin("exporting", 1, size);
+        let transfer = Transfer::begin("exporting", 1);
         let mut sending = shown.send(SentSince::Beginning, Share::ALL, 0);
         while let Some(record) = sending.next().await? {
             let bytes = match &record.content {
@@ -122,7 +122,7 @@ impl ExportImage {
             };
             writing.record(record).await?;
             data_bytes += bytes;
-            transfer.add(0, bytes, sending.place_bytes());
+            transfer.part(0).add(bytes, sending.place_bytes(), size);
         }
         drop(transfer);
         writing.finish().await?;

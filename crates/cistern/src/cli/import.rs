@@ -17,7 +17,7 @@ use crate::{
         Context,
         create::CompressionChoice,
         snapshots,
-        target::{OpenTarget, Target},
+        target::{OpenTarget, TargetVolume},
         transfer::Transfer,
     },
     config::{KeySettings, StateSettings},
@@ -116,7 +116,7 @@ impl Import {
     pub async fn run(self, context: &Context) -> Outcome {
         let at_once = EndAtOnce::listen()?;
         let settings = snapshots::settings(context, &self.settings, &self.key)?;
-        let target = Target {
+        let target = TargetVolume {
             context,
             settings: &settings,
             volume: &self.state.volume,
@@ -177,12 +177,12 @@ impl Import {
         let begun = ForeignReceiver::begin(&opened.volume, state, overwrite).await;
         let mut receiver = begun.map_err(|e| self.explain(e))?;
         let (size, mut data_bytes) = (state.size_bytes, 0);
-        let mut transfer = Transfer::begin("importing", 1, size);
+        let transfer = Transfer::begin("importing", 1);
         while let Some(patch) = input.next().await? {
             let end = patch.offset + patch.len();
             let written = receiver.patch(patch).await?;
             data_bytes += written;
-            transfer.add(0, written, end);
+            transfer.part(0).add(written, end, size);
         }
         drop(transfer);
         let id = receiver.end().await?;

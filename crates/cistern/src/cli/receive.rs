@@ -2,10 +2,7 @@
 
 mod input;
 
-use std::{
-    cell::{Cell, RefCell},
-    path::PathBuf,
-};
+use std::{cell::Cell, path::PathBuf};
 
 use cistern_engine::{
     stream::{StreamContent, StreamHeader},
@@ -19,7 +16,7 @@ use serde::Serialize;
 use crate::{
     cli::{
         Context, snapshots,
-        target::{OpenTarget, Target},
+        target::{OpenTarget, TargetVolume},
         transfer::Transfer,
     },
     config::{KeySettings, Resolved, StateSettings},
@@ -149,15 +146,15 @@ impl Receive {
                 self.say(&received)
             }
             Err(failure) if opened.keeps(self.resumable) => {
-                Err(opened.keep(&headers[0].to.name, failure).await)
+                Err(opened.leave(&headers[0].to.name, failure).await)
             }
             Err(failure) => Err(opened.go_back(failure).await),
         }
     }
 
-    fn target<'a>(&'a self, context: &'a Context, settings: &'a Resolved) -> Target<'a> {
+    fn target<'a>(&'a self, context: &'a Context, settings: &'a Resolved) -> TargetVolume<'a> {
         let (encrypt, take_over) = (self.encrypt, self.take_over);
-        Target { context, settings, volume: &self.state.volume, encrypt, take_over }
+        TargetVolume { context, settings, volume: &self.state.volume, encrypt, take_over }
     }
 
     async fn receive(
@@ -186,7 +183,7 @@ impl Receive {
             received.known = true;
             return Ok(received);
         };
-        let transfer = RefCell::new(Transfer::begin("receiving", shares.len(), header.size_bytes));
+        let transfer = Transfer::begin("receiving", shares.len());
         let data_bytes = Cell::new(0);
         let shares = inputs.into_iter().zip(shares).enumerate();
         let written = shares.map(async |(n, (mut input, mut share))| -> Outcome<ShareReceiver> {
@@ -198,7 +195,7 @@ impl Receive {
                 };
                 share.record(record).await?;
                 data_bytes.set(data_bytes.get() + bytes);
-                transfer.borrow_mut().add(n, bytes, at);
+                transfer.part(n).add(bytes, at, header.size_bytes);
             }
             Ok(share)
         });
@@ -213,7 +210,7 @@ impl Receive {
         Ok(received)
     }
 
-    async fn abort(&self, target: &Target<'_>, at_once: EndAtOnce) -> Outcome {
+    async fn abort(&self, target: &TargetVolume<'_>, at_once: EndAtOnce) -> Outcome {
         let url = &self.state.volume.url;
         let was_unfinished = target.abort().await?;
         drop(at_once);

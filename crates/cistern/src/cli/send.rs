@@ -2,7 +2,7 @@
 
 mod output;
 
-use std::{cell::RefCell, collections::HashSet};
+use std::collections::HashSet;
 
 use cistern_engine::{
     share::{SHARES_MAX, Share},
@@ -18,7 +18,7 @@ use crate::{
     cli::{
         Context, snapshots,
         source::{Base, Source},
-        transfer::Transfer,
+        transfer::{Transfer, TransferPart},
     },
     config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
@@ -224,15 +224,13 @@ impl Send {
         let places = self.resume.as_ref().map_or(vec![0; outputs.len()], |token| token.places.clone());
         let shares = Share::each(outputs.len() as u32).zip(places);
         let to_stdout = outputs.iter().any(Output::is_stdout);
-        let transfer = Transfer::begin("sending", outputs.len(), source.shown.size_bytes());
-        let transfer = RefCell::new(transfer);
+        let transfer = Transfer::begin("sending", outputs.len());
         let shares = outputs.into_iter().zip(shares).enumerate();
         // Each ends as soon as it can, and waits for no other.
         let written = try_join_all(shares.map(async |(n, (output, share))| {
             let header = StreamHeader { share: share.0, from: share.1, ..header.clone() };
             let mut encoder = output.begin(header, self.format)?;
-            let add = |bytes, at| transfer.borrow_mut().add(n, bytes, at);
-            write_share(source, share, &mut encoder, add).await?;
+            write_share(source, share, &mut encoder, &transfer.part(n)).await?;
             encoder.finish().await
         }));
         let written = written.await?;
@@ -281,12 +279,12 @@ impl Sent {
     }
 }
 
-/// Writes all records of a share. Tells how much data each has, and how far in the volume it is.
+/// Writes all records of a share.
 async fn write_share(
     source: &Source,
     (share, from): (Share, u64),
     encoder: &mut Encoder,
-    mut add: impl FnMut(u64, u64),
+    part: &TransferPart<'_>,
 ) -> Outcome {
     let mut sending = source.shown.send(source.since.clone(), share, from);
     while let Some(record) = sending.next().await? {
@@ -295,7 +293,7 @@ async fn write_share(
             _ => 0,
         };
         encoder.record(record).await?;
-        add(bytes, sending.place_bytes());
+        part.add(bytes, sending.place_bytes(), source.shown.size_bytes());
     }
     Ok(())
 }

@@ -45,18 +45,26 @@ impl Source {
         base: Base<'_>,
         rate: Option<u64>,
     ) -> Outcome<Source> {
-        let volume = &snapshot.volume;
-        let show =
-            async |name: &str| snapshots::open_behind(context, settings, volume, Some(name), rate).await;
-        let shown = show(&snapshot.name).await?;
-        let all = shown.snapshots();
-        let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name).cloned();
-        let made_now = || Failure::usage(format!("{snapshot} was made just now: ask again"));
-        let to = find(&snapshot.name).ok_or_else(made_now)?;
-        let whole = |shown, to| Ok(Source { shown, to, base: None, since: SentSince::Beginning });
+        let SnapshotUrl { volume, name } = snapshot;
+        let shown = snapshots::open_behind(context, settings, volume, Some(name), rate).await?;
+        let to = find(&shown, name).ok_or_else(|| made_now(snapshot))?;
+        let whole = Source { shown, to, base: None, since: SentSince::Beginning };
+        whole.since(context, settings, snapshot, base, rate).await
+    }
+
+    /// The same by what it differs from another one.
+    pub async fn since(
+        self,
+        context: &Context,
+        settings: &Resolved,
+        snapshot: &SnapshotUrl,
+        base: Base<'_>,
+        rate: Option<u64>,
+    ) -> Outcome<Source> {
+        let (volume, to) = (&snapshot.volume, &self.to);
         let (base, said) = match base {
-            Base::Nothing => return whole(shown, to),
-            Base::Name(name) => (find(name), name.to_owned()),
+            Base::Nothing => return Ok(self),
+            Base::Name(name) => (find(&self.shown, name), name.to_owned()),
             Base::Token(token) if token.to != to.id => {
                 let text =
                     format!("what broke was not {snapshot}, but the snapshot with the id {}", token.to);
@@ -65,8 +73,11 @@ impl Source {
                 );
             }
             Base::Token(token) => match token.base {
-                None => return whole(shown, to),
-                Some(id) => (all.iter().find(|base| base.id == id).cloned(), id.to_string()),
+                None => return Ok(self),
+                Some(id) => {
+                    let found = self.shown.snapshots().into_iter().find(|base| base.id == id);
+                    (found, id.to_string())
+                }
             },
         };
         let Some(base) = base else {
@@ -75,21 +86,21 @@ impl Source {
             return Err(failure.hint(format!("`cistern ls {}` lists them", volume.url)));
         };
         let from = &base.name;
-        let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now()) };
+        let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now(snapshot)) };
         if base.id == to.id || at > to_at {
             let failure = Failure::usage(format!("{from} is not older than {}", to.name));
             return Err(failure.hint("--from is the snapshot that whoever receives has"));
         }
-        let aside = match shown.goes_on_from(at) {
+        let aside = match self.shown.goes_on_from(at) {
             true => None,
             false if base.is_bookmark => {
                 let text =
                     format!("a rollback came between {from} and {}, and {from} is a bookmark", to.name);
                 return Err(Failure::usage(text).hint("send from a snapshot, or all of it"));
             }
-            false => Some(show(from).await?),
+            false => Some(snapshots::open_behind(context, settings, volume, Some(from), rate).await?),
         };
-        Ok(Source { shown, to, base: Some(base), since: SentSince::Position(at, aside) })
+        Ok(Source { base: Some(base), since: SentSince::Position(at, aside), ..self })
     }
 
     /// What a stream of it begins with.
@@ -110,4 +121,12 @@ impl Source {
             from: 0,
         })
     }
+}
+
+fn find(shown: &Volume, name: &str) -> Option<SnapshotStatus> {
+    shown.snapshots().into_iter().find(|snapshot| snapshot.name == name)
+}
+
+fn made_now(snapshot: &SnapshotUrl) -> Failure {
+    Failure::usage(format!("{snapshot} was made just now: ask again"))
 }

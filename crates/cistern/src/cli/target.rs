@@ -25,7 +25,7 @@ use crate::{
 
 /// A volume, which may be missing.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct TargetVolume<'a> {
     pub context: &'a Context,
     /// With its key.
     pub settings: &'a Resolved,
@@ -38,15 +38,15 @@ pub(super) struct Target<'a> {
 
 /// It, open to receive something.
 pub(super) struct OpenTarget<'a> {
-    target: Target<'a>,
+    target: TargetVolume<'a>,
     pub volume: Arc<Volume>,
-    /// It was made for this.
+    /// It was made for this, and holds nothing else.
     pub created: bool,
     /// What was being received already.
     before: Option<Receiving>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> TargetVolume<'a> {
     pub async fn refuse_if_served(&self) -> Outcome {
         let url = self.volume.url.to_string();
         if control::serving(&self.settings.state_dir, &url).await?.is_none() {
@@ -118,13 +118,13 @@ impl<'a> Target<'a> {
     }
 
     async fn open_there(&self, created: bool) -> Outcome<OpenTarget<'a>> {
-        let Target { context, settings, volume, take_over, .. } = self;
+        let TargetVolume { context, settings, volume, take_over, .. } = self;
         let volume = daemon::open_to_receive(&context.env, settings, volume, *take_over).await?;
         let before = volume.receiving();
         Ok(OpenTarget { target: *self, volume, created, before })
     }
 
-    async fn is_missing(&self) -> Outcome<bool> {
+    pub async fn is_missing(&self) -> Outcome<bool> {
         let (volume, env) = (self.volume, &self.context.env);
         let Ok(open) = volume.open(env, COMMAND_PATIENCE).await else {
             return Ok(volume.url.path().is_some());
@@ -190,6 +190,11 @@ impl OpenTarget<'_> {
         Failure::from(error).context(url).hint(hint)
     }
 
+    /// It holds something complete: whatever fails from here on, it stays.
+    pub fn keep(&mut self) {
+        self.created = false;
+    }
+
     /// Closes it, with everything in the store.
     pub async fn close(&self) -> Outcome {
         let closed = self.volume.close(COMMAND_PATIENCE).await;
@@ -211,7 +216,7 @@ impl OpenTarget<'_> {
     }
 
     /// Leaves what came of a snapshot, and adds to the failure how to go on.
-    pub async fn keep(&self, to: &str, failure: Failure) -> Failure {
+    pub async fn leave(&self, to: &str, failure: Failure) -> Failure {
         let url = &self.target.volume.url;
         let token = tokio::time::timeout(COMMAND_PATIENCE, self.volume.resume_token()).await;
         self.volume.close(COMMAND_PATIENCE).await;

@@ -1,6 +1,9 @@
 //! What sending and receiving share: how far it is, and how fast.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
 
 use crate::{quantity::ByteSize, terminal::Progress};
 
@@ -10,49 +13,63 @@ const SHOWN_EVERY: Duration = Duration::from_millis(250);
 /// Records that wait between a thread and a task: below 5 MiB.
 pub const QUEUE_RECORDS: usize = 64;
 
-/// What was transferred so far, shown on a terminal with rate and time left.
-pub struct Transfer {
+/// What was transferred so far, of one or several things at once, shown on a terminal with rate and time left.
+pub struct Transfer(RefCell<Shown>);
+
+struct Shown {
     progress: Progress,
     what: &'static str,
     began: Instant,
     shown: Option<Instant>,
     data_bytes: u64,
-    /// How far each share is, in bytes of the volume.
-    places: Vec<u64>,
-    size_bytes: u64,
+    /// How far each of them is, and of how much.
+    parts: Vec<(u64, u64)>,
+}
+
+/// One of them.
+pub struct TransferPart<'a> {
+    all: &'a Transfer,
+    n: usize,
 }
 
 impl Transfer {
-    /// Of so many shares of a volume.
-    pub fn begin(what: &'static str, shares: usize, size_bytes: u64) -> Transfer {
-        Transfer {
+    /// Of so many parts.
+    pub fn begin(what: &'static str, parts: usize) -> Transfer {
+        Transfer(RefCell::new(Shown {
             progress: Progress::spinning(what),
             what,
             began: Instant::now(),
             shown: None,
             data_bytes: 0,
-            places: vec![0; shares],
-            size_bytes,
-        }
+            parts: vec![(0, 0); parts],
+        }))
     }
 
-    /// So much more data of a share was transferred, and so far in the volume it is.
-    pub fn add(&mut self, share: usize, data_bytes: u64, at: u64) {
-        self.data_bytes += data_bytes;
-        self.places[share] = at;
-        if self.shown.is_some_and(|shown| shown.elapsed() < SHOWN_EVERY) {
+    pub fn part(&self, n: usize) -> TransferPart<'_> {
+        TransferPart { all: self, n }
+    }
+}
+
+impl TransferPart<'_> {
+    /// So much more data was transferred, and so far in its volume it is.
+    pub fn add(&self, data_bytes: u64, done: u64, of: u64) {
+        let mut all = self.all.0.borrow_mut();
+        all.data_bytes += data_bytes;
+        all.parts[self.n] = (done, of);
+        if all.shown.is_some_and(|shown| shown.elapsed() < SHOWN_EVERY) {
             return;
         }
-        self.shown = Some(Instant::now());
-        let seconds = self.began.elapsed().as_secs_f64().max(0.001);
-        let (data, rate) = (ByteSize(self.data_bytes), ByteSize((self.data_bytes as f64 / seconds) as u64));
-        let all = self.size_bytes.max(1) as f64 * self.places.len() as f64;
-        let done = self.places.iter().map(|place| *place as f64).sum::<f64>() / all;
-        let left = match done > 0.0 {
-            true => format!(", {:.0} s left", seconds * (1.0 - done) / done),
+        all.shown = Some(Instant::now());
+        let seconds = all.began.elapsed().as_secs_f64().max(0.001);
+        let (data, rate) = (ByteSize(all.data_bytes), ByteSize((all.data_bytes as f64 / seconds) as u64));
+        // As numbers that have no end: volumes of 2^60 bytes may be several.
+        let sum = |each: fn(&(u64, u64)) -> u64| all.parts.iter().map(|part| each(part) as f64).sum::<f64>();
+        let share = sum(|(done, _)| *done) / sum(|(_, of)| *of).max(1.0);
+        let left = match share > 0.0 {
+            true => format!(", {:.0} s left", seconds * (1.0 - share) / share),
             false => String::new(),
         };
-        let (what, percent) = (self.what, done * 100.0);
-        self.progress.message(format!("{what}: {data}, {rate}/s, at {percent:.0} % of the volume{left}"));
+        let (what, percent) = (all.what, share * 100.0);
+        all.progress.message(format!("{what}: {data}, {rate}/s, at {percent:.0} % of the volume{left}"));
     }
 }
