@@ -9,7 +9,7 @@ use cistern_engine::{
     share::{SHARE_PART_BLOCKS, Share},
     snapshot::{ReceivedState, Receiving},
     stats::IoKind,
-    stream::{StreamReader, StreamWriter},
+    stream::{StreamHeader, StreamReader, StreamWriter},
     units::SnapshotId,
     volume::{Collect, Overwrite, Receiver, Volume},
 };
