@@ -148,7 +148,8 @@ impl Run {
         let mut post = Ok(());
         if !ready.is_empty() {
             let pairs: Vec<_> = ready.iter().map(|pair| (pair.volume, &pair.backup)).collect();
-            let taken = taken::take(context, &settings, Maker::Backup, &pairs, &self.hooks, stop).await?;
+            let taken = taken::take(context, &settings, Maker::Backup, &pairs, &self.hooks, stop).await;
+            let taken = taken.inspect_err(|_| results.iter().for_each(BackedUp::remark))?;
             post = taken.post;
             if let Err(failure) = &post {
                 terminal::remark(format!("{}; the snapshots are made, and are copied", failure.text));
@@ -213,6 +214,9 @@ impl Run {
 /// Says which volumes are not backed up, if there are any.
 fn failed(results: Vec<BackedUp>) -> Outcome {
     let count = results.len();
+    if count > 1 {
+        results.iter().for_each(BackedUp::remark);
+    }
     let failures: Vec<(String, Failure)> =
         results.into_iter().filter_map(|result| Some((result.volume, result.error?))).collect();
     let Some((first, one)) = failures.first().cloned() else { return Ok(()) };
@@ -223,10 +227,6 @@ fn failed(results: Vec<BackedUp>) -> Outcome {
         true => one.kind,
         false => Kind::Other,
     };
-    for (volume, failure) in &failures {
-        let hint = failure.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-        terminal::remark(format!("{volume}: {}{hint}", failure.text));
-    }
     let volumes: Vec<&str> = failures.iter().map(|(volume, _)| volume.as_str()).collect();
     let text = match volumes.as_slice() {
         [_] => format!("of {count} volumes one is not backed up: {first}"),
@@ -433,6 +433,13 @@ impl Run {
 }
 
 impl BackedUp {
+    /// Says why it failed, if it did.
+    fn remark(&self) {
+        let Some(failure) = &self.error else { return };
+        let hint = failure.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        terminal::remark(format!("{}: {}{hint}", self.volume, failure.text));
+    }
+
     fn of(pair: &Pair<'_>, done: Outcome<BackupMade>) -> BackedUp {
         match done {
             Ok(kept) => {
