@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use cistern_harness::{
     filesystem::Kind,
     fixture,
-    mount::{BlockDevice, Mounted},
+    mount::{Access, BlockDevice, Mounted},
     scratch::Scratch,
     serve::{Cistern, Server},
 };
@@ -152,4 +152,27 @@ fn the_last_day() -> Result<()> {
     ensure!(std::fs::read(file(&mounted))? == content, "it is as it was");
     mounted.unmount()?.detach()?;
     server.stop()
+}
+
+/// A hook that freezes the filesystem which the daemon writes its journal to: the snapshot cannot be made then, but the filesystem does not
+/// stay frozen for good, and everybody goes on.
+#[test]
+fn who_freezes_the_journal_is_let_go_again() -> Result<()> {
+    let mut site = Site::new("frozen")?;
+    let image = site.scratch.file("image");
+    std::fs::File::create(&image)?.set_len(2 << 30)?;
+    let device = BlockDevice::of_file(&image, SECTOR_BYTES, Access::ReadWrite)?;
+    Kind::Ext4.make(&device)?;
+    let mounted = Kind::Ext4.mount(&site.scratch, device)?;
+    site.host = Host::in_directory(&site.scratch, &mounted.dir().join("state"))?;
+    let server = site.serve(&["tank"])?;
+    let (url, frozen) = (site.volume("tank"), mounted.dir().display());
+    let said = site.host.run(&format!(
+        "set +e; cistern snapshot {url}@a --pre 'fsfreeze --freeze {frozen}' --post 'fsfreeze --unfreeze {frozen}' --hook-timeout 3s; echo code $?"
+    ))?;
+    ensure!(said.contains("code 1"), "{said}");
+    std::fs::write(mounted.dir().join("file"), "written")?;
+    site.host.run(&format!("cistern snapshot {url}@b --wait"))?;
+    server.stop()?;
+    mounted.unmount()?.detach()
 }

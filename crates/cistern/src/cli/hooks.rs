@@ -33,7 +33,7 @@ pub(super) struct HookSettings {
     #[arg(long, value_name = "COMMAND", help_heading = "Hooks")]
     post: Option<String>,
 
-    /// How long each of them may take; then it is killed, and has failed
+    /// How long each of them may take; then it is killed, and has failed. So long the snapshot between them may take, too
     #[arg(long, value_name = "TIME", default_value = "60s", help_heading = "Hooks")]
     hook_timeout: Span,
 }
@@ -52,6 +52,12 @@ impl HookSettings {
 
     pub fn are_set(&self) -> bool {
         self.pre.is_some() || self.post.is_some()
+    }
+
+    /// How long a daemon may take for the snapshot. Whoever waits for the second command is not kept waiting for good: a file system that the
+    /// first one froze may be the one that the daemon writes its journal to.
+    pub fn limit(&self) -> Option<Duration> {
+        self.are_set().then_some(self.hook_timeout.0)
     }
 
     /// Makes snapshots between the two commands.

@@ -62,7 +62,7 @@ impl Snapshot {
         let settings = snapshots::settings(context, &self.state, &self.key)?;
         // What waits for the second command does not wait for the store.
         let wait = self.wait && !self.hooks.are_set();
-        let making = snapshots::make(context, &settings, &self.snapshots, wait);
+        let making = snapshots::make(context, &settings, &self.snapshots, wait, self.hooks.limit());
         let mut hooked = self.hooks.around(&self.snapshots, stop, making).await?;
         if self.wait && !wait {
             hooked.made = stop.or(snapshots::stored(context, &settings, &self.snapshots)).await?;

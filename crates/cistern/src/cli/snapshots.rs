@@ -1,6 +1,6 @@
 //! What the verbs about snapshots share: asking the daemon that has the volume open, or opening it for a moment.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cistern_engine::{
     codec::KeySource,
@@ -43,12 +43,14 @@ impl SnapshotUrl {
     }
 }
 
-/// Makes snapshots, all at one instant. Where nobody serves the volumes they are in the store when this returns.
+/// Makes snapshots, all at one instant. Where nobody serves the volumes they are in the store when this returns. A daemon is given up after some
+/// time, if that is said: it may make them later.
 pub async fn make(
     context: &Context,
     settings: &Resolved,
     snapshots: &[SnapshotUrl],
     wait: bool,
+    limit: Option<Duration>,
 ) -> Outcome<Vec<SnapshotStatus>> {
     let mut served = Vec::with_capacity(snapshots.len());
     for snapshot in snapshots {
@@ -62,7 +64,7 @@ pub async fn make(
         Some(daemon) => {
             let request =
                 Request::Snapshot { snapshots: snapshots.iter().map(SnapshotUrl::named).collect(), wait };
-            daemon.ask(&request, None).await.map_err(explain)
+            daemon.ask(&request, limit).await.map_err(explain)
         }
         None => make_here(context, settings, snapshots).await,
     }

@@ -46,7 +46,7 @@ pub(super) async fn take(
         names.push(SnapshotUrl { volume: (*volume).clone(), name: of_place.name(now, &taken) });
         marks.push(of_place);
     }
-    let making = snapshots::make(context, settings, &names, false);
+    let making = snapshots::make(context, settings, &names, false, hooks.limit());
     let Hooked { made: _, post } = hooks.around(&names, stop, making).await?;
     let stored = stop.or(snapshots::stored(context, settings, &names)).await;
     let all = names.into_iter().zip(marks);

@@ -115,7 +115,6 @@ mod tests {
             holds: Vec::new(),
             clones: std::collections::BTreeMap::new(),
             receiving: None,
-            filling: None,
             is_bookmark,
         };
         let all = [

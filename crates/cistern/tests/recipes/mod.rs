@@ -48,12 +48,17 @@ pub struct Host {
 
 impl Host {
     pub fn new(scratch: &Scratch, name: &str) -> Result<Host> {
-        let bin = scratch.dir(&format!("{name}-bin"))?;
+        Host::in_directory(scratch, &scratch.dir(name)?)
+    }
+
+    pub fn in_directory(scratch: &Scratch, state: &Path) -> Result<Host> {
+        let name = state.file_name().context("a name")?.display();
+        let bin = scratch.dir(&format!("bin-{name}"))?;
         symlink(
             std::env::var("CISTERN_TEST_BINARY").unwrap_or_else(|_| CISTERN.to_owned()),
             bin.join("cistern"),
         )?;
-        Ok(Host { state: scratch.dir(name)?, bin })
+        Ok(Host { state: state.to_owned(), bin })
     }
 
     pub fn state(&self) -> PathBuf {

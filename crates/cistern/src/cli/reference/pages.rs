@@ -51,10 +51,15 @@ const STREAM: &str = include_str!("../../stream.md");
 fn command(out: &mut String, parent: &str, command_: &Command) {
     let name = format!("{parent} {}", command_.get_name());
     let verbs: Vec<&Command> = command_.get_subcommands().filter(|verb| is_shown(verb)).collect();
-    if !verbs.is_empty() {
-        verbs.iter().for_each(|verb| command(out, &name, verb));
-        return;
+    let does_something = verbs.is_empty() || command_.is_subcommand_negates_reqs_set();
+    if does_something {
+        arguments(out, &name, command_);
     }
+    verbs.iter().for_each(|verb| command(out, &name, verb));
+}
+
+/// What a command is about, and its arguments.
+fn arguments(out: &mut String, name: &str, command_: &Command) {
     line(out, &format!("## {name}\n\n{}\n", about(command_)));
     let usage = command_.clone().render_usage().to_string();
     line(out, &format!("```\n{}\n```\n", usage.trim_start_matches("Usage: ").trim()));
