@@ -116,8 +116,8 @@ impl<S: Read + Write> Remote<S> {
         }
     }
 
-    /// Reads ranges, in requests of a bounded size of which several are on their way; gives what comes, in any order. Reads a little more
-    /// around them where the server's blocks ask for it.
+    /// Reads ranges that ascend, in requests of a bounded size of which several are on their way; gives what comes, in any order. Reads a
+    /// little more around them where the server's blocks ask for it.
     ///
     /// # Errors
     /// Of `give`, of the connection and of the server. Nothing more is to be asked then.
@@ -127,8 +127,10 @@ impl<S: Read + Write> Remote<S> {
         mut give: impl FnMut(u64, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         // Where the last request ended: neighbours may share a block.
-        let mut read_to = 0;
+        let (mut read_to, mut last) = (0, 0);
         for (offset, len) in ranges {
+            assert!(offset >= last, "ranges ascend");
+            last = offset;
             let end = (offset + len as u64).next_multiple_of(self.align).min(self.size_bytes());
             let mut at = (offset - offset % self.align).max(read_to);
             while at < end {
@@ -295,10 +297,13 @@ impl<S: Read + Write> Remote<S> {
         let context = read_u32(&mut self.stream)?;
         for _ in 0..count {
             let (len, flags) = (read_u32(&mut self.stream)?, read_u32(&mut self.stream)?);
-            if Some(context) != self.context || self.ranges.len() == RANGES_MAX {
+            if Some(context) != self.context {
                 return Err(invalid("it tells more of blocks than was asked for"));
             }
-            self.ranges.push((len.into(), flags & state::ZERO != 0));
+            // What does not fit is asked for again.
+            if self.ranges.len() < RANGES_MAX {
+                self.ranges.push((len.into(), flags & state::ZERO != 0));
+            }
         }
         Ok(())
     }

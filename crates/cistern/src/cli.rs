@@ -13,8 +13,11 @@ use crate::{
 
 mod attach;
 mod attachments;
+mod backup;
 mod check;
 mod clone;
+mod copy;
+mod copying;
 mod cost;
 mod create;
 mod detach;
@@ -27,12 +30,14 @@ mod flatten;
 mod freeze;
 mod gc;
 mod hold;
+mod hooks;
 mod import;
 mod info;
 mod journal;
 mod keep_attached;
 mod key;
 mod ls;
+mod marks;
 mod new_file;
 mod probe;
 mod program;
@@ -51,6 +56,7 @@ mod snapshots;
 mod source;
 mod stacks;
 mod status;
+mod taken;
 mod target;
 mod transfer;
 mod up;
@@ -112,6 +118,8 @@ enum Verb {
     Receive(receive::Receive),
     Import(import::Import),
     Export(export::ExportImage),
+    Copy(copy::Copy),
+    Backup(Box<backup::Backup>),
     AutoSnapshot(set::AutoSnapshot),
     Info(info::Info),
     Check(check::Check),
@@ -172,6 +180,15 @@ impl Cli {
         if let Verb::Export(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Backup(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Copy(verb) = self.verb {
+            return verb.run(&context).await;
+        }
+        if let Verb::Snapshot(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         let _at_once = EndAtOnce::listen()?;
         match self.verb {
             Verb::Serve(_)
@@ -181,7 +198,10 @@ impl Cli {
             | Verb::Send(_)
             | Verb::Receive(_)
             | Verb::Import(_)
-            | Verb::Export(_) => {
+            | Verb::Export(_)
+            | Verb::Copy(_)
+            | Verb::Backup(_)
+            | Verb::Snapshot(_) => {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,
@@ -198,7 +218,6 @@ impl Cli {
             Verb::Freeze(verb) => verb.run(&context).await,
             Verb::Thaw(verb) => verb.run(&context).await,
             Verb::Ls(verb) => verb.run(&context).await,
-            Verb::Snapshot(verb) => verb.run(&context).await,
             Verb::Hold(verb) => verb.run(&context).await,
             Verb::Release(verb) => verb.run(&context).await,
             Verb::Clone(verb) => verb.run(&context).await,

@@ -26,12 +26,13 @@ pub enum Kind {
     Full,
     Stopped,
     Exists,
+    Hook,
     Interrupted,
 }
 
 impl Kind {
     /// Every kind with its exit code and what it means.
-    pub const ALL: [(Kind, u8, &'static str); 12] = [
+    pub const ALL: [(Kind, u8, &'static str); 13] = [
         (Kind::Other, 1, "the command failed for another reason"),
         (Kind::Usage, 2, "wrong arguments, settings or values; nothing was done"),
         (Kind::InUse, 3, "in use: claimed by another host, or locked by another process of this host"),
@@ -47,6 +48,11 @@ impl Kind {
         (Kind::Full, 9, "no space left where something must be written"),
         (Kind::Stopped, 10, "the volume has stopped: taken over by another writer, or a local fault"),
         (Kind::Exists, 11, "it exists already"),
+        (
+            Kind::Hook,
+            12,
+            "a hook failed: with --pre no snapshot was made; with --post it was made, and what came of it stands",
+        ),
         (
             Kind::Interrupted,
             130,
@@ -196,6 +202,6 @@ mod tests {
         let mut codes: Vec<u8> = Kind::ALL.iter().map(|(kind, ..)| kind.exit_code()).collect();
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes, (1..=11).chain([130]).collect::<Vec<u8>>());
+        assert_eq!(codes, (1..=12).chain([130]).collect::<Vec<u8>>());
     }
 }

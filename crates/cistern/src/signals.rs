@@ -1,10 +1,13 @@
 //! The signals that stop the daemon, counted by whoever waits for them: SIGTERM, SIGINT, and SIGHUP,
 //! which the end of a terminal sends. Before a daemon serves, and in every other command, they end the process.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use futures_util::FutureExt;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
 
 use crate::failure::{Failure, Kind, Outcome};
 
@@ -69,5 +72,39 @@ impl Signals {
     pub async fn settle(&mut self) {
         tokio::time::sleep(ONE_REQUEST).await;
         while self.next().now_or_never().is_some() {}
+    }
+}
+
+/// Tells work that it shall end.
+#[derive(Clone)]
+pub struct Interruption(watch::Receiver<bool>);
+
+impl Interruption {
+    /// Does work that ends when it is told to by a signal. A second signal ends the process at once.
+    pub async fn on_signal<T>(work: impl AsyncFnOnce(Interruption) -> T) -> Outcome<T> {
+        let mut signals = Signals::listen()?;
+        let (tell, told) = watch::channel(false);
+        let mut work = pin!(work(Interruption(told)));
+        tokio::select! {
+            biased;
+            () = signals.next() => {}
+            done = &mut work => return Ok(done),
+        }
+        tell.send_replace(true);
+        signals.settle().await;
+        drop(signals);
+        let _at_once = EndAtOnce::listen()?;
+        Ok(work.await)
+    }
+
+    /// Does work, or fails when it shall end: then the work is dropped.
+    pub async fn or<T>(&self, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+        let mut told = self.0.clone();
+        tokio::select! {
+            biased;
+            // Nobody tells any more: the process ends, and this with it.
+            _ = told.wait_for(|stop| *stop) => Err(Failure::new(Kind::Interrupted, "interrupted")),
+            done = work => done,
+        }
     }
 }

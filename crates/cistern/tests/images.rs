@@ -361,6 +361,19 @@ fn a_device_is_written_over() {
     assert_same(&home.path("back.raw"), &home.path("large"));
 }
 
+/// A new volume is made as it was told: encrypted, and compressed so.
+#[test]
+fn a_volume_is_made_as_it_was_told() {
+    let home = Home::new();
+    image(&home.path("disk.raw"), MIB, 5);
+    fs::write(home.path("key"), [1; 32]).expect("written");
+    home.ok(&["import", "disk.raw", "./v@x", "--encrypt", "--key-file", "key", "--compression", "zstd"]);
+    home.fails(6, &["export", "./v@x", "back.raw"]);
+    home.ok(&["export", "./v@x", "back.raw", "--key-file", "key"]);
+    assert_same(&home.path("back.raw"), &home.path("disk.raw"));
+    assert_eq!(json(&home.ok(&["info", "./v", "--json"]))["compression"], "zstd");
+}
+
 /// Differences that Ceph wrote come one after the other; so does what cistern writes for Ceph. Cut, foreign or out of turn they change nothing.
 #[test]
 fn differences_of_ceph() {

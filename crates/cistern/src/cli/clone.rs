@@ -73,7 +73,7 @@ impl Clone {
         let (clone, key) = begun.await.map_err(|failure| failure.context(&to.url))?;
         let finished = async {
             let keep = SnapshotChange::KeepForClone { clone, way: back };
-            snapshots::change(context, &settings, &[&self.snapshot], &keep, |_| Ok(())).await?;
+            snapshots::change(context, &settings, &[(&self.snapshot, &keep)], |_| Ok(())).await?;
             finish_clone(&context.env, &source, &place, &key, &host_name()).await?;
             Ok(())
         };

@@ -63,6 +63,6 @@ impl Release {
 impl Held {
     async fn change(&self, context: &Context, change: SnapshotChange) -> Outcome {
         let settings = snapshots::settings(context, &self.state, &self.key)?;
-        snapshots::change(context, &settings, &[&self.snapshot], &change, |_| Ok(())).await
+        snapshots::change(context, &settings, &[(&self.snapshot, &change)], |_| Ok(())).await
     }
 }

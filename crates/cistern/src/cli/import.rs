@@ -17,7 +17,7 @@ use crate::{
         Context,
         create::CompressionChoice,
         snapshots,
-        target::{OpenTarget, Target},
+        target::{OpenTarget, TargetVolume},
         transfer::Transfer,
     },
     config::{KeySettings, StateSettings},
@@ -116,7 +116,7 @@ impl Import {
     pub async fn run(self, context: &Context) -> Outcome {
         let at_once = EndAtOnce::listen()?;
         let settings = snapshots::settings(context, &self.settings, &self.key)?;
-        let target = Target {
+        let target = TargetVolume {
             context,
             settings: &settings,
             volume: &self.state.volume,

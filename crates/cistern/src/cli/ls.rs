@@ -95,7 +95,7 @@ impl Ls {
         if self.trash {
             return self.list_trash(context).await;
         }
-        if let Some(volume) = self.volume(context).await? {
+        if let Some(volume) = volume_at(context, &self.place).await? {
             return self.list_snapshots(context, &volume).await;
         }
         if self.space {
@@ -125,16 +125,6 @@ impl Ls {
         }
         let header = header.iter().map(|name| (*name).to_owned()).collect();
         terminal::say(terminal::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()))
-    }
-
-    /// The volume at the URL, if there is one.
-    async fn volume(&self, context: &Context) -> Outcome<Option<VolumeUrl>> {
-        let Ok(volume) = volume_url(&self.place.to_string()) else { return Ok(None) };
-        let store = place::browse(&self.place, &context.env).await?;
-        match admin::has_volume(&store).await {
-            Ok(has) => Ok(has.then_some(volume)),
-            Err(e) => Err(volume.explain(e)),
-        }
     }
 
     async fn list_snapshots(&self, context: &Context, volume: &VolumeUrl) -> Outcome {
@@ -206,6 +196,23 @@ impl Ls {
         }
         Ok(())
     }
+}
+
+/// The volume at a URL, if there is one.
+pub(super) async fn volume_at(context: &Context, place: &StoreUrl) -> Outcome<Option<VolumeUrl>> {
+    let Ok(volume) = volume_url(&place.to_string()) else { return Ok(None) };
+    let store = place::browse(place, &context.env).await?;
+    match admin::has_volume(&store).await {
+        Ok(has) => Ok(has.then_some(volume)),
+        Err(e) => Err(volume.explain(e)),
+    }
+}
+
+/// The volumes in a place, also those that cannot be looked at.
+pub(super) async fn volumes_in(context: &Context, place: &StoreUrl) -> Outcome<Vec<VolumeUrl>> {
+    let looks = children(context, place).await?.into_iter().map(|child| child.look(context));
+    let found: Vec<Option<Line>> = stream::iter(looks).buffered(PARALLEL).try_collect().await?;
+    found.into_iter().flatten().map(|line| volume_url(&line.url).map_err(Failure::usage)).collect()
 }
 
 /// What is in the trash of a place.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     cli::{
         Context, snapshots,
-        target::{OpenTarget, Target},
+        target::{OpenTarget, TargetVolume},
         transfer::Transfer,
     },
     config::{KeySettings, Resolved, StateSettings},
@@ -122,9 +122,9 @@ impl Receive {
         }
     }
 
-    fn target<'a>(&'a self, context: &'a Context, settings: &'a Resolved) -> Target<'a> {
+    fn target<'a>(&'a self, context: &'a Context, settings: &'a Resolved) -> TargetVolume<'a> {
         let (encrypt, take_over) = (self.encrypt, self.take_over);
-        Target { context, settings, volume: &self.state.volume, encrypt, take_over }
+        TargetVolume { context, settings, volume: &self.state.volume, encrypt, take_over }
     }
 
     async fn receive(&self, opened: &OpenTarget<'_>, mut input: Input) -> Outcome<Received> {
@@ -164,7 +164,7 @@ impl Receive {
         Ok(received)
     }
 
-    async fn abort(&self, target: &Target<'_>, at_once: EndAtOnce) -> Outcome {
+    async fn abort(&self, target: &TargetVolume<'_>, at_once: EndAtOnce) -> Outcome {
         let url = &self.state.volume.url;
         let was_unfinished = target.abort().await?;
         drop(at_once);

@@ -170,7 +170,8 @@ impl Rm {
         };
         let removed = |snapshot: &SnapshotUrl| terminal::say(format!("removed {snapshot}{left}"));
         for of_one_volume in all.chunk_by(|a, b| a.volume.url == b.volume.url) {
-            snapshots::change(context, &settings, of_one_volume, &change, removed).await?;
+            let changes: Vec<_> = of_one_volume.iter().map(|snapshot| (*snapshot, &change)).collect();
+            snapshots::change(context, &settings, &changes, removed).await?;
         }
         Ok(())
     }

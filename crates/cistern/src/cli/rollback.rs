@@ -80,7 +80,7 @@ impl Rollback {
         if self.discard {
             let left = SnapshotUrl { volume: volume.clone(), name: leave.clone() };
             let removed =
-                snapshots::change(context, &settings, &[&left], &SnapshotChange::Remove, |_| Ok(())).await;
+                snapshots::change(context, &settings, &[(&left, &SnapshotChange::Remove)], |_| Ok(())).await;
             removed.map_err(|failure| failure.context(format!("rolled back, but {left} is still there")))?;
         }
         let left = (!self.discard).then_some(leave);

@@ -6,10 +6,11 @@ use serde::Serialize;
 use cistern_engine::volume::SnapshotStatus;
 
 use crate::{
-    cli::{Context, snapshots},
+    cli::{Context, hooks::HookSettings, snapshots},
     config::{KeySettings, StateSettings},
     failure::Outcome,
     place::{SnapshotUrl, snapshot_url},
+    signals::Interruption,
     terminal,
 };
 
@@ -35,6 +36,9 @@ pub(super) struct Snapshot {
     json: bool,
 
     #[command(flatten)]
+    hooks: HookSettings,
+
+    #[command(flatten)]
     state: StateSettings,
 
     #[command(flatten)]
@@ -51,16 +55,27 @@ struct Made {
 
 impl Snapshot {
     pub async fn run(self, context: &Context) -> Outcome {
+        Interruption::on_signal(async |stop| self.make(context, &stop).await).await?
+    }
+
+    async fn make(&self, context: &Context, stop: &Interruption) -> Outcome {
         let settings = snapshots::settings(context, &self.state, &self.key)?;
-        let made = snapshots::make(context, &settings, &self.snapshots, self.wait).await?;
-        let urls = self.snapshots.iter().map(SnapshotUrl::to_string);
-        let made: Vec<Made> = urls.zip(made).map(|(url, snapshot)| Made { url, snapshot }).collect();
-        if self.json {
-            return terminal::say_json(&made);
+        // What waits for the second command does not wait for the store.
+        let wait = self.wait && !self.hooks.are_set();
+        let making = snapshots::make(context, &settings, &self.snapshots, wait);
+        let mut hooked = self.hooks.around(&self.snapshots, stop, making).await?;
+        if self.wait && !wait {
+            hooked.made = stop.or(snapshots::stored(context, &settings, &self.snapshots)).await?;
         }
-        made.iter().try_for_each(|made| {
-            let stored = if made.snapshot.at.is_some() { "is in the store" } else { "is made" };
-            terminal::say(format!("{} {stored}", made.url))
-        })
+        let urls = self.snapshots.iter().map(SnapshotUrl::to_string);
+        let made: Vec<Made> = urls.zip(hooked.made).map(|(url, snapshot)| Made { url, snapshot }).collect();
+        match self.json {
+            true => terminal::say_json(&made)?,
+            false => made.iter().try_for_each(|made| {
+                let stored = if made.snapshot.at.is_some() { "is in the store" } else { "is made" };
+                terminal::say(format!("{} {stored}", made.url))
+            })?,
+        }
+        hooked.post.map_err(|failure| failure.hint("the snapshot was made, and stands"))
     }
 }

@@ -11,7 +11,7 @@ use cistern_engine::{
 use crate::{
     cli::Context,
     config::{KeySettings, Resolved, Settings, StateSettings},
-    control::{self, DaemonClient, NamedSnapshot, Request, ServedStatus, SnapshotChange},
+    control::{self, DaemonClient, Drained, NamedSnapshot, Request, ServedStatus, SnapshotChange},
     daemon,
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, SnapshotUrl, VolumeUrl},
@@ -146,14 +146,14 @@ async fn close(open: &[Arc<Volume>]) -> Outcome {
 pub async fn change(
     context: &Context,
     settings: &Resolved,
-    snapshots: &[&SnapshotUrl],
-    change: &SnapshotChange,
+    changes: &[(&SnapshotUrl, &SnapshotChange)],
     told: impl Fn(&SnapshotUrl) -> Outcome,
 ) -> Outcome {
-    let volume = &snapshots[0].volume;
+    let Some((first, _)) = changes.first() else { return Ok(()) };
+    let volume = &first.volume;
     if let Some((daemon, _)) = control::serving(&settings.state_dir, &volume.url.to_string()).await? {
-        for snapshot in snapshots {
-            let request = Request::ChangeSnapshot { snapshot: snapshot.named(), change: change.clone() };
+        for (snapshot, change) in changes {
+            let request = Request::ChangeSnapshot { snapshot: snapshot.named(), change: (*change).clone() };
             let changed: Outcome = daemon.ask(&request, None).await;
             changed.map_err(|failure| snapshot.explain(failure))?;
             told(snapshot)?;
@@ -161,9 +161,9 @@ pub async fn change(
         return Ok(());
     }
     let open = daemon::open_once(&context.env, settings, volume).await;
-    let open = open.map_err(|failure| snapshots[0].explain(failure))?;
+    let open = open.map_err(|failure| first.explain(failure))?;
     let make = async || {
-        for snapshot in snapshots {
+        for (snapshot, change) in changes {
             let made = change.make(&open, &snapshot.name).await.map_err(Failure::from);
             made.map_err(|failure| snapshot.explain(failure))?;
             told(snapshot)?;
@@ -172,7 +172,33 @@ pub async fn change(
     };
     let changed = make().await;
     let closed = close(std::slice::from_ref(&open)).await;
-    changed.and(closed.map_err(|failure| snapshots[0].explain(failure)))
+    changed.and(closed.map_err(|failure| first.explain(failure)))
+}
+
+/// Returns when snapshots that were made are in the store, as they are there.
+pub async fn stored(
+    context: &Context,
+    settings: &Resolved,
+    snapshots: &[SnapshotUrl],
+) -> Outcome<Vec<SnapshotStatus>> {
+    let mut all = Vec::with_capacity(snapshots.len());
+    for snapshot in snapshots {
+        let url = snapshot.volume.url.to_string();
+        if let Some((daemon, _)) = control::serving(&settings.state_dir, &url).await? {
+            let drained: Drained =
+                daemon.ask(&Request::Drain { volume: Some(url), limit_ms: None }, None).await?;
+            if !drained.clean {
+                let failure = Failure::new(Kind::NotClean, format!("{snapshot} is not in the store yet"));
+                return Err(failure.hint("`cistern status` shows why"));
+            }
+        }
+        let found = list(context, settings, &snapshot.volume).await?;
+        let found = found.into_iter().find(|found| found.name == snapshot.name);
+        all.push(found.ok_or_else(|| {
+            Failure::new(Kind::NotFound, format!("{snapshot} was removed just now: try again"))
+        })?);
+    }
+    Ok(all)
 }
 
 /// Rolls a volume back to a snapshot, and makes a snapshot `leave` of what it leaves.

@@ -34,23 +34,32 @@ impl Source {
         from: Option<&str>,
         rate: Option<u64>,
     ) -> Outcome<Source> {
-        let volume = &snapshot.volume;
-        let show =
-            async |name: &str| snapshots::open_behind(context, settings, volume, Some(name), rate).await;
-        let shown = show(&snapshot.name).await?;
-        let all = shown.snapshots();
-        let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name).cloned();
-        let made_now = || Failure::usage(format!("{snapshot} was made just now: ask again"));
-        let to = find(&snapshot.name).ok_or_else(made_now)?;
-        let Some(from) = from else {
-            return Ok(Source { shown, to, base: None, since: SentSince::Beginning });
-        };
-        let Some(base) = find(from) else {
+        let shown =
+            snapshots::open_behind(context, settings, &snapshot.volume, Some(&snapshot.name), rate).await?;
+        let to = find(&shown, &snapshot.name).ok_or_else(|| made_now(snapshot))?;
+        let whole = Source { shown, to, base: None, since: SentSince::Beginning };
+        match from {
+            None => Ok(whole),
+            Some(from) => whole.since(context, settings, snapshot, from, rate).await,
+        }
+    }
+
+    /// The same by what it differs from another one.
+    pub async fn since(
+        self,
+        context: &Context,
+        settings: &Resolved,
+        snapshot: &SnapshotUrl,
+        from: &str,
+        rate: Option<u64>,
+    ) -> Outcome<Source> {
+        let (volume, Source { shown, to, .. }) = (&snapshot.volume, self);
+        let Some(base) = find(&shown, from) else {
             let failure =
                 Failure::new(Kind::NotFound, format!("{}@{from}: no such snapshot or bookmark", volume.url));
             return Err(failure.hint(format!("`cistern ls {}` lists them", volume.url)));
         };
-        let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now()) };
+        let (Some(at), Some(to_at)) = (base.at, to.at) else { return Err(made_now(snapshot)) };
         if base.id == to.id || at > to_at {
             let failure = Failure::usage(format!("{from} is not older than {}", to.name));
             return Err(failure.hint("--from is the snapshot that whoever receives has"));
@@ -62,7 +71,7 @@ impl Source {
                     format!("a rollback came between {from} and {}, and {from} is a bookmark", to.name);
                 return Err(Failure::usage(text).hint("send from a snapshot, or all of it"));
             }
-            false => Some(show(from).await?),
+            false => Some(snapshots::open_behind(context, settings, volume, Some(from), rate).await?),
         };
         Ok(Source { shown, to, base: Some(base), since: SentSince::Position(at, aside) })
     }
@@ -83,4 +92,12 @@ impl Source {
             compression,
         })
     }
+}
+
+fn find(shown: &Volume, name: &str) -> Option<SnapshotStatus> {
+    shown.snapshots().into_iter().find(|snapshot| snapshot.name == name)
+}
+
+fn made_now(snapshot: &SnapshotUrl) -> Failure {
+    Failure::usage(format!("{snapshot} was made just now: ask again"))
 }

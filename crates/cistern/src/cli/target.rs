@@ -24,7 +24,7 @@ use crate::{
 
 /// A volume, which may be missing.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct TargetVolume<'a> {
     pub context: &'a Context,
     /// With its key.
     pub settings: &'a Resolved,
@@ -37,13 +37,13 @@ pub(super) struct Target<'a> {
 
 /// It, open to receive something.
 pub(super) struct OpenTarget<'a> {
-    target: Target<'a>,
+    target: TargetVolume<'a>,
     pub volume: Arc<Volume>,
-    /// It was made for this.
+    /// It was made for this, and holds nothing else.
     pub created: bool,
 }
 
-impl<'a> Target<'a> {
+impl<'a> TargetVolume<'a> {
     pub async fn refuse_if_served(&self) -> Outcome {
         let url = self.volume.url.to_string();
         if control::serving(&self.settings.state_dir, &url).await?.is_none() {
@@ -98,12 +98,12 @@ impl<'a> Target<'a> {
     }
 
     async fn open_there(&self, created: bool) -> Outcome<OpenTarget<'a>> {
-        let Target { context, settings, volume, take_over, .. } = self;
+        let TargetVolume { context, settings, volume, take_over, .. } = self;
         let volume = daemon::open_to_receive(&context.env, settings, volume, *take_over).await?;
         Ok(OpenTarget { target: *self, volume, created })
     }
 
-    async fn is_missing(&self) -> Outcome<bool> {
+    pub async fn is_missing(&self) -> Outcome<bool> {
         let (volume, env) = (self.volume, &self.context.env);
         let Ok(open) = volume.open(env, COMMAND_PATIENCE).await else {
             return Ok(volume.url.path().is_some());
@@ -167,6 +167,11 @@ impl OpenTarget<'_> {
             _ => return Failure::from(error).context(url),
         };
         Failure::from(error).context(url).hint(hint)
+    }
+
+    /// It holds something complete: whatever fails from here on, it stays.
+    pub fn keep(&mut self) {
+        self.created = false;
     }
 
     /// Closes it, with everything in the store.

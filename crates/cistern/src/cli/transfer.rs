@@ -1,6 +1,9 @@
 //! What sending and receiving share: how far it is, and how fast.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
 
 use crate::{quantity::ByteSize, terminal::Progress};
 
@@ -41,5 +44,34 @@ impl Transfer {
         };
         let (what, percent) = (self.what, share * 100.0);
         self.progress.message(format!("{what}: {data}, {rate}/s, at {percent:.0} % of the volume{left}"));
+    }
+}
+
+/// Several volumes that are transferred at once, shown as one.
+pub struct Together(RefCell<(Transfer, Vec<(u64, u64)>)>);
+
+/// One of them.
+pub struct TransferShare<'a> {
+    all: &'a Together,
+    n: usize,
+}
+
+impl Together {
+    pub fn begin(what: &'static str, count: usize) -> Together {
+        Together(RefCell::new((Transfer::begin(what), vec![(0, 0); count])))
+    }
+
+    pub fn share(&self, n: usize) -> TransferShare<'_> {
+        TransferShare { all: self, n }
+    }
+}
+
+impl TransferShare<'_> {
+    /// As [`Transfer::add`], of this one.
+    pub fn add(&self, data_bytes: u64, done: u64, of: u64) {
+        let (transfer, parts) = &mut *self.all.0.borrow_mut();
+        parts[self.n] = (done, of);
+        let (done, of) = parts.iter().fold((0, 0), |(done, of), part| (done + part.0, of + part.1));
+        transfer.add(data_bytes, done, of);
     }
 }

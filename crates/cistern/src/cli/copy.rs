@@ -1,0 +1,229 @@
+//! `cistern copy`: a snapshot of a volume, or its history, into another volume, in whatever store.
+
+use cistern_engine::volume::{Overwrite, SnapshotStatus};
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    cli::{
+        Context,
+        copying::{Brought, Flight, Landed, TargetKey},
+        hooks::HookSettings,
+        marks::{Maker, is_shown},
+        snapshots,
+        taken::{self, Taken},
+        target::TargetVolume,
+    },
+    config::{KeySettings, Resolved, StateSettings},
+    failure::{Failure, Outcome},
+    place::{SnapshotUrl, StateUrl, VolumeUrl, state_url, volume_url},
+    quantity::ByteSize,
+    signals::Interruption,
+    terminal,
+};
+
+/// Copy a snapshot of a volume into another volume, in whatever store
+///
+/// Into a new volume, which is made; or into one that was copied before, which is brought to the newer snapshot: then only what changed
+/// since the newest snapshot that both have is read and written. A copied snapshot is the same snapshot, with its id. Nobody may serve the volume that is written meanwhile; the
+/// one that is read may be in use. It counts as a whole: if it fails or is interrupted, what was there before is put back.
+///
+/// Without @NAME a snapshot is made for it, of what the volume holds now. It stays in the copy, as copy-TIME; on the volume a bookmark is
+/// left of it, from which the next copy goes on.
+///
+/// An encrypted volume is copied into an encrypted one.
+#[derive(Args)]
+pub(super) struct Copy {
+    /// URL of the volume; with @NAME that snapshot
+    #[arg(value_name = "URL[@NAME]", value_parser = state_url)]
+    from: StateUrl,
+
+    /// URL of the volume that it is copied into
+    #[arg(value_name = "NEW-URL", value_parser = volume_url)]
+    to: VolumeUrl,
+
+    /// Copy the snapshots before it too, oldest first: those that are newer than what both have
+    #[arg(long)]
+    snapshots: bool,
+
+    /// Read at most so many bytes per second from the store, like 50M
+    #[arg(long, value_name = "RATE")]
+    rate: Option<ByteSize>,
+
+    /// Overwrite what is there, or what was written since the snapshot that both have
+    #[arg(long)]
+    force: bool,
+
+    /// As --force, but read what is there, and write only what differs
+    #[arg(long)]
+    differential: bool,
+
+    /// Encrypt a new volume, with a key file or a passphrase
+    #[arg(long)]
+    encrypt: bool,
+
+    /// Take the volume that is written from a host that is gone and did not release it
+    #[arg(long)]
+    take_over: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    to_key: TargetKey,
+
+    #[command(flatten)]
+    state: StateSettings,
+
+    #[command(flatten)]
+    key: KeySettings,
+}
+
+/// What was copied.
+#[derive(Serialize)]
+struct Copies {
+    volume: String,
+    /// The volume was made for it.
+    created: bool,
+    /// Oldest first; none if it had them all.
+    snapshots: Vec<CopiedSnapshot>,
+}
+
+/// What is to be copied, oldest first, each with the name that it gets.
+struct WantedSnapshots {
+    snapshots: Vec<(SnapshotStatus, String)>,
+    /// The last of these names.
+    newest: String,
+    /// It was made for this.
+    taken: Option<Taken>,
+}
+
+#[derive(Serialize)]
+struct CopiedSnapshot {
+    snapshot: String,
+    id: String,
+    /// The snapshot from which it went on.
+    from: Option<String>,
+    size_bytes: u64,
+    /// Before compression.
+    data_bytes: u64,
+}
+
+impl Copy {
+    pub async fn run(self, context: &Context) -> Outcome {
+        Interruption::on_signal(async |stop| self.copy(context, &stop).await).await?
+    }
+
+    async fn copy(&self, context: &Context, stop: &Interruption) -> Outcome {
+        let settings = snapshots::settings(context, &self.state, &self.key)?;
+        let theirs = self.to_key.settings(&settings);
+        let (from, volume) = (&self.from.volume, &self.to);
+        if from.url.to_string() == volume.url.to_string() {
+            return Err(Failure::usage(format!("{} cannot be copied into itself", from.url)));
+        }
+        let encrypt = self.encrypt || stop.or(taken::is_encrypted(context, from)).await?;
+        let target = TargetVolume { context, settings: &theirs, volume, encrypt, take_over: self.take_over };
+        stop.or(target.refuse_if_served()).await?;
+        let opened = stop.or(target.open()).await?;
+        let flight =
+            Flight { context, settings: &settings, from, target, rate: self.rate.map(|rate| rate.0), stop };
+        let there = opened.as_ref().map(|opened| opened.volume.snapshots()).unwrap_or_default();
+        let wanted = match self.wanted(context, &settings, &there, stop).await {
+            Ok(wanted) => wanted,
+            Err(failure) => {
+                return Err(match &opened {
+                    Some(opened) => opened.go_back(failure).await,
+                    None => failure,
+                });
+            }
+        };
+        let landed = flight.bring(opened, wanted.snapshots, self.overwrite()).await;
+        if let Some(taken) = &wanted.taken {
+            match &landed {
+                Ok(_) => taken.settle(context, &settings).await?,
+                Err(_) => taken.give_up(context, &settings).await,
+            }
+        }
+        self.say(&landed?, &wanted.newest)
+    }
+
+    fn overwrite(&self) -> Overwrite {
+        match (self.differential, self.force) {
+            (true, _) => Overwrite::Differing,
+            (_, true) => Overwrite::All,
+            _ => Overwrite::Nothing,
+        }
+    }
+
+    async fn wanted(
+        &self,
+        context: &Context,
+        settings: &Resolved,
+        there: &[SnapshotStatus],
+        stop: &Interruption,
+    ) -> Outcome<WantedSnapshots> {
+        let volume = &self.from.volume;
+        let (newest, name, taken) = match &self.from.snapshot {
+            Some(name) => {
+                let snapshot = SnapshotUrl { volume: volume.clone(), name: name.clone() };
+                let found = stop.or(taken::named(context, settings, &snapshot)).await?;
+                (found, name.clone(), None)
+            }
+            None => {
+                let pairs = [(volume, &self.to)];
+                let none = HookSettings::none();
+                let made = taken::take(context, settings, Maker::Copy, &pairs, &none, stop).await?.made;
+                let taken = made.into_iter().next().expect("one was asked for");
+                (taken.status.clone(), taken.name_there(there), Some(taken))
+            }
+        };
+        let mut wanted = Vec::new();
+        if self.snapshots {
+            let all = stop.or(snapshots::list(context, settings, volume)).await?;
+            let is_before = |snapshot: &SnapshotStatus| {
+                is_shown(snapshot)
+                    && snapshot.id != newest.id
+                    && snapshot.at.is_some_and(|at| Some(at) <= newest.at)
+            };
+            wanted.extend(all.into_iter().filter(is_before).map(|snapshot| {
+                let name = snapshot.name.clone();
+                (snapshot, name)
+            }));
+        }
+        wanted.push((newest, name.clone()));
+        Ok(WantedSnapshots { snapshots: wanted, newest: name, taken })
+    }
+
+    fn say(&self, landed: &Landed, newest: &str) -> Outcome {
+        let url = &self.to.url;
+        if self.json {
+            let copied = |(snapshot, brought): &(SnapshotStatus, Brought)| CopiedSnapshot {
+                snapshot: brought.name.clone(),
+                id: snapshot.id.to_string(),
+                from: brought.from.clone(),
+                size_bytes: snapshot.size_bytes,
+                data_bytes: brought.data_bytes,
+            };
+            return terminal::say_json(&Copies {
+                volume: url.to_string(),
+                created: landed.created,
+                snapshots: landed.brought.iter().map(copied).collect(),
+            });
+        }
+        if landed.brought.is_empty() {
+            return terminal::say(format!("{url} has {newest} already; nothing was done"));
+        }
+        if landed.created {
+            terminal::say(format!("created {url}"))?;
+        }
+        landed.brought.iter().try_for_each(|(_, brought)| {
+            let since = brought.from.as_ref().map(|from| format!(" since {from}")).unwrap_or_default();
+            terminal::say(format!(
+                "copied {url}@{}: {} of data{since}",
+                brought.name,
+                ByteSize(brought.data_bytes)
+            ))
+        })
+    }
+}

@@ -1,0 +1,335 @@
+//! A snapshot of one volume into another one, in this process: no stream lies between them.
+//!
+//! One is read while the other is written, some records apart, so memory is bounded. As with a stream, it counts as a whole: the target is as it
+//! was until the last record is there. What is verified, is verified at either end: a frame that is read against its seal, what is
+//! written by the target as ever. [`read_back`] looks whether it is in the store of the target.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use cistern_engine::{
+    stream::{StreamContent, StreamHeader, StreamRecord},
+    units::BLOCK_BYTES,
+    volume::{Overwrite, SentSince, SnapshotStatus, Volume},
+};
+use clap::Args;
+use futures_util::try_join;
+use tokio::sync::mpsc;
+
+use crate::{
+    cli::{
+        Context,
+        marks::newest_common,
+        snapshots,
+        source::Source,
+        target::{OpenTarget, TargetVolume},
+        transfer::{QUEUE_RECORDS, Together, TransferShare},
+    },
+    config::Resolved,
+    failure::{Failure, Kind, Outcome},
+    place::{SnapshotUrl, VolumeUrl},
+    signals::Interruption,
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The volume that is written, where its secret is another one.
+#[derive(Args)]
+pub(super) struct TargetKey {
+    /// File with the key of what is written, where that is another one
+    ///
+    /// Else it is the secret of what is read. [default: that of --key-file or CISTERN_PASSPHRASE]
+    #[arg(long, value_name = "FILE")]
+    to_key_file: Option<PathBuf>,
+}
+
+impl TargetKey {
+    pub fn settings(&self, settings: &Resolved) -> Resolved {
+        let mut settings = settings.clone();
+        settings.key.key_file = self.to_key_file.clone().or(settings.key.key_file);
+        settings
+    }
+}
+
+/// What is read, and what it is called on the way.
+pub(super) struct Leg {
+    pub source: Source,
+    pub header: StreamHeader,
+}
+
+/// What was brought.
+pub(super) struct Brought {
+    /// What it is called there.
+    pub name: String,
+    /// The volume was made for it.
+    pub created: bool,
+    /// The snapshot from which it went on.
+    pub from: Option<String>,
+    /// Before compression.
+    pub data_bytes: u64,
+    /// What is to be read back of the target, and what that comes to, if that is known.
+    back: SentSince,
+    sum: Option<u64>,
+}
+
+impl Leg {
+    /// Opens a snapshot: all of it, or what changed since the newest one that is `there` too.
+    pub async fn open(
+        context: &Context,
+        settings: &Resolved,
+        snapshot: &SnapshotUrl,
+        there: &[SnapshotStatus],
+        rate: Option<u64>,
+    ) -> Outcome<Leg> {
+        let whole = Source::open(context, settings, snapshot, None, rate).await?;
+        let all = whole.shown.snapshots();
+        let is_known = |base: &SnapshotStatus| {
+            !base.is_bookmark || base.at.is_some_and(|at| whole.shown.goes_on_from(at))
+        };
+        let base = newest_common(&all, there, &whole.to, is_known).map(|base| base.name.clone());
+        let source = match &base {
+            None => whole,
+            Some(base) => whole.since(context, settings, snapshot, base, rate).await?,
+        };
+        let header = source.header(context, snapshot).await?;
+        Ok(Leg { source, header })
+    }
+
+    /// Brings it into a volume, as a snapshot of that name; `None` if that has it.
+    pub async fn bring(
+        &self,
+        opened: &OpenTarget<'_>,
+        name: &str,
+        overwrite: Overwrite,
+        part: &TransferShare<'_>,
+    ) -> Outcome<Option<Brought>> {
+        let Leg { source, header } = self;
+        opened.volume.go_back().await?;
+        opened.volume.drain().await?;
+        let before = opened.volume.status().seq;
+        let Some(mut receiver) = opened.begin(header.clone(), name, overwrite).await? else {
+            return Ok(None);
+        };
+        let (send, mut queue) = mpsc::channel(QUEUE_RECORDS);
+        let (at, size) = (AtomicU64::new(0), source.shown.size_bytes());
+        let reading = async {
+            let tell = async |record: StreamRecord| -> Outcome {
+                let sent = send.send(record).await;
+                sent.map_err(|_| Failure::new(Kind::Other, "nothing is written any more"))
+            };
+            let progress = |done, _| at.store(done, Relaxed);
+            source.shown.send(source.since.clone(), tell, &progress).await?;
+            drop(send);
+            Ok(())
+        };
+        let mut sum = ContentSum::new();
+        let writing = async {
+            while let Some(record) = queue.recv().await {
+                let bytes = sum.add(&record);
+                receiver.record(record).await?;
+                part.add(bytes, at.load(Relaxed), size);
+            }
+            Ok::<_, Failure>(receiver)
+        };
+        let ((), receiver) = try_join!(reading, writing)?;
+        receiver.end().await?;
+        let (sum, data_bytes) = sum.finish();
+        let (back, sum) = match (&header.base, overwrite) {
+            (None, _) => (SentSince::Beginning, Some(sum)),
+            (Some(_), Overwrite::Nothing) => (SentSince::Position(before, None), Some(sum)),
+            // What was put back before is there too.
+            (Some(_), _) => (SentSince::Position(before, None), None),
+        };
+        let from = header.base.as_ref().map(|base| base.name.clone());
+        Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, back, sum }))
+    }
+}
+
+/// Copies snapshots of one volume into another one.
+pub(super) struct Flight<'a> {
+    pub context: &'a Context,
+    pub settings: &'a Resolved,
+    pub from: &'a VolumeUrl,
+    pub target: TargetVolume<'a>,
+    pub rate: Option<u64>,
+    pub stop: &'a Interruption,
+}
+
+/// What came of it.
+pub(super) struct Landed {
+    /// The volume was made for it.
+    pub created: bool,
+    pub brought: Vec<(SnapshotStatus, Brought)>,
+}
+
+impl<'a> Flight<'a> {
+    /// Brings snapshots, oldest first and each under a name, into the target, which was opened if it is there; those that it has are left
+    /// out, with what is older. Closes it. If it fails, the target is as it was behind the last one that is complete.
+    pub async fn bring(
+        &self,
+        mut opened: Option<OpenTarget<'a>>,
+        wanted: Vec<(SnapshotStatus, String)>,
+        overwrite: Overwrite,
+    ) -> Outcome<Landed> {
+        let mut brought = Vec::new();
+        let done = self.bring_each(&mut opened, wanted, overwrite, &mut brought).await;
+        let created = match (done, &opened) {
+            (Ok(created), Some(opened)) => {
+                opened.close().await?;
+                created
+            }
+            (Ok(created), None) => created,
+            (Err(failure), None) => return Err(failure),
+            (Err(failure), Some(opened)) => {
+                let failure = match brought.last() {
+                    Some((last, _)) if failure.hint.is_none() => failure.hint(format!(
+                        "all up to {} is there; the same command goes on from that",
+                        last.name
+                    )),
+                    _ => failure,
+                };
+                return Err(opened.go_back(failure).await);
+            }
+        };
+        Ok(Landed { created, brought })
+    }
+
+    async fn bring_each(
+        &self,
+        opened: &mut Option<OpenTarget<'a>>,
+        wanted: Vec<(SnapshotStatus, String)>,
+        overwrite: Overwrite,
+        brought: &mut Vec<(SnapshotStatus, Brought)>,
+    ) -> Outcome<bool> {
+        let there = opened.as_ref().map(|opened| opened.volume.snapshots()).unwrap_or_default();
+        let is_there = |(snapshot, _): &(SnapshotStatus, String)| {
+            there.iter().any(|theirs| theirs.id == snapshot.id && !theirs.is_bookmark)
+        };
+        let missing = wanted.iter().rposition(is_there).map_or(0, |n| n + 1);
+        let (mut created, together) = (false, Together::begin("copying", 1));
+        for (snapshot, name) in wanted.into_iter().skip(missing) {
+            let mut there = opened.as_ref().map(|opened| opened.volume.snapshots()).unwrap_or_default();
+            // What is to be put back first has to have content.
+            there.retain(|snapshot| overwrite == Overwrite::Nothing || !snapshot.is_bookmark);
+            let url = SnapshotUrl { volume: self.from.clone(), name: snapshot.name.clone() };
+            let leg = Leg::open(self.context, self.settings, &url, &there, self.rate);
+            let leg = self.stop.or(leg).await?;
+            let target = match opened {
+                Some(there) => there,
+                None => {
+                    created = true;
+                    opened.insert(self.target.make(&leg.header).await?)
+                }
+            };
+            // Behind the first it shows what the next one goes on from.
+            let overwrite = if brought.is_empty() { overwrite } else { Overwrite::Nothing };
+            let done = self.stop.or(leg.bring(target, &name, overwrite, &together.share(0))).await?;
+            target.keep();
+            brought.extend(done.map(|done| (snapshot, done)));
+        }
+        Ok(created)
+    }
+}
+
+/// Reads what was brought from the store into which it was written: every frame is verified, and that it is what was sent.
+pub(super) async fn read_back(
+    context: &Context,
+    settings: &Resolved,
+    snapshot: &SnapshotUrl,
+    brought: &Brought,
+    part: &TransferShare<'_>,
+) -> Outcome {
+    let shown =
+        snapshots::open_behind(context, settings, &snapshot.volume, Some(&snapshot.name), None).await?;
+    let (sum, _) = read(&shown, brought.back.clone(), part).await?;
+    match brought.sum.filter(|expected| *expected != sum) {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(
+            Kind::Corrupt,
+            format!("{snapshot} is not what was sent: what was read back from its store differs"),
+        )),
+    }
+}
+
+/// Reads what a state shows, or what changed in it; gives what it comes to, and bytes of data.
+pub(super) async fn read(
+    shown: &Arc<Volume>,
+    since: SentSince,
+    part: &TransferShare<'_>,
+) -> Outcome<(u64, u64)> {
+    let (mut sum, at, size) = (ContentSum::new(), AtomicU64::new(0), shown.size_bytes());
+    let tell = async |record: StreamRecord| -> Outcome {
+        let bytes = sum.add(&record);
+        part.add(bytes, at.load(Relaxed), size);
+        Ok(())
+    };
+    shown.send(since, tell, &|done, _| at.store(done, Relaxed)).await?;
+    Ok(sum.finish())
+}
+
+/// A sum over content: the same for the same bytes, however they are cut into records, and whether zeroes are written, allocated or a hole.
+///
+/// It finds accidents between two ends that are ours; what lies in a store has its own seals.
+struct ContentSum {
+    digest: crc_fast::Digest,
+    data_bytes: u64,
+}
+
+impl ContentSum {
+    fn new() -> ContentSum {
+        ContentSum { digest: crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme), data_bytes: 0 }
+    }
+
+    /// Adds a record, behind all before it; gives its bytes of data.
+    fn add(&mut self, record: &StreamRecord) -> u64 {
+        let StreamContent::Data(data) = &record.content else { return 0 };
+        for (n, block) in (record.extent.start..).zip(data.chunks(BLOCK_BYTES)) {
+            if block.iter().any(|byte| *byte != 0) {
+                self.digest.update(&n.to_le_bytes());
+                self.digest.update(block);
+            }
+        }
+        self.data_bytes += record.extent.len * BLOCK;
+        record.extent.len * BLOCK
+    }
+
+    fn finish(self) -> (u64, u64) {
+        (self.digest.finalize(), self.data_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use cistern_engine::units::Extent;
+
+    use super::*;
+
+    fn sum(records: &[(u64, &[u8])]) -> u64 {
+        let mut sum = ContentSum::new();
+        for (start, blocks) in records {
+            let data: Vec<u8> = blocks.iter().flat_map(|byte| [*byte; BLOCK_BYTES]).collect();
+            let extent = Extent::new(*start, blocks.len() as u64);
+            sum.add(&StreamRecord { extent, content: StreamContent::Data(Bytes::from(data)) });
+        }
+        sum.finish().0
+    }
+
+    /// The same content has the same sum however it is cut and wherever its zeroes are told; another place, byte or order has another one.
+    #[test]
+    fn the_same_content_has_the_same_sum() {
+        let one = sum(&[(3, &[1, 2, 0, 4])]);
+        assert_eq!(one, sum(&[(3, &[1]), (4, &[2]), (6, &[4])]));
+        assert_eq!(one, sum(&[(0, &[0, 0]), (3, &[1, 2, 0]), (6, &[4, 0])]));
+        for other in
+            [&[(4, &[1, 2, 0, 4][..])][..], &[(3, &[1, 2, 4])], &[(3, &[2, 1, 0, 4])], &[(3, &[1, 2])]]
+        {
+            assert_ne!(one, sum(other));
+        }
+    }
+}
