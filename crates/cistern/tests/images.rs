@@ -204,8 +204,9 @@ fn an_import_that_fails_leaves_nothing() {
     }
     assert!(ended(piped(&home, "./a@x", 3 * MIB, &some)).status.success());
 
-    let mut interrupted = piped(&home, "./b", 64 * MIB, &some);
-    wait_to_receive(&home, "./b");
+    // More than waits between a thread and a task: that it was taken says that it is being imported.
+    let more = vec![7; 16 * MIB as usize];
+    let mut interrupted = piped(&home, "./b", 64 * MIB, &more);
     let pid = libc::pid_t::try_from(interrupted.id()).expect("a process id");
     // SAFETY: a signal to a child that was not waited for yet.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
@@ -216,23 +217,12 @@ fn an_import_that_fails_leaves_nothing() {
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(!exists(&home, "b"), "{}", stderr(&output));
 
-    let mut killed = piped(&home, "./b", 64 * MIB, &some);
-    wait_to_receive(&home, "./b");
+    let mut killed = piped(&home, "./b", 64 * MIB, &more);
     killed.kill().expect("killed");
     killed.wait().expect("it ended");
     assert_eq!(home.run(&["serve", "./b"]).status.code(), Some(8), "it is not complete");
     home.ok(&["receive", "--abort", "./b"]);
     assert!(ended(piped(&home, "./b@x", 3 * MIB, &some)).status.success(), "into what is empty again");
-}
-
-fn wait_to_receive(home: &Home, url: &str) {
-    loop {
-        let listed = home.run(&["ls", url, "--json"]);
-        if String::from_utf8_lossy(&listed.stdout).contains("receiving") {
-            return;
-        }
-        std::thread::yield_now();
-    }
 }
 
 /// What is no image, names other files, is compressed, or is not there is refused before anything is made, unless it was told; raw is taken as it is, and says
