@@ -159,6 +159,15 @@ fn exports_of_other_servers() {
     assert!((0..125_000).all(|n| b[8 * n..8 * n + 8] == (8 * n as u64).to_be_bytes()));
     assert!(b[1_000_001..].iter().all(|byte| *byte == 0));
 
+    // Only whole blocks of 64 KiB, and no more than two at once.
+    image(&home.path("even.raw"), 3 * MIB, 10);
+    let sizes = ["blocksize-minimum=65536", "blocksize-preferred=65536", "blocksize-maximum=131072"];
+    let strict = [&["-U", "-", "--filter=blocksize-policy", "file", "even.raw"], &sizes[..]].concat();
+    let output = nbdkit(&[&strict[..], &["blocksize-error-policy=error"]].concat(), "./blocks@x");
+    assert!(output.status.success(), "{}", stderr(&output));
+    home.ok(&["export", "./blocks@x", "blocks.raw"]);
+    assert_same(&home.path("blocks.raw"), &home.path("even.raw"));
+
     let output = nbdkit(&["-U", "-", "--filter=error", "pattern", "20M", "error-pread-rate=50%"], "./c");
     assert!(stderr(&output).contains("error: reading the export"), "{}", stderr(&output));
     assert!(!exists(&home, "c"), "it is gone again");
