@@ -45,6 +45,7 @@ pub fn run() -> Result<()> {
 /// What has no program of its own: its package, and a command that fails without it.
 const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("python3-libnbd", "/usr/bin/python3", &["-c", "import nbd"]),
+    ("postgresql", "/usr/lib/postgresql/15/bin/postgres", &["--version"]),
     ("python3-boto3", "/usr/bin/python3", &["-c", "import boto3"]),
     ("nbdkit-plugin-python", "nbdkit", &["S3", "--version"]),
 ];

@@ -6,6 +6,7 @@ use std::{
     collections::BTreeSet,
     fs,
     os::unix::fs::PermissionsExt,
+    path::PathBuf,
     process::{Child, Stdio},
 };
 
@@ -175,7 +176,7 @@ fn what_is_not_a_backup_is_not_overwritten() {
     };
     write("./vault/data", 9, 20);
     let refused = home.fails(11, &["backup", "./data", "--to", "./vault"]);
-    assert!(refused.contains("somebody wrote") && refused.contains("--force"), "{refused}");
+    assert!(refused.contains("was written to") && refused.contains("--force"), "{refused}");
     assert_shows(&home, "./vault/data", &[(9, 20)]);
     home.ok(&["backup", "./data", "--to", "./vault", "--force"]);
     assert_shows(&home, "./vault/data", &[(1, 0), (0, 20)]);
@@ -249,6 +250,90 @@ fn damage_is_found() {
     fs::write(&segment, bytes).expect("written");
     let found = home.fails(5, &["backup", "verify", "./vault/data"]);
     assert!(found.contains("cistern check"), "{found}");
+}
+
+/// The first object of some size that appears below a directory.
+fn first_segment(home: &Home, directory: &str, child: &mut Child) -> PathBuf {
+    loop {
+        let mut directories = vec![home.path(directory)];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                match entry.metadata() {
+                    Ok(metadata) if metadata.is_dir() => directories.push(entry.path()),
+                    Ok(metadata) if metadata.len() > 4 * MIB => return entry.path(),
+                    _ => {}
+                }
+            }
+        }
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+}
+
+/// Volumes of which one has so much that its backup takes some seconds.
+fn much_more(home: &Home) -> Daemon {
+    let daemon = two(home);
+    for at in 1..41 {
+        daemon.nbdsh(&format!("import os\nh.pwrite(os.urandom({MIB}), {})", at * MIB));
+    }
+    daemon
+}
+
+/// What the store loses of a backup while it is made is noticed the same night: it is no backup then, the older ones stay, and the next night makes
+/// one.
+#[test]
+fn what_the_store_lost_is_noticed_the_same_night() {
+    let home = Home::new();
+    let daemon = much_more(&home);
+    home.ok(&["backup", "./wal", "--to", "./vault"]);
+    let mut command =
+        home.command(&["backup", "./data", "./wal", "--to", "./vault", "--keep", "1y:1", "--rate", "8M"]);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let segment = first_segment(&home, "vault/data", &mut child);
+    let mut bytes = fs::read(&segment).expect("read");
+    bytes[MIB as usize..][..100].fill(0x5a);
+    fs::set_permissions(&segment, fs::Permissions::from_mode(0o600)).expect("set");
+    fs::write(&segment, bytes).expect("written");
+    let ended = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(5), "{said}");
+    assert!(said.contains("this backup was removed again") && said.contains("cistern check"), "{said}");
+    assert!(listed(&home, "./data").is_empty() && listed(&home, "./vault/data").is_empty());
+    assert_eq!(
+        listed(&home, "./vault/wal").len(),
+        1,
+        "the other one is backed up, and the one before it gone"
+    );
+    home.ok(&["backup", "./data", "--to", "./vault", "--force"]);
+    home.ok(&["backup", "verify", "./vault/data"]);
+    daemon.stop();
+}
+
+/// Ctrl-C in the middle of copying: the backup is as it was, nothing is left on the volume, and the exit code says so.
+#[test]
+fn interrupted_while_it_copies() {
+    let home = Home::new();
+    let daemon = two(&home);
+    home.ok(&["backup", "./data", "--to", "./vault"]);
+    let before = (listed(&home, "./data"), listed(&home, "./vault/data"));
+    for at in 1..41 {
+        daemon.nbdsh(&format!("import os\nh.pwrite(os.urandom({MIB}), {})", at * MIB));
+    }
+    let mut command = home.command(&["backup", "./data", "--to", "./vault", "--rate", "8M"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary runs");
+    first_segment(&home, "vault/data", &mut child);
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    let ended = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains("as it was"), "{said}");
+    assert_eq!((listed(&home, "./data"), listed(&home, "./vault/data")), before);
+    assert_shows(&home, "./vault/data", &[(1, 0), (0, 1), (0, 20)]);
+    home.ok(&["backup", "./data", "--to", "./vault"]);
+    home.ok(&["snapshot", "./data@now", "--wait"]);
+    home.ok(&["backup", "verify", "./vault/data", "--against", "./data@now"]);
+    daemon.stop();
 }
 
 /// What there is of a volume and of its backup.

@@ -4,6 +4,7 @@
 
 mod backup;
 mod clones;
+mod copies;
 mod journal;
 mod log;
 mod map;
@@ -57,6 +58,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
     [
         backup::MUTANTS,
         clones::MUTANTS,
+        copies::MUTANTS,
         journal::MUTANTS,
         log::MUTANTS,
         map::MUTANTS,

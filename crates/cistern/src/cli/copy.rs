@@ -2,12 +2,11 @@
 
 use cistern_engine::volume::{Overwrite, SnapshotStatus};
 use clap::Args;
-use serde::Serialize;
 
 use crate::{
     cli::{
         Context,
-        copying::{Brought, Flight, Landed, TargetKey},
+        copying::{Flight, TargetKey},
         hooks::HookSettings,
         marks::{Maker, is_shown},
         snapshots,
@@ -80,16 +79,6 @@ pub(super) struct Copy {
     key: KeySettings,
 }
 
-/// What was copied.
-#[derive(Serialize)]
-struct Copies {
-    volume: String,
-    /// The volume was made for it.
-    created: bool,
-    /// Oldest first; none if it had them all.
-    snapshots: Vec<CopiedSnapshot>,
-}
-
 /// What is to be copied, oldest first, each with the name that it gets.
 struct WantedSnapshots {
     snapshots: Vec<(SnapshotStatus, String)>,
@@ -97,17 +86,6 @@ struct WantedSnapshots {
     newest: String,
     /// It was made for this.
     taken: Option<Taken>,
-}
-
-#[derive(Serialize)]
-struct CopiedSnapshot {
-    snapshot: String,
-    id: String,
-    /// The snapshot from which it went on.
-    from: Option<String>,
-    size_bytes: u64,
-    /// Before compression.
-    data_bytes: u64,
 }
 
 impl Copy {
@@ -145,7 +123,12 @@ impl Copy {
                 Err(_) => taken.give_up(context, &settings).await,
             }
         }
-        self.say(&landed?, &wanted.newest)
+        let landed = landed?;
+        if landed.brought.is_empty() && !self.json {
+            let text = format!("{} has {} already; nothing was done", self.to.url, wanted.newest);
+            return terminal::say(text);
+        }
+        landed.say("copied", &self.to.url, self.json)
     }
 
     fn overwrite(&self) -> Overwrite {
@@ -193,37 +176,5 @@ impl Copy {
         }
         wanted.push((newest, name.clone()));
         Ok(WantedSnapshots { snapshots: wanted, newest: name, taken })
-    }
-
-    fn say(&self, landed: &Landed, newest: &str) -> Outcome {
-        let url = &self.to.url;
-        if self.json {
-            let copied = |(snapshot, brought): &(SnapshotStatus, Brought)| CopiedSnapshot {
-                snapshot: brought.name.clone(),
-                id: snapshot.id.to_string(),
-                from: brought.from.clone(),
-                size_bytes: snapshot.size_bytes,
-                data_bytes: brought.data_bytes,
-            };
-            return terminal::say_json(&Copies {
-                volume: url.to_string(),
-                created: landed.created,
-                snapshots: landed.brought.iter().map(copied).collect(),
-            });
-        }
-        if landed.brought.is_empty() {
-            return terminal::say(format!("{url} has {newest} already; nothing was done"));
-        }
-        if landed.created {
-            terminal::say(format!("created {url}"))?;
-        }
-        landed.brought.iter().try_for_each(|(_, brought)| {
-            let since = brought.from.as_ref().map(|from| format!(" since {from}")).unwrap_or_default();
-            terminal::say(format!(
-                "copied {url}@{}: {} of data{since}",
-                brought.name,
-                ByteSize(brought.data_bytes)
-            ))
-        })
     }
 }

@@ -13,12 +13,14 @@ use std::{
 };
 
 use cistern_engine::{
+    store::StoreUrl,
     stream::{StreamContent, StreamHeader, StreamRecord},
     units::BLOCK_BYTES,
     volume::{Overwrite, SentSince, SnapshotStatus, Volume},
 };
 use clap::Args;
 use futures_util::try_join;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -33,7 +35,9 @@ use crate::{
     config::Resolved,
     failure::{Failure, Kind, Outcome},
     place::{SnapshotUrl, VolumeUrl},
+    quantity::ByteSize,
     signals::Interruption,
+    terminal,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -233,6 +237,55 @@ impl<'a> Flight<'a> {
             brought.extend(done.map(|done| (snapshot, done)));
         }
         Ok(created)
+    }
+}
+
+/// As JSON.
+#[derive(Serialize)]
+struct Copies {
+    volume: String,
+    /// The volume was made for it.
+    created: bool,
+    /// Oldest first; none if it had them all.
+    snapshots: Vec<CopiedSnapshot>,
+}
+
+#[derive(Serialize)]
+struct CopiedSnapshot {
+    snapshot: String,
+    id: String,
+    /// The snapshot from which it went on.
+    from: Option<String>,
+    size_bytes: u64,
+    /// Before compression.
+    data_bytes: u64,
+}
+
+impl Landed {
+    /// Says what was copied, or restored, into a volume.
+    pub fn say(&self, did: &str, url: &StoreUrl, json: bool) -> Outcome {
+        if json {
+            let copied = |(snapshot, brought): &(SnapshotStatus, Brought)| CopiedSnapshot {
+                snapshot: brought.name.clone(),
+                id: snapshot.id.to_string(),
+                from: brought.from.clone(),
+                size_bytes: snapshot.size_bytes,
+                data_bytes: brought.data_bytes,
+            };
+            return terminal::say_json(&Copies {
+                volume: url.to_string(),
+                created: self.created,
+                snapshots: self.brought.iter().map(copied).collect(),
+            });
+        }
+        if self.created {
+            terminal::say(format!("created {url}"))?;
+        }
+        self.brought.iter().try_for_each(|(_, brought)| {
+            let (name, data) = (&brought.name, ByteSize(brought.data_bytes));
+            let since = brought.from.as_ref().map(|from| format!(" since {from}")).unwrap_or_default();
+            terminal::say(format!("{did} {url}@{name}: {data} of data{since}"))
+        })
     }
 }
 

@@ -74,7 +74,7 @@ impl List {
 
 impl BackupLine {
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
-        let row = |rest: [String; 4]| [&[self.name.clone()], &rest[..]].concat();
+        let row = |rest: [String; 4]| [std::slice::from_ref(&self.name), &rest[..]].concat();
         let none = || "-".to_owned();
         match &self.error {
             Some(error) => return vec![row([none(), none(), none(), error.clone()])],

@@ -6,7 +6,7 @@ use clap::Args;
 use crate::{
     cli::{
         Context,
-        copying::{Flight, TargetKey},
+        copying::{Flight, Landed, TargetKey},
         snapshots, taken,
         target::{OpenTarget, TargetVolume},
     },
@@ -54,6 +54,10 @@ pub(in crate::cli) struct RestoreBackup {
     #[arg(long)]
     take_over: bool,
 
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     to_key: TargetKey,
 
@@ -83,7 +87,11 @@ impl RestoreBackup {
                 Ok(false) => {}
                 Ok(true) => {
                     opened.close().await?;
-                    return terminal::say(format!("{} shows {} already", volume.url, wanted.name));
+                    let nothing = Landed { created: false, brought: Vec::new() };
+                    return match self.json {
+                        true => nothing.say("restored", &volume.url, true),
+                        false => terminal::say(format!("{} shows {} already", volume.url, wanted.name)),
+                    };
                 }
                 Err(failure) => return Err(opened.go_back(failure).await),
             }
@@ -92,13 +100,7 @@ impl RestoreBackup {
         let flight = Flight { context, settings: &settings, from, target, rate, stop };
         let name = wanted.name.clone();
         let landed = flight.bring(opened, vec![(wanted, name)], self.overwrite()).await?;
-        if landed.created {
-            terminal::say(format!("created {}", volume.url))?;
-        }
-        landed.brought.iter().try_for_each(|(snapshot, brought)| {
-            let (data, url) = (ByteSize(brought.data_bytes), &volume.url);
-            terminal::say(format!("restored {url} from {}@{}: {data} of data", from.url, snapshot.name))
-        })
+        landed.say("restored", &volume.url, self.json)
     }
 
     fn overwrite(&self) -> Overwrite {

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use cistern_engine::{
+    Error,
     store::StoreUrl,
     units::SnapshotId,
     volume::{Overwrite, SnapshotStatus},
@@ -147,7 +148,8 @@ impl Run {
         let mut post = Ok(());
         if !ready.is_empty() {
             let pairs: Vec<_> = ready.iter().map(|pair| (pair.volume, &pair.backup)).collect();
-            let taken = taken::take(context, &settings, Maker::Backup, &pairs, &self.hooks, stop).await?;
+            let taken = taken::take(context, &settings, Maker::Backup, &pairs, &self.hooks, stop).await;
+            let taken = taken.inspect_err(|_| results.iter().for_each(BackedUp::remark))?;
             post = taken.post;
             if let Err(failure) = &post {
                 terminal::remark(format!("{}; the snapshots are made, and are copied", failure.text));
@@ -212,6 +214,9 @@ impl Run {
 /// Says which volumes are not backed up, if there are any.
 fn failed(results: Vec<BackedUp>) -> Outcome {
     let count = results.len();
+    if count > 1 {
+        results.iter().for_each(BackedUp::remark);
+    }
     let failures: Vec<(String, Failure)> =
         results.into_iter().filter_map(|result| Some((result.volume, result.error?))).collect();
     let Some((first, one)) = failures.first().cloned() else { return Ok(()) };
@@ -222,10 +227,6 @@ fn failed(results: Vec<BackedUp>) -> Outcome {
         true => one.kind,
         false => Kind::Other,
     };
-    for (volume, failure) in &failures {
-        let hint = failure.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-        terminal::remark(format!("{volume}: {}{hint}", failure.text));
-    }
     let volumes: Vec<&str> = failures.iter().map(|(volume, _)| volume.as_str()).collect();
     let text = match volumes.as_slice() {
         [_] => format!("of {count} volumes one is not backed up: {first}"),
@@ -303,10 +304,15 @@ impl Making<'_> {
             theirs = there.volume.snapshots();
             theirs.retain(is_shown);
         }
-        let leg = Leg::open(self.context, self.settings, &taken.snapshot, &theirs, self.run.rate());
-        let leg = self.stop.or(leg).await?;
+        let mut leg = self.leg(taken, &theirs).await?;
         let overwrite = match opened.as_ref() {
-            Some(there) => self.stop.or(self.overwrite(pair, &leg, there, &theirs)).await?,
+            Some(there) => match self.stop.or(self.overwrite(pair, &leg, there, &theirs)).await? {
+                Some(overwrite) => overwrite,
+                None => {
+                    leg = self.leg(taken, &[]).await?;
+                    Overwrite::All
+                }
+            },
             None => {
                 *opened = Some(target.make(&leg.header).await?);
                 Overwrite::Nothing
@@ -319,24 +325,32 @@ impl Making<'_> {
         brought.ok_or_else(|| Failure::new(Kind::Exists, format!("{} has it already", pair.backup.url)))
     }
 
-    /// What may be written over: what somebody wrote to a backup only where he says so.
+    async fn leg(&self, taken: &Taken, theirs: &[SnapshotStatus]) -> Outcome<Leg> {
+        let leg = Leg::open(self.context, self.settings, &taken.snapshot, theirs, self.run.rate());
+        self.stop.or(leg).await
+    }
+
+    /// What may be written over: what somebody wrote to a backup only where he says so. `None`: he does, and what is there cannot be read, so
+    /// all of it is written anew.
     async fn overwrite(
         &self,
         pair: &Pair<'_>,
         leg: &Leg,
         there: &OpenTarget<'_>,
         theirs: &[SnapshotStatus],
-    ) -> Outcome<Overwrite> {
+    ) -> Outcome<Option<Overwrite>> {
         let (volume, url) = (&there.volume, &pair.backup.url);
         let base = leg.header.base.as_ref().and_then(|base| theirs.iter().find(|their| their.id == base.id));
-        match base {
-            Some(base) if volume.shows(base).await? => return Ok(Overwrite::Nothing),
-            None if theirs.is_empty() && volume.maps_nothing().await? => return Ok(Overwrite::Nothing),
-            _ => {}
-        }
-        let overwrite = if base.is_some() { Overwrite::All } else { Overwrite::Differing };
-        if self.run.force {
-            return Ok(overwrite);
+        let is_nothing_lost = match base {
+            Some(base) => volume.shows(base).await,
+            None => Ok(theirs.is_empty() && volume.maps_nothing().await?),
+        };
+        match is_nothing_lost {
+            Ok(true) => return Ok(Some(Overwrite::Nothing)),
+            Ok(false) if self.run.force => return Ok(Some(Overwrite::All)),
+            Ok(false) => {}
+            Err(Error::Corrupt { .. }) if self.run.force => return Ok(None),
+            Err(e) => return Err(Failure::from(e).context(url)),
         }
         let all = leg.source.shown.snapshots();
         if newest_common(&all, theirs, &leg.source.to, |_| true).is_none() {
@@ -345,13 +359,14 @@ impl Making<'_> {
                 "they have no snapshot in common: choose another place; or --force overwrites what is there, and leaves its snapshots",
             ));
         }
-        let newest = theirs.iter().max_by_key(|snapshot| snapshot.at);
-        match newest {
-            Some(newest) if volume.shows(newest).await? => Ok(overwrite),
+        match theirs.iter().max_by_key(|snapshot| snapshot.at) {
+            Some(newest) if volume.shows(newest).await? => {
+                Ok(Some(if base.is_some() { Overwrite::All } else { Overwrite::Differing }))
+            }
             _ => {
-                let failure =
-                    Failure::new(Kind::Exists, format!("somebody wrote to {url} since its last backup"));
-                Err(failure.hint(format!("`cistern snapshot {url}@NAME` keeps that; --force writes over it")))
+                let text = format!("{url} was written to since its last backup");
+                let hint = format!("`cistern snapshot {url}@NAME` keeps that; --force writes over it");
+                Err(Failure::new(Kind::Exists, text).hint(hint))
             }
         }
     }
@@ -376,7 +391,10 @@ impl Making<'_> {
             opened.volume.remove_snapshot(&brought.name).await?;
             taken.give_up(context, settings).await;
             let text = format!("{}: this backup was removed again, the older ones stay", failure.text);
-            let hint = format!("`cistern check {} --data` finds out what else is affected", pair.backup.url);
+            let hint = format!(
+                "`cistern check {} --data` finds out what else is affected; --force writes all that is damaged anew",
+                pair.backup.url
+            );
             return Err(Failure { text, ..failure.clone() }.hint(hint));
         }
         let settled = taken.settle(context, settings).await;
@@ -415,6 +433,13 @@ impl Run {
 }
 
 impl BackedUp {
+    /// Says why it failed, if it did.
+    fn remark(&self) {
+        let Some(failure) = &self.error else { return };
+        let hint = failure.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        terminal::remark(format!("{}: {}{hint}", self.volume, failure.text));
+    }
+
     fn of(pair: &Pair<'_>, done: Outcome<BackupMade>) -> BackedUp {
         match done {
             Ok(kept) => {
