@@ -47,6 +47,8 @@ pub struct Remote<S> {
     /// Of `base:allocation`, where the server has it.
     context: Option<u32>,
     align: u64,
+    /// Bytes of one request to read at most.
+    request_bytes: u64,
     cookie: u64,
     asked: Vec<Asked>,
     /// What the last status of blocks was.
@@ -68,18 +70,21 @@ impl<S: Read + Write> Remote<S> {
         };
         stream.write_all(&go(export))?;
         stream.flush()?;
-        let mut align = ALIGN_BYTES;
+        let (mut align, mut request_bytes) = (ALIGN_BYTES, REQUEST_BYTES_MAX as u64);
         let negotiated = chosen(&mut stream, |kind, body| {
-            if let (info::BLOCK_SIZE, Some((min, _))) = (kind, body.split_first_chunk::<4>()) {
-                align = align.max(u32::from_be_bytes(*min).into());
+            if let (info::BLOCK_SIZE, Some(sizes)) = (kind, body.first_chunk::<12>()) {
+                let size = |at: usize| u64::from(u32::from_be_bytes([0, 1, 2, 3].map(|n| sizes[at + n])));
+                (align, request_bytes) = (align.max(size(0)), request_bytes.min(size(8)));
             }
             Ok(())
         })?;
-        if !align.is_power_of_two() || align > REQUEST_BYTES_MAX as u64 {
-            return Err(invalid(&format!("its blocks of {align} bytes are too large")));
+        if !align.is_power_of_two() || align > request_bytes {
+            let text = format!("it takes requests of {align} to {request_bytes} bytes, which are not made");
+            return Err(invalid(&text));
         }
+        let request_bytes = request_bytes - request_bytes % align;
         let (asked, ranges) = Default::default();
-        Ok(Remote { stream, negotiated, context, align, cookie: 0, asked, ranges })
+        Ok(Remote { stream, negotiated, context, align, request_bytes, cookie: 0, asked, ranges })
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -116,8 +121,8 @@ impl<S: Read + Write> Remote<S> {
         }
     }
 
-    /// Reads ranges, in requests of a bounded size of which several are on their way; gives what comes, in any order. Reads a little more
-    /// around them where the server's blocks ask for it.
+    /// Reads ranges that ascend, in requests of a bounded size of which several are on their way; gives what comes, in any order. Reads a
+    /// little more around them where the server's blocks ask for it.
     ///
     /// # Errors
     /// Of `give`, of the connection and of the server. Nothing more is to be asked then.
@@ -127,12 +132,14 @@ impl<S: Read + Write> Remote<S> {
         mut give: impl FnMut(u64, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         // Where the last request ended: neighbours may share a block.
-        let mut read_to = 0;
+        let (mut read_to, mut last) = (0, 0);
         for (offset, len) in ranges {
+            assert!(offset >= last, "ranges ascend");
+            last = offset;
             let end = (offset + len as u64).next_multiple_of(self.align).min(self.size_bytes());
             let mut at = (offset - offset % self.align).max(read_to);
             while at < end {
-                let len = (end - at).min(REQUEST_BYTES_MAX as u64 - at % REQUEST_BYTES_MAX as u64);
+                let len = (end - at).min(self.request_bytes - at % self.request_bytes);
                 if self.asked.len() == REQUESTS_MAX {
                     self.give_one(&mut give)?;
                 }
@@ -295,10 +302,13 @@ impl<S: Read + Write> Remote<S> {
         let context = read_u32(&mut self.stream)?;
         for _ in 0..count {
             let (len, flags) = (read_u32(&mut self.stream)?, read_u32(&mut self.stream)?);
-            if Some(context) != self.context || self.ranges.len() == RANGES_MAX {
+            if Some(context) != self.context {
                 return Err(invalid("it tells more of blocks than was asked for"));
             }
-            self.ranges.push((len.into(), flags & state::ZERO != 0));
+            // What does not fit is asked for again.
+            if self.ranges.len() < RANGES_MAX {
+                self.ranges.push((len.into(), flags & state::ZERO != 0));
+            }
         }
         Ok(())
     }

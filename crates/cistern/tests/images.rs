@@ -159,6 +159,15 @@ fn exports_of_other_servers() {
     assert!((0..125_000).all(|n| b[8 * n..8 * n + 8] == (8 * n as u64).to_be_bytes()));
     assert!(b[1_000_001..].iter().all(|byte| *byte == 0));
 
+    // Only whole blocks of 64 KiB, and no more than two at once.
+    image(&home.path("even.raw"), 3 * MIB, 10);
+    let sizes = ["blocksize-minimum=65536", "blocksize-preferred=65536", "blocksize-maximum=131072"];
+    let strict = [&["-U", "-", "--filter=blocksize-policy", "file", "even.raw"], &sizes[..]].concat();
+    let output = nbdkit(&[&strict[..], &["blocksize-error-policy=error"]].concat(), "./blocks@x");
+    assert!(output.status.success(), "{}", stderr(&output));
+    home.ok(&["export", "./blocks@x", "blocks.raw"]);
+    assert_same(&home.path("blocks.raw"), &home.path("even.raw"));
+
     let output = nbdkit(&["-U", "-", "--filter=error", "pattern", "20M", "error-pread-rate=50%"], "./c");
     assert!(stderr(&output).contains("error: reading the export"), "{}", stderr(&output));
     assert!(!exists(&home, "c"), "it is gone again");
@@ -204,8 +213,9 @@ fn an_import_that_fails_leaves_nothing() {
     }
     assert!(ended(piped(&home, "./a@x", 3 * MIB, &some)).status.success());
 
-    let mut interrupted = piped(&home, "./b", 64 * MIB, &some);
-    wait_to_receive(&home, "./b");
+    // More than waits between a thread and a task: that it was taken says that it is being imported.
+    let more = vec![7; 16 * MIB as usize];
+    let mut interrupted = piped(&home, "./b", 64 * MIB, &more);
     let pid = libc::pid_t::try_from(interrupted.id()).expect("a process id");
     // SAFETY: a signal to a child that was not waited for yet.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
@@ -216,23 +226,12 @@ fn an_import_that_fails_leaves_nothing() {
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(!exists(&home, "b"), "{}", stderr(&output));
 
-    let mut killed = piped(&home, "./b", 64 * MIB, &some);
-    wait_to_receive(&home, "./b");
+    let mut killed = piped(&home, "./b", 64 * MIB, &more);
     killed.kill().expect("killed");
     killed.wait().expect("it ended");
     assert_eq!(home.run(&["serve", "./b"]).status.code(), Some(8), "it is not complete");
     home.ok(&["receive", "--abort", "./b"]);
     assert!(ended(piped(&home, "./b@x", 3 * MIB, &some)).status.success(), "into what is empty again");
-}
-
-fn wait_to_receive(home: &Home, url: &str) {
-    loop {
-        let listed = home.run(&["ls", url, "--json"]);
-        if String::from_utf8_lossy(&listed.stdout).contains("receiving") {
-            return;
-        }
-        std::thread::yield_now();
-    }
 }
 
 /// What is no image, names other files, is compressed, or is not there is refused before anything is made, unless it was told; raw is taken as it is, and says
@@ -359,6 +358,19 @@ fn a_device_is_written_over() {
     assert!(written[size as usize..].iter().all(|byte| *byte == 9), "behind the volume it is as it was");
     home.ok(&["export", "./back@x", "back.raw"]);
     assert_same(&home.path("back.raw"), &home.path("large"));
+}
+
+/// A new volume is made as it was told: encrypted, and compressed so.
+#[test]
+fn a_volume_is_made_as_it_was_told() {
+    let home = Home::new();
+    image(&home.path("disk.raw"), MIB, 5);
+    fs::write(home.path("key"), [1; 32]).expect("written");
+    home.ok(&["import", "disk.raw", "./v@x", "--encrypt", "--key-file", "key", "--compression", "zstd"]);
+    home.fails(6, &["export", "./v@x", "back.raw"]);
+    home.ok(&["export", "./v@x", "back.raw", "--key-file", "key"]);
+    assert_same(&home.path("back.raw"), &home.path("disk.raw"));
+    assert_eq!(json(&home.ok(&["info", "./v", "--json"]))["compression"], "zstd");
 }
 
 /// Differences that Ceph wrote come one after the other; so does what cistern writes for Ceph. Cut, foreign or out of turn they change nothing.

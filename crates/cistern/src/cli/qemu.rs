@@ -1,6 +1,7 @@
 //! QEMU's programs, which know the formats of images: `qemu-nbd` shows one as an export to this process alone, `qemu-img` makes one.
 
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder},
     io::{self, Read},
     os::{
@@ -43,7 +44,7 @@ impl QemuNbd {
         let options = options(image, format)?;
         // It gets a socket that listens as systemd hands one over: at descriptor 3, with its own number in the environment.
         let script = r#"export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@" 3<&0 </dev/null"#;
-        let mut command = Command::new("sh");
+        let mut command = apart("sh");
         command
             .args(["-c", script, "sh"])
             .arg(program)
@@ -89,7 +90,7 @@ impl QemuNbd {
 /// Makes an empty image in place of a file.
 pub(super) fn make(image: &Path, format: &str, size_bytes: u64) -> Outcome {
     let program = program("qemu-img")?;
-    let mut command = Command::new(program);
+    let mut command = apart(program);
     command.args(["create", "-q", "-f", format]).arg(absolute(image)?).arg(size_bytes.to_string());
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|e| Failure::io("cannot start qemu-img", &e))?;
@@ -99,6 +100,13 @@ pub(super) fn make(image: &Path, format: &str, size_bytes: u64) -> Outcome {
             Err(Failure::new(Kind::Other, String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
         }
     }
+}
+
+/// A program that gets none of the credentials which are in this process's environment.
+fn apart(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    command
 }
 
 /// A socket that listens, in a place where nobody else can connect, and a connection to it. Its name is gone then.
