@@ -30,7 +30,7 @@ use cistern_engine::{
     units::Seq,
     volume::{ReadOnlyOptions, SentSince, Volume},
 };
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{TryStreamExt, stream};
 use generated::{BLOCK, FRAME_BLOCKS, Generated, Random, generate};
 
 const VOLUME_BYTES: u64 = 50 << 40;

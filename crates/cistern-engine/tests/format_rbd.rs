@@ -6,6 +6,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     codec::Compression,
+    share::Share,
     stream::{
         Patch, PatchContent, RbdHeader, RbdReader, RbdWriter, StreamContent, StreamHeader, StreamRecord,
         StreamState,
@@ -182,6 +183,8 @@ fn what_is_written_reads_back() {
         size_bytes: 10 * BLOCK_BYTES as u64 + 512,
         made_ms: 0,
         compression: Compression::Lz4,
+        share: Share::ALL,
+        from: 0,
     };
     let data = Bytes::from(noise(&mut 1, 2 * BLOCK_BYTES));
     let record = |start, len, content| StreamRecord { extent: Extent::new(start, len), content };

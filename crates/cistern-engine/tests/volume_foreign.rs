@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
     env::{Env, real::RealEnv},
+    share::Share,
     stream::{Patch, PatchContent, RbdReader, RbdWriter},
     volume::{ForeignReceiver, ForeignState, Overwrite, Volume},
 };
@@ -20,7 +21,7 @@ mod volume_support;
 
 /// The difference, as `cistern send --format rbd` writes it.
 async fn rbd(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
-    let (header, records) = sent(host, to, from).await;
+    let (header, records) = sent(host, to, from, (Share::ALL, 0)).await;
     let mut writer = RbdWriter::begin(Vec::new(), &header).expect("memory");
     records.iter().for_each(|record| writer.record(record).expect("memory"));
     writer.finish().expect("memory").1

@@ -15,7 +15,7 @@ use cistern_engine::{
 };
 use futures_util::FutureExt;
 use proptest::prelude::*;
-use steps::{SIZE_MAX, content, do_steps, host, in_runtime, sent_share, show, status, steps};
+use steps::{SIZE_MAX, content, do_steps, host, in_runtime, sent, show, status, steps};
 use volume_support::{Host, MIB, close, noise};
 
 #[path = "volume_support/steps.rs"]
@@ -29,7 +29,7 @@ async fn stream(host: &Host, to: &str, from: Option<&str>) -> Vec<u8> {
 
 /// That of a share, from a block on.
 async fn share_stream(host: &Host, to: &str, from: Option<&str>, share: (Share, u64)) -> Vec<u8> {
-    let (header, records) = sent_share(host, to, from, share).await;
+    let (header, records) = sent(host, to, from, share).await;
     let mut writer = StreamWriter::begin(Vec::new(), &header).expect("memory");
     records.iter().for_each(|record| writer.record(record).expect("memory"));
     writer.finish().expect("memory").1

@@ -229,8 +229,9 @@ pub fn beside_clients(plan: &Plan, report: &mut Report) -> Result<()> {
     load(&wan, &server, plan.seconds(30))?; // until write-back goes as fast as it can
     let alone = load(&wan, &server, seconds)?;
     let sent_alone = send(&wan.cistern(), &wan.url, &[PathBuf::from("/dev/null")])?;
+    let (far, url) = (wan.cistern(), wan.url.clone());
     let (beside, sent) = thread::scope(|scope| {
-        let sending = scope.spawn(|| send(&wan.cistern(), &wan.url, &[PathBuf::from("/dev/null")]));
+        let sending = scope.spawn(move || send(&far, &url, &[PathBuf::from("/dev/null")]));
         let beside = load(&wan, &server, seconds)?;
         Ok::<_, anyhow::Error>((beside, sending.join().expect("it does not panic")?))
     })?;

@@ -34,13 +34,8 @@ pub fn status(volume: &Volume, name: &str) -> SnapshotStatus {
     volume.snapshots().into_iter().find(|snapshot| snapshot.name == name).expect("there")
 }
 
-/// What is sent of a snapshot, from another one on.
-pub async fn sent(host: &Host, to: &str, from: Option<&str>) -> (StreamHeader, Vec<StreamRecord>) {
-    sent_share(host, to, from, (Share::ALL, 0)).await
-}
-
-/// That of a share, from a block on.
-pub async fn sent_share(
+/// What is sent of a share of a snapshot from a block on, since another one.
+pub async fn sent(
     host: &Host,
     to: &str,
     from: Option<&str>,
