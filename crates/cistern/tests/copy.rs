@@ -181,7 +181,7 @@ fn begun(home: &Home) -> std::process::Child {
     child
 }
 
-/// Interrupted, the copy is as it was; killed, it is unfinished, and the same command completes it.
+/// Interrupted, the copy is as it was; killed, it is unfinished, and the same command brings the rest.
 #[test]
 fn interrupted_and_killed() {
     let home = Home::new();
@@ -207,7 +207,12 @@ fn interrupted_and_killed() {
     child.kill().expect("killed");
     child.wait().expect("it ended");
     home.fails(8, &["serve", "./copy"]);
-    home.ok(&["copy", "./tank@b", "./copy"]);
+    // What had come is not brought again.
+    let token = home.ok(&["receive", "./copy", "--token"]);
+    let place: u64 = token.trim().rsplit(':').next().and_then(|place| place.parse().ok()).expect("a place");
+    let copied = json(&home.ok(&["copy", "./tank@b", "./copy", "--json"]));
+    let left = 42 * MIB - place.saturating_mul(4096).clamp(2 * MIB, 42 * MIB);
+    assert_eq!(copied["snapshots"][0]["data_bytes"], left, "{token}");
     home.ok(&["backup", "verify", "./copy@b", "--against", "./tank@b"]);
     home.ok(&["check", "./copy", "--data", "--space"]);
 }

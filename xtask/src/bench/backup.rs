@@ -39,7 +39,7 @@ const CLIENT_RATE_MIN: f64 = 0.9;
 const CLIENT_P99_MAX: f64 = 1.2;
 const SEND_BESIDE_MIN: f64 = 0.5;
 /// How often the memory of a command is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a command did.
 struct Sent {
@@ -62,14 +62,12 @@ fn timed(cistern: &Cistern, args: &[OsString]) -> Result<Sent> {
     let (begin, before) = (Instant::now(), process::own_cpu().1);
     let mut guard = Guard::spawn(command)?;
     let mut peak = 0;
-    let status = loop {
-        peak = process::usage(guard.pid()).map_or(peak, |usage| usage.peak_resident_bytes);
-        match guard.wait(LOOK_EVERY) {
-            Ok(status) => break status,
-            Err(e) if begin.elapsed() > LIMIT => return Err(e),
-            Err(_) => {}
-        }
-    };
+    while !guard.has_ended() {
+        peak = process::usage(guard.pid()).map_or(peak, |usage| usage.peak_resident_bytes.max(peak));
+        ensure!(begin.elapsed() < LIMIT, "{args:?}: not done within {LIMIT:?}");
+        thread::sleep(LOOK_EVERY);
+    }
+    let status = guard.wait(LOOK_EVERY)?;
     ensure!(status.success(), "{args:?}: {status}");
     Ok(Sent {
         seconds: begin.elapsed().as_secs_f64(),

@@ -106,13 +106,23 @@ impl Leg {
         part: &TransferPart<'_>,
     ) -> Outcome<Option<Brought>> {
         let Leg { source, header } = self;
-        opened.volume.go_back().await?;
-        opened.volume.drain().await?;
-        let before = opened.volume.status().seq;
-        let begun = opened.begin(std::slice::from_ref(header), name, overwrite).await?;
+        let volume = &opened.volume;
+        // What a run that was killed has brought is not brought again.
+        let base = header.base.as_ref().map(|base| base.id);
+        let begun =
+            volume.resume_token().await?.filter(|token| token.to == header.to.id && token.base == base);
+        let from = begun.and_then(|token| token.places.first().copied().filter(|_| token.places.len() == 1));
+        if from.is_none() {
+            volume.go_back().await?;
+        }
+        volume.drain().await?;
+        let kept = volume.snapshots().into_iter().find(|snapshot| snapshot.receiving.is_some());
+        let before = kept.and_then(|kept| kept.at).unwrap_or(volume.status().seq);
+        let header = StreamHeader { from: from.unwrap_or(0), ..header.clone() };
+        let begun = opened.begin(std::slice::from_ref(&header), name, overwrite).await?;
         let Some((receiver, mut shares)) = begun else { return Ok(None) };
         let (mut sum, size) = (ContentSum::new(), source.shown.size_bytes());
-        let mut sending = source.shown.send(source.since.clone(), Share::ALL, 0);
+        let mut sending = source.shown.send(source.since.clone(), Share::ALL, header.from);
         while let Some(record) = sending.next().await? {
             let bytes = sum.add(&record);
             shares[0].record(record).await?;
@@ -120,12 +130,10 @@ impl Leg {
         }
         receiver.end(shares).await?;
         let (sum, data_bytes) = sum.finish();
-        let (back, sum) = match (&header.base, overwrite) {
-            (None, _) => (SentSince::Beginning, Some(sum)),
-            (Some(_), Overwrite::Nothing) => (SentSince::Position(before, None), Some(sum)),
-            // What was put back before is there too.
-            (Some(_), _) => (SentSince::Position(before, None), None),
-        };
+        // Of what was brought before, and put back below it, the sum is not known.
+        let is_all = from.is_none() && (base.is_none() || overwrite == Overwrite::Nothing);
+        let back = if base.is_none() { SentSince::Beginning } else { SentSince::Position(before, None) };
+        let sum = is_all.then_some(sum);
         let from = header.base.as_ref().map(|base| base.name.clone());
         Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, back, sum }))
     }

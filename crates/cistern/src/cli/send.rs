@@ -32,8 +32,8 @@ use output::{Destination, Dialect, Encoder, Output, Written};
 
 /// Write a snapshot, or what changed since an older one, as a stream for `cistern receive`
 ///
-/// What changed is known from the maps alone; its data is read from the store, at the lowest priority, whether a daemon serves the
-/// volume or not, and goes through no chunk cache. The daemon does not know of it: --rate keeps the link free for others.
+/// What changed is known from the maps alone; its data is read from the store, whether a daemon serves the volume or not, and goes through no chunk
+/// cache. The daemon does not know of it: --rate keeps the link free for others.
 ///
 /// A stream is not encrypted, also where the volume is: send it through something that does, like `ssh` or `age`, where others could read
 /// it.

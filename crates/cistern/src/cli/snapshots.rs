@@ -258,7 +258,7 @@ pub async fn open(
     open_in(context, settings, volume, snapshot, stores).await
 }
 
-/// The newest committed state of a volume, or a snapshot of it, whose data is read behind everything else and at no more than so many bytes
+/// The newest committed state of a volume, or a snapshot of it, whose data is read as of one who reads ahead, and at no more than so many bytes
 /// per second.
 pub async fn open_behind(
     context: &Context,
@@ -270,6 +270,8 @@ pub async fn open_behind(
     let scheduler = Scheduler::new(context.env.clone());
     scheduler.set_rates(Rates { upload: None, download: rate });
     let stores = volume.open_scheduled(&context.env, &scheduler, COMMAND_PATIENCE).await?.stores;
+    // Nobody else has this scheduler: what gives way to others there leaves a link idle.
+    let stores = Stores { background: stores.ahead.clone(), ..stores };
     open_in(context, settings, volume, snapshot, stores).await
 }
 

@@ -1,6 +1,6 @@
 //! A snapshot that is sent, and with what it is compared: what streams and copies are made of.
 //!
-//! Opened as any reader on another host opens it: no claim, no daemon asked. What it reads is read behind everything else.
+//! Opened as any reader on another host opens it: no claim, no daemon asked.
 
 use std::sync::Arc;
 

@@ -55,8 +55,8 @@ pub enum Dialect {
 /// What is open to be written.
 pub enum Output {
     Stdout,
-    /// A pipe or a device.
-    There(File, PathBuf),
+    /// A pipe or a device, until it is being written: whoever reads it comes to its end when that is done.
+    There(Option<File>, PathBuf),
     New(NewFile),
 }
 
@@ -77,7 +77,7 @@ impl Destination {
                 let named = path.clone();
                 let open = move || File::options().write(true).open(named);
                 let file = tokio::task::spawn_blocking(open).await.expect("opening does not panic");
-                Ok(Output::There(file.map_err(failed)?, path.clone()))
+                Ok(Output::There(Some(file.map_err(failed)?), path.clone()))
             }
             Ok(_) => Err(Failure::new(Kind::Exists, format!("{} is there already", path.display()))
                 .hint("choose another name, or remove it first")),
@@ -102,10 +102,10 @@ impl Output {
         }
     }
 
-    fn writer(&self) -> Outcome<BufWriter<Box<dyn Write + Send>>> {
+    fn writer(&mut self) -> Outcome<BufWriter<Box<dyn Write + Send>>> {
         let out: Box<dyn Write + Send> = match self {
             Output::Stdout => Box::new(io::stdout()),
-            Output::There(file, _) => Box::new(file.try_clone().map_err(|e| self.failed(&e))?),
+            Output::There(file, _) => Box::new(file.take().expect("it is written once")),
             Output::New(file) => Box::new(file.file().try_clone().map_err(|e| self.failed(&e))?),
         };
         Ok(BufWriter::with_capacity(BUFFER_BYTES, out))
@@ -128,13 +128,13 @@ impl Output {
     }
 
     /// Begins lines of JSON.
-    pub fn lines(self) -> Outcome<Lines> {
+    pub fn lines(mut self) -> Outcome<Lines> {
         let out = self.writer()?;
         Ok(Lines { output: self, out })
     }
 
     /// Begins a stream, with data.
-    pub fn begin(self, header: StreamHeader, dialect: Dialect) -> Outcome<Encoder> {
+    pub fn begin(mut self, header: StreamHeader, dialect: Dialect) -> Outcome<Encoder> {
         let out = self.writer()?;
         let (send, receive) = mpsc::channel(QUEUE_RECORDS);
         let thread = std::thread::spawn(move || write(out, &header, dialect, receive));
