@@ -361,6 +361,7 @@ async fn a_return_that_is_interrupted() {
     while target.resume_token().await.expect("told").is_some() {
         assert!((&mut back).now_or_never().is_none(), "it says so before it is done");
     }
+    assert!(target.receiving().is_some(), "it says so before anything is put back");
     drop(back);
     receive_or_stop(&target, &difference, Overwrite::Nothing).await.expect("from its beginning");
     assert_eq!(content(&target).await, content(&*show(&from, "b").await).await);
