@@ -5,8 +5,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats`, `rank` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `snapshot`, `price`, `env` |
-//! | 2 sealing, files | `codec`, `uring`, `courtesy` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `price`, `env` |
+//! | 2 sealing, files, snapshots | `codec`, `uring`, `courtesy`, `snapshot` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache`, `stream` |
 //! | 5 one door | `log` |

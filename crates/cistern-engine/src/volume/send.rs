@@ -36,7 +36,7 @@ pub enum SentSince {
     Position(u64, Option<Arc<Volume>>),
 }
 
-type Look = Task<Result<(Vec<Mapping>, u64)>>;
+type PartLook = Task<Result<(Vec<Mapping>, u64)>>;
 type Records = Task<Result<Vec<StreamRecord>>>;
 
 /// A share of what a volume shows, or by what it differs, that is being read: records ascending.
@@ -45,7 +45,7 @@ pub struct Sending {
     since: SentSince,
     /// What was not looked at.
     parts: Box<dyn Iterator<Item = Extent> + Send>,
-    looks: VecDeque<(Extent, Look)>,
+    looks: VecDeque<(Extent, PartLook)>,
     looks_max: usize,
     /// What was found, and is not being read yet.
     groups: VecDeque<Vec<Mapping>>,
@@ -139,7 +139,7 @@ impl Volume {
     }
 
     /// Looks at the beginning of a part, in a task of its own.
-    fn look_apart(self: &Arc<Self>, part: Extent, since: &SentSince) -> Look {
+    fn look_apart(self: &Arc<Self>, part: Extent, since: &SentSince) -> PartLook {
         let (volume, since) = (self.clone(), since.clone());
         self.env.spawn("look to send", async move {
             match since {

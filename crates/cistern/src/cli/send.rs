@@ -28,7 +28,7 @@ use crate::{
     terminal,
 };
 
-use output::{Destination, Dialect, Encoder, Output, Written};
+use output::{Destination, Dialect, Encoder, Output, WrittenShare};
 
 /// Write a snapshot, or what changed since an older one, as a stream for `cistern receive`
 ///
@@ -236,7 +236,7 @@ impl Send {
         let written = written.await?;
         drop(transfer);
         let (mut data_bytes, mut stream_bytes) = (0, 0);
-        for Written { output, totals, bytes } in written {
+        for WrittenShare { output, totals, bytes } in written {
             output.put()?;
             data_bytes += totals.data_blocks * BLOCK_BYTES as u64;
             stream_bytes += bytes;

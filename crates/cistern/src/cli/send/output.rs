@@ -149,7 +149,7 @@ enum Step {
 }
 
 /// What came to its end.
-pub struct Written {
+pub struct WrittenShare {
     pub output: Output,
     pub totals: StreamTotals,
     pub bytes: u64,
@@ -170,10 +170,10 @@ impl Encoder {
     }
 
     /// Ends it: whoever reads it knows that it is complete. A new file has no name yet.
-    pub async fn finish(mut self) -> Outcome<Written> {
+    pub async fn finish(mut self) -> Outcome<WrittenShare> {
         self.step(Step::End).await?;
         let (totals, bytes) = self.joined().await?.expect("it came to its end");
-        Ok(Written { output: self.output, totals, bytes })
+        Ok(WrittenShare { output: self.output, totals, bytes })
     }
 
     async fn step(&mut self, step: Step) -> Outcome {
