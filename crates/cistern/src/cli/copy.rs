@@ -1,6 +1,6 @@
 //! `cistern copy`: a snapshot of a volume, or its history, into another volume, in whatever store.
 
-use cistern_engine::volume::{Overwrite, SnapshotStatus};
+use cistern_engine::volume::SnapshotStatus;
 use clap::Args;
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
         marks::{Maker, is_shown},
         snapshots,
         taken::{self, Taken},
-        target::TargetVolume,
+        target::{TargetVolume, overwrite},
     },
     config::{KeySettings, Resolved, StateSettings},
     failure::{Failure, Outcome},
@@ -116,7 +116,7 @@ impl Copy {
                 });
             }
         };
-        let landed = flight.bring(opened, wanted.snapshots, self.overwrite()).await;
+        let landed = flight.bring(opened, wanted.snapshots, overwrite(self.force, self.differential)).await;
         if let Some(taken) = &wanted.taken {
             match &landed {
                 Ok(_) => taken.settle(context, &settings).await?,
@@ -129,14 +129,6 @@ impl Copy {
             return terminal::say(text);
         }
         landed.say("copied", &self.to.url, self.json)
-    }
-
-    fn overwrite(&self) -> Overwrite {
-        match (self.differential, self.force) {
-            (true, _) => Overwrite::Differing,
-            (_, true) => Overwrite::All,
-            _ => Overwrite::Nothing,
-        }
     }
 
     async fn wanted(

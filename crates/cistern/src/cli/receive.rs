@@ -7,7 +7,7 @@ use std::{cell::Cell, path::PathBuf};
 use cistern_engine::{
     stream::{StreamContent, StreamHeader},
     units::BLOCK_BYTES,
-    volume::{Overwrite, ShareReceiver},
+    volume::ShareReceiver,
 };
 use clap::Args;
 use futures_util::future::{join_all, try_join_all};
@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::{
     cli::{
         Context, snapshots,
-        target::{OpenTarget, TargetVolume},
+        target::{OpenTarget, TargetVolume, overwrite},
         transfer::Transfer,
     },
     config::{KeySettings, Resolved, StateSettings},
@@ -165,11 +165,7 @@ impl Receive {
     ) -> Outcome<Received> {
         let header = &headers[0];
         let name = self.state.snapshot.clone().unwrap_or_else(|| header.to.name.clone());
-        let overwrite = match (self.differential, self.force) {
-            (true, _) => Overwrite::Differing,
-            (_, true) => Overwrite::All,
-            _ => Overwrite::Nothing,
-        };
+        let overwrite = overwrite(self.force, self.differential);
         let mut received = Received {
             volume: self.state.volume.url.to_string(),
             snapshot: name.clone(),

@@ -23,6 +23,15 @@ use crate::{
     secret,
 };
 
+/// What --force and --differential allow.
+pub(super) fn overwrite(force: bool, differential: bool) -> Overwrite {
+    match (differential, force) {
+        (true, _) => Overwrite::Differing,
+        (_, true) => Overwrite::All,
+        _ => Overwrite::Nothing,
+    }
+}
+
 /// A volume, which may be missing.
 #[derive(Clone, Copy)]
 pub(super) struct TargetVolume<'a> {

@@ -8,7 +8,7 @@ use crate::{
         Context,
         copying::{Flight, Landed, TargetKey},
         snapshots, taken,
-        target::{OpenTarget, TargetVolume},
+        target::{OpenTarget, TargetVolume, overwrite},
     },
     config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
@@ -99,16 +99,9 @@ impl RestoreBackup {
         let rate = self.rate.map(|rate| rate.0);
         let flight = Flight { context, settings: &settings, from, target, rate, stop };
         let name = wanted.name.clone();
-        let landed = flight.bring(opened, vec![(wanted, name)], self.overwrite()).await?;
+        let landed =
+            flight.bring(opened, vec![(wanted, name)], overwrite(self.force, self.differential)).await?;
         landed.say("restored", &volume.url, self.json)
-    }
-
-    fn overwrite(&self) -> Overwrite {
-        match (self.differential, self.force) {
-            (true, _) => Overwrite::Differing,
-            (_, true) => Overwrite::All,
-            _ => Overwrite::Nothing,
-        }
     }
 
     /// Takes a bookmark of what is restored out of the way: it comes back as a snapshot. Gives whether the volume shows it already.
@@ -119,7 +112,7 @@ impl RestoreBackup {
             return Ok(false);
         };
         if there.is_bookmark {
-            if self.overwrite() != Overwrite::Nothing {
+            if overwrite(self.force, self.differential) != Overwrite::Nothing {
                 volume.remove_snapshot(&there.name).await?;
             }
             return Ok(false);
