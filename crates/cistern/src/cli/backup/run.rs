@@ -320,7 +320,7 @@ impl Making<'_> {
         };
         let opened = opened.as_mut().expect("there, or made");
         let name = taken.name_there(&opened.volume.snapshots());
-        let brought = self.stop.or(leg.bring(opened, &name, overwrite, part)).await?;
+        let brought = self.stop.or(leg.bring(opened, &name, overwrite, true, part)).await?;
         opened.keep();
         brought.ok_or_else(|| Failure::new(Kind::Exists, format!("{} has it already", pair.backup.url)))
     }
