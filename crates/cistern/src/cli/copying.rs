@@ -9,7 +9,7 @@ use std::{path::PathBuf, sync::Arc};
 use cistern_engine::{
     share::Share,
     store::StoreUrl,
-    stream::{StreamContent, StreamHeader, StreamRecord},
+    stream::{ResumeToken, StreamContent, StreamHeader, StreamRecord},
     units::BLOCK_BYTES,
     volume::{Overwrite, SentSince, SnapshotStatus, Volume},
 };
@@ -22,7 +22,7 @@ use crate::{
         marks::newest_common,
         snapshots,
         source::{Base, Source},
-        target::{OpenTarget, TargetVolume},
+        target::{BrokenOff, OpenTarget, TargetVolume},
         transfer::{Transfer, TransferPart},
     },
     config::Resolved,
@@ -69,9 +69,16 @@ pub(super) struct Brought {
     pub from: Option<String>,
     /// Before compression.
     pub data_bytes: u64,
-    /// What is to be read back of the target, and what that comes to, if that is known.
+    /// What was sent, unless some of it was sent before, or something else was put back below it.
+    pub sum: Option<SentSum>,
+}
+
+/// What was sent.
+pub(super) struct SentSum {
+    /// What of the target is to be read back.
     back: SentSince,
-    sum: Option<u64>,
+    /// What that comes to.
+    sum: u64,
 }
 
 impl Leg {
@@ -85,16 +92,36 @@ impl Leg {
     ) -> Outcome<Leg> {
         let whole = Source::open(context, settings, snapshot, Base::Nothing, rate).await?;
         let all = whole.shown.snapshots();
-        let is_known = |base: &SnapshotStatus| {
-            !base.is_bookmark || base.at.is_some_and(|at| whole.shown.goes_on_from(at))
-        };
-        let base = newest_common(&all, there, &whole.to, is_known).map(|base| base.name.clone());
+        let base = newest_common(&all, there, &whole.to, |base| is_known_since(&whole, base));
+        let base = base.map(|base| base.name.clone());
         let source = match &base {
             None => whole,
             Some(base) => whole.since(context, settings, snapshot, Base::Name(base), rate).await?,
         };
         let header = source.header(context, snapshot).await?;
         Ok(Leg { source, header })
+    }
+
+    /// Opens a snapshot of which a volume has received a part, by what it differs from what that began with; `None` if that is not known any
+    /// more, or was not begun by a copy.
+    pub async fn reopen(
+        context: &Context,
+        settings: &Resolved,
+        snapshot: &SnapshotUrl,
+        token: &ResumeToken,
+        rate: Option<u64>,
+    ) -> Outcome<Option<Leg>> {
+        let whole = Source::open(context, settings, snapshot, Base::Nothing, rate).await?;
+        let is_base = |id| {
+            let all = whole.shown.snapshots();
+            all.into_iter().any(|base| base.id == id && is_known_since(&whole, &base))
+        };
+        if token.places.len() != 1 || !token.base.is_none_or(is_base) {
+            return Ok(None);
+        }
+        let source = whole.since(context, settings, snapshot, Base::Token(token), rate).await?;
+        let header = source.header(context, snapshot).await?;
+        Ok(Some(Leg { source, header }))
     }
 
     /// Brings it into a volume, as a snapshot of that name; `None` if that has it.
@@ -133,10 +160,15 @@ impl Leg {
         // Of what was brought before, and put back below it, the sum is not known.
         let is_all = from.is_none() && (base.is_none() || overwrite == Overwrite::Nothing);
         let back = if base.is_none() { SentSince::Beginning } else { SentSince::Position(before, None) };
-        let sum = is_all.then_some(sum);
+        let sum = is_all.then_some(SentSum { back, sum });
         let from = header.base.as_ref().map(|base| base.name.clone());
-        Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, back, sum }))
+        Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, sum }))
     }
+}
+
+/// Whether what changed since is known.
+fn is_known_since(source: &Source, base: &SnapshotStatus) -> bool {
+    !base.is_bookmark || base.at.is_some_and(|at| source.shown.goes_on_from(at))
 }
 
 /// Copies snapshots of one volume into another one.
@@ -158,13 +190,13 @@ pub(super) struct Landed {
 
 impl<'a> Flight<'a> {
     /// Brings snapshots, oldest first and each under a name, into the target, which was opened if it is there; those that it has are left
-    /// out, with what is older. Closes it. If it fails, the target is as it was behind the last one that is complete.
+    /// out, with what is older. Closes it. If it fails, the target is as it was behind the last one that is complete; if that passes, unfinished.
     pub async fn bring(
         &self,
         mut opened: Option<OpenTarget<'a>>,
         wanted: Vec<(SnapshotStatus, String)>,
         overwrite: Overwrite,
-    ) -> Outcome<Landed> {
+    ) -> Result<Landed, BrokenOff> {
         let mut brought = Vec::new();
         let done = self.bring_each(&mut opened, wanted, overwrite, &mut brought).await;
         let created = match (done, &opened) {
@@ -173,7 +205,7 @@ impl<'a> Flight<'a> {
                 created
             }
             (Ok(created), None) => created,
-            (Err(failure), None) => return Err(failure),
+            (Err(failure), None) => return Err(failure.into()),
             (Err(failure), Some(opened)) => {
                 let failure = match brought.last() {
                     Some((last, _)) if failure.hint.is_none() => failure.hint(format!(
@@ -182,7 +214,7 @@ impl<'a> Flight<'a> {
                     )),
                     _ => failure,
                 };
-                return Err(opened.go_back(failure).await);
+                return Err(opened.break_off(failure).await);
             }
         };
         Ok(Landed { created, brought })
@@ -274,24 +306,28 @@ impl Landed {
     }
 }
 
-/// Reads what was brought from the store into which it was written: every frame is verified, and that it is what was sent.
+/// Reads what was brought from the store into which it was written: every frame is verified, and that it is what was sent. Gives what is wrong
+/// with it.
 pub(super) async fn read_back(
     context: &Context,
     settings: &Resolved,
     snapshot: &SnapshotUrl,
-    brought: &Brought,
+    sent: &SentSum,
     part: &TransferPart<'_>,
-) -> Outcome {
+) -> Outcome<Option<Failure>> {
     let shown =
         snapshots::open_behind(context, settings, &snapshot.volume, Some(&snapshot.name), None).await?;
-    let (sum, _) = read(&shown, brought.back.clone(), part).await?;
-    match brought.sum.filter(|expected| *expected != sum) {
-        None => Ok(()),
-        Some(_) => Err(Failure::new(
-            Kind::Corrupt,
-            format!("{snapshot} is not what was sent: what was read back from its store differs"),
-        )),
+    match read(&shown, sent.back.clone(), part).await {
+        Ok((sum, _)) if sum == sent.sum => Ok(None),
+        Ok(_) => Ok(Some(not_what_was_sent(snapshot))),
+        Err(damage) if damage.kind == Kind::Corrupt => Ok(Some(damage)),
+        Err(failure) => Err(failure),
     }
+}
+
+pub(super) fn not_what_was_sent(snapshot: &SnapshotUrl) -> Failure {
+    let text = format!("{snapshot} is not what was sent: what was read back from its store differs");
+    Failure::new(Kind::Corrupt, text)
 }
 
 /// Reads what a state shows, or what changed in it; gives what it comes to, and bytes of data.

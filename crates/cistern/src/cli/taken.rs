@@ -64,6 +64,24 @@ pub(super) async fn take(
     }
 }
 
+/// What earlier runs made of a volume for a place and did not come to their end with, oldest first.
+pub(super) async fn left(
+    context: &Context,
+    settings: &Resolved,
+    maker: Maker,
+    volume: &VolumeUrl,
+    place: &VolumeUrl,
+) -> Outcome<Vec<Taken>> {
+    let all = snapshots::list(context, settings, volume).await?;
+    let marks = maker.marks(&place.url.to_string());
+    let taken = |status: &SnapshotStatus| Taken {
+        snapshot: SnapshotUrl { volume: volume.clone(), name: status.name.clone() },
+        status: status.clone(),
+        marks: marks.clone(),
+    };
+    Ok(marks.left(&all).map(taken).collect())
+}
+
 impl Taken {
     /// What it is called where it arrives, beside others.
     pub fn name_there(&self, there: &[SnapshotStatus]) -> String {
