@@ -78,7 +78,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "self.verify(pair, left, opened, &there.name, None, &parts.1).await?;",
             new: "left.settle(self.context, self.settings).await?;",
         }],
-        test: test("-p cistern --test backups_go_on", "what_nobody_verified_is_verified_first"),
+        test: test("-p cistern --test backups_resumed", "what_nobody_verified_is_verified_first"),
         simulation: None,
     },
     Mutant {

@@ -12,7 +12,7 @@ use crate::{
     failure::{Kind, Outcome},
 };
 
-use super::making::{Making, Pair, Parts};
+use super::making::{BackupPair, Making, Parts};
 
 /// A backup that an earlier run began.
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ impl Making<'_> {
     /// Brings what an earlier run began, verifies it, and takes what did not even come so far off the volume. Gives what there was to do.
     pub async fn finish_earlier(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         opened: &mut OpenTarget<'_>,
         parts: &Parts<'_>,
     ) -> Outcome<Option<FinishedBackup>> {
@@ -50,7 +50,7 @@ impl Making<'_> {
     /// Goes on with what is being received, if the volume has its snapshot still and both know what it began with. Gives how much that was.
     async fn bring_begun(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         opened: &mut OpenTarget<'_>,
         parts: &Parts<'_>,
     ) -> Outcome<u64> {

@@ -30,7 +30,7 @@ use crate::{
 use super::earlier::FinishedBackup;
 
 /// A volume and its backup.
-pub(super) struct Pair<'a> {
+pub(super) struct BackupPair<'a> {
     pub volume: &'a VolumeUrl,
     pub backup: VolumeUrl,
     encrypt: bool,
@@ -76,25 +76,30 @@ pub(super) struct Making<'a> {
 pub(super) type Parts<'a> = (TransferPart<'a>, TransferPart<'a>);
 
 impl Making<'_> {
-    fn target<'a>(&'a self, pair: &'a Pair<'_>) -> TargetVolume<'a> {
+    fn target<'a>(&'a self, pair: &'a BackupPair<'_>) -> TargetVolume<'a> {
         let (context, settings, take_over) = (self.context, self.theirs, self.take_over);
         TargetVolume { context, settings, volume: &pair.backup, encrypt: pair.encrypt, take_over }
     }
 
     /// Whether both places can be reached, before anything is made.
-    pub async fn look<'a>(&self, volume: &'a VolumeUrl, backup: VolumeUrl) -> Outcome<Pair<'a>> {
+    pub async fn look<'a>(&self, volume: &'a VolumeUrl, backup: VolumeUrl) -> Outcome<BackupPair<'a>> {
         let encrypt = taken::is_encrypted(self.context, volume).await? || self.encrypt;
-        let pair = Pair { volume, backup, encrypt, left: Vec::new() };
+        let pair = BackupPair { volume, backup, encrypt, left: Vec::new() };
         let target = self.target(&pair);
         target.refuse_if_served().await?;
         if target.is_missing().await? {
             return Ok(pair);
         }
         let left = taken::left(self.context, self.settings, Maker::Backup, volume, &pair.backup).await?;
-        Ok(Pair { left, ..pair })
+        Ok(BackupPair { left, ..pair })
     }
 
-    pub async fn back_up(&self, pair: &Pair<'_>, taken: &Taken, parts: Parts<'_>) -> Outcome<BackupMade> {
+    pub async fn back_up(
+        &self,
+        pair: &BackupPair<'_>,
+        taken: &Taken,
+        parts: Parts<'_>,
+    ) -> Outcome<BackupMade> {
         let target = self.target(pair);
         let mut opened = None;
         let brought = self.bring(pair, target, taken, &mut opened, &parts).await;
@@ -131,7 +136,7 @@ impl Making<'_> {
     /// Brings what changed into the backup, which is made if there is none.
     async fn bring<'a>(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         target: TargetVolume<'a>,
         taken: &Taken,
         opened: &mut Option<OpenTarget<'a>>,
@@ -176,7 +181,7 @@ impl Making<'_> {
     /// all of it is written anew.
     async fn overwrite(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         leg: &Leg,
         there: &OpenTarget<'_>,
         theirs: &[SnapshotStatus],
@@ -216,7 +221,7 @@ impl Making<'_> {
     /// Verifies what has arrived; then what is not needed any more goes. Gives what was removed.
     async fn finish(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         taken: &Taken,
         opened: &OpenTarget<'_>,
         brought: &Brought,
@@ -229,7 +234,7 @@ impl Making<'_> {
     /// Verifies what has arrived under that name, by what was sent if that is known; then it becomes a bookmark on its volume. If it is damaged it goes.
     pub(super) async fn verify(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         taken: &Taken,
         opened: &OpenTarget<'_>,
         name: &str,
@@ -260,7 +265,7 @@ impl Making<'_> {
     /// Removes a backup that is not what was sent: what the volume showed before is put back. Gives what is to be said of it.
     async fn withdraw(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         opened: &OpenTarget<'_>,
         name: &str,
         damage: Failure,
@@ -286,7 +291,7 @@ impl Making<'_> {
 
     async fn prune(
         &self,
-        pair: &Pair<'_>,
+        pair: &BackupPair<'_>,
         opened: &OpenTarget<'_>,
         newest: SnapshotId,
     ) -> Outcome<Vec<String>> {

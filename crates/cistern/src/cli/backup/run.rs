@@ -22,7 +22,7 @@ use crate::{
 
 use super::{
     earlier::FinishedBackup,
-    making::{BackupMade, Making, Pair},
+    making::{BackupMade, BackupPair, Making},
 };
 
 /// Volumes that are copied at once.
@@ -218,7 +218,7 @@ impl BackedUp {
         terminal::remark(format!("{}: {}{hint}", self.volume, failure.text));
     }
 
-    fn of(pair: &Pair<'_>, done: Outcome<BackupMade>) -> BackedUp {
+    fn of(pair: &BackupPair<'_>, done: Outcome<BackupMade>) -> BackedUp {
         match done {
             Ok(kept) => {
                 let (volume, backup) = (pair.volume.url.to_string(), pair.backup.url.to_string());
