@@ -168,7 +168,7 @@ impl<'a> TargetVolume<'a> {
     async fn create(&self, size_bytes: u64, compression: Compression) -> Outcome {
         let volume = self.volume;
         let key = match self.encrypt {
-            true => secret::fresh(&self.settings.key, secret::PASSPHRASE_VARIABLE)?,
+            true => secret::same_or_fresh(&self.settings.key, &volume.name).await?,
             false => KeySource::None,
         };
         let options = CreateOptions { size_bytes, compression, key };
