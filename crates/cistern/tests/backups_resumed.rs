@@ -171,6 +171,29 @@ fn what_changed_is_killed_and_goes_on() {
     assert_eq!((listed(&home, "./wal").len(), listed(&home, "./data").len()), (1, 2));
 }
 
+/// A program that asks for JSON is told how far it is, in lines that it can tell from the result; nobody else is.
+#[test]
+fn programs_are_told_how_far_it_is() {
+    let home = Home::new();
+    let daemon = much(&home);
+    let ended = slowly(&home, &BACKUP).wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let lines: Vec<Value> = said.lines().map(json).collect();
+    assert!(!lines.is_empty(), "40 MiB at 8 MiB/s take longer than three seconds");
+    let field = |line: &Value, name: &str| line[name].as_u64().unwrap_or_else(|| panic!("{name}: {line}"));
+    for line in &lines {
+        assert!(["backing up", "verifying"].map(Value::from).contains(&line["progress"]), "{line}");
+        assert!(field(line, "done_bytes") <= field(line, "of_bytes"), "{line}");
+        assert!(field(line, "bytes_per_second") > 0 && line["seconds_left"].is_u64(), "{line}");
+        assert!((1..=NOISE).contains(&field(line, "data_bytes")), "{line}");
+    }
+    assert!(json(&String::from_utf8_lossy(&ended.stdout))[0]["snapshot"].is_string());
+    noise(&daemon, 2, NOISE);
+    let ended = slowly(&home, &BACKUP[..4]).wait_with_output().expect("it ends");
+    assert!(ended.stderr.is_empty() && ended.status.success(), "{ended:?}");
+    daemon.stop();
+}
+
 /// Without the snapshot that was being received, nothing can be finished: what came goes, and all of it is brought anew.
 #[test]
 fn what_is_gone_is_not_finished() {

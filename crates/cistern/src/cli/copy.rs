@@ -105,8 +105,8 @@ impl Copy {
         let target = TargetVolume { context, settings: &theirs, volume, encrypt, take_over: self.take_over };
         stop.or(target.refuse_if_served()).await?;
         let opened = stop.or(target.open()).await?;
-        let flight =
-            Flight { context, settings: &settings, from, target, rate: self.rate.map(|rate| rate.0), stop };
+        let rate = self.rate.map(|rate| rate.0);
+        let flight = Flight { context, settings: &settings, from, target, rate, json: self.json, stop };
         let wanted = match self.wanted(context, &settings, opened.as_ref(), stop).await {
             Ok(wanted) => wanted,
             Err(failure) => {

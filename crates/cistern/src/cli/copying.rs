@@ -149,6 +149,7 @@ impl Leg {
         let begun = opened.begin(std::slice::from_ref(&header), name, overwrite).await?;
         let Some((receiver, mut shares)) = begun else { return Ok(None) };
         let (mut sum, size) = (ContentSum::new(), source.shown.size_bytes());
+        part.begin_at(header.from * BLOCK, size);
         let mut sending = source.shown.send(source.since.clone(), Share::ALL, header.from);
         while let Some(record) = sending.next().await? {
             let bytes = sum.add(&record);
@@ -178,6 +179,8 @@ pub(super) struct Flight<'a> {
     pub from: &'a VolumeUrl,
     pub target: TargetVolume<'a>,
     pub rate: Option<u64>,
+    /// Programs are told how far it is.
+    pub json: bool,
     pub stop: &'a Interruption,
 }
 
@@ -232,7 +235,7 @@ impl<'a> Flight<'a> {
             there.iter().any(|theirs| theirs.id == snapshot.id && !theirs.is_bookmark)
         };
         let missing = wanted.iter().rposition(is_there).map_or(0, |n| n + 1);
-        let (mut created, together) = (false, Transfer::begin("copying", 1));
+        let (mut created, together) = (false, Transfer::begin("copying", 1, self.json));
         for (snapshot, name) in wanted.into_iter().skip(missing) {
             let mut there = opened.as_ref().map(|opened| opened.volume.snapshots()).unwrap_or_default();
             // What is to be put back first has to have content.

@@ -224,7 +224,7 @@ impl Send {
         let places = self.resume.as_ref().map_or(vec![0; outputs.len()], |token| token.places.clone());
         let shares = Share::each(outputs.len() as u32).zip(places);
         let to_stdout = outputs.iter().any(Output::is_stdout);
-        let transfer = Transfer::begin("sending", outputs.len());
+        let transfer = Transfer::begin("sending", outputs.len(), self.json);
         let shares = outputs.into_iter().zip(shares).enumerate();
         // Each ends as soon as it can, and waits for no other.
         let written = try_join_all(shares.map(async |(n, (output, share))| {
@@ -286,6 +286,7 @@ async fn write_share(
     encoder: &mut Encoder,
     part: &TransferPart<'_>,
 ) -> Outcome {
+    part.begin_at(from * BLOCK_BYTES as u64, source.shown.size_bytes());
     let mut sending = source.shown.send(source.since.clone(), share, from);
     while let Some(record) = sending.next().await? {
         let bytes = match &record.content {

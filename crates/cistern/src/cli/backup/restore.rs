@@ -98,7 +98,7 @@ impl RestoreBackup {
             }
         }
         let rate = self.rate.map(|rate| rate.0);
-        let flight = Flight { context, settings: &settings, from, target, rate, stop };
+        let flight = Flight { context, settings: &settings, from, target, rate, json: self.json, stop };
         let name = wanted.name.clone();
         let landed =
             flight.bring(opened, vec![(wanted, name)], overwrite(self.force, self.differential)).await?;

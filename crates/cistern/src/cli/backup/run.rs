@@ -122,8 +122,8 @@ impl Run {
             if let Err(failure) = &post {
                 terminal::remark(format!("{}; the snapshots are made, and are copied", failure.text));
             }
-            let shown =
-                (Transfer::begin("backing up", ready.len()), Transfer::begin("verifying", ready.len()));
+            let shown = |what| Transfer::begin(what, ready.len(), self.json);
+            let shown = (shown("backing up"), shown("verifying"));
             let each = ready.iter().zip(&taken.made).enumerate().map(|(n, (pair, taken))| {
                 let parts = (shown.0.part(n), shown.1.part(n));
                 async { BackedUp::of(pair, making.back_up(pair, taken, parts).await) }
