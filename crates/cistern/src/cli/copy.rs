@@ -7,7 +7,7 @@ use crate::{
     cli::{
         Context,
         copying::{Flight, TargetKey},
-        hooks::HookSettings,
+        hooks::Hooks,
         marks::{Maker, is_shown},
         snapshots,
         taken::{self, Taken},
@@ -157,7 +157,7 @@ impl Copy {
                     begun = left.map(|left| (left.name_there(&there), left.status));
                 }
                 let pairs = [(volume, &self.to)];
-                let none = HookSettings::none();
+                let none = Hooks::none();
                 let made = taken::take(context, settings, Maker::Copy, &pairs, &none, stop).await?.made;
                 let taken = made.into_iter().next().expect("one was asked for");
                 (taken.status.clone(), taken.name_there(&there), Some(taken))

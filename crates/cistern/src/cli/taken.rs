@@ -10,7 +10,7 @@ use cistern_engine::{
 use crate::{
     cli::{
         Context,
-        hooks::{HookSettings, Hooked},
+        hooks::{Hooked, Hooks},
         marks::{Maker, Marks},
         snapshots,
     },
@@ -34,7 +34,7 @@ pub(super) async fn take(
     settings: &Resolved,
     maker: Maker,
     volumes: &[(&VolumeUrl, &VolumeUrl)],
-    hooks: &HookSettings,
+    hooks: &Hooks,
     stop: &Interruption,
 ) -> Outcome<Hooked<Vec<Taken>>> {
     let now = context.env.wall_ms();

@@ -115,8 +115,9 @@ impl Run {
         }
         let mut post = Ok(());
         if !ready.is_empty() {
+            let hooks = self.hooks.or(&context.file);
             let pairs: Vec<_> = ready.iter().map(|pair| (pair.volume, &pair.backup)).collect();
-            let taken = taken::take(context, &settings, Maker::Backup, &pairs, &self.hooks, stop).await;
+            let taken = taken::take(context, &settings, Maker::Backup, &pairs, &hooks, stop).await;
             let taken = taken.inspect_err(|_| results.iter().for_each(BackedUp::remark))?;
             post = taken.post;
             if let Err(failure) = &post {

@@ -135,6 +135,12 @@ fn settings() -> String {
     for (key, meaning) in FIELDS {
         line(&mut out, &format!("| `{key}` | {meaning} |"));
     }
+    out.push_str(
+        "\n## hooks\n\n\
+         A section of the file: commands around every snapshot that `cistern snapshot` or `cistern backup` makes, where their flags `--pre`, `--post` and `--hook-timeout` say\n\
+         nothing else; an empty flag is none. Nothing runs around automatic snapshots, nor around that of `cistern copy`.\n\n\
+         ```toml\n[hooks]\npre = \"fsfreeze --freeze /srv/tank\"\npost = \"fsfreeze --unfreeze /srv/tank\"\ntimeout = \"2m\"\n```\n",
+    );
     out
 }
 
