@@ -268,6 +268,40 @@ fn what_nobody_verified_is_verified_first() {
     home.ok(&["check", "./vault/data", "--data", "--space"]);
 }
 
+/// Killed when the new backup is verified and settled, while older ones are removed: no harm is done, and the next run removes the rest.
+#[test]
+fn killed_while_older_ones_go() {
+    let home = Home::new();
+    fs::create_dir(home.path("vault")).expect("a directory");
+    home.ok(&["create", "./data", "--size", "16M"]);
+    home.ok(&BACKUP);
+    let shown = home.start(&["./vault/data"]);
+    for n in 0..240 {
+        let time = format!("2001-01-01T00:{:02}:{:02}", n / 60, n % 60);
+        home.ok(&["snapshot", &format!("./vault/data@backup-{time}")]);
+    }
+    shown.stop();
+    let before = listed(&home, "./data");
+    let keep = [&BACKUP[..], &["--keep", "1y:1"]].concat();
+    let mut child = home.command(&keep).stdout(Stdio::null()).spawn().expect("the binary runs");
+    let is_settled = |now: &[String]| now.len() == 1 && now[0].starts_with('[') && now != before;
+    while !is_settled(&listed(&home, "./data")) {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+    }
+    child.kill().expect("killed");
+    child.wait().expect("it ended");
+    let (settled, there) = (listed(&home, "./data"), listed(&home, "./vault/data"));
+    assert!(is_settled(&settled), "{settled:?}");
+    assert!(there.len() > 1, "it was killed before it had removed all");
+    let newest = there.last().expect("some");
+    assert!(settled[0].starts_with(&format!("[{newest}.")), "{settled:?} {newest}");
+    let told = json(&home.ok(&keep));
+    assert!(told[0]["finished"].is_null(), "that was verified: {told}");
+    let removed = told[0]["removed"].as_array().expect("a list").len();
+    assert_eq!((removed, listed(&home, "./vault/data").len()), (there.len(), 1), "{told}");
+    home.ok(&["check", "./vault/data", "--data", "--space"]);
+}
+
 /// What an unnamed copy had begun is finished by the next one, which brings what changed since; and a restoration goes on as well.
 #[test]
 fn copies_and_restorations_go_on() {
