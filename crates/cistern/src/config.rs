@@ -16,7 +16,10 @@ use crate::{
     quantity::{ByteSize, SpaceBound, Span},
 };
 
+mod hooks;
 pub mod paths;
+
+pub use hooks::HookDefaults;
 
 /// Bytes of a journal unless the user or a small disk says otherwise: minutes of a fast link.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 4 << 30;
@@ -41,8 +44,8 @@ const GRACE_MIN: Duration = Duration::from_secs(10);
 /// Stays below the 90 s that systemd waits before it kills.
 const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The one section of the file.
-const PRICES: &str = "prices";
+/// The sections of the file.
+const SECTIONS: [&str; 2] = ["prices", "hooks"];
 
 /// Where the daemon and the commands that talk to it meet.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -275,6 +278,10 @@ pub struct Settings {
     /// A section of the file, without a flag.
     #[arg(skip)]
     pub prices: Option<PriceSettings>,
+
+    /// Another one; flags of the commands that make snapshots win over it.
+    #[arg(skip)]
+    pub hooks: Option<HookDefaults>,
 }
 
 /// The settings of a daemon with defaults filled in; what depends on the disk is still open.
@@ -324,6 +331,7 @@ impl Settings {
             metrics: self.metrics.or(file.metrics),
             key: KeySettings { key_file: self.key.key_file.or(file.key.key_file) },
             prices: self.prices.or(file.prices),
+            hooks: self.hooks.or(file.hooks),
         }
     }
 
@@ -452,7 +460,7 @@ fn parse(text: &str) -> Outcome<Settings> {
     let table: toml::Table = toml::from_str(text).map_err(wrong)?;
     let mut known: Vec<String> =
         definitions().iter().filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
-    known.push(PRICES.to_owned());
+    known.extend(SECTIONS.map(str::to_owned));
     for key in table.keys() {
         if !known.contains(key) {
             let failure = Failure::new(Kind::Usage, format!("there is no setting '{key}'"));

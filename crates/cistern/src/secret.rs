@@ -1,11 +1,18 @@
 //! Keys and passphrases: where they come from, and when to ask.
 //!
-//! The order is: key file, CISTERN_PASSPHRASE, the terminal. A secret is never printed, and never
+//! The order is: key file, CISTERN_PASSPHRASE, the terminal. What was typed is known to the whole process: nobody is asked twice. A secret is never printed, and never
 //! taken from the command line, where every user of the host could see it.
 
-use std::{future::Future, io::Read, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    io::Read,
+    path::Path,
+};
 
 use cistern_engine::{Error, codec::KeySource};
+
+use tokio::sync::Mutex;
 
 use crate::{
     config::KeySettings,
@@ -21,6 +28,10 @@ pub const NEW_PASSPHRASE_VARIABLE: &str = "CISTERN_NEW_PASSPHRASE";
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 /// Bytes below which a key file could be guessed.
 const KEY_FILE_BYTES_MIN: usize = 16;
+
+/// The passphrases that were typed, by the names of the volumes for which they are right. Whoever has it may ask: a terminal takes one answer at
+/// a time.
+static TYPED: Mutex<BTreeMap<String, String>> = Mutex::const_new(BTreeMap::new());
 
 /// What is at hand without asking.
 pub fn offered(settings: &KeySettings) -> Outcome<KeySource> {
@@ -43,13 +54,27 @@ fn offered_from(settings: &KeySettings, variable: &str) -> Outcome<KeySource> {
 /// The secret for something new: what is at hand, or asked for twice.
 pub fn fresh(settings: &KeySettings, variable: &str) -> Outcome<KeySource> {
     match offered_from(settings, variable)? {
-        KeySource::None => ask_twice(variable),
+        KeySource::None => Ok(KeySource::Passphrase(ask_twice(variable)?)),
         given => Ok(given),
     }
 }
 
+/// The secret for a new volume of that name into which something goes: what is at hand, what was typed for a volume of its name or for what goes
+/// into it, or asked for twice.
+pub async fn same_or_fresh(settings: &KeySettings, name: &str) -> Outcome<KeySource> {
+    let mut typed = TYPED.lock().await;
+    let known = typed.get(name).or(typed.values().next()).cloned();
+    let passphrase = match (offered(settings)?, known) {
+        (KeySource::None, Some(known)) => known,
+        (KeySource::None, None) => ask_twice(PASSPHRASE_VARIABLE)?,
+        (given, _) => return Ok(given),
+    };
+    typed.insert(name.to_owned(), passphrase.clone());
+    Ok(KeySource::Passphrase(passphrase))
+}
+
 /// Does `work` with the key at hand; when that shows that a key is needed and none was given,
-/// asks for the passphrase and does it again.
+/// asks for the passphrase, unless one that was typed before does it, and does it again.
 pub async fn unlocking<T, F>(
     settings: &KeySettings,
     name: &str,
@@ -63,12 +88,24 @@ where
         Err(Error::Key(_)) if matches!(key, KeySource::None) && terminal::can_ask() => {}
         other => return Ok((other?, key)),
     }
+    let mut typed = TYPED.lock().await;
+    let known: BTreeSet<&String> = typed.values().collect();
+    // Each try costs what guessing is meant to cost: its own comes first.
+    for known in typed.get(name).into_iter().chain(known) {
+        let key = KeySource::Passphrase(known.clone());
+        match work(key.clone()).await {
+            Err(Error::Key(_)) => {}
+            other => return Ok((other?, key)),
+        }
+    }
     let passphrase = prompt(&format!("Passphrase of {name}: "))?;
-    let key = KeySource::Passphrase(passphrase);
-    Ok((work(key.clone()).await?, key))
+    let key = KeySource::Passphrase(passphrase.clone());
+    let done = work(key.clone()).await?;
+    typed.insert(name.to_owned(), passphrase);
+    Ok((done, key))
 }
 
-fn ask_twice(variable: &str) -> Outcome<KeySource> {
+fn ask_twice(variable: &str) -> Outcome<String> {
     if !terminal::can_ask() {
         let failure = Failure::new(Kind::Key, "there is no terminal to ask for a passphrase");
         return Err(failure.hint(format!("use a key file, or put the passphrase into {variable}")));
@@ -80,7 +117,7 @@ fn ask_twice(variable: &str) -> Outcome<KeySource> {
     if prompt("The same again: ")? != first {
         return Err(Failure::new(Kind::Key, "the two passphrases differ; nothing was done"));
     }
-    Ok(KeySource::Passphrase(first))
+    Ok(first)
 }
 
 fn prompt(question: &str) -> Outcome<String> {

@@ -103,6 +103,11 @@ pub fn confirm(warning: &str, expected: &str, yes: bool) -> Outcome {
     Err(Failure::new(crate::failure::Kind::Other, "not confirmed; nothing was done"))
 }
 
+/// Whether progress is seen.
+pub fn shows_progress() -> bool {
+    std::io::stderr().is_terminal()
+}
+
 /// A progress bar on a terminal, nothing elsewhere.
 pub struct Progress(ProgressBar);
 
@@ -121,7 +126,7 @@ impl Progress {
     }
 
     fn with_template(template: &str) -> Progress {
-        let target = match std::io::stderr().is_terminal() {
+        let target = match shows_progress() {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),
         };

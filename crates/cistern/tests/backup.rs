@@ -77,6 +77,17 @@ fn a_volume_follows_another_one() {
     assert!(said.contains("8 MiB of data"), "{said}");
     let said = home.ok(&["send", "./tank@b", "--from", "a", "--dry-run"]);
     assert!(said.contains("3 MiB of data"), "{said}");
+    let said = home.ok(&["send", "./tank@b", "--from", "a", "-nv"]);
+    let lines: Vec<Vec<&str>> = said.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["data", "1", "ranges", "3", "MiB"], "{said}");
+    assert_eq!((lines[1][1], lines[2][0]), ("0", "holes"), "{said}");
+    let told = json(&home.ok(&["send", "./tank@b", "--from", "a", "-nv", "--json"]));
+    assert_eq!(told["ranges"]["data"], serde_json::json!({"ranges": 1, "bytes": 3 * MIB}), "{told}");
+    assert!(
+        told["ranges"]["hole"]["bytes"].as_u64().is_some_and(|bytes| bytes >= 9 * MIB - 3 * MIB),
+        "{told}"
+    );
+    home.fails(2, &["send", "./tank@b", "-v"]);
     let sent = home.command(&["send", "./tank@b", "--from", "a"]).output().expect("the binary runs");
     assert!(sent.status.success(), "{}", stderr(&sent));
     writer.stop();
@@ -343,7 +354,7 @@ fn a_stream_over_several_pipes() {
     home.ok(&["check", "./copy", "--data", "--space"]);
 }
 
-/// The host that received is gone for good: another one takes the volume over, and completes it with the same stream.
+/// The host that received is gone for good: another one takes the volume over, and completes it, if need be in two runs.
 #[test]
 fn a_receive_of_a_host_that_is_gone() {
     let home = Home::new();
@@ -354,7 +365,16 @@ fn a_receive_of_a_host_that_is_gone() {
     let refused = other.run(&["receive", &copy, &stream]);
     assert_eq!(refused.status.code(), Some(3), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("--take-over"), "{}", stderr(&refused));
-    other.ok(&["receive", &copy, &stream, "--take-over"]);
+    // Here the stream breaks too, but what came stays, and the rest is enough.
+    let cut = &difference[..difference.len() * 3 / 4];
+    let broken = receive(&other, &[&copy, "--take-over", "--resumable"], cut);
+    assert_eq!(broken.status.code(), Some(5), "{}", stderr(&broken));
+    let said = token(&stderr(&broken));
+    assert_eq!(other.ok(&["receive", &copy, "--token"]).trim(), said);
+    assert_shows(&other, &copy, false);
+    home.ok(&["send", "./tank@b", "--resume", &said, "--to", "rest"]);
+    assert!(home.path("rest").metadata().expect("sent").len() < difference.len() as u64 / 2);
+    other.ok(&["receive", &copy, &home.path("rest").display().to_string()]);
     assert_shows(&other, &copy, true);
     other.ok(&["check", &copy, "--data", "--space"]);
 }

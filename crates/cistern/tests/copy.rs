@@ -2,7 +2,7 @@
 
 mod daemon;
 
-use std::{fs, process::Stdio};
+use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 
 use daemon::Home;
 use serde_json::Value;
@@ -181,7 +181,7 @@ fn begun(home: &Home) -> std::process::Child {
     child
 }
 
-/// Interrupted, the copy is as it was; killed, it is unfinished, and the same command brings the rest.
+/// Interrupted, the copy is unfinished, and says how to go back to what it was; killed too, and the same command brings the rest.
 #[test]
 fn interrupted_and_killed() {
     let home = Home::new();
@@ -200,7 +200,9 @@ fn interrupted_and_killed() {
     let ended = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(130), "{said}");
-    assert!(said.contains("as it was"), "{said}");
+    assert!(said.contains("cistern receive --abort"), "{said}");
+    home.fails(8, &["serve", "./copy"]);
+    home.ok(&["receive", "--abort", "./copy"]);
     assert_eq!(listed(&home, "./copy"), [("a".to_owned(), false)]);
     assert_shows(&home, &["./copy"], 64 * MIB, &[(1, 0, 1)]);
     let mut child = begun(&home);
@@ -215,6 +217,33 @@ fn interrupted_and_killed() {
     assert_eq!(copied["snapshots"][0]["data_bytes"], left, "{token}");
     home.ok(&["backup", "verify", "./copy@b", "--against", "./tank@b"]);
     home.ok(&["check", "./copy", "--data", "--space"]);
+}
+
+/// A volume of which something is damaged is not copied: the copy is as it was before, and nothing is left unfinished.
+#[test]
+fn what_is_damaged_is_not_copied() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.fill(1, 0, MIB);
+    home.ok(&["copy", "./tank", "./copy"]);
+    let before = listed(&home, "./copy");
+    for at in 0..40 {
+        writer.nbdsh(&format!("import os\nh.pwrite(os.urandom({MIB}), {})", (2 + at) * MIB));
+    }
+    home.ok(&["snapshot", "./tank@b", "--wait"]);
+    writer.stop();
+    let log = fs::read_dir(home.own("tank").join("log")).expect("a directory").flatten();
+    let segments = log.filter(|entry| entry.metadata().expect("there").len() > 4 * MIB);
+    let last = segments.max_by_key(|entry| entry.file_name()).expect("some").path();
+    let mut bytes = fs::read(&last).expect("read");
+    bytes[MIB as usize..][..100].fill(0x5a);
+    fs::set_permissions(&last, fs::Permissions::from_mode(0o600)).expect("set");
+    fs::write(&last, bytes).expect("written");
+    let said = home.fails(5, &["copy", "./tank@b", "./copy"]);
+    assert!(said.contains("damaged"), "{said}");
+    assert_eq!(listed(&home, "./copy"), before);
+    home.start(&["./copy"]).stop();
+    assert_shows(&home, &["./copy"], 64 * MIB, &[(1, 0, 1)]);
 }
 
 /// What is encrypted stays so, under another key if that is wanted, and so is what is to be.

@@ -92,6 +92,28 @@ fn a_hook_that_fails_leaves_no_snapshot() {
     daemon.stop();
 }
 
+/// Hooks of the settings file run around snapshots and backups unless a flag says otherwise; an empty flag is none.
+#[test]
+fn hooks_of_the_settings_file() {
+    let home = Home::new();
+    let daemon = two(&home);
+    let file =
+        "[hooks]\npre = \"echo file >> ran\"\npost = \"echo $CISTERN_MADE >> ran\"\ntimeout = \"9s\"\n";
+    fs::write(home.path("cistern.toml"), file).expect("written");
+    let with = |arguments: &[&'static str]| -> Vec<&'static str> {
+        [&["--config", "cistern.toml"], arguments].concat()
+    };
+    home.ok(&with(&["snapshot", "./data@a"]));
+    home.ok(&with(&["backup", "./data", "--to", "./vault", "--pre", "echo flag >> ran"]));
+    home.ok(&with(&["snapshot", "./data@b", "--pre", "", "--post", ""]));
+    assert_eq!(read(&home, "ran"), "file\nyes\nflag\nyes\n");
+    fs::write(home.path("cistern.toml"), "[hooks]\npre = \"exec sleep 1000\"\ntimeout = \"10ms\"\n")
+        .expect("written");
+    let failed = home.fails(12, &with(&["snapshot", "./data@c"]));
+    assert!(failed.contains("not done after 10ms"), "{failed}");
+    daemon.stop();
+}
+
 /// If the second fails, what was made stands: the snapshot is there, the backup is complete, and the exit code says that something is wrong.
 #[test]
 fn a_failure_afterwards_leaves_what_was_made() {

@@ -234,6 +234,54 @@ fn an_import_that_fails_leaves_nothing() {
     assert!(ended(piped(&home, "./b@x", 3 * MIB, &some)).status.success(), "into what is empty again");
 }
 
+/// What an import left that was killed is unfinished, and shows what was there before. Whatever comes into it next goes back first: another import, which leaves
+/// nothing of the first one, a stream, a copy.
+#[test]
+fn a_killed_import_is_gone_back_on() {
+    let home = Home::new();
+    let (noise, small) = (vec![7; 16 * MIB as usize], vec![5; 3 * MIB as usize]);
+    let kill = |url: &str, flags: &[&str]| {
+        let size = (64 * MIB).to_string();
+        let mut command = home.command(&[&["import", "-", url, "--size", &size], flags].concat());
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        child.stdin.as_mut().expect("piped").write_all(&noise).expect("taken");
+        child.kill().expect("killed");
+        child.wait().expect("it ended");
+        assert_eq!(home.run(&["serve", "./a"]).status.code(), Some(8), "it is not complete");
+    };
+    let same = |url: &str, bytes: &[u8]| {
+        let output = home.run(&["export", url, "-"]);
+        assert!(output.status.success() && output.stdout == bytes, "{url}: {}", stderr(&output));
+    };
+    kill("./a@killed", &[]);
+    let output = ended(piped(&home, "./a@x", 3 * MIB, &small));
+    assert!(output.status.success(), "{}", stderr(&output));
+    same("./a@x", &small);
+
+    kill("./a@killed", &["--force"]);
+    same("./a", &small);
+    home.ok(&["create", "./other", "--size", "3M"]);
+    home.ok(&["copy", "./a@x", "./other", "--force"]);
+    let writer = home.start(&["./other"]);
+    writer.fill(9, MIB, MIB);
+    writer.stop();
+    home.ok(&["snapshot", "./other@y"]);
+    home.ok(&["send", "./other@y", "--from", "x", "--to", "y"]);
+    home.ok(&["receive", "./a", "y"]);
+    let mut changed = small.clone();
+    changed[MIB as usize..2 * MIB as usize].fill(9);
+    same("./a@y", &changed);
+
+    kill("./a@killed", &["--force"]);
+    let writer = home.start(&["./other"]);
+    writer.fill(8, 0, MIB);
+    writer.stop();
+    home.ok(&["copy", "./other", "./a"]);
+    changed[..MIB as usize].fill(8);
+    same("./a", &changed);
+    home.ok(&["check", "./a", "--data", "--space"]);
+}
+
 /// What is no image, names other files, is compressed, or is not there is refused before anything is made, unless it was told; raw is taken as it is, and says
 /// what it looks like.
 #[test]

@@ -1,9 +1,12 @@
 //! `cistern backup`: the newest state of volumes, kept as snapshots of volumes in another place.
 //!
-//! A backup is a volume like any other. What each file here does: `run` makes backups, `browse` finds and lists them, `verify` reads them
-//! back, `restore` makes a volume of one.
+//! A backup is a volume like any other. What each file here does: `run` makes backups, `making` each of them, `earlier` finishes what was begun before, `compare` reads both ends,
+//! `browse` finds and lists them, `verify` reads them back, `restore` makes a volume of one.
 
 mod browse;
+mod compare;
+mod earlier;
+mod making;
 mod restore;
 mod run;
 mod verify;
@@ -23,7 +26,8 @@ use crate::{
 /// shown, served, cloned or copied like any other. What was copied is read back from the store and verified. Then --keep says which older backups stay.
 ///
 /// On the volume itself a bookmark is left of the snapshot, which takes no space, and from which the next backup goes on. If there was a rollback
-/// since, everything is read and compared, and what differs is written. Whatever is interrupted or killed, the same command finishes.
+/// since, everything is read and compared, and what differs is written. Whatever is interrupted or killed, the same command finishes: what came is
+/// kept and not brought again, and what nobody had verified is verified first. `cistern receive --abort PLACE/NAME` goes back instead.
 ///
 /// Of several volumes those that fail keep nobody else from being backed up.
 #[derive(Args)]

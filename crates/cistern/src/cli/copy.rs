@@ -7,11 +7,11 @@ use crate::{
     cli::{
         Context,
         copying::{Flight, TargetKey},
-        hooks::HookSettings,
+        hooks::Hooks,
         marks::{Maker, is_shown},
         snapshots,
         taken::{self, Taken},
-        target::{TargetVolume, overwrite},
+        target::{OpenTarget, TargetVolume, overwrite},
     },
     config::{KeySettings, Resolved, StateSettings},
     failure::{Failure, Outcome},
@@ -25,10 +25,11 @@ use crate::{
 ///
 /// Into a new volume, which is made; or into one that was copied before, which is brought to the newer snapshot: then only what changed
 /// since the newest snapshot that both have is read and written. A copied snapshot is the same snapshot, with its id. Nobody may serve the volume that is written meanwhile; the
-/// one that is read may be in use. It counts as a whole: if it fails or is interrupted, what was there before is put back.
+/// one that is read may be in use. It counts as a whole. If it is interrupted or killed, or a store fails, the other volume is unfinished, and what came is kept: the same
+/// command goes on from there, and `cistern receive --abort NEW-URL` goes back. If something else fails, what was there before is put back.
 ///
 /// Without @NAME a snapshot is made for it, of what the volume holds now. It stays in the copy, as copy-TIME; on the volume a bookmark is
-/// left of it, from which the next copy goes on.
+/// left of it, from which the next copy goes on. What an earlier run began is finished first.
 ///
 /// An encrypted volume is copied into an encrypted one.
 #[derive(Args)]
@@ -104,22 +105,23 @@ impl Copy {
         let target = TargetVolume { context, settings: &theirs, volume, encrypt, take_over: self.take_over };
         stop.or(target.refuse_if_served()).await?;
         let opened = stop.or(target.open()).await?;
-        let flight =
-            Flight { context, settings: &settings, from, target, rate: self.rate.map(|rate| rate.0), stop };
-        let there = opened.as_ref().map(|opened| opened.volume.snapshots()).unwrap_or_default();
-        let wanted = match self.wanted(context, &settings, &there, stop).await {
+        let rate = self.rate.map(|rate| rate.0);
+        let flight = Flight { context, settings: &settings, from, target, rate, json: self.json, stop };
+        let wanted = match self.wanted(context, &settings, opened.as_ref(), stop).await {
             Ok(wanted) => wanted,
             Err(failure) => {
-                return Err(match &opened {
-                    Some(opened) => opened.go_back(failure).await,
-                    None => failure,
-                });
+                // Nothing was begun; what an earlier run left stays.
+                if let Some(opened) = &opened {
+                    let _ = opened.close().await;
+                }
+                return Err(failure);
             }
         };
         let landed = flight.bring(opened, wanted.snapshots, overwrite(self.force, self.differential)).await;
         if let Some(taken) = &wanted.taken {
             match &landed {
                 Ok(_) => taken.settle(context, &settings).await?,
+                Err(broken) if broken.kept == Some(taken.status.id) => {}
                 Err(_) => taken.give_up(context, &settings).await,
             }
         }
@@ -135,10 +137,12 @@ impl Copy {
         &self,
         context: &Context,
         settings: &Resolved,
-        there: &[SnapshotStatus],
+        opened: Option<&OpenTarget<'_>>,
         stop: &Interruption,
     ) -> Outcome<WantedSnapshots> {
         let volume = &self.from.volume;
+        let there = opened.map(|opened| opened.volume.snapshots()).unwrap_or_default();
+        let mut begun = None;
         let (newest, name, taken) = match &self.from.snapshot {
             Some(name) => {
                 let snapshot = SnapshotUrl { volume: volume.clone(), name: name.clone() };
@@ -146,11 +150,17 @@ impl Copy {
                 (found, name.clone(), None)
             }
             None => {
+                // What an earlier run has begun comes first: then that is not lost.
+                if let Some(receiving) = opened.and_then(|opened| opened.volume.receiving()) {
+                    let left = taken::left(context, settings, Maker::Copy, volume, &self.to);
+                    let left = stop.or(left).await?.into_iter().find(|left| left.status.id == receiving.of);
+                    begun = left.map(|left| (left.name_there(&there), left.status));
+                }
                 let pairs = [(volume, &self.to)];
-                let none = HookSettings::none();
+                let none = Hooks::none();
                 let made = taken::take(context, settings, Maker::Copy, &pairs, &none, stop).await?.made;
                 let taken = made.into_iter().next().expect("one was asked for");
-                (taken.status.clone(), taken.name_there(there), Some(taken))
+                (taken.status.clone(), taken.name_there(&there), Some(taken))
             }
         };
         let mut wanted = Vec::new();
@@ -161,10 +171,12 @@ impl Copy {
                     && snapshot.id != newest.id
                     && snapshot.at.is_some_and(|at| Some(at) <= newest.at)
             };
-            wanted.extend(all.into_iter().filter(is_before).map(|snapshot| {
-                let name = snapshot.name.clone();
-                (snapshot, name)
+            wanted.extend(all.into_iter().filter(is_before).map(|snapshot| match &begun {
+                Some((name, begun)) if begun.id == snapshot.id => (snapshot, name.clone()),
+                _ => (snapshot.clone(), snapshot.name),
             }));
+        } else if let Some((name, begun)) = begun {
+            wanted.push((begun, name));
         }
         wanted.push((newest, name.clone()));
         Ok(WantedSnapshots { snapshots: wanted, newest: name, taken })

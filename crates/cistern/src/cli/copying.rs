@@ -9,7 +9,7 @@ use std::{path::PathBuf, sync::Arc};
 use cistern_engine::{
     share::Share,
     store::StoreUrl,
-    stream::{StreamHeader, StreamRecord},
+    stream::{ResumeToken, StreamHeader, StreamRecord},
     units::BLOCK_BYTES,
     volume::{Overwrite, SentSince, SnapshotStatus, Volume},
 };
@@ -22,7 +22,7 @@ use crate::{
         marks::newest_common,
         snapshots,
         source::{Base, Source},
-        target::{OpenTarget, TargetVolume},
+        target::{BrokenOff, OpenTarget, TargetVolume},
         transfer::{Transfer, TransferPart},
     },
     config::Resolved,
@@ -67,9 +67,16 @@ pub(super) struct Brought {
     pub from: Option<String>,
     /// Before compression.
     pub data_bytes: u64,
-    /// What is to be read back of the target, and what that comes to, if that is known.
+    /// What was sent, unless some of it was sent before, or something else was put back below it.
+    pub sum: Option<SentSum>,
+}
+
+/// What was sent.
+pub(super) struct SentSum {
+    /// What of the target is to be read back.
     back: SentSince,
-    sum: Option<u64>,
+    /// What that comes to.
+    sum: u64,
 }
 
 impl Leg {
@@ -83,16 +90,36 @@ impl Leg {
     ) -> Outcome<Leg> {
         let whole = Source::open(context, settings, snapshot, Base::Nothing, rate).await?;
         let all = whole.shown.snapshots();
-        let is_known = |base: &SnapshotStatus| {
-            !base.is_bookmark || base.at.is_some_and(|at| whole.shown.goes_on_from(at))
-        };
-        let base = newest_common(&all, there, &whole.to, is_known).map(|base| base.name.clone());
+        let base = newest_common(&all, there, &whole.to, |base| is_known_since(&whole, base));
+        let base = base.map(|base| base.name.clone());
         let source = match &base {
             None => whole,
             Some(base) => whole.since(context, settings, snapshot, Base::Name(base), rate).await?,
         };
         let header = source.header(context, snapshot).await?;
         Ok(Leg { source, header })
+    }
+
+    /// Opens a snapshot of which a volume has received a part, by what it differs from what that began with; `None` if that is not known any
+    /// more, or was not begun by a copy.
+    pub async fn reopen(
+        context: &Context,
+        settings: &Resolved,
+        snapshot: &SnapshotUrl,
+        token: &ResumeToken,
+        rate: Option<u64>,
+    ) -> Outcome<Option<Leg>> {
+        let whole = Source::open(context, settings, snapshot, Base::Nothing, rate).await?;
+        let is_base = |id| {
+            let all = whole.shown.snapshots();
+            all.into_iter().any(|base| base.id == id && is_known_since(&whole, &base))
+        };
+        if token.places.len() != 1 || !token.base.is_none_or(is_base) {
+            return Ok(None);
+        }
+        let source = whole.since(context, settings, snapshot, Base::Token(token), rate).await?;
+        let header = source.header(context, snapshot).await?;
+        Ok(Some(Leg { source, header }))
     }
 
     /// Brings it into a volume, as a snapshot of that name; `None` if that has it. If it is to be read back, what it comes to is summed up: for that all of
@@ -121,10 +148,13 @@ impl Leg {
         let header = StreamHeader { from: from.unwrap_or(0), ..header.clone() };
         let begun = opened.begin(std::slice::from_ref(&header), name, overwrite).await?;
         let Some((receiver, mut shares)) = begun else { return Ok(None) };
+        // Of what was brought before, and put back below it, the sum is not known.
+        let is_summed = is_read_back && from.is_none() && (base.is_none() || overwrite == Overwrite::Nothing);
         let (mut sum, mut data_bytes, size) = (ContentSum::new(), 0, source.shown.size_bytes());
+        part.begin_at(header.from * BLOCK_BYTES as u64, size);
         let mut sending = source.shown.send(source.since.clone(), Share::ALL, header.from);
         while let Some(record) = sending.next().await? {
-            if is_read_back {
+            if is_summed {
                 sum.add(&record)?;
             }
             let bytes = record.data_bytes();
@@ -134,13 +164,16 @@ impl Leg {
         }
         receiver.end(shares).await?;
         let sum = sum.finish();
-        // Of what was brought before, and put back below it, the sum is not known.
-        let is_all = is_read_back && from.is_none() && (base.is_none() || overwrite == Overwrite::Nothing);
         let back = if base.is_none() { SentSince::Beginning } else { SentSince::Position(before, None) };
-        let sum = is_all.then_some(sum);
+        let sum = is_summed.then_some(SentSum { back, sum });
         let from = header.base.as_ref().map(|base| base.name.clone());
-        Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, back, sum }))
+        Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, sum }))
     }
+}
+
+/// Whether what changed since is known.
+fn is_known_since(source: &Source, base: &SnapshotStatus) -> bool {
+    !base.is_bookmark || base.at.is_some_and(|at| source.shown.goes_on_from(at))
 }
 
 /// Copies snapshots of one volume into another one.
@@ -150,6 +183,8 @@ pub(super) struct Flight<'a> {
     pub from: &'a VolumeUrl,
     pub target: TargetVolume<'a>,
     pub rate: Option<u64>,
+    /// Programs are told how far it is.
+    pub json: bool,
     pub stop: &'a Interruption,
 }
 
@@ -162,13 +197,13 @@ pub(super) struct Landed {
 
 impl<'a> Flight<'a> {
     /// Brings snapshots, oldest first and each under a name, into the target, which was opened if it is there; those that it has are left
-    /// out, with what is older. Closes it. If it fails, the target is as it was behind the last one that is complete.
+    /// out, with what is older. Closes it. If it fails, the target is as it was behind the last one that is complete; if that passes, unfinished.
     pub async fn bring(
         &self,
         mut opened: Option<OpenTarget<'a>>,
         wanted: Vec<(SnapshotStatus, String)>,
         overwrite: Overwrite,
-    ) -> Outcome<Landed> {
+    ) -> Result<Landed, BrokenOff> {
         let mut brought = Vec::new();
         let done = self.bring_each(&mut opened, wanted, overwrite, &mut brought).await;
         let created = match (done, &opened) {
@@ -177,7 +212,7 @@ impl<'a> Flight<'a> {
                 created
             }
             (Ok(created), None) => created,
-            (Err(failure), None) => return Err(failure),
+            (Err(failure), None) => return Err(failure.into()),
             (Err(failure), Some(opened)) => {
                 let failure = match brought.last() {
                     Some((last, _)) if failure.hint.is_none() => failure.hint(format!(
@@ -186,7 +221,7 @@ impl<'a> Flight<'a> {
                     )),
                     _ => failure,
                 };
-                return Err(opened.go_back(failure).await);
+                return Err(opened.break_off(failure).await);
             }
         };
         Ok(Landed { created, brought })
@@ -204,7 +239,7 @@ impl<'a> Flight<'a> {
             there.iter().any(|theirs| theirs.id == snapshot.id && !theirs.is_bookmark)
         };
         let missing = wanted.iter().rposition(is_there).map_or(0, |n| n + 1);
-        let (mut created, together) = (false, Transfer::begin("copying", 1));
+        let (mut created, together) = (false, Transfer::begin("copying", 1, self.json));
         for (snapshot, name) in wanted.into_iter().skip(missing) {
             let mut there = opened.as_ref().map(|opened| opened.volume.snapshots()).unwrap_or_default();
             // What is to be put back first has to have content.
@@ -278,24 +313,28 @@ impl Landed {
     }
 }
 
-/// Reads what was brought from the store into which it was written: every frame is verified, and that it is what was sent.
+/// Reads what was brought from the store into which it was written: every frame is verified, and that it is what was sent. Gives what is wrong
+/// with it.
 pub(super) async fn read_back(
     context: &Context,
     settings: &Resolved,
     snapshot: &SnapshotUrl,
-    brought: &Brought,
+    sent: &SentSum,
     part: &TransferPart<'_>,
-) -> Outcome {
+) -> Outcome<Option<Failure>> {
     let shown =
         snapshots::open_behind(context, settings, &snapshot.volume, Some(&snapshot.name), None).await?;
-    let (sum, _) = read(&shown, brought.back.clone(), part).await?;
-    match brought.sum.filter(|expected| *expected != sum) {
-        None => Ok(()),
-        Some(_) => Err(Failure::new(
-            Kind::Corrupt,
-            format!("{snapshot} is not what was sent: what was read back from its store differs"),
-        )),
+    match read(&shown, sent.back.clone(), part).await {
+        Ok((sum, _)) if sum == sent.sum => Ok(None),
+        Ok(_) => Ok(Some(not_what_was_sent(snapshot))),
+        Err(damage) if damage.kind == Kind::Corrupt => Ok(Some(damage)),
+        Err(failure) => Err(failure),
     }
+}
+
+pub(super) fn not_what_was_sent(snapshot: &SnapshotUrl) -> Failure {
+    let text = format!("{snapshot} is not what was sent: what was read back from its store differs");
+    Failure::new(Kind::Corrupt, text)
 }
 
 /// Reads what a state shows, or what changed in it; gives what it comes to, and bytes of data.

@@ -113,7 +113,7 @@ impl ExportImage {
             ExportFormat::Qcow2 => ImageWriter::image(&context.env, Path::new(&self.to), "qcow2", size)?,
         };
         let mut data_bytes = 0;
-        let transfer = Transfer::begin("exporting", 1);
+        let transfer = Transfer::begin("exporting", 1, self.json);
         let mut sending = shown.send(SentSince::Beginning, Share::ALL, 0);
         while let Some(record) = sending.next().await? {
             let bytes = record.data_bytes();

@@ -1,4 +1,4 @@
-//! Commands of the user around the instant of a snapshot.
+//! Commands of the user around the instant of a snapshot, given by flags or in the settings file.
 //!
 //! The second one always runs: also where the first one fails, the snapshot fails or the user interrupts. None runs longer than its time:
 //! then it is killed with everything that it started.
@@ -13,29 +13,43 @@ use clap::Args;
 use tokio::process::{Child, Command};
 
 use crate::{
+    config::{HookDefaults, Settings},
     failure::{Failure, Kind, Outcome},
     place::SnapshotUrl,
     quantity::Span,
     signals::Interruption,
 };
 
+/// How long a hook may take unless somebody says otherwise.
+const TIMEOUT_DEFAULT: Span = Span(Duration::from_secs(60));
+
 #[derive(Args)]
 pub(super) struct HookSettings {
     /// Command to run before the snapshot, by `sh -c`; if it fails, no snapshot is made
     ///
-    /// It finds URL@NAME of each snapshot in CISTERN_SNAPSHOTS, a line each. What it starts in the background goes on until --post.
+    /// It finds URL@NAME of each snapshot in CISTERN_SNAPSHOTS, a line each. What it starts in the background goes on until --post. An empty one is none, whatever the
+    /// settings file says. [default: `pre` of [hooks] there]
     #[arg(long, value_name = "COMMAND", help_heading = "Hooks")]
     pre: Option<String>,
 
     /// Command to run when the snapshot is made, by `sh -c`; always, also where --pre or the snapshot failed
     ///
-    /// CISTERN_MADE is yes if the snapshot was made, else no.
+    /// CISTERN_MADE is yes if the snapshot was made, else no. An empty one is none. [default: `post` of [hooks]]
     #[arg(long, value_name = "COMMAND", help_heading = "Hooks")]
     post: Option<String>,
 
     /// How long each of them may take; then it is killed, and has failed. So long the snapshot between them may take, too
-    #[arg(long, value_name = "TIME", default_value = "60s", help_heading = "Hooks")]
-    hook_timeout: Span,
+    ///
+    /// [default: `timeout` of [hooks], or 60s]
+    #[arg(long, value_name = "TIME", help_heading = "Hooks")]
+    hook_timeout: Option<Span>,
+}
+
+/// The commands that are run.
+pub(super) struct Hooks {
+    pre: Option<String>,
+    post: Option<String>,
+    timeout: Span,
 }
 
 /// What was made, and what became of --post.
@@ -45,9 +59,19 @@ pub(super) struct Hooked<T> {
 }
 
 impl HookSettings {
+    /// The flags, or what the file says.
+    pub fn or(&self, file: &Settings) -> Hooks {
+        let HookDefaults { pre, post, timeout } = file.hooks.clone().unwrap_or_default();
+        let command = |flag: &Option<String>, file| flag.clone().or(file).filter(|text| !text.is_empty());
+        let timeout = self.hook_timeout.or(timeout).unwrap_or(TIMEOUT_DEFAULT);
+        Hooks { pre: command(&self.pre, pre), post: command(&self.post, post), timeout }
+    }
+}
+
+impl Hooks {
     /// No commands.
-    pub fn none() -> HookSettings {
-        HookSettings { pre: None, post: None, hook_timeout: Span(Duration::ZERO) }
+    pub fn none() -> Hooks {
+        Hooks { pre: None, post: None, timeout: TIMEOUT_DEFAULT }
     }
 
     pub fn are_set(&self) -> bool {
@@ -57,7 +81,7 @@ impl HookSettings {
     /// How long a daemon may take for the snapshot. Whoever waits for the second command is not kept waiting for good: a file system that the
     /// first one froze may be the one that the daemon writes its journal to.
     pub fn limit(&self) -> Option<Duration> {
-        self.are_set().then_some(self.hook_timeout.0)
+        self.are_set().then_some(self.timeout.0)
     }
 
     /// Makes snapshots between the two commands.
@@ -105,12 +129,14 @@ impl HookSettings {
         shell.arg("-c").arg(command).envs(variables.iter().copied()).stdin(Stdio::null());
         shell.stdout(out.map_err(|e| failed(e.to_string()))?).process_group(0);
         let mut group = Group(shell.spawn().map_err(|e| failed(e.to_string()))?);
-        match tokio::time::timeout(self.hook_timeout.0, group.0.wait()).await {
+        match tokio::time::timeout(self.timeout.0, group.0.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(failed(said(status))),
             Ok(Err(e)) => Err(failed(e.to_string())),
-            Err(_) => Err(failed(format!("not done after {}", self.hook_timeout))
-                .hint("--hook-timeout gives it more time")),
+            Err(_) => {
+                Err(failed(format!("not done after {}", self.timeout))
+                    .hint("--hook-timeout gives it more time"))
+            }
         }
     }
 }

@@ -177,7 +177,7 @@ impl Import {
         let begun = ForeignReceiver::begin(&opened.volume, state, overwrite).await;
         let mut receiver = begun.map_err(|e| self.explain(e))?;
         let (size, mut data_bytes) = (state.size_bytes, 0);
-        let transfer = Transfer::begin("importing", 1);
+        let transfer = Transfer::begin("importing", 1, self.json);
         while let Some(patch) = input.next().await? {
             let end = patch.offset + patch.len();
             let written = receiver.patch(patch).await?;

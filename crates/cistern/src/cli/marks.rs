@@ -87,6 +87,11 @@ impl Marks {
         name.strip_suffix(self.suffix.as_str()).filter(|name| self.maker.has_brought(name))
     }
 
+    /// Those with content: the runs that made them did not come to their end.
+    pub fn left<'a>(&self, all: &'a [SnapshotStatus]) -> impl Iterator<Item = &'a SnapshotStatus> {
+        all.iter().filter(|snapshot| self.arrived(&snapshot.name).is_some() && !snapshot.is_bookmark)
+    }
+
     /// What is to be done with those on the volume that is copied, when `newest` of them has arrived.
     pub fn settle(&self, all: &[SnapshotStatus], newest: SnapshotId) -> Vec<(String, SnapshotChange)> {
         let newest_at = all.iter().find(|snapshot| snapshot.id == newest).and_then(|snapshot| snapshot.at);

@@ -175,10 +175,11 @@ impl Receive {
             received.known = true;
             return Ok(received);
         };
-        let transfer = Transfer::begin("receiving", shares.len());
+        let transfer = Transfer::begin("receiving", shares.len(), self.json);
         let data_bytes = Cell::new(0);
         let shares = inputs.into_iter().zip(shares).enumerate();
         let written = shares.map(async |(n, (mut input, mut share))| -> Outcome<ShareReceiver> {
+            transfer.part(n).begin_at(headers[n].from * BLOCK_BYTES as u64, header.size_bytes);
             while let Some(record) = input.next().await? {
                 let at = (record.extent.end() * BLOCK_BYTES as u64).min(header.size_bytes);
                 let bytes = record.data_bytes();

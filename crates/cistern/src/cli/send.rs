@@ -77,6 +77,10 @@ pub(super) struct Send {
     #[arg(long, short = 'n')]
     dry_run: bool,
 
+    /// With --dry-run: say also how many ranges there are of each kind, and their bytes; --format extents lists them
+    #[arg(long, short = 'v', requires = "dry_run")]
+    verbose: bool,
+
     /// Print the result as JSON: to standard output, or to standard error if the stream goes there
     #[arg(long)]
     json: bool,
@@ -103,6 +107,22 @@ struct Sent {
     /// Of the stream; of a dry run not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranges: Option<RangeCounts>,
+}
+
+/// How many ranges there are of each kind; zeroes and holes are told, and have no data.
+#[derive(Serialize, Default)]
+struct RangeCounts {
+    data: RangeCount,
+    zero: RangeCount,
+    hole: RangeCount,
+}
+
+#[derive(Serialize, Default)]
+struct RangeCount {
+    ranges: u64,
+    bytes: u64,
 }
 
 /// The last line of extents.
@@ -207,16 +227,23 @@ impl Send {
     }
 
     async fn estimate(&self, source: &Source) -> Outcome {
-        let data_bytes = self.ranges(source, |_| Ok(())).await?;
-        let sent = self.sent(source, Some(data_bytes), None);
-        match self.json {
-            true => terminal::say_json(&sent),
-            false => terminal::say(format!(
-                "{}: {} of data, before compression",
-                sent.what(),
-                ByteSize(data_bytes)
-            )),
+        let mut counts = RangeCounts::default();
+        let count = |change: &ChangedRange| {
+            counts.add(change);
+            Ok(())
+        };
+        let data_bytes = self.ranges(source, count).await?;
+        let mut sent = self.sent(source, Some(data_bytes), None);
+        if self.json {
+            sent.ranges = self.verbose.then_some(counts);
+            return terminal::say_json(&sent);
         }
+        terminal::say(format!("{}: {} of data, before compression", sent.what(), ByteSize(data_bytes)))?;
+        let RangeCounts { data, zero, hole } = &counts;
+        let rows = [("data", data), ("zeroes", zero), ("holes", hole)].map(|(kind, count)| {
+            vec![kind.to_owned(), format!("{} ranges", count.ranges), ByteSize(count.bytes).to_string()]
+        });
+        if self.verbose { terminal::say(terminal::right_aligned(&rows)) } else { Ok(()) }
     }
 
     async fn write(&self, context: &Context, source: &Source, outputs: Vec<Output>) -> Outcome {
@@ -224,7 +251,7 @@ impl Send {
         let places = self.resume.as_ref().map_or(vec![0; outputs.len()], |token| token.places.clone());
         let shares = Share::each(outputs.len() as u32).zip(places);
         let to_stdout = outputs.iter().any(Output::is_stdout);
-        let transfer = Transfer::begin("sending", outputs.len());
+        let transfer = Transfer::begin("sending", outputs.len(), self.json);
         let shares = outputs.into_iter().zip(shares).enumerate();
         // Each ends as soon as it can, and waits for no other.
         let written = try_join_all(shares.map(async |(n, (output, share))| {
@@ -265,7 +292,20 @@ impl Send {
             size_bytes: source.shown.size_bytes(),
             data_bytes,
             stream_bytes,
+            ranges: None,
         }
+    }
+}
+
+impl RangeCounts {
+    fn add(&mut self, change: &ChangedRange) {
+        let count = match change.kind {
+            RangeKind::Data => &mut self.data,
+            RangeKind::Zero => &mut self.zero,
+            RangeKind::Hole => &mut self.hole,
+        };
+        count.ranges += 1;
+        count.bytes += change.len;
     }
 }
 
@@ -286,6 +326,7 @@ async fn write_share(
     encoder: &mut Encoder,
     part: &TransferPart<'_>,
 ) -> Outcome {
+    part.begin_at(from * BLOCK_BYTES as u64, source.shown.size_bytes());
     let mut sending = source.shown.send(source.since.clone(), share, from);
     while let Some(record) = sending.next().await? {
         let bytes = record.data_bytes();

@@ -61,9 +61,10 @@ impl Snapshot {
     async fn make(&self, context: &Context, stop: &Interruption) -> Outcome {
         let settings = snapshots::settings(context, &self.state, &self.key)?;
         // What waits for the second command does not wait for the store.
-        let wait = self.wait && !self.hooks.are_set();
-        let making = snapshots::make(context, &settings, &self.snapshots, wait, self.hooks.limit());
-        let mut hooked = self.hooks.around(&self.snapshots, stop, making).await?;
+        let hooks = self.hooks.or(&context.file);
+        let wait = self.wait && !hooks.are_set();
+        let making = snapshots::make(context, &settings, &self.snapshots, wait, hooks.limit());
+        let mut hooked = hooks.around(&self.snapshots, stop, making).await?;
         if self.wait && !wait {
             hooked.made = stop.or(snapshots::stored(context, &settings, &self.snapshots)).await?;
         }

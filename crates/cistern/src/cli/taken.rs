@@ -10,7 +10,7 @@ use cistern_engine::{
 use crate::{
     cli::{
         Context,
-        hooks::{HookSettings, Hooked},
+        hooks::{Hooked, Hooks},
         marks::{Maker, Marks},
         snapshots,
     },
@@ -34,7 +34,7 @@ pub(super) async fn take(
     settings: &Resolved,
     maker: Maker,
     volumes: &[(&VolumeUrl, &VolumeUrl)],
-    hooks: &HookSettings,
+    hooks: &Hooks,
     stop: &Interruption,
 ) -> Outcome<Hooked<Vec<Taken>>> {
     let now = context.env.wall_ms();
@@ -62,6 +62,24 @@ pub(super) async fn take(
             Err(failure)
         }
     }
+}
+
+/// What earlier runs made of a volume for a place and did not come to their end with, oldest first.
+pub(super) async fn left(
+    context: &Context,
+    settings: &Resolved,
+    maker: Maker,
+    volume: &VolumeUrl,
+    place: &VolumeUrl,
+) -> Outcome<Vec<Taken>> {
+    let all = snapshots::list(context, settings, volume).await?;
+    let marks = maker.marks(&place.url.to_string());
+    let taken = |status: &SnapshotStatus| Taken {
+        snapshot: SnapshotUrl { volume: volume.clone(), name: status.name.clone() },
+        status: status.clone(),
+        marks: marks.clone(),
+    };
+    Ok(marks.left(&all).map(taken).collect())
 }
 
 impl Taken {

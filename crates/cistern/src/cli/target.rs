@@ -9,6 +9,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     snapshot::Receiving,
     stream::{ResumeToken, StreamHeader},
+    units::SnapshotId,
     volume::{CreateOptions, Overwrite, Receiver, ShareReceiver, Volume, admin},
 };
 
@@ -53,6 +54,25 @@ pub(super) struct OpenTarget<'a> {
     pub created: bool,
     /// What was being received already.
     before: Option<Receiving>,
+}
+
+/// A copy that broke off.
+pub(super) struct BrokenOff {
+    pub failure: Failure,
+    /// The snapshot of which what came stays.
+    pub kept: Option<SnapshotId>,
+}
+
+impl From<Failure> for BrokenOff {
+    fn from(failure: Failure) -> BrokenOff {
+        BrokenOff { failure, kept: None }
+    }
+}
+
+impl From<BrokenOff> for Failure {
+    fn from(broken: BrokenOff) -> Failure {
+        broken.failure
+    }
 }
 
 impl<'a> TargetVolume<'a> {
@@ -148,7 +168,7 @@ impl<'a> TargetVolume<'a> {
     async fn create(&self, size_bytes: u64, compression: Compression) -> Outcome {
         let volume = self.volume;
         let key = match self.encrypt {
-            true => secret::fresh(&self.settings.key, secret::PASSPHRASE_VARIABLE)?,
+            true => secret::same_or_fresh(&self.settings.key, &volume.name).await?,
             false => KeySource::None,
         };
         let options = CreateOptions { size_bytes, compression, key };
@@ -235,6 +255,21 @@ impl OpenTarget<'_> {
         };
         let kept = format!("{url} is unfinished, and what came is kept");
         failure.hint(format!("{kept}: {go_on}; `cistern receive {url} --abort` goes back"))
+    }
+
+    /// What becomes of a copy that broke off: if that was for something that passes, what came stays, for the same command to go on from; else it
+    /// is gone back on. Gives the failure, with what became of that.
+    pub async fn break_off(&self, failure: Failure) -> BrokenOff {
+        let passes = matches!(failure.kind, Kind::Interrupted | Kind::Store | Kind::Full);
+        let Some(kept) = self.volume.receiving().filter(|_| passes) else {
+            return BrokenOff { failure: self.go_back(failure).await, kept: None };
+        };
+        self.volume.close(COMMAND_PATIENCE).await;
+        let url = &self.target.volume.url;
+        let failure = failure.hint(format!(
+            "{url} is unfinished, and what came is kept: the same command goes on from there; `cistern receive --abort {url}` goes back"
+        ));
+        BrokenOff { failure, kept: Some(kept.of) }
     }
 
     /// What was there before is put back; a volume that was made is removed. Gives the failure, with what became of that.

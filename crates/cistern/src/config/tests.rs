@@ -32,8 +32,8 @@ fn one_set_of_names() {
     let flags: Vec<String> =
         definitions().iter().map(|arg| arg.get_long().expect("long").to_owned()).collect();
     let table: toml::Table = toml::from_str(EVERYTHING).expect("valid TOML");
-    // The prices are a section of the file and no flags.
-    let mut keys: Vec<&String> = table.keys().filter(|key| *key != PRICES).collect();
+    // Sections of the file are no flags.
+    let mut keys: Vec<&String> = table.keys().filter(|key| !SECTIONS.contains(&key.as_str())).collect();
     let mut names: Vec<&String> = flags.iter().collect();
     keys.sort();
     names.sort();
@@ -121,6 +121,16 @@ fn too_small_is_refused() {
     assert!(tiny.resolve(Settings::default()).expect_err("too small").hint.expect("hint").contains("16 MiB"));
     let tiny = Settings { memory: Some(ByteSize(1)), ..Settings::default() };
     assert!(tiny.resolve(Settings::default()).is_err());
+}
+
+/// Hooks are a section; what it does not have is refused, so that nobody believes that a misspelled hook runs.
+#[test]
+fn hooks_are_a_section() {
+    let set = parse("[hooks]\npre = \"freeze\"\ntimeout = \"2m\"").expect("hooks").hooks.expect("hooks");
+    let timeout = Some(Span(std::time::Duration::from_secs(120)));
+    assert_eq!(set, HookDefaults { pre: Some("freeze".to_owned()), post: None, timeout });
+    let wrong = parse("[hooks]\nafter = \"thaw\"").expect_err("no such hook");
+    assert!(wrong.text.contains("`pre`"), "{}", wrong.text);
 }
 
 /// Default sizes shrink on a small disk.

@@ -5,7 +5,8 @@ use super::{Change, Mutant, test};
 const COPYING: &str = "crates/cistern/src/cli/copying.rs";
 const HOOKS: &str = "crates/cistern/src/cli/hooks.rs";
 const MARKS: &str = "crates/cistern/src/cli/marks.rs";
-const RUN: &str = "crates/cistern/src/cli/backup/run.rs";
+const EARLIER: &str = "crates/cistern/src/cli/backup/earlier.rs";
+const MAKING: &str = "crates/cistern/src/cli/backup/making.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -37,9 +38,9 @@ pub const MUTANTS: &[Mutant] = &[
         promise: "P11",
         story: "what the store lost of a backup while it was made is not noticed",
         changes: &[Change {
-            file: RUN,
-            old: "let verified = self.stop.or(back).await;",
-            new: "drop(back); let verified: Outcome = Ok(());",
+            file: MAKING,
+            old: "if let Some(damage) = verified.await.map_err(unverified)? {",
+            new: "drop(verified); if let Some(damage) = None::<Failure> {",
         }],
         test: test("-p cistern --test backups", "what_the_store_lost_is_noticed_the_same_night"),
         simulation: None,
@@ -49,7 +50,7 @@ pub const MUTANTS: &[Mutant] = &[
         promise: "P11",
         story: "what somebody wrote to a backup is overwritten unasked",
         changes: &[Change {
-            file: RUN,
+            file: MAKING,
             old: "Some(newest) if volume.shows(newest).await? => {",
             new: "Some(_) => {",
         }],
@@ -59,13 +60,25 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a-copy-that-breaks-counts",
         promise: "P10",
-        story: "a copy that was interrupted stays half in the volume that it went into",
+        story: "of a copy that fails for good, half stays in the volume that it went into",
         changes: &[Change {
             file: COPYING,
-            old: "return Err(opened.go_back(failure).await);",
-            new: "opened.close().await?; return Err(failure);",
+            old: "return Err(opened.break_off(failure).await);",
+            new: "opened.close().await?; return Err(failure.into());",
         }],
-        test: test("-p cistern --test copy", "interrupted_and_killed"),
+        test: test("-p cistern --test copy", "what_is_damaged_is_not_copied"),
+        simulation: None,
+    },
+    Mutant {
+        name: "an-unverified-backup-is-believed",
+        promise: "P11",
+        story: "a run that is killed before it read its backup back leaves one that nobody looks at",
+        changes: &[Change {
+            file: EARLIER,
+            old: "self.verify(pair, left, opened, &there.name, None, &parts.1).await?;",
+            new: "left.settle(self.context, self.settings).await?;",
+        }],
+        test: test("-p cistern --test backups_resumed", "what_nobody_verified_is_verified_first"),
         simulation: None,
     },
     Mutant {

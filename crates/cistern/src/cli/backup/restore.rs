@@ -22,7 +22,8 @@ use super::browse;
 
 /// Restore a backup: into a new volume, or over what a volume holds
 ///
-/// It counts as a whole: if it fails or is interrupted, the volume is as it was. The restored snapshot is the same as that of the backup, so the next
+/// It counts as a whole. If it is interrupted or killed, or a store fails, the volume is unfinished, and what came is kept: the same command goes on from there, and `cistern
+/// receive --abort NEW-URL` goes back. If something else fails, the volume is as it was. The restored snapshot is the same as that of the backup, so the next
 /// backup of the volume goes on from it.
 #[derive(Args)]
 pub(in crate::cli) struct RestoreBackup {
@@ -97,7 +98,7 @@ impl RestoreBackup {
             }
         }
         let rate = self.rate.map(|rate| rate.0);
-        let flight = Flight { context, settings: &settings, from, target, rate, stop };
+        let flight = Flight { context, settings: &settings, from, target, rate, json: self.json, stop };
         let name = wanted.name.clone();
         let landed =
             flight.bring(opened, vec![(wanted, name)], overwrite(self.force, self.differential)).await?;
@@ -107,6 +108,9 @@ impl RestoreBackup {
     /// Takes a bookmark of what is restored out of the way: it comes back as a snapshot. Gives whether the volume shows it already.
     async fn clear(&self, opened: &OpenTarget<'_>, wanted: &SnapshotStatus) -> Outcome<bool> {
         let volume = &opened.volume;
+        if volume.receiving().is_some_and(|receiving| receiving.of == wanted.id) {
+            return Ok(false); // an earlier run did that, and began
+        }
         volume.go_back().await?;
         let Some(there) = volume.snapshots().into_iter().find(|there| there.id == wanted.id) else {
             return Ok(false);

@@ -100,7 +100,7 @@ impl Verify {
         settings: &Resolved,
         snapshot: &SnapshotUrl,
     ) -> Outcome<Verified> {
-        let together = Transfer::begin("verifying", 2);
+        let together = Transfer::begin("verifying", 2, self.json);
         let read = async |n: usize, snapshot: &SnapshotUrl| {
             let (volume, name) = (&snapshot.volume, &snapshot.name);
             let shown = snapshots::open_behind(context, settings, volume, Some(name), None).await?;

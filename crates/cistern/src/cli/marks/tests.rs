@@ -118,6 +118,21 @@ fn the_newest_is_a_bookmark_and_the_rest_goes() {
     assert!(here.settle(&all, id(9)).is_empty(), "the newest is not there");
 }
 
+/// What runs left that did not come to their end: what they made for this place and is no bookmark, whatever else there is.
+#[test]
+fn what_runs_left_that_did_not_come_to_their_end() {
+    let (here, there) = (here(), Maker::Backup.marks("s3://there/tank"));
+    let all = [
+        to(&here, bookmark(1, 9)),
+        to(&here, snapshot(2, 8)),
+        to(&there, snapshot(3, 7)),
+        snapshot(4, 6),
+        to(&Maker::Copy.marks("s3://here/tank"), snapshot(5, 5)),
+        to(&here, snapshot(6, 4)),
+    ];
+    assert_eq!(here.left(&all).map(|left| left.id).collect::<Vec<_>>(), [id(2), id(6)]);
+}
+
 /// What belongs to others stays: what is for another place, what has arrived here itself from elsewhere, what somebody holds or cloned, what has
 /// another name, and what is newer.
 #[test]

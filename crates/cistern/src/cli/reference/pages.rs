@@ -31,6 +31,7 @@ fn commands() -> String {
     out.push_str(
         "\nEvery failure is one sentence on standard error, often followed by a hint what to do next.\n",
     );
+    out.push_str(PROGRESS);
     out.push_str("\n## Environment\n\n| variable | meaning |\n|---|---|\n");
     for (name, meaning) in [
         ("CISTERN_CONFIG", "the settings file, as `--config`"),
@@ -44,6 +45,22 @@ fn commands() -> String {
     out.push_str(STREAM);
     out
 }
+
+/// What a program is told.
+const PROGRESS: &str = "
+## Progress for programs
+
+With `--json`, and standard error not a terminal, `send`, `receive`, `copy`, `backup`, `backup verify`, `backup restore`, `import` and `export` write a line of JSON to standard error
+at most every three seconds, while data moves. The result is never one of these lines: it has no field `progress`.
+
+| field | meaning |
+|---|---|
+| `progress` | what is being done: `sending`, `receiving`, `copying`, `backing up`, `verifying`, `importing`, `exporting` |
+| `data_bytes` | data that was moved, before compression |
+| `bytes_per_second` | of that, since it began |
+| `done_bytes`, `of_bytes` | how far in the volume that is, and of how much: of all volumes of a backup that have begun, of all shares of a stream |
+| `seconds_left` | at the pace since it began; absent where that is not known |
+";
 
 /// The byte table, which is also the documentation of `stream.rs`.
 const STREAM: &str = include_str!("../../stream.md");
@@ -118,6 +135,12 @@ fn settings() -> String {
     for (key, meaning) in FIELDS {
         line(&mut out, &format!("| `{key}` | {meaning} |"));
     }
+    out.push_str(
+        "\n## hooks\n\n\
+         A section of the file: commands around every snapshot that `cistern snapshot` or `cistern backup` makes, where their flags `--pre`, `--post` and `--hook-timeout` say\n\
+         nothing else; an empty flag is none. Nothing runs around automatic snapshots, nor around that of `cistern copy`.\n\n\
+         ```toml\n[hooks]\npre = \"fsfreeze --freeze /srv/tank\"\npost = \"fsfreeze --unfreeze /srv/tank\"\ntimeout = \"2m\"\n```\n",
+    );
     out
 }
 
