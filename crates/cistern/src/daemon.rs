@@ -32,7 +32,7 @@ use std::{
 
 pub use host::{host_name, notify_ready};
 use open::Opener;
-pub use open::{open_once, open_to_receive, volume_directory, volume_disk};
+pub use open::{drop_receive_journal, open_once, open_to_receive, volume_directory, volume_disk};
 
 use cistern_engine::{
     cache::ChunkCache,

@@ -26,6 +26,9 @@ use super::{
     wan::{GOOD, Wan},
 };
 
+/// What can be passed on as it is lies in smaller objects: less of it says as much.
+const COPY_GIB: u64 = 4;
+const COPY_CPU_SECONDS: f64 = 0.5;
 const LIMIT: Duration = Duration::from_secs(1800);
 const SEND_GIB: u64 = 8;
 const SNAPSHOT: &str = "sent";
@@ -85,13 +88,29 @@ fn send(cistern: &Cistern, url: &str, to: &[PathBuf]) -> Result<Sent> {
 /// Writes incompressible data and makes a snapshot of it; gives its bytes.
 fn fill(wan: &Wan, gib: u64) -> Result<f64> {
     let server = wan.host(&wan.cistern_beside(), "writer").args(["--cache-size", "0"]).start()?;
-    let size = format!("--size={gib}g");
-    let job = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers", &size];
-    fio::nbd(wan.scratch.path(), &server.uri(), &job, LIMIT)?;
-    server.ask(&["snapshot", &format!("{}@{SNAPSHOT}", wan.url), "--wait"])?;
-    server.stop()?;
+    write(wan, server, &wan.url, gib, &[])?;
     wan.forget("writer");
     Ok((gib << 30) as f64)
+}
+
+/// The same in another volume, with other data.
+fn fill_volume(wan: &Wan, url: &str, gib: u64, data: &[&str]) -> Result<f64> {
+    let (here, state) = (wan.cistern_beside(), wan.scratch.file("state-filled"));
+    here.run(&["create", url, "--size", "64G"])?;
+    let server =
+        here.serve(&wan.scratch, url).state_dir(state.clone()).args(["--cache-size", "0"]).start()?;
+    write(wan, server, url, gib, data)?;
+    std::fs::remove_dir_all(&state)?;
+    Ok((gib << 30) as f64)
+}
+
+fn write(wan: &Wan, server: Server, url: &str, gib: u64, data: &[&str]) -> Result<()> {
+    let size = format!("--size={gib}g");
+    let job = ["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers", &size];
+    fio::nbd(wan.scratch.path(), &server.uri(), &[&job[..], data].concat(), LIMIT)?;
+    server.ask(&["snapshot", &format!("{url}@{SNAPSHOT}"), "--wait"])?;
+    server.stop()?;
+    Ok(())
 }
 
 /// A whole snapshot, to nowhere: beside a plain client of the same server, over a link, and to several pipes of which one is read slowly.
@@ -122,8 +141,43 @@ pub fn sends(plan: &Plan, report: &mut Report) -> Result<()> {
         Bound::AtLeast(BESIDE_MIN),
     );
     slow_reader(&wan, bytes, report)?;
+    copied(&wan, (&wan.url, bytes), "incompressible", plain, report)?;
+    let halves = format!("{}-halves", wan.url);
+    let data = fill_volume(&wan, &halves, plan.gib(COPY_GIB), &["--buffer_compress_percentage=50"])?;
+    copied(&wan, (&halves, data), "compresses to a half", plain, report)?;
     wan.limit(GOOD, report)?;
     over_the_link(plan, &wan, report)
+}
+
+/// A snapshot into another place of the same server.
+fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, plain: f64, report: &mut Report) -> Result<()> {
+    let (here, to) = (wan.cistern_beside(), format!("{url}-copy"));
+    let args = ["copy".into(), format!("{url}@{SNAPSHOT}").into(), to.clone().into()];
+    let sent = timed(&here, &args)?;
+    let (gib, rate) = (bytes / f64::from(1 << 30), sent.mib_per_s(bytes));
+    let cpu = sent.cpu_seconds / gib;
+    report.note(format!(
+        "copy of {gib:.0} GiB, {what}: {:.1} s, {:.0} MiB of memory",
+        sent.seconds, sent.peak_mib
+    ));
+    report.row(
+        &format!(
+            "copy from MinIO into another place of it, {what}: of the rate at which a plain client reads"
+        ),
+        format!("{rate:.0} MiB/s"),
+        format!("curl, 8 objects at once, {plain:.0} MiB/s"),
+        rate / plain,
+        Bound::AtLeast(BESIDE_MIN),
+    );
+    report.row(
+        &format!("copy from MinIO into another place of it, {what}: CPU of a GiB"),
+        format!("{cpu:.2} s"),
+        format!("{COPY_CPU_SECONDS} s"),
+        cpu / COPY_CPU_SECONDS,
+        Bound::AtMost(1.0),
+    );
+    here.run(&["rm", &to, "--now"])?;
+    Ok(())
 }
 
 /// A smaller snapshot over the link: more of the same takes longer and says no more.

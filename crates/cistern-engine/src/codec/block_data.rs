@@ -25,15 +25,16 @@ impl BlockData {
         }
     }
 
-    /// Appends their payload to `out`: at most one byte more than they have.
-    pub fn append_payload(&self, compressor: &mut Compressor, out: &mut Vec<u8>) {
+    /// Their payload, in two parts: at most one byte more than they have. What has to be compressed is in `scratch`.
+    pub fn payload<'a>(&'a self, compressor: &mut Compressor, scratch: &'a mut Vec<u8>) -> [&'a [u8]; 2] {
         match self {
-            BlockData::Plain(bytes) => compressor.append(bytes, out),
-            BlockData::Dense(bytes) => {
-                out.push(RAW);
-                out.extend_from_slice(bytes);
+            BlockData::Plain(bytes) => {
+                scratch.clear();
+                compressor.append(bytes, scratch);
+                [scratch, &[]]
             }
-            BlockData::Packed(payload) => out.extend_from_slice(payload),
+            BlockData::Dense(bytes) => [&[RAW], bytes],
+            BlockData::Packed(payload) => [payload, &[]],
         }
     }
 

@@ -9,14 +9,15 @@ use super::{
 use crate::{
     codec::{BlockData, Compressor},
     share::Share,
-    units::FRAME_BLOCKS_MAX,
+    units::{Extent, FRAME_BLOCKS_MAX},
 };
 
 /// A stream that is being written. Without [`finish`](Self::finish) it is not complete, and nobody takes it.
 pub struct StreamWriter<W: Write> {
     out: W,
     compressor: Compressor,
-    payload: Vec<u8>,
+    /// What was compressed here.
+    scratch: Vec<u8>,
     chain: [u8; CHECKSUM_BYTES],
     totals: StreamTotals,
     /// Behind the last record.
@@ -34,8 +35,8 @@ impl<W: Write> StreamWriter<W> {
         out.write_all(&chain)?;
         let compressor = Compressor::new(header.compression);
         let (at, share, blocks) = (header.from, header.share, header.blocks());
-        let (payload, totals) = Default::default();
-        Ok(StreamWriter { out, compressor, payload, chain, totals, at, share, blocks })
+        let (scratch, totals) = Default::default();
+        Ok(StreamWriter { out, compressor, scratch, chain, totals, at, share, blocks })
     }
 
     /// The next extent.
@@ -44,39 +45,46 @@ impl<W: Write> StreamWriter<W> {
         assert!(extent.start >= self.at && !extent.is_empty(), "records ascend");
         assert!(extent.end() <= self.blocks, "records are within the volume");
         assert!(self.share.has(*extent), "records are within the share");
-        self.payload.clear();
-        let kind = match content {
+        match content {
             StreamContent::Data(blocks) => {
                 assert!(extent.len <= FRAME_BLOCKS_MAX as u64, "a record is not longer than a frame");
                 let is_packed = matches!(blocks, BlockData::Packed(_));
                 assert!(is_packed || blocks.bytes().len() as u64 == record.data_bytes(), "all of them");
-                blocks.append_payload(&mut self.compressor, &mut self.payload);
-                assert!(self.payload.len() <= PAYLOAD_BYTES_MAX, "no payload has more than a byte more");
-                DATA
+                let mut scratch = std::mem::take(&mut self.scratch);
+                let payload = blocks.payload(&mut self.compressor, &mut scratch);
+                self.put(DATA, extent.start, extent.len, payload)?;
+                self.totals.add(DATA, *extent);
+                self.scratch = scratch;
             }
-            StreamContent::Zero => ZERO,
-            StreamContent::Hole => HOLE,
-        };
-        self.put(kind, extent.start, extent.len)?;
+            StreamContent::Zero => self.put_empty(ZERO, *extent)?,
+            StreamContent::Hole => self.put_empty(HOLE, *extent)?,
+        }
         self.at = extent.end();
-        self.totals.add(kind, *extent);
+        Ok(())
+    }
+
+    fn put_empty(&mut self, kind: u8, extent: Extent) -> io::Result<()> {
+        self.put(kind, extent.start, extent.len, [&[], &[]])?;
+        self.totals.add(kind, extent);
         Ok(())
     }
 
     /// Ends it. Gives what it had, and what it was written to.
     pub fn finish(mut self) -> io::Result<(StreamTotals, W)> {
-        self.payload.clear();
         let totals = self.totals;
-        self.put(END, totals.records, totals.data_blocks)?;
+        self.put(END, totals.records, totals.data_blocks, [&[], &[]])?;
         self.out.flush()?;
         Ok((totals, self.out))
     }
 
-    fn put(&mut self, kind: u8, first: u64, count: u64) -> io::Result<()> {
-        let head = record_head(kind, self.payload.len(), first, count);
-        self.chain = checksum(&[&self.chain, &head, &self.payload]);
+    fn put(&mut self, kind: u8, first: u64, count: u64, [begin, rest]: [&[u8]; 2]) -> io::Result<()> {
+        let payload_bytes = begin.len() + rest.len();
+        assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "no payload has more than a byte more");
+        let head = record_head(kind, payload_bytes, first, count);
+        self.chain = checksum(&[&self.chain, &head, begin, rest]);
         self.out.write_all(&head)?;
-        self.out.write_all(&self.payload)?;
+        self.out.write_all(begin)?;
+        self.out.write_all(rest)?;
         self.out.write_all(&self.chain)
     }
 }

@@ -5,7 +5,7 @@
 //! leaves a prefix of the loads, like of everything. Only for who writes alone, and never a block twice: what lies in a load is not seen before
 //! it is committed, and sectors that are written meanwhile would be completed with what was there before it.
 //!
-//! Memory: [`LOADS_MAX`] segments, and the one that is collected.
+//! Memory: what is on its way, twice as long as it is sealed, and one segment that is collected.
 
 use std::collections::VecDeque;
 
@@ -17,24 +17,46 @@ use crate::{
     journal::Record,
     segment::MAPPINGS_MAX,
     stream::{StreamContent, StreamRecord},
-    units::{FRAME_BLOCKS_MAX, JournalPos},
+    units::{FRAME_BLOCKS_MAX, JournalPos, SEGMENT_DATA_BYTES_MAX},
     volume::{ClientId, Volume, write::Writer},
 };
 
-/// Loads that are on their way at once.
-const LOADS_MAX: usize = 8;
+/// What is on its way at once takes at most this part of a volume's memory, as data; at least two segments.
+const MEMORY_SHARE: u64 = 4;
 /// Records of one: each makes at most two mappings more than its own.
 const RECORDS_MAX: usize = MAPPINGS_MAX / 4;
 
 /// What is being loaded.
-#[derive(Default)]
 pub struct Loading {
     collected: Vec<StreamRecord>,
     data_bytes: u64,
     /// Something was dropped on its way: what comes behind it must not be there without it.
     is_torn: bool,
+    /// How many may be on their way.
+    most: usize,
     /// Where those end that are not known to be committed, ascending.
     on_their_way: VecDeque<JournalPos>,
+}
+
+impl Loading {
+    /// Nothing yet, of a volume with so much memory.
+    pub fn new(memory_bytes: u64) -> Loading {
+        let most = (memory_bytes / MEMORY_SHARE) as usize / SEGMENT_DATA_BYTES_MAX;
+        Loading {
+            collected: Vec::new(),
+            data_bytes: 0,
+            is_torn: false,
+            most: most.max(2),
+            on_their_way: VecDeque::new(),
+        }
+    }
+
+    /// Drops what is collected, and what is known of the rest.
+    fn forget(&mut self) {
+        self.collected.clear();
+        self.on_their_way.clear();
+        (self.data_bytes, self.is_torn) = (0, false);
+    }
 }
 
 impl Volume {
@@ -91,7 +113,7 @@ impl Volume {
     /// Drops what is collected. What is on its way comes before whatever is written from here on.
     pub(super) async fn forget_loads(&self) {
         if let Some(writer) = &self.writer {
-            *writer.loading.lock().await = Loading::default();
+            writer.loading.lock().await.forget();
         }
     }
 }
@@ -102,7 +124,7 @@ impl Writer {
         if loading.collected.is_empty() {
             return Ok(());
         }
-        while loading.on_their_way.len() >= LOADS_MAX {
+        while loading.on_their_way.len() >= loading.most {
             let front = *loading.on_their_way.front().expect("there are some");
             self.drain_to(front).await?;
             loading.on_their_way.pop_front();

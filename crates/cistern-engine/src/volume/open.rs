@@ -45,6 +45,7 @@ use crate::{
         flows::{Beginning, Flows},
         hot::HotKeeper,
         live,
+        load::Loading,
         order::{Core, Written},
         pacing::Pacer,
         write::Writer,
@@ -339,7 +340,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         collector: flows.collector(),
         resizing: tokio::sync::Mutex::new(()),
         loads,
-        loading: tokio::sync::Mutex::default(),
+        loading: tokio::sync::Mutex::new(Loading::new(o.memory_bytes)),
         flows: tokio::sync::Mutex::new(Some(flows)),
         reading: ReadOnlyParts {
             stores: o.stores.clone(),

@@ -10,7 +10,7 @@ use cistern_engine::{
     snapshot::Receiving,
     stream::{ResumeToken, StreamHeader},
     units::SnapshotId,
-    volume::{CreateOptions, Overwrite, Receiver, ShareReceiver, Volume, admin},
+    volume::{CloseReport, CreateOptions, Overwrite, Receiver, ShareReceiver, Volume, admin},
 };
 
 use crate::{
@@ -133,7 +133,7 @@ impl<'a> TargetVolume<'a> {
     pub async fn resume_token(&self) -> Outcome<ResumeToken> {
         let (url, opened) = (&self.volume.url, self.open_there(false).await?);
         let token = opened.volume.resume_token().await;
-        opened.volume.close(COMMAND_PATIENCE).await;
+        opened.close_volume().await;
         match token? {
             Some(token) => Ok(token),
             None if opened.before.is_some() => {
@@ -224,9 +224,17 @@ impl OpenTarget<'_> {
         self.created = false;
     }
 
+    async fn close_volume(&self) -> CloseReport {
+        let closed = self.volume.close(COMMAND_PATIENCE).await;
+        if closed.clean {
+            daemon::drop_receive_journal(self.target.settings, &self.volume).await;
+        }
+        closed
+    }
+
     /// Closes it, with everything in the store.
     pub async fn close(&self) -> Outcome {
-        let closed = self.volume.close(COMMAND_PATIENCE).await;
+        let closed = self.close_volume().await;
         match closed.reason.filter(|_| !closed.clean) {
             None => Ok(()),
             Some(why) => {
@@ -248,7 +256,7 @@ impl OpenTarget<'_> {
     pub async fn leave(&self, to: &str, failure: Failure) -> Failure {
         let url = &self.target.volume.url;
         let token = tokio::time::timeout(COMMAND_PATIENCE, self.volume.resume_token()).await;
-        self.volume.close(COMMAND_PATIENCE).await;
+        self.close_volume().await;
         let go_on = match token {
             Ok(Ok(Some(token))) => format!("`cistern send URL@{to} --resume {token}` sends the rest of {to}"),
             _ => format!("`cistern receive {url} --token` says how to go on"),
@@ -264,7 +272,7 @@ impl OpenTarget<'_> {
         let Some(kept) = self.volume.receiving().filter(|_| passes) else {
             return BrokenOff { failure: self.go_back(failure).await, kept: None };
         };
-        self.volume.close(COMMAND_PATIENCE).await;
+        self.close_volume().await;
         let url = &self.target.volume.url;
         let failure = failure.hint(format!(
             "{url} is unfinished, and what came is kept: the same command goes on from there; `cistern receive --abort {url}` goes back"
@@ -277,7 +285,7 @@ impl OpenTarget<'_> {
         let url = &self.target.volume.url;
         let back = match self.created {
             true => {
-                self.volume.close(COMMAND_PATIENCE).await;
+                self.close_volume().await;
                 self.target.remove(Some(&self.volume)).await
             }
             false => self.put_back().await,
@@ -297,7 +305,7 @@ impl OpenTarget<'_> {
     /// Puts back what was there before, and closes the volume.
     async fn put_back(&self) -> Outcome {
         let back = self.volume.go_back().await;
-        let closed = self.volume.close(COMMAND_PATIENCE).await;
+        let closed = self.close_volume().await;
         back?;
         match closed.reason.filter(|_| !closed.clean) {
             Some(why) => Err(Failure::new(Kind::NotClean, format!("it is not in the store yet: {why}"))),

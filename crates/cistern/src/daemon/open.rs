@@ -246,6 +246,21 @@ pub async fn open_once(env: &Env, settings: &Resolved, volume: &VolumeUrl) -> Ou
     open_alone(env, settings, volume, false, false).await
 }
 
+/// Bytes of the journal of who receives, if there is none yet: what is received does not go through it, and what is put right before hardly fills it. So
+/// much that segments are as large as ever.
+const RECEIVE_JOURNAL_BYTES: u64 = 384 << 20;
+
+/// Removes the journal that [`open_to_receive`] made, behind a clean close: nothing is in it, and who serves the volume here wants a larger one. One that
+/// is large is somebody's, and stays.
+pub async fn drop_receive_journal(settings: &Resolved, volume: &Volume) {
+    if volume.status().journal_bytes <= RECEIVE_JOURNAL_BYTES
+        && let Ok(disk) = volume_disk(&settings.state_dir, volume.id())
+        && let Err(e) = admin::journal_discard(&disk).await
+    {
+        tracing::debug!(error = %e, "an empty journal stays");
+    }
+}
+
 /// As [`open_once`], also where something was received and is not complete, and from a host that is gone.
 pub async fn open_to_receive(
     env: &Env,
@@ -386,7 +401,11 @@ impl Writing<'_> {
             return Ok(bytes);
         }
         let free = free_bytes(&self.settings.state_dir)?;
-        Ok(journal_bytes_fitting(journal_bytes_wanted(volume_bytes), free, self.volumes))
+        let wanted = match self.to_receive {
+            true => RECEIVE_JOURNAL_BYTES,
+            false => journal_bytes_wanted(volume_bytes),
+        };
+        Ok(journal_bytes_fitting(wanted, free, self.volumes))
     }
 }
 
