@@ -26,7 +26,6 @@ use cistern_engine::{
     share::Share,
     space::Bound,
     store::{MemoryStore, SharedStore, Stores},
-    stream::StreamContent,
     units::Seq,
     volume::{ReadOnlyOptions, SentSince, Volume},
 };
@@ -86,7 +85,7 @@ async fn main() -> Result<()> {
     let mut sending = shown.send(SentSince::Position(at, None), Share::ALL, 0);
     let (mut first, mut blocks) = (None, 0);
     while let Some(record) = sending.next().await? {
-        if let StreamContent::Data(_) = record.content {
+        if record.data_bytes() > 0 {
             first.get_or_insert_with(|| (began.elapsed(), slow.requests.load(Relaxed)));
             blocks += record.extent.len;
         }

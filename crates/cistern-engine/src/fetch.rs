@@ -7,7 +7,7 @@
 //!   what was fetched ahead and not yet read. `pool`: prefetches that run beside everything else.
 //! - `reader`: ranges of objects, from what is under way, from the cache or by a GET.
 //! - `forward`, `frames`, `runs`: what the ranges mean: blocks of data, where they were moved for a snapshot, parts of the map. What
-//!   does not verify is fetched again. `origins`: the same of the volumes that a clone comes from.
+//!   does not verify is fetched again; `to_send` does not unpack what need not be. `origins`: the same of the volumes that a clone comes from.
 //! - `warm`, `readahead`, `ahead`, `hot`: what to fetch before anybody needs it.
 //!
 //! Every GET of data and of the map goes through here, with bounded memory and at the priority of who waits for it. Nothing
@@ -24,6 +24,7 @@ mod pool;
 mod readahead;
 mod reader;
 mod runs;
+mod to_send;
 mod warm;
 mod window;
 

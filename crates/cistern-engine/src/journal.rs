@@ -77,6 +77,9 @@ pub enum Record {
     Resize { size_bytes: u64 },
     /// An operation on snapshots: so many bytes of the payload, which is one block. Alone in its group.
     Operation { bytes: u32 },
+    /// What this token stands for became part of the volume: it lies in no journal, and without its segment it is nothing. Alone in
+    /// its group.
+    Load { token: u64 },
 }
 
 /// How to create or open a journal.

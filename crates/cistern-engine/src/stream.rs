@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::{
     Error,
-    codec::{Compression, MAGIC, fields::Fields},
+    codec::{BlockData, Compression, MAGIC, fields::Fields},
     share::Share,
     snapshot::check_name,
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, SECTOR_BYTES, SnapshotId, VOLUME_BYTES_MAX, VolumeId},
@@ -76,8 +76,8 @@ pub struct StreamHeader {
 /// What an extent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamContent {
-    /// Whole blocks, 1 to 16.
-    Data(Bytes),
+    /// 1 to 16.
+    Data(BlockData),
     /// Allocated zeroes.
     Zero,
     Hole,
@@ -88,6 +88,29 @@ pub enum StreamContent {
 pub struct StreamRecord {
     pub extent: Extent,
     pub content: StreamContent,
+}
+
+impl StreamRecord {
+    /// Bytes of data that it has, before compression.
+    pub fn data_bytes(&self) -> u64 {
+        match self.content {
+            StreamContent::Data(_) => self.extent.len * BLOCK_BYTES as u64,
+            StreamContent::Zero | StreamContent::Hole => 0,
+        }
+    }
+
+    /// Its data, unpacked; `None` if it has none.
+    ///
+    /// # Errors
+    /// `Corrupt` if it does not unpack to so many blocks.
+    pub fn data(&self) -> Result<Option<Bytes>, Error> {
+        let StreamContent::Data(blocks) = &self.content else { return Ok(None) };
+        let broken = |_| {
+            let what = format!("blocks {} to {}", self.extent.start, self.extent.end());
+            Error::corrupt(what, "what is stored of them does not unpack")
+        };
+        blocks.unpack(self.data_bytes() as usize).map(Some).map_err(broken)
+    }
 }
 
 /// Bytes at any place, as they come from what knows no blocks. Where patches overlap, the later one wins.

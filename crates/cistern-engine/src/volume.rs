@@ -15,6 +15,7 @@ mod flows;
 mod hot;
 mod in_parts;
 mod live;
+mod load;
 mod locks;
 mod open;
 mod order;
@@ -231,6 +232,8 @@ pub struct Volume {
 
 /// Facts of the moment of opening.
 struct Opened {
+    /// How what is written is compressed; `None` also where nobody asks.
+    compression: Compression,
     size_bytes: u64,
     epoch: u64,
     seq: u64,

@@ -9,6 +9,7 @@ mod bases;
 pub mod budget;
 mod control;
 mod flow;
+mod loads;
 mod pack;
 pub mod pi;
 pub mod policy;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 pub use bases::Bases;
 pub use control::{Control, ControlShown, Tuning};
+pub use loads::Loads;
 
 use crate::{
     codec::Compression,
@@ -44,6 +46,7 @@ pub struct WritebackParts {
     pub log: LogWriter,
     pub offerer: Offerer,
     pub compression: Compression,
+    pub loads: Arc<Loads>,
     /// Where in the journal packing begins, and the volume's size there.
     pub packed: Mark,
     pub size_bytes: u64,

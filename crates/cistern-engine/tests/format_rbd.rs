@@ -5,7 +5,7 @@ use std::io::{Cursor, Read};
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    codec::Compression,
+    codec::{BlockData, Compression},
     share::Share,
     stream::{
         Patch, PatchContent, RbdHeader, RbdReader, RbdWriter, StreamContent, StreamHeader, StreamRecord,
@@ -192,7 +192,7 @@ fn what_is_written_reads_back() {
     for record in [
         record(1, 3, StreamContent::Hole),
         record(4, 5, StreamContent::Zero),
-        record(9, 2, StreamContent::Data(data.clone())),
+        record(9, 2, StreamContent::Data(BlockData::Plain(data.clone()))),
     ] {
         writer.record(&record).expect("memory");
     }

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use bytes::Bytes;
 use cistern_engine::{
     Error, Result,
-    codec::{Compression, MAGIC},
+    codec::{BlockData, Compression, MAGIC},
     share::{SHARE_PART_BLOCKS, Share},
     stream::{
         StreamContent, StreamHeader, StreamReader, StreamRecord, StreamState, StreamTotals, StreamWriter,
@@ -38,7 +38,7 @@ fn header(base: Option<StreamState>, size_bytes: u64) -> StreamHeader {
 
 fn data(start: u64, bytes: Vec<u8>) -> StreamRecord {
     let extent = Extent::new(start, (bytes.len() / BLOCK_BYTES) as u64);
-    StreamRecord { extent, content: StreamContent::Data(Bytes::from(bytes)) }
+    StreamRecord { extent, content: StreamContent::Data(BlockData::Plain(Bytes::from(bytes))) }
 }
 
 fn other(start: u64, len: u64, content: StreamContent) -> StreamRecord {
@@ -58,6 +58,15 @@ fn sample() -> (StreamHeader, Vec<StreamRecord>) {
     (header, records)
 }
 
+/// The same, unpacked.
+fn plain(record: StreamRecord) -> StreamRecord {
+    let data = record.data().expect("what is given out unpacks");
+    StreamRecord {
+        content: data.map_or(record.content, |data| StreamContent::Data(BlockData::Plain(data))),
+        ..record
+    }
+}
+
 fn encode(header: &StreamHeader, records: &[StreamRecord]) -> Vec<u8> {
     let mut writer = StreamWriter::begin(Vec::new(), header).expect("memory");
     records.iter().for_each(|record| writer.record(record).expect("memory"));
@@ -69,7 +78,7 @@ fn decode(bytes: &[u8]) -> Result<(StreamHeader, Vec<StreamRecord>)> {
     let mut records = Vec::new();
     while let Some(record) = reader.next_record()? {
         assert!(reader.totals().is_none(), "it is complete at its end");
-        records.push(record);
+        records.push(plain(record));
     }
     let blocks = |record: &StreamRecord| match record.content {
         StreamContent::Data(_) => record.extent.len,
@@ -200,6 +209,51 @@ fn what_is_forged_is_bounded() {
     }
     let twice = [(3, [0; 3], 0, 5, 10, &[][..]), (3, [0; 3], 0, 14, 10, &[]), end(2, 0)];
     assert!(corrupt(forged(&twice)).contains("out of order"));
+}
+
+/// What is read of a stream and written again is that stream, and nothing of it is compressed anew: what is packed is told as it
+/// lies there. What is longer than what it unpacks to is not.
+#[test]
+fn what_is_packed_passes_as_it_is() {
+    let (header, records) = sample();
+    let read = |stream: &[u8]| {
+        let (mut reader, _) = StreamReader::begin(Cursor::new(stream)).expect("a stream");
+        let mut records = Vec::new();
+        while let Some(record) = reader.next_record().expect("whole") {
+            records.push(record);
+        }
+        records
+    };
+    let stream = encode(&header, &records);
+    let forms = read(&stream);
+    assert!(
+        matches!(&forms[0].content, StreamContent::Data(BlockData::Packed(payload)) if payload.len() < 200)
+    );
+    assert!(matches!(forms[1].content, StreamContent::Data(BlockData::Dense(_))));
+    // Whoever compressed would make something else of it.
+    let again = encode(&StreamHeader { compression: Compression::None, ..header.clone() }, &forms);
+    let head = places(&header, &records)[0];
+    let payloads = |stream: &[u8]| {
+        let (mut out, mut rest) = (Vec::new(), stream[head..].to_vec());
+        while rest.len() > 24 {
+            let payload = u32::from_le_bytes(rest[4..8].try_into().expect("four")) as usize;
+            out.push(rest[24..24 + payload].to_vec());
+            rest.drain(..24 + payload + 32);
+        }
+        out
+    };
+    assert_eq!(payloads(&again), payloads(&stream));
+    let uncompressed = StreamHeader { compression: Compression::None, ..header };
+    let plain = read(&encode(&uncompressed, &records[1..2]));
+    assert!(
+        matches!(plain[0].content, StreamContent::Data(BlockData::Plain(_))),
+        "nobody tried to compress it"
+    );
+    // A block of lz4 that is one literal is longer than what it says.
+    let literal = [&[1, 0xf0][..], &[255; 16], &[1], &noise(&mut 9, BLOCK_BYTES)].concat();
+    let content = StreamContent::Data(BlockData::Packed(literal.into()));
+    let long = read(&encode(&uncompressed, &[StreamRecord { extent: Extent::new(0, 1), content }]));
+    assert!(matches!(long[0].content, StreamContent::Data(BlockData::Plain(_))));
 }
 
 /// A header that no stream has is refused, whatever its checksum says.

@@ -80,12 +80,12 @@ fn sealed(mut block: Vec<u8>) -> Vec<u8> {
     block
 }
 
-/// Version 4 as it was written once and for all: these files never change.
+/// Version 5 as it was written once and for all: these files never change.
 #[test]
-fn version_4_is_what_it_was() {
+fn version_5_is_what_it_was() {
     let fresh = encoded_superblock(&superblock());
-    assert!(golden::stored("journal_v4_superblock.bin", &fresh) == fresh);
-    assert!(golden::stored("journal_v4_group.bin", &encoded(&header())) == encoded(&header()));
+    assert!(golden::stored("journal_v5_superblock.bin", &fresh) == fresh);
+    assert!(golden::stored("journal_v5_group.bin", &encoded(&header())) == encoded(&header()));
 }
 
 /// The chain behind a group is CRC-64/NVME of its header, so everything in the header is in it: the chain before, the
@@ -117,9 +117,25 @@ fn round_trip() {
 #[test]
 fn a_newer_version_is_named() {
     let mut block = encoded_superblock(&superblock());
-    block[8] = 5;
+    block[8] = 6;
     let refused = Superblock::decode(&sealed(block));
-    assert!(matches!(refused, Err(cistern_engine::Error::Version { found: 5, known: 4, .. })));
+    assert!(matches!(refused, Err(cistern_engine::Error::Version { found: 6, known: 5, .. })));
+}
+
+/// A load is its token, and alone in its group: the range of its segment is that group.
+#[test]
+fn a_load_is_alone() {
+    for token in [0, 1, u64::MAX] {
+        let alone = GroupHeader { records: vec![Record::Load { token }], crcs: vec![], ..header() };
+        assert_eq!(GroupHeader::decode(&encoded(&alone)), Some(alone));
+        let records = vec![Record::Load { token }, Record::Resize { size_bytes: 512 }];
+        let with_others = GroupHeader { records, crcs: vec![], ..header() };
+        assert_eq!(GroupHeader::decode(&encoded(&with_others)), None);
+    }
+    let mut block =
+        encoded(&GroupHeader { records: vec![Record::Load { token: 7 }], crcs: vec![], ..header() });
+    block[80] = 1; // a first block
+    assert_eq!(GroupHeader::decode(&sealed(block)), None);
 }
 
 /// An operation on snapshots is alone in its group: what else the group held would lie before it or behind it, and nobody could

@@ -8,7 +8,6 @@ use cistern_engine::{
     env::{Env, real::RealEnv},
     share::{SHARE_PART_BLOCKS, Share},
     snapshot::{ReceivedState, Receiving},
-    stats::IoKind,
     stream::{StreamHeader, StreamReader, StreamWriter},
     units::SnapshotId,
     volume::{Collect, Overwrite, Receiver, Volume},
@@ -77,9 +76,10 @@ async fn receive_shares(volume: &Arc<Volume>, streams: &[&[u8]], overwrite: Over
     Ok(true)
 }
 
-fn written_bytes(volume: &Volume) -> u64 {
-    let at = IoKind::ALL.iter().position(|kind| *kind == IoKind::Write).expect("listed");
-    volume.io_stats().kinds[at].bytes
+/// Bytes of segments that came to the store since the volume was opened.
+async fn written_bytes(volume: &Volume) -> u64 {
+    volume.drain().await.expect("in the store");
+    volume.status().space.expect("it is open for writing").counters.written_bytes
 }
 
 proptest! {
@@ -246,13 +246,20 @@ async fn large_source(env: &Env) -> Host {
 }
 
 /// Shares are received together, in any number, and show what the snapshot shows; of those that broke the rest is enough, wherever each broke, after
-/// the loss of the host too. What was received before is not written again.
+/// the loss of the host too. What was received before is not written again, if there was time to say how far it came.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_received_before_it_broke_is_enough() {
     let env = RealEnv::start();
     let from = large_source(&env).await;
     let expected = content(&*show(&from, "b").await).await;
-    for (count, base, lose_the_disk) in [(1, Some("a"), true), (3, None, true), (3, Some("a"), false)] {
+    let (told, killed) = (true, false);
+    for (count, base, lose_the_disk, ends) in [
+        (1, Some("a"), true, told),
+        (3, None, true, told),
+        (3, Some("a"), false, told),
+        (1, None, false, killed),
+        (3, Some("a"), true, killed),
+    ] {
         let mut to = host(&env, MIB).await;
         let target = to.open().await;
         if base.is_some() {
@@ -267,9 +274,8 @@ async fn what_was_received_before_it_broke_is_enough() {
             .map(|(n, stream)| if n == 1 { &stream[..] } else { &stream[..stream.len() * (n + 2) / (n + 4)] })
             .collect();
         receive_shares(&target, &cut, Overwrite::Nothing).await.expect_err("it is cut");
-        match lose_the_disk {
-            true => target.drain().await.expect("in the store"),
-            false => target.flush().await.expect("on the disk"),
+        if ends == told {
+            target.resume_token().await.expect("told").expect("it can go on");
         }
         drop(target);
         let _lost = lose_the_disk.then(|| to.replace_disk());
@@ -280,10 +286,17 @@ async fn what_was_received_before_it_broke_is_enough() {
                 opened => break opened.expect("opened"),
             }
         };
-        let token = target.resume_token().await.expect("told").expect("it can go on");
+        let Some(token) = target.resume_token().await.expect("told") else {
+            assert!(ends == killed && lose_the_disk, "of what is not in the store nothing is known");
+            let streams: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
+            assert!(receive_shares(&target, &streams, Overwrite::Nothing).await.expect("received"));
+            assert_eq!(content(&target).await, expected);
+            close(target).await;
+            continue;
+        };
         assert_eq!(token.to, status(&*show(&from, "b").await, "b").id);
         assert_eq!(token.places.len(), count as usize);
-        assert!(token.places.iter().any(|place| *place > 0), "{token}");
+        assert!(ends == killed || token.places.iter().any(|place| *place > 0), "{token}");
         let goes_on: Vec<(Share, u64)> = Share::each(count).zip(token.places.clone()).collect();
         let mut behind = goes_on.clone();
         behind[0].1 += 1;
@@ -296,12 +309,11 @@ async fn what_was_received_before_it_broke_is_enough() {
         let twice: usize = streams.iter().map(Vec::len).sum::<usize>();
         let again = rest.iter().map(Vec::len).sum::<usize>() + cut.iter().map(|cut| cut.len()).sum::<usize>();
         assert!(
-            again < twice + rest.len() * (66_000 + 700),
+            ends == killed || again < twice + rest.len() * (66_000 + 700),
             "a record of each share is sent twice at most: {again} {twice}"
         );
         let rest: Vec<&[u8]> = rest.iter().map(Vec::as_slice).collect();
         assert!(receive_shares(&target, &rest, Overwrite::Nothing).await.expect("received"));
-        assert_eq!(content(&target).await, expected);
         close(target).await;
         assert_eq!(content(&*show(&to, "b").await).await, expected);
         close(to.open().await).await;
@@ -327,9 +339,9 @@ async fn a_stream_goes_on_where_it_broke() {
         .expect_err("it is cut");
     let token = target.resume_token().await.expect("told").expect("it began");
     assert!(token.places[0] > 0);
-    let written = written_bytes(&target);
+    let written = written_bytes(&target).await;
     receive_or_stop(&target, &difference, Overwrite::All).await.expect("received");
-    assert!(written_bytes(&target) - written <= 65_536, "what came is not written again");
+    assert!(written_bytes(&target).await - written <= 75_000, "what came is not written again");
     assert_eq!(content(&target).await, content(&*show(&from, "b").await).await);
     close(target).await;
 
@@ -400,12 +412,13 @@ async fn a_stream_fits_or_is_told_to() {
         let target = to.open().await;
         target.write(0, noise(1, MIB as usize), false).await.expect("half of it is right");
         target.write(2 * MIB, noise(8, MIB as usize), false).await.expect("this is not");
-        let written = written_bytes(&target);
+        let written = written_bytes(&target).await;
         receive(&target, &whole, overwrite).await.expect("told to");
         assert_eq!(content(&target).await, expected);
-        let written = written_bytes(&target) - written;
-        let differing = MIB + MIB / 2;
-        assert_eq!(written, if overwrite == Overwrite::All { differing + MIB / 2 } else { differing });
+        let written = written_bytes(&target).await - written;
+        // What compresses counts for little.
+        let expected = if overwrite == Overwrite::All { MIB + MIB / 2 } else { MIB };
+        assert!((expected..expected + 50_000).contains(&written), "{overwrite:?}: {written} {expected}");
         close(target).await;
     }
 }

@@ -21,7 +21,7 @@ use cistern_engine::{
     segment::{self, EntryKind, open_frame, open_raw, read_head, read_tail},
     snapshot::Operation,
     store::StoreUrl,
-    stream::{self, RbdReader, StreamContent, StreamReader},
+    stream::{self, RbdReader, StreamReader},
     units::{BLOCK_BYTES, Epoch, FrameRef, RunId, Salt, Seq, VolumeId},
 };
 use uuid::Uuid;
@@ -264,9 +264,8 @@ fn read_stream(bytes: &[u8]) {
     while let Ok(Some(record)) = reader.next_record() {
         assert!(record.extent.start >= at && record.extent.end() <= header.blocks());
         at = record.extent.end();
-        if let StreamContent::Data(data) = record.content {
-            assert_eq!(data.len() as u64, record.extent.len * BLOCK_BYTES as u64);
-        }
+        let data = record.data().expect("what is given out unpacks");
+        assert_eq!(data.map_or(0, |data| data.len() as u64), record.data_bytes());
     }
 }
 

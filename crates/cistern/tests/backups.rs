@@ -244,20 +244,15 @@ fn damage_is_found() {
     assert!(found.contains("cistern check"), "{found}");
 }
 
-/// The first object of some size that appears below a directory.
-fn first_segment(home: &Home, directory: &str, child: &mut Child) -> PathBuf {
+/// The first segment of some size that appears in the log of a volume. What is being written has another name.
+fn first_segment(home: &Home, volume: &str, child: &mut Child) -> PathBuf {
+    let below = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
     loop {
-        let mut directories = vec![home.path(directory)];
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-                match entry.metadata() {
-                    // What is on its way in is not there yet.
-                    Ok(_) if entry.file_name() == ".tmp" => {}
-                    Ok(metadata) if metadata.is_dir() => directories.push(entry.path()),
-                    Ok(metadata) if metadata.len() > 4 * MIB => return entry.path(),
-                    _ => {}
-                }
-            }
+        let all = below(home.path(volume)).flat_map(|own| below(own.path().join("log")));
+        let mut large = all.filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.len() > 4 * MIB));
+        let segment = large.find(|entry| entry.file_name().len() == 16);
+        if let Some(segment) = segment {
+            return segment.path();
         }
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
         std::thread::yield_now();

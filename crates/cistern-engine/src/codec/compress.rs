@@ -29,7 +29,7 @@ const LZ4_SMALL_BYTES: usize = u16::MAX as usize;
 const MISSES_BEFORE_SAMPLING: u32 = 16;
 const SAMPLE_EVERY: u32 = 4;
 
-const RAW: u8 = 0;
+pub(super) const RAW: u8 = 0;
 const LZ4: u8 = 1;
 const ZSTD: u8 = 2;
 

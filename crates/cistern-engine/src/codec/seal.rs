@@ -162,16 +162,18 @@ impl Sealer {
         }
     }
 
-    /// As `open`, into `plain`, which has exactly the length of the plain bytes. It holds nothing
-    /// to be used when this fails.
-    pub fn open_to(&self, part: u64, sealed: &[u8], plain: &mut [u8]) -> Result<(), NotAuthentic> {
+    /// As `open`, appended to `out`, which holds nothing to be used when this fails.
+    pub fn open_onto(&self, part: u64, sealed: &[u8], out: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         let at = sealed.len().checked_sub(self.overhead()).ok_or(NotAuthentic)?;
         let (body, tail) = sealed.split_at(at);
-        assert_eq!(body.len(), plain.len(), "the caller knows the length");
         match &*self.inner {
-            Inner::Key { key, .. } => self.open_with(key, part, body, tail, plain),
+            Inner::Key { key, .. } => {
+                let from = out.len();
+                out.resize(from + body.len(), 0);
+                self.open_with(key, part, body, tail, &mut out[from..])
+            }
             Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {
-                plain.copy_from_slice(body);
+                out.extend_from_slice(body);
                 Ok(())
             }
             Inner::Checksum(_) => Err(NotAuthentic),

@@ -125,24 +125,24 @@ type Sealers =
 const SEALERS_MAX: usize = 1024;
 
 /// A mapping and what it takes to read it.
-struct FramePart {
+pub(super) struct FramePart {
     /// Which of the mappings that were asked for.
-    at: usize,
-    frame: FrameRef,
-    blocks: u64,
+    pub at: usize,
+    pub frame: FrameRef,
+    pub blocks: u64,
     /// Of the object.
-    range: Range<u64>,
+    pub range: Range<u64>,
 }
 
 /// The blocks of parts, each with which of the mappings that were asked for it answers.
 type Decoded = Vec<(usize, Bytes)>;
 
 /// Parts that are fetched together: near each other in one object, ascending.
-struct JointRead {
-    seq: Seq,
+pub(super) struct JointRead {
+    pub seq: Seq,
     /// From the first part's beginning to the last one's end, in the object.
-    range: Range<u64>,
-    parts: Vec<FramePart>,
+    pub range: Range<u64>,
+    pub parts: Vec<FramePart>,
 }
 
 impl FrameReader {
@@ -325,6 +325,14 @@ impl FrameReader {
         (part.frame.seq, part.range)
     }
 
+    pub(super) fn parts(&self, mappings: &[Mapping]) -> Vec<FramePart> {
+        mappings.iter().enumerate().map(|(at, mapping)| self.part(at, mapping)).collect()
+    }
+
+    pub(super) fn shape(&self) -> FrameShape {
+        self.shape
+    }
+
     fn part(&self, at: usize, mapping: &Mapping) -> FramePart {
         let Place::Frame(frame) = mapping.place else { unreachable!("only data has frames") };
         let blocks = mapping.extent.len;
@@ -370,7 +378,7 @@ impl FrameReader {
         let (object, salt) = self.object(part.frame.seq)?;
         let group = JointRead { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] };
         let read = self.reader.read_to_pack(&object, group.range.clone());
-        let decoded = self.read_twice(&object, salt, &group, read).await?;
+        let decoded = self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b)).await?;
         Ok(decoded.into_iter().next().expect("one for each part").1)
     }
 
@@ -383,9 +391,8 @@ impl FrameReader {
     }
 
     async fn read_own_to_move(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
-        let parts = mappings.iter().enumerate().map(|(at, mapping)| self.part(at, mapping)).collect();
         let mut out = vec![Bytes::new(); mappings.len()];
-        let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);
+        let groups = group_to_move(self.parts(mappings));
         let mut read = stream::iter(groups.into_iter().map(|g| self.read_group_to_move(g)))
             .buffer_unordered(MOVE_FETCHES_MAX);
         while let Some(group) = read.try_next().await? {
@@ -398,15 +405,15 @@ impl FrameReader {
 
     /// The requests and the bytes that [`read_to_move`](Self::read_to_move) takes where nothing is in a cache.
     pub fn cost_to_move(&self, mappings: &[Mapping]) -> (u64, u64) {
-        let parts = mappings.iter().map(|mapping| self.part(0, mapping)).collect();
-        let groups = group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX);
+        let groups = group_to_move(self.parts(mappings));
         (groups.len() as u64, groups.iter().map(|group| group.range.end - group.range.start).sum())
     }
 
     async fn read_group_to_move(&self, group: JointRead) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read_to_move(&object, group.range.clone());
-        let mut decoded = self.read_twice(&object, salt, &group, read).await?;
+        let mut decoded =
+            self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b)).await?;
         // One block must not keep a whole frame in memory until it is moved.
         decoded.iter_mut().for_each(|(_, blocks)| *blocks = Bytes::copy_from_slice(blocks));
         Ok(decoded)
@@ -416,26 +423,27 @@ impl FrameReader {
     async fn read_group(&self, group: JointRead, window: u64) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read(&object, group.range.clone(), window);
-        self.read_twice(&object, salt, &group, read).await
+        self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b)).await
     }
 
-    /// The blocks of a group as `read` brings them, or, if that is damaged, as the store itself has them.
-    async fn read_twice(
+    /// What `decode` makes of a group as `read` brings it, or, if that is damaged, as the store itself has it.
+    pub(super) async fn read_twice<T>(
         &self,
         object: &ObjectRef,
         salt: Salt,
         group: &JointRead,
         read: impl Future<Output = Result<Bytes>>,
-    ) -> Result<Decoded> {
+        decode: impl Fn(&Sealer, &JointRead, &Bytes) -> Result<T, (Range<u64>, Error)>,
+    ) -> Result<T> {
         let sealer = self.sealer(salt, group.seq);
         if !self.damage.is_known(&object.key, &group.range) {
-            match read.await.and_then(|stored| self.decode(&sealer, group, &stored).map_err(|(_, e)| e)) {
+            match read.await.and_then(|stored| decode(&sealer, group, &stored).map_err(|(_, e)| e)) {
                 Err(e) if e.is_damage() => self.reader.forget(object), // perhaps only our copy is bad
                 decoded => return decoded,
             }
         }
         let (place, decoded) = match self.reader.read_fresh(object, group.range.clone()).await {
-            Ok(stored) => match self.decode(&sealer, group, &stored) {
+            Ok(stored) => match decode(&sealer, group, &stored) {
                 Ok(all) => (group.range.clone(), Ok(all)),
                 Err((place, e)) => (place, Err(e)),
             },
@@ -521,6 +529,11 @@ pub(super) fn entry_object(seq: Seq, salt: Salt) -> ObjectRef {
 /// Its name in the chunk cache.
 pub fn entry_key(seq: Seq, salt: Salt) -> CacheKey {
     CacheKey::new(salt.0, seq.0)
+}
+
+/// The same for who moves them.
+pub(super) fn group_to_move(parts: Vec<FramePart>) -> Vec<JointRead> {
+    group(parts, MOVE_GAP_BYTES, MOVE_FETCH_BYTES_MAX)
 }
 
 /// Parts by object and place, together where no more than `gap_bytes` lie between them: data that was written at

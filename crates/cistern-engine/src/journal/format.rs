@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The format this version writes, and the newest it reads.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Blocks before the ring.
 pub const SUPERBLOCK_AREA_BLOCKS: u64 = 16;
 /// Blocks of the file that hold the two superblock slots: far enough apart that no disk writes
@@ -49,6 +49,7 @@ const KIND_ZERO: u64 = 3;
 const KIND_RESIZE: u64 = 4;
 const KIND_SECTORS: u64 = 5;
 const KIND_OPERATION: u64 = 6;
+const KIND_LOAD: u64 = 7;
 
 const _: () = assert!(VOLUME_BLOCKS_MAX < 1 << START_BITS);
 const _: () = assert!(RECORD_BYTES + GROUP_PAYLOAD_BLOCKS_MAX as usize * CRC_BYTES <= ENTRIES_BYTES);
@@ -196,7 +197,7 @@ impl GroupHeader {
         self.pos + 1 + self.crcs.len() as u64
     }
 
-    /// Fills one block. The group must fit ([`fits_header`]), and an operation must be alone.
+    /// Fills one block. The group must fit ([`fits_header`]), and what is alone must be.
     pub fn encode(
         stamp: Stamp,
         records: impl ExactSizeIterator<Item = Record>,
@@ -258,7 +259,7 @@ impl GroupHeader {
             records,
             crcs: (0..payload_blocks).map(|n| u32_at(block, crcs_at + n * CRC_BYTES)).collect(),
         };
-        let is_alone = records_len == 1 || !header.records.iter().any(Record::is_operation);
+        let is_alone = records_len == 1 || !header.records.iter().any(Record::is_alone);
         let sane = described == payload_blocks as u64
             && is_alone
             && header.pos < POSITION_MAX
@@ -276,6 +277,7 @@ fn encode_record(record: &Record) -> (u64, u64) {
         Record::Resize { size_bytes } => (KIND_RESIZE, 0, size_bytes),
         Record::Sectors { block, mask } => (KIND_SECTORS, block, mask.bits().into()),
         Record::Operation { bytes } => (KIND_OPERATION, 0, bytes.into()),
+        Record::Load { token } => (KIND_LOAD, 0, token),
     };
     debug_assert!(start < 1 << START_BITS);
     (kind << START_BITS | start, len)
@@ -293,6 +295,7 @@ fn decode_record(first: u64, second: u64) -> Option<Record> {
             Record::Sectors { block: start, mask: SectorMask::from_bits(second.try_into().ok()?) }
         }
         KIND_OPERATION if start == 0 => Record::Operation { bytes: second.try_into().ok()? },
+        KIND_LOAD if start == 0 => Record::Load { token: second },
         _ => return None,
     };
     record.is_valid().then_some(record)
@@ -304,7 +307,7 @@ impl Record {
         match self {
             Record::Write(extent) => extent.len,
             Record::Sectors { .. } | Record::Operation { .. } => 1,
-            Record::Zero { .. } | Record::Resize { .. } => 0,
+            Record::Zero { .. } | Record::Resize { .. } | Record::Load { .. } => 0,
         }
     }
 
@@ -313,12 +316,17 @@ impl Record {
         matches!(self, Record::Operation { .. })
     }
 
+    /// Whether it shares its group with no other record.
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Record::Operation { .. } | Record::Load { .. })
+    }
+
     /// The blocks it changes.
     pub fn extent(&self) -> Option<Extent> {
         match *self {
             Record::Write(extent) | Record::Zero { extent, .. } => Some(extent),
             Record::Sectors { block, .. } => Some(Extent::new(block, 1)),
-            Record::Resize { .. } | Record::Operation { .. } => None,
+            Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => None,
         }
     }
 
@@ -331,6 +339,7 @@ impl Record {
             Record::Sectors { block, mask } => *block < VOLUME_BLOCKS_MAX && mask.is_partial(),
             Record::Resize { size_bytes } => *size_bytes <= VOLUME_BYTES_MAX,
             Record::Operation { bytes } => (1..=BLOCK_BYTES as u32).contains(bytes),
+            Record::Load { .. } => true,
         }
     }
 }

@@ -124,6 +124,14 @@ impl Group {
         self.records.iter().any(|placed| placed.record.is_operation())
     }
 
+    /// The token of a load, if it is one, and so nothing else.
+    pub fn load(&self) -> Option<u64> {
+        self.records.iter().find_map(|placed| match placed.record {
+            Record::Load { token } => Some(token),
+            _ => None,
+        })
+    }
+
     /// The payload blocks `[pos, pos + blocks)`. `None` unless all of them belong to this group.
     pub fn payload(&self, pos: JournalPos, blocks: u64) -> Option<Bytes> {
         let from = pos.0.checked_sub(self.start + 1)?;
@@ -192,10 +200,10 @@ impl OpenGroup {
         OpenGroup { group: Group { start, records: Vec::new(), crcs: Vec::new(), pieces: Vec::new() } }
     }
 
-    /// Whether one more record fits. An operation is alone: ranges of segments begin and end between groups.
+    /// Whether one more record fits. Some are alone: ranges of segments begin and end between groups.
     pub fn takes(&self, record: &Record) -> bool {
-        let is_alone = self.group.records.first().is_some_and(|first| first.record.is_operation());
-        if is_alone || (record.is_operation() && !self.group.records.is_empty()) {
+        let is_alone = self.group.records.first().is_some_and(|first| first.record.is_alone());
+        if is_alone || (record.is_alone() && !self.group.records.is_empty()) {
             return false;
         }
         let payload_blocks = self.group.crcs.len() as u64 + record.payload_blocks();

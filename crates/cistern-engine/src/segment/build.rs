@@ -5,10 +5,10 @@ use super::{
     Content, EntryKind, JournalRange, MAPPINGS_MAX, OBJECT_BYTES_MAX, OPERATIONS_MAX, SealedSegment, Slot,
     entry::{PREFIX_BYTES, TRAILER_BYTES, append_end, start_object},
     footer::{self, FOOTER_BYTES_MAX},
-    frame::append_frame,
+    frame::{append_frame, append_packed, append_raw},
 };
 use crate::{
-    codec::{Compression, Compressor, MasterKey, Sealer},
+    codec::{BlockData, Compression, Compressor, MasterKey, Sealer},
     snapshot::Operation,
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq},
 };
@@ -129,7 +129,7 @@ impl SegmentBuilder {
                 _ => self.births.push((blocks, birth)),
             }
             if part.len() == FRAME_BYTES_MAX {
-                self.frame(self.pending_start, part);
+                self.compressed(self.pending_start, part);
                 continue;
             }
             self.pending.extend_from_slice(part);
@@ -137,6 +137,26 @@ impl SegmentBuilder {
                 self.flush();
             }
         }
+    }
+
+    /// Adds whole blocks that lie within a multiple of 16 in the form they have: a frame of their own, unless they are plain.
+    /// Order as for `data`.
+    pub fn blocks(&mut self, extent: Extent, blocks: &BlockData) {
+        debug_assert!(
+            extent.start % FRAME_BLOCKS_MAX as u64 + extent.len <= FRAME_BLOCKS_MAX as u64,
+            "no frame crosses"
+        );
+        if let BlockData::Plain(data) = blocks {
+            return self.data(extent.start, data);
+        }
+        self.flush();
+        assert!(extent.start >= self.end(), "blocks are added in ascending order");
+        self.data_bytes += extent.len * BLOCK_BYTES as u64;
+        self.births.push((extent.len, self.slot.seq));
+        self.frame(extent, |_, sealer, body| match blocks {
+            BlockData::Packed(payload) => append_packed(sealer, extent.len, payload, body),
+            BlockData::Plain(data) | BlockData::Dense(data) => append_raw(sealer, data, body),
+        });
     }
 
     /// Adds an extent that reads as zeroes: `allocated`, or a hole. Order as for `data`.
@@ -199,14 +219,20 @@ impl SegmentBuilder {
             return;
         }
         let mut pending = std::mem::take(&mut self.pending);
-        self.frame(self.pending_start, &pending);
+        self.compressed(self.pending_start, &pending);
         pending.clear();
         self.pending = pending;
     }
 
-    fn frame(&mut self, first_block: u64, data: &[u8]) {
+    fn compressed(&mut self, first_block: u64, data: &[u8]) {
+        let extent = Extent::new(first_block, (data.len() / BLOCK_BYTES) as u64);
+        self.frame(extent, |compressor, sealer, body| append_frame(compressor, sealer, data, body));
+    }
+
+    /// Adds a frame, which `append` appends to the object.
+    fn frame(&mut self, extent: Extent, append: impl FnOnce(&mut Compressor, &Sealer, &mut Vec<u8>)) {
         let offset = self.body.len();
-        append_frame(&mut self.compressor, &self.sealer, data, &mut self.body);
+        append(&mut self.compressor, &self.sealer, &mut self.body);
         let room = OBJECT_BYTES_MAX as usize - TRAILER_BYTES - FOOTER_BYTES_MAX;
         assert!(offset >= PREFIX_BYTES && self.body.len() <= room, "the segment is sealed before it is full");
         let mut frame = FrameRef {
@@ -216,15 +242,11 @@ impl SegmentBuilder {
             index: 0,
         };
         for (blocks, birth) in std::mem::take(&mut self.births) {
-            let extent = Extent::new(first_block + u64::from(frame.index), blocks);
+            let extent = Extent::new(extent.start + u64::from(frame.index), blocks);
             self.push(Mapping { extent, birth, place: Place::Frame(frame) });
             frame.index += blocks as u8;
         }
-        debug_assert_eq!(
-            usize::from(frame.index) * BLOCK_BYTES,
-            data.len(),
-            "births tell all blocks of a frame"
-        );
+        debug_assert_eq!(u64::from(frame.index), extent.len, "births tell all blocks of a frame");
     }
 
     fn push(&mut self, mapping: Mapping) {

@@ -64,17 +64,36 @@ pub(super) fn append_frame(compressor: &mut Compressor, sealer: &Sealer, data: &
     let from = body.len();
     body.push(blocks as u8);
     if compressor.append_if_it_pays(data, body) {
-        if (body.len() - from + sealer.overhead()).is_multiple_of(sealed_block_bytes(sealer)) {
-            body[from] |= PADDED;
-            body.push(0);
-        }
-        return sealer.seal_tail(from as u64, body, from);
+        return seal_packed(sealer, body, from);
     }
     body.truncate(from);
+    append_raw(sealer, data, body);
+}
+
+/// The same of blocks of which it is known that compressing them does not pay.
+pub(super) fn append_raw(sealer: &Sealer, data: &[u8], body: &mut Vec<u8>) {
     for block in data.chunks_exact(BLOCK_BYTES) {
         let at = body.len();
         sealer.seal(at as u64, block, body);
     }
+}
+
+/// The same of so many blocks that are compressed already.
+pub(super) fn append_packed(sealer: &Sealer, blocks: u64, payload: &[u8], body: &mut Vec<u8>) {
+    debug_assert!((1..=FRAME_BLOCKS_MAX as u64).contains(&blocks));
+    let from = body.len();
+    body.push(blocks as u8);
+    body.extend_from_slice(payload);
+    seal_packed(sealer, body, from);
+}
+
+/// Seals the packed frame that begins at `from`.
+fn seal_packed(sealer: &Sealer, body: &mut Vec<u8>, from: usize) {
+    if (body.len() - from + sealer.overhead()).is_multiple_of(sealed_block_bytes(sealer)) {
+        body[from] |= PADDED;
+        body.push(0);
+    }
+    sealer.seal_tail(from as u64, body, from);
 }
 
 /// The blocks of a whole frame (`frame.index` is not applied), out of its bytes as stored.
@@ -103,6 +122,21 @@ pub fn open_frame(sealer: &Sealer, frame: &FrameRef, stored: &[u8]) -> Result<By
     .map_err(|e| corrupt(frame, &e.to_string()))
 }
 
+/// The payload of a packed frame, opened and not decoded; `None` if it has other blocks than so many from the first on.
+/// `Error::Corrupt` unless every byte is what was written there.
+pub fn open_payload(sealer: &Sealer, frame: &FrameRef, blocks: u64, stored: &Bytes) -> Result<Option<Bytes>> {
+    if stored.len() != frame.stored as usize {
+        return Err(corrupt(frame, &format!("{} bytes were read", stored.len())));
+    }
+    let plain = sealer.open(frame.offset.into(), stored).map_err(|e| corrupt(frame, &e.to_string()))?;
+    let (has, payload) = packed_payload(&plain).map_err(|detail| corrupt(frame, &detail))?;
+    let is_whole = frame.index == 0 && has as u64 == blocks;
+    Ok(is_whole.then(|| match plain {
+        Cow::Borrowed(plain) => stored.slice_ref(&plain[payload]),
+        Cow::Owned(plain) => Bytes::from(plain).slice(payload),
+    }))
+}
+
 /// The blocks of a raw frame from `frame.index` on, as many as `stored` holds: the bytes that
 /// [`FrameShape::needed`] tells. `Error::Corrupt` unless every byte is what was written there.
 pub fn open_raw(sealer: &Sealer, frame: &FrameRef, stored: &[u8]) -> Result<Bytes> {
@@ -114,10 +148,10 @@ pub fn open_raw(sealer: &Sealer, frame: &FrameRef, stored: &[u8]) -> Result<Byte
     if usize::from(frame.index) + blocks > has {
         return Err(too_short(frame, has));
     }
-    let mut out = vec![0; blocks * BLOCK_BYTES];
+    let mut out = Vec::with_capacity(blocks * BLOCK_BYTES);
     let mut at = u64::from(frame.offset) + u64::from(frame.index) * unit as u64;
-    for (sealed, plain) in stored.chunks_exact(unit).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
-        sealer.open_to(at, sealed, plain).map_err(|e| corrupt(frame, &format!("block at {at}: {e}")))?;
+    for sealed in stored.chunks_exact(unit) {
+        sealer.open_onto(at, sealed, &mut out).map_err(|e| corrupt(frame, &format!("block at {at}: {e}")))?;
         at += unit as u64;
     }
     Ok(out.into())

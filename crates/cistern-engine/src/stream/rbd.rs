@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use super::{StreamContent, StreamHeader, StreamRecord, StreamTotals};
+use super::{StreamHeader, StreamRecord, StreamTotals};
 use crate::units::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -37,12 +37,12 @@ impl<W: Write> RbdWriter<W> {
         let offset = record.extent.start * BLOCK;
         let len = (record.extent.end() * BLOCK).min(self.size_bytes) - offset;
         self.totals.records += 1;
-        match &record.content {
-            StreamContent::Data(data) => {
+        match record.data().map_err(io::Error::other)? {
+            Some(data) => {
                 self.totals.data_blocks += record.extent.len;
                 self.put(b'w', &[offset, len], &data[..len as usize])
             }
-            StreamContent::Zero | StreamContent::Hole => self.put(b'z', &[offset, len], &[]),
+            None => self.put(b'z', &[offset, len], &[]),
         }
     }
 

@@ -2,15 +2,13 @@
 
 use std::io::{self, Read};
 
-use bytes::Bytes;
-
 use super::{
     CHECKSUM_BYTES, DATA, END, FORMAT, HEADER_BYTES, HOLE, PAYLOAD_BYTES_MAX, RECORD_BYTES, STREAM,
     StreamContent, StreamHeader, StreamRecord, StreamTotals, ZERO, checksum,
 };
 use crate::{
     Error, Result,
-    codec::{MAGIC, decompress, fields::Fields},
+    codec::{BlockData, Compression, MAGIC, fields::Fields},
     share::Share,
     units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX},
 };
@@ -26,6 +24,7 @@ pub struct StreamReader<R: Read> {
     at: u64,
     share: Share,
     blocks: u64,
+    compression: Compression,
     is_complete: bool,
 }
 
@@ -57,9 +56,11 @@ impl<R: Read> StreamReader<R> {
         }
         let fields = &head[MAGIC.len() + 1 + STREAM.len()..];
         let header = StreamHeader::decode(fields, &names).map_err(|why| Error::corrupt(STREAM_NAME, why))?;
-        let (at, share, blocks) = (header.from, header.share, header.blocks());
+        let (at, share, blocks, compression) =
+            (header.from, header.share, header.blocks(), header.compression);
         let totals = StreamTotals::default();
-        Ok((StreamReader { from, chain, totals, at, share, blocks, is_complete: false }, header))
+        let reader = StreamReader { from, chain, totals, at, share, blocks, compression, is_complete: false };
+        Ok((reader, header))
     }
 
     /// The next record; `None` when the stream is complete.
@@ -91,7 +92,7 @@ impl<R: Read> StreamReader<R> {
         }
         let extent =
             self.extent(first, count).ok_or_else(|| self.damaged("is out of order, or not of this share"))?;
-        let content = content(kind, extent, payload).map_err(|why| self.damaged(why))?;
+        let content = content(kind, extent, payload, self.compression).map_err(|why| self.damaged(why))?;
         (self.chain, self.at) = (chain, extent.end());
         self.totals.add(kind, extent);
         Ok(Some(StreamRecord { extent, content }))
@@ -126,11 +127,21 @@ impl<R: Read> StreamReader<R> {
     }
 }
 
-fn content(kind: u8, extent: Extent, payload: Vec<u8>) -> Result<StreamContent, &'static str> {
+fn content(
+    kind: u8,
+    extent: Extent,
+    payload: Vec<u8>,
+    compression: Compression,
+) -> Result<StreamContent, &'static str> {
     match kind {
         DATA if extent.len <= FRAME_BLOCKS_MAX as u64 => {
-            let data = decompress(&payload, extent.len as usize * BLOCK_BYTES);
-            data.map(|data| StreamContent::Data(Bytes::from(data))).map_err(|_| "does not unpack")
+            let blocks = BlockData::of_payload(payload.into(), compression);
+            let data = blocks.unpack(extent.len as usize * BLOCK_BYTES).map_err(|_| "does not unpack")?;
+            Ok(StreamContent::Data(match blocks {
+                // Nobody who writes streams makes them longer.
+                BlockData::Packed(payload) if payload.len() >= data.len() => BlockData::Plain(data),
+                blocks => blocks,
+            }))
         }
         ZERO if payload.is_empty() => Ok(StreamContent::Zero),
         HOLE if payload.is_empty() => Ok(StreamContent::Hole),

@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 
 use super::{
-    CHECKSUM_BYTES, DATA, END, HOLE, StreamContent, StreamHeader, StreamRecord, StreamTotals, ZERO, checksum,
-    record_head,
+    CHECKSUM_BYTES, DATA, END, HOLE, PAYLOAD_BYTES_MAX, StreamContent, StreamHeader, StreamRecord,
+    StreamTotals, ZERO, checksum, record_head,
 };
 use crate::{
-    codec::Compressor,
+    codec::{BlockData, Compressor},
     share::Share,
-    units::{BLOCK_BYTES, FRAME_BLOCKS_MAX},
+    units::FRAME_BLOCKS_MAX,
 };
 
 /// A stream that is being written. Without [`finish`](Self::finish) it is not complete, and nobody takes it.
@@ -46,10 +46,12 @@ impl<W: Write> StreamWriter<W> {
         assert!(self.share.has(*extent), "records are within the share");
         self.payload.clear();
         let kind = match content {
-            StreamContent::Data(data) => {
-                assert_eq!(data.len() as u64, extent.len * BLOCK_BYTES as u64, "data is whole blocks");
+            StreamContent::Data(blocks) => {
                 assert!(extent.len <= FRAME_BLOCKS_MAX as u64, "a record is not longer than a frame");
-                self.compressor.append(data, &mut self.payload);
+                let is_packed = matches!(blocks, BlockData::Packed(_));
+                assert!(is_packed || blocks.bytes().len() as u64 == record.data_bytes(), "all of them");
+                blocks.append_payload(&mut self.compressor, &mut self.payload);
+                assert!(self.payload.len() <= PAYLOAD_BYTES_MAX, "no payload has more than a byte more");
                 DATA
             }
             StreamContent::Zero => ZERO,

@@ -257,7 +257,8 @@ fn export(
             visit(JournalItem::Zero { offset: extent.start * block, len: extent.len * block })
         }
         Record::Resize { size_bytes } => visit(JournalItem::Resize { size_bytes }),
-        Record::Operation { .. } => Ok(()), // what is exported is what was written
+        // What is exported is what was written.
+        Record::Operation { .. } | Record::Load { .. } => Ok(()),
     }
 }
 

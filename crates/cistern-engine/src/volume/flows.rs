@@ -23,7 +23,7 @@ use crate::{
         self, Ancestry, Behind, Descent, Operated, Points, Rested, SegmentCounts, StoredHoldings, Upkeep,
     },
     volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
-    writeback::{self, Control, WriteBack},
+    writeback::{self, Control, Loads, WriteBack},
 };
 
 /// Whom the log tells of commits.
@@ -95,11 +95,12 @@ pub struct Beginning {
     pub blocks: Arc<CommittedBlocks>,
     pub damage: Arc<Damage>,
     pub compression: Compression,
+    pub loads: Arc<Loads>,
 }
 
 impl Flows {
     pub fn start(o: &OpenOptions, core: &Arc<Core>, control: &Arc<Control>, from: Beginning) -> Flows {
-        let Beginning { committed, table, snapshots, log, slots, blocks, damage, compression } = from;
+        let Beginning { committed, table, snapshots, log, slots, blocks, damage, compression, loads } = from;
         let Committed { checkpoint, walk, applied, left, .. } = committed;
         let (newest, now) = (walk.seq, o.env.now());
         let retired = checkpoint.as_ref().map_or_else(Vec::new, |c| c.retired.clone());
@@ -159,6 +160,7 @@ impl Flows {
             log: log.clone(),
             offerer: publisher.offerer(),
             compression,
+            loads: loads.clone(),
             packed: walk.mark(),
             size_bytes: walk.size_bytes,
         };

@@ -49,7 +49,7 @@ use crate::{
         pacing::Pacer,
         write::Writer,
     },
-    writeback::{Control, Tuning},
+    writeback::{Control, Loads, Tuning},
 };
 
 /// Shares of the memory bound. The rest is for segments being packed and uploaded.
@@ -143,6 +143,7 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
         stores: o.stores.clone(),
         cache: o.cache.clone(),
         keys: keys.clone(),
+        compression: identity.compression,
         size_at_creation: identity.size_at_creation(),
         memory_bytes: o.memory_bytes,
     };
@@ -166,6 +167,7 @@ pub struct ReadOnlyParts {
     pub cache: Option<Arc<ChunkCache>>,
     pub keys: VolumeKeys,
     pub size_at_creation: Option<u64>,
+    pub compression: Compression,
     pub memory_bytes: u64,
 }
 
@@ -196,6 +198,7 @@ impl ReadOnlyParts {
             None => read_only(parts, keys, &committed).await?,
         };
         (volume.opened.snapshots, volume.opened.branches) = (snapshots, branches);
+        volume.opened.compression = self.compression;
         Ok(volume)
     }
 }
@@ -239,6 +242,7 @@ async fn show(
     let side = parts.build(keys, committed, Snapshots::default(), forwarding).await?;
     let ReadSide { map, frames, ahead, damage } = side;
     let opened = Opened {
+        compression: Compression::None, // not known
         size_bytes: committed.walk.size_bytes,
         epoch: committed.walk.epoch.0,
         seq: committed.walk.seq.0,
@@ -300,9 +304,11 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let hot = keep_hot_set(&o.env, &o.stores, o.cache.clone(), &keys, (&map, &frames), epoch);
     let (epoch, seq, none) = (log.epoch().0, committed.walk.seq.0, Snapshots::default());
     let branches = table.branches.clone();
-    let opened = Opened { size_bytes, epoch, seq, mode: o.mode, snapshots: none, branches };
+    let compression = identity.compression;
+    let opened = Opened { compression, size_bytes, epoch, seq, mode: o.mode, snapshots: none, branches };
     let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let control = Arc::new(Control::new(journal.clone(), tuning, o.paused));
+    let loads = Arc::new(Loads::default());
     let beginning = Beginning {
         committed,
         table,
@@ -311,7 +317,8 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         slots,
         blocks,
         damage: damage.clone(),
-        compression: identity.compression,
+        compression,
+        loads: loads.clone(),
     };
     let flows = Flows::start(&o, &core, &control, beginning);
     control.note_append(start, journal.appended(), o.env.now());
@@ -331,11 +338,14 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         space: flows.space(),
         collector: flows.collector(),
         resizing: tokio::sync::Mutex::new(()),
+        loads,
+        loading: tokio::sync::Mutex::default(),
         flows: tokio::sync::Mutex::new(Some(flows)),
         reading: ReadOnlyParts {
             stores: o.stores.clone(),
             cache: o.cache.clone(),
             keys,
+            compression,
             size_at_creation: identity.size_at_creation(),
             memory_bytes: o.memory_bytes / SNAPSHOT_SHARE,
         },
@@ -502,7 +512,8 @@ impl Recovered {
                     dirty.insert(extent, Dirty::Zero { at: group, allocated })
                 }
                 Record::Resize { size_bytes } => size = size_bytes,
-                Record::Operation { .. } => {}
+                // What was loaded and is not committed went with who loaded it.
+                Record::Operation { .. } | Record::Load { .. } => {}
             }
         }
         Ok((dirty, size))

@@ -195,7 +195,9 @@ impl Core {
             let value = match record {
                 Record::Zero { allocated, .. } => Dirty::Zero { at, allocated: *allocated },
                 Record::Sectors { mask, .. } => Dirty::Sectors { at, mask: *mask },
-                Record::Write(_) | Record::Resize { .. } | Record::Operation { .. } => Dirty::Data(at),
+                Record::Write(_) | Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => {
+                    Dirty::Data(at)
+                }
             };
             dirty.insert(part, value);
         };

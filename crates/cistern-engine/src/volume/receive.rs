@@ -43,6 +43,7 @@ impl Volume {
     async fn received_places(&self, shares: u32) -> Result<Option<Vec<u64>>> {
         let snapshots = self.writer.as_ref().ok_or(Error::ReadOnly)?.core.snapshots();
         let Some(begin) = snapshots.filling() else { return Ok(None) };
+        self.settle_some_loads().await?;
         let head = self.committed_head().await?;
         let since = Seq(self.committed_place(begin)?);
         let mut places = Vec::new();
@@ -83,6 +84,7 @@ impl Volume {
     /// # Errors
     /// Those of the store; whatever stopped the volume. It is not complete then, and this may be called again.
     pub async fn go_back(&self) -> Result<()> {
+        self.forget_loads().await;
         let snapshots = self.writer.as_ref().ok_or(Error::ReadOnly)?.core.snapshots();
         let Some((kept, what)) = snapshots.receiving() else { return Ok(()) };
         if snapshots.filling().is_some() {

@@ -6,11 +6,12 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::FutureExt;
 
 use crate::{
     Error, Result,
+    codec::BlockData,
     env::Task,
     share::{SHARE_PART_BLOCKS, Share},
     stream::{StreamContent, StreamRecord},
@@ -19,10 +20,15 @@ use crate::{
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Parts of a share that are looked at at once, over all shares.
+/// Parts of a share that are looked at at once, over all shares: so many, and where they have little up to so many times as many.
 const LOOKS_MAX: usize = 32;
+const LOOKS_GROWTH: usize = 8;
+/// Mappings below which a part has little.
+const FEW_MAPPINGS: usize = 64;
 /// Blocks of data that are read at once: 4 MiB.
 const GROUP_BLOCKS: u64 = 1 << 10;
+/// Mappings of a group at most.
+const GROUP_MAPPINGS: usize = 4096;
 /// Groups that are read at once, over all shares; of each at least two.
 const READS_MAX: usize = 8;
 
@@ -47,8 +53,10 @@ pub struct Sending {
     parts: Box<dyn Iterator<Item = Extent> + Send>,
     looks: VecDeque<(Extent, PartLook)>,
     looks_max: usize,
-    /// What was found, and is not being read yet.
-    groups: VecDeque<Vec<Mapping>>,
+    looks_min: usize,
+    /// What was found, and is not being read yet; with so many blocks of data.
+    found: Vec<Mapping>,
+    found_blocks: u64,
     /// What is being read, and where each ends.
     reads: VecDeque<(u64, Records)>,
     reads_max: usize,
@@ -79,40 +87,71 @@ impl Sending {
         (self.at * BLOCK).min(self.volume.size_bytes())
     }
 
-    /// Begins to read as much as may be under way. Waits for looks only if nothing is.
+    /// Begins to read as much as may be under way. What lies near each other in an object is read together, wherever in the volume it belongs:
+    /// so it waits until a group is full, unless nothing is being read. Waits for looks only if nothing was found.
     async fn read_ahead(&mut self) -> Result<()> {
         while self.reads.len() < self.reads_max {
-            if let Some(group) = self.groups.pop_front() {
-                let end = group.last().map_or(0, |mapping| mapping.extent.end());
-                let volume = self.volume.clone();
-                let read = async move { volume.read_to_send(group).await };
-                self.reads.push_back((end, self.volume.env.spawn("send", read)));
-                continue;
-            }
             while self.looks.len() < self.looks_max {
                 let Some(part) = self.parts.next() else { break };
                 self.looks.push_back((part, self.volume.look_apart(part, &self.since)));
             }
-            let Some((_, look)) = self.looks.front_mut() else { break };
-            let looked = match self.reads.is_empty() {
-                true => look.await,
-                false => match look.now_or_never() {
-                    Some(looked) => looked,
-                    None => break,
-                },
+            let (is_idle, is_full) = (self.reads.is_empty() && self.found.is_empty(), self.is_full());
+            let looked = match self.looks.front_mut() {
+                Some(_) if is_full => None,
+                Some((_, look)) if is_idle => Some(look.await),
+                Some((_, look)) => look.now_or_never(),
+                None => None,
             };
-            let (part, _) = self.looks.pop_front().expect("it was the first one");
-            let (mappings, end) = ended(looked)?;
-            self.groups = groups(mappings).into();
-            if end < part.end() {
-                let rest = Extent::between(end, part.end());
-                self.looks.push_front((rest, self.volume.look_apart(rest, &self.since)));
-            }
-            if self.reads.is_empty() && self.groups.is_empty() {
-                self.at = end;
+            match looked {
+                Some(looked) => self.looked(ended(looked)?),
+                None if is_full || self.reads.is_empty() || self.looks.is_empty() => {
+                    if self.found.is_empty() {
+                        break;
+                    }
+                    self.read_found();
+                }
+                None => break,
             }
         }
         Ok(())
+    }
+
+    /// Whether a group's worth was found.
+    fn is_full(&self) -> bool {
+        self.found_blocks >= GROUP_BLOCKS || self.found.len() >= GROUP_MAPPINGS
+    }
+
+    /// Takes what the first look found.
+    fn looked(&mut self, (mappings, end): (Vec<Mapping>, u64)) {
+        let (part, _) = self.looks.pop_front().expect("it was the first one");
+        if end < part.end() {
+            let rest = Extent::between(end, part.end());
+            self.looks.push_front((rest, self.volume.look_apart(rest, &self.since)));
+        }
+        let most = if mappings.len() < FEW_MAPPINGS { self.looks_max * 2 } else { self.looks_min };
+        self.looks_max = most.min(self.looks_min * LOOKS_GROWTH);
+        self.found_blocks += data_blocks(&mappings);
+        self.found.extend(mappings);
+        if self.reads.is_empty() && self.found.is_empty() {
+            self.at = end;
+        }
+    }
+
+    /// Begins to read what was found, up to a group.
+    fn read_found(&mut self) {
+        let mut blocks = 0;
+        let is_within = |mapping: &&Mapping| {
+            blocks += if is_data(mapping) { mapping.extent.len } else { 0 };
+            blocks <= GROUP_BLOCKS
+        };
+        let count = self.found.iter().take(GROUP_MAPPINGS).take_while(is_within).count().max(1);
+        let rest = self.found.split_off(count);
+        let group = std::mem::replace(&mut self.found, rest);
+        self.found_blocks -= data_blocks(&group);
+        let end = group.last().map_or(0, |mapping| mapping.extent.end());
+        let volume = self.volume.clone();
+        let read = async move { volume.read_to_send(group).await };
+        self.reads.push_back((end, self.volume.env.spawn("send", read)));
     }
 }
 
@@ -130,7 +169,9 @@ impl Volume {
             parts: Box::new(parts),
             looks: VecDeque::new(),
             looks_max: at_once(LOOKS_MAX),
-            groups: VecDeque::new(),
+            looks_min: at_once(LOOKS_MAX),
+            found: Vec::new(),
+            found_blocks: 0,
             reads: VecDeque::new(),
             reads_max: at_once(READS_MAX),
             ready: VecDeque::new(),
@@ -168,7 +209,7 @@ impl Volume {
         let data: Vec<Mapping> = mappings.iter().filter(|mapping| is_data(mapping)).copied().collect();
         let blocks = match data.is_empty() {
             true => Vec::new(),
-            false => self.frames.read_to_move(&data).await?,
+            false => self.frames.read_to_send(&data, self.opened.compression).await?,
         };
         Ok(records(&mappings, blocks))
     }
@@ -189,27 +230,12 @@ fn is_data(mapping: &Mapping) -> bool {
     matches!(mapping.place, Place::Frame(_))
 }
 
-/// Cuts mappings into groups with so much data that one is read at once.
-fn groups(mappings: Vec<Mapping>) -> Vec<Vec<Mapping>> {
-    let (mut groups, mut blocks) = (Vec::<Vec<Mapping>>::new(), 0);
-    for mapping in mappings {
-        let more = if is_data(&mapping) { mapping.extent.len } else { 0 };
-        match groups.last_mut() {
-            Some(group) if blocks + more <= GROUP_BLOCKS => {
-                group.push(mapping);
-                blocks += more;
-            }
-            _ => {
-                groups.push(vec![mapping]);
-                blocks = more;
-            }
-        }
-    }
-    groups
+fn data_blocks(mappings: &[Mapping]) -> u64 {
+    mappings.iter().filter(|mapping| is_data(mapping)).map(|mapping| mapping.extent.len).sum()
 }
 
 /// Records of mappings and the blocks of those with data: neighbours of one kind are one, data up to as much as a record has.
-fn records(mappings: &[Mapping], blocks: Vec<Bytes>) -> Vec<StreamRecord> {
+fn records(mappings: &[Mapping], blocks: Vec<BlockData>) -> Vec<StreamRecord> {
     let mut blocks = blocks.into_iter();
     let (mut out, mut data) = (Vec::new(), Joined::default());
     for mapping in mappings {
@@ -234,19 +260,23 @@ fn records(mappings: &[Mapping], blocks: Vec<Bytes>) -> Vec<StreamRecord> {
     out
 }
 
-/// Data that lies side by side.
+/// Data that lies side by side and is not packed.
 #[derive(Default)]
 struct Joined {
     start: u64,
-    parts: Vec<Bytes>,
+    parts: Vec<BlockData>,
     blocks: u64,
 }
 
 impl Joined {
-    fn add(&mut self, extent: Extent, data: Bytes, out: &mut Vec<StreamRecord>) {
+    fn add(&mut self, extent: Extent, data: BlockData, out: &mut Vec<StreamRecord>) {
         debug_assert!(extent.len <= FRAME_BLOCKS_MAX as u64, "a mapping is within a frame");
-        let joins =
-            self.start + self.blocks == extent.start && self.blocks + extent.len <= FRAME_BLOCKS_MAX as u64;
+        if let BlockData::Packed(_) = data {
+            self.end(out);
+            return out.push(StreamRecord { extent, content: StreamContent::Data(data) });
+        }
+        let joins = self.start + self.blocks == extent.start
+            && self.start / FRAME_BLOCKS_MAX as u64 == (extent.end() - 1) / FRAME_BLOCKS_MAX as u64;
         if !joins {
             self.end(out);
             self.start = extent.start;
@@ -256,17 +286,20 @@ impl Joined {
     }
 
     fn end(&mut self, out: &mut Vec<StreamRecord>) {
-        let data = match self.parts.as_slice() {
-            [] => return,
-            [one] => one.clone(),
-            parts => {
+        let mut parts = std::mem::take(&mut self.parts);
+        let content = match parts.len() {
+            0 => return,
+            1 => parts.remove(0),
+            _ => {
                 let mut joined = BytesMut::with_capacity(self.blocks as usize * BLOCK_BYTES);
-                parts.iter().for_each(|part| joined.extend_from_slice(part));
-                joined.freeze()
+                parts.iter().for_each(|part| joined.extend_from_slice(part.bytes()));
+                let are_dense = parts.iter().all(|part| matches!(part, BlockData::Dense(_)));
+                let joined = joined.freeze();
+                if are_dense { BlockData::Dense(joined) } else { BlockData::Plain(joined) }
             }
         };
         let extent = Extent::new(self.start, self.blocks);
-        out.push(StreamRecord { extent, content: StreamContent::Data(data) });
+        out.push(StreamRecord { extent, content: StreamContent::Data(content) });
         *self = Joined::default();
     }
 }

@@ -18,11 +18,12 @@ use crate::{
         collect::Collector,
         flows::Flows,
         live::PAUSED,
+        load::Loading,
         locks::Held,
         open::ReadOnlyParts,
         order::{Core, Submitted},
     },
-    writeback::Control,
+    writeback::{Control, Loads},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -41,6 +42,9 @@ pub struct Writer {
     pub space: Arc<Space>,
     pub collector: Collector,
     pub resizing: tokio::sync::Mutex<()>,
+    /// What write-back makes segments of that does not lie in the journal.
+    pub loads: Arc<Loads>,
+    pub loading: tokio::sync::Mutex<Loading>,
     /// Taken by the first `close`.
     pub flows: tokio::sync::Mutex<Option<Flows>>,
     /// For snapshots that are shown beside it.

@@ -180,16 +180,20 @@ impl Control {
         self.state.lock().stamps.oldest_from(committed)
     }
 
+    /// Everything before `to` is to be committed without waiting for more.
+    pub fn want(&self, to: JournalPos) {
+        let mut state = self.state.lock();
+        state.wanted = state.wanted.max(to);
+        drop(state);
+        self.wake.notify_one();
+    }
+
     /// Returns when everything before `to` is committed.
     ///
     /// # Errors
     /// What latched the write-back, or `Closed` when it was stopped.
     pub async fn drain(&self, to: JournalPos) -> Result<()> {
-        {
-            let mut state = self.state.lock();
-            state.wanted = state.wanted.max(to);
-        }
-        self.wake.notify_one();
+        self.want(to);
         let mut committed = self.committed.subscribe();
         loop {
             committed.borrow_and_update(); // before looking: what is told after that is not missed

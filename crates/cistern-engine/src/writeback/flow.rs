@@ -183,7 +183,7 @@ impl Flow {
         let (from, durable) = (self.packed, journal.durable());
         let (mut to, mut data_bytes, mut records, mut operations) = (from.pos, 0, 0, 0);
         let mut size_bytes = self.size_bytes;
-        let mut groups = Vec::new();
+        let (mut groups, mut content) = (Vec::new(), None);
         let mut loaded = VecDeque::new();
         while to < durable {
             if loaded.is_empty() {
@@ -194,7 +194,8 @@ impl Flow {
             let full = data_bytes + payload_bytes > segment_bytes as usize
                 || records + group.records().len() > RECORDS_MAX;
             let is_operation = group.is_operation();
-            let ends = operations == OPERATIONS_MAX || (operations > 0 && !is_operation);
+            let load = group.load().filter(|token| self.parts.loads.has(*token));
+            let ends = operations == OPERATIONS_MAX || (operations > 0 && !is_operation) || load.is_some();
             if !groups.is_empty() && (full || ends) {
                 break;
             }
@@ -208,6 +209,10 @@ impl Flow {
             }
             to = group.next();
             groups.push(group);
+            content = load.and_then(|token| self.parts.loads.take(token)).map(Arc::new);
+            if content.is_some() {
+                break;
+            }
         }
         assert!(to > from.pos, "sealing was decided because something is unpacked, and it was synced");
         let to = journal.mark_at(to).expect("a group ends there that was written");
@@ -219,6 +224,7 @@ impl Flow {
             compression: self.parts.compression,
             range: JournalRange { journal: journal.id(), from, to },
             size_bytes,
+            content,
             loaded: Ranked::new(Rank::Flow, Some(groups)),
         })
     }

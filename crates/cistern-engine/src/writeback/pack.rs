@@ -7,13 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    codec::Compression,
+    codec::{BlockData, Compression},
     extents::{Divisible, ExtentMap},
     journal::{Group, Record},
     log::VolumeKeys,
     sectors::SectorMask,
     segment::{JournalRange, SealedSegment, SegmentBuilder, Slot},
     snapshot::Operation,
+    stream::{StreamContent, StreamRecord},
     units::{BLOCK_BYTES, Extent, JournalPos},
     writeback::bases::{Completed, Sectors},
 };
@@ -108,6 +109,37 @@ pub fn pack(
     builder.finish()
 }
 
+/// Seals what was loaded into a slot, for the range of the journal in which its token is alone.
+pub fn pack_load(
+    content: &[StreamRecord],
+    range: JournalRange,
+    size_bytes: u64,
+    slot: &Slot,
+    keys: &VolumeKeys,
+    compression: Compression,
+) -> SealedSegment {
+    let mut builder = SegmentBuilder::written(keys.key.as_deref(), *slot, range, size_bytes, compression);
+    let stored = content.iter().map(|record| match &record.content {
+        StreamContent::Data(blocks) => blocks.bytes().len(),
+        StreamContent::Zero | StreamContent::Hole => 0,
+    });
+    builder.reserve(stored.sum());
+    for record in content {
+        match &record.content {
+            StreamContent::Data(blocks) => match (blocks, compression) {
+                (BlockData::Packed(_), Compression::None) => {
+                    let data = record.data().expect("it was looked at when it came");
+                    builder.data(record.extent.start, &data.expect("it has some"));
+                }
+                _ => builder.blocks(record.extent, blocks),
+            },
+            StreamContent::Zero => builder.zero(record.extent, true),
+            StreamContent::Hole => builder.zero(record.extent, false),
+        }
+    }
+    builder.finish()
+}
+
 /// The operations on snapshots in some groups, in order. What does not read as one was refused when the journal was opened.
 fn operations(groups: &[Arc<Group>]) -> Vec<Operation> {
     let mut out = Vec::new();
@@ -160,7 +192,7 @@ fn newest(groups: &[Arc<Group>]) -> ExtentMap<BlockSource> {
                 Record::Zero { extent, allocated } => {
                     index.insert(extent, BlockSource::Zero { allocated }, |_, _| {});
                 }
-                Record::Resize { .. } | Record::Operation { .. } => {}
+                Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => {}
             }
         }
     }

@@ -15,11 +15,12 @@ use crate::{
     log::{LogWriter, NewEntry, NewSegment, Offer},
     rank::Ranked,
     segment::{JournalRange, Slot},
+    stream::StreamRecord,
     units::BLOCK_BYTES,
     writeback::{
         Bases,
         bases::{Completed, complete},
-        pack::{LoadedRange, has_sectors, pack},
+        pack::{LoadedRange, has_sectors, pack, pack_load},
     },
 };
 
@@ -33,6 +34,8 @@ pub struct Range {
     pub range: JournalRange,
     /// Size of the volume as of its end.
     pub size_bytes: u64,
+    /// What its token stands for, if it is that of a load.
+    pub content: Option<Arc<Vec<StreamRecord>>>,
     /// Its groups, read when it was decided how far it goes. Taken by the first sealing.
     pub loaded: Ranked<Option<Vec<Arc<Group>>>>,
 }
@@ -41,6 +44,14 @@ impl Range {
     /// Bytes of the journal in it.
     pub fn bytes(&self) -> u64 {
         (self.range.to.pos.0 - self.range.from.pos.0) * BLOCK_BYTES as u64
+    }
+
+    async fn seal_load(&self, slot: &Slot, content: Arc<Vec<StreamRecord>>) -> NewEntry {
+        let (slot, keys, compression) = (*slot, self.log.keys().clone(), self.compression);
+        let (range, size_bytes) = (self.range, self.size_bytes);
+        let pack = move || pack_load(&content, range, size_bytes, &slot, &keys, compression);
+        let sealed = self.env.compute(pack).await;
+        NewEntry::Segment(NewSegment { sealed, left_out: Vec::new(), range, size_bytes })
     }
 
     async fn groups(&self) -> Result<Vec<Arc<Group>>> {
@@ -70,6 +81,9 @@ impl Range {
 #[async_trait]
 impl Offer for Range {
     async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
+        if let Some(content) = self.content.clone() {
+            return Ok(self.seal_load(slot, content).await);
+        }
         let groups = self.groups().await?;
         let complete = match has_sectors(&groups) {
             true => complete(&self.env, &*self.bases, &self.log, groups.clone()).await,

@@ -89,7 +89,8 @@ pub async fn content(volume: &Volume) -> Content {
     }
     let bytes = read(volume, 0, size).await;
     let blocks = bytes.chunks(BLOCK as usize).enumerate();
-    let sums = blocks.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
+    let zeroes = [0; BLOCK as usize];
+    let sums = blocks.filter(|(_, block)| *block != &zeroes[..block.len()]);
     (size, sums.map(|(n, block)| (n, crc32c(block))).collect(), kinds)
 }
 

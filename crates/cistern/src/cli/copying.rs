@@ -9,7 +9,7 @@ use std::{path::PathBuf, sync::Arc};
 use cistern_engine::{
     share::Share,
     store::StoreUrl,
-    stream::{ResumeToken, StreamContent, StreamHeader, StreamRecord},
+    stream::{ResumeToken, StreamHeader, StreamRecord},
     units::BLOCK_BYTES,
     volume::{Overwrite, SentSince, SnapshotStatus, Volume},
 };
@@ -32,8 +32,6 @@ use crate::{
     signals::Interruption,
     terminal,
 };
-
-const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The volume that is written, where its secret is another one.
 #[derive(Args)]
@@ -124,12 +122,14 @@ impl Leg {
         Ok(Some(Leg { source, header }))
     }
 
-    /// Brings it into a volume, as a snapshot of that name; `None` if that has it.
+    /// Brings it into a volume, as a snapshot of that name; `None` if that has it. If it is to be read back, what it comes to is summed up: for that all of
+    /// it is unpacked.
     pub async fn bring(
         &self,
         opened: &OpenTarget<'_>,
         name: &str,
         overwrite: Overwrite,
+        is_read_back: bool,
         part: &TransferPart<'_>,
     ) -> Outcome<Option<Brought>> {
         let Leg { source, header } = self;
@@ -148,20 +148,24 @@ impl Leg {
         let header = StreamHeader { from: from.unwrap_or(0), ..header.clone() };
         let begun = opened.begin(std::slice::from_ref(&header), name, overwrite).await?;
         let Some((receiver, mut shares)) = begun else { return Ok(None) };
-        let (mut sum, size) = (ContentSum::new(), source.shown.size_bytes());
-        part.begin_at(header.from * BLOCK, size);
+        // Of what was brought before, and put back below it, the sum is not known.
+        let is_summed = is_read_back && from.is_none() && (base.is_none() || overwrite == Overwrite::Nothing);
+        let (mut sum, mut data_bytes, size) = (ContentSum::new(), 0, source.shown.size_bytes());
+        part.begin_at(header.from * BLOCK_BYTES as u64, size);
         let mut sending = source.shown.send(source.since.clone(), Share::ALL, header.from);
         while let Some(record) = sending.next().await? {
-            let bytes = sum.add(&record);
+            if is_summed {
+                sum.add(&record)?;
+            }
+            let bytes = record.data_bytes();
             shares[0].record(record).await?;
+            data_bytes += bytes;
             part.add(bytes, sending.place_bytes(), size);
         }
         receiver.end(shares).await?;
-        let (sum, data_bytes) = sum.finish();
-        // Of what was brought before, and put back below it, the sum is not known.
-        let is_all = from.is_none() && (base.is_none() || overwrite == Overwrite::Nothing);
+        let sum = sum.finish();
         let back = if base.is_none() { SentSince::Beginning } else { SentSince::Position(before, None) };
-        let sum = is_all.then_some(SentSum { back, sum });
+        let sum = is_summed.then_some(SentSum { back, sum });
         let from = header.base.as_ref().map(|base| base.name.clone());
         Ok(Some(Brought { name: name.to_owned(), created: opened.created, from, data_bytes, sum }))
     }
@@ -252,7 +256,7 @@ impl<'a> Flight<'a> {
             };
             // Behind the first it shows what the next one goes on from.
             let overwrite = if brought.is_empty() { overwrite } else { Overwrite::Nothing };
-            let done = self.stop.or(leg.bring(target, &name, overwrite, &together.part(0))).await?;
+            let done = self.stop.or(leg.bring(target, &name, overwrite, false, &together.part(0))).await?;
             target.keep();
             brought.extend(done.map(|done| (snapshot, done)));
         }
@@ -339,50 +343,47 @@ pub(super) async fn read(
     since: SentSince,
     part: &TransferPart<'_>,
 ) -> Outcome<(u64, u64)> {
-    let (mut sum, size) = (ContentSum::new(), shown.size_bytes());
+    let (mut sum, mut data_bytes, size) = (ContentSum::new(), 0, shown.size_bytes());
     let mut sending = shown.send(since, Share::ALL, 0);
     while let Some(record) = sending.next().await? {
-        let bytes = sum.add(&record);
-        part.add(bytes, sending.place_bytes(), size);
+        sum.add(&record)?;
+        data_bytes += record.data_bytes();
+        part.add(record.data_bytes(), sending.place_bytes(), size);
     }
-    Ok(sum.finish())
+    Ok((sum.finish(), data_bytes))
 }
 
 /// A sum over content: the same for the same bytes, however they are cut into records, and whether zeroes are written, allocated or a hole.
 ///
 /// It finds accidents between two ends that are ours; what lies in a store has its own seals.
-struct ContentSum {
-    digest: crc_fast::Digest,
-    data_bytes: u64,
-}
+struct ContentSum(crc_fast::Digest);
 
 impl ContentSum {
     fn new() -> ContentSum {
-        ContentSum { digest: crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme), data_bytes: 0 }
+        ContentSum(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme))
     }
 
-    /// Adds a record, behind all before it; gives its bytes of data.
-    fn add(&mut self, record: &StreamRecord) -> u64 {
-        let StreamContent::Data(data) = &record.content else { return 0 };
+    /// Adds a record, behind all before it.
+    fn add(&mut self, record: &StreamRecord) -> Outcome {
+        let Some(data) = record.data()? else { return Ok(()) };
         for (n, block) in (record.extent.start..).zip(data.chunks(BLOCK_BYTES)) {
             if block.iter().any(|byte| *byte != 0) {
-                self.digest.update(&n.to_le_bytes());
-                self.digest.update(block);
+                self.0.update(&n.to_le_bytes());
+                self.0.update(block);
             }
         }
-        self.data_bytes += record.extent.len * BLOCK;
-        record.extent.len * BLOCK
+        Ok(())
     }
 
-    fn finish(self) -> (u64, u64) {
-        (self.digest.finalize(), self.data_bytes)
+    fn finish(self) -> u64 {
+        self.0.finalize()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use cistern_engine::units::Extent;
+    use cistern_engine::{codec::BlockData, stream::StreamContent, units::Extent};
 
     use super::*;
 
@@ -391,9 +392,10 @@ mod tests {
         for (start, blocks) in records {
             let data: Vec<u8> = blocks.iter().flat_map(|byte| [*byte; BLOCK_BYTES]).collect();
             let extent = Extent::new(*start, blocks.len() as u64);
-            sum.add(&StreamRecord { extent, content: StreamContent::Data(Bytes::from(data)) });
+            let content = StreamContent::Data(BlockData::Plain(Bytes::from(data)));
+            sum.add(&StreamRecord { extent, content }).expect("plain");
         }
-        sum.finish().0
+        sum.finish()
     }
 
     /// The same content has the same sum however it is cut and wherever its zeroes are told; another place, byte or order has another one.

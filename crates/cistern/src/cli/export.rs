@@ -4,7 +4,7 @@ mod writer;
 
 use std::path::Path;
 
-use cistern_engine::{share::Share, stream::StreamContent, volume::SentSince};
+use cistern_engine::{share::Share, volume::SentSince};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -116,10 +116,7 @@ impl ExportImage {
         let transfer = Transfer::begin("exporting", 1, self.json);
         let mut sending = shown.send(SentSince::Beginning, Share::ALL, 0);
         while let Some(record) = sending.next().await? {
-            let bytes = match &record.content {
-                StreamContent::Data(data) => data.len() as u64,
-                _ => 0,
-            };
+            let bytes = record.data_bytes();
             writing.record(record).await?;
             data_bytes += bytes;
             transfer.part(0).add(bytes, sending.place_bytes(), size);

@@ -4,11 +4,7 @@ mod input;
 
 use std::{cell::Cell, path::PathBuf};
 
-use cistern_engine::{
-    stream::{StreamContent, StreamHeader},
-    units::BLOCK_BYTES,
-    volume::ShareReceiver,
-};
+use cistern_engine::{stream::StreamHeader, units::BLOCK_BYTES, volume::ShareReceiver};
 use clap::Args;
 use futures_util::future::{join_all, try_join_all};
 use serde::Serialize;
@@ -186,10 +182,7 @@ impl Receive {
             transfer.part(n).begin_at(headers[n].from * BLOCK_BYTES as u64, header.size_bytes);
             while let Some(record) = input.next().await? {
                 let at = (record.extent.end() * BLOCK_BYTES as u64).min(header.size_bytes);
-                let bytes = match &record.content {
-                    StreamContent::Data(data) => data.len() as u64,
-                    _ => 0,
-                };
+                let bytes = record.data_bytes();
                 share.record(record).await?;
                 data_bytes.set(data_bytes.get() + bytes);
                 transfer.part(n).add(bytes, at, header.size_bytes);

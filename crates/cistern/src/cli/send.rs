@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use cistern_engine::{
     share::{SHARES_MAX, Share},
-    stream::{ResumeToken, StreamContent, StreamHeader},
+    stream::{ResumeToken, StreamHeader},
     units::BLOCK_BYTES,
     volume::{ChangedRange, RangeKind, SentSince},
 };
@@ -329,10 +329,7 @@ async fn write_share(
     part.begin_at(from * BLOCK_BYTES as u64, source.shown.size_bytes());
     let mut sending = source.shown.send(source.since.clone(), share, from);
     while let Some(record) = sending.next().await? {
-        let bytes = match &record.content {
-            StreamContent::Data(data) => data.len() as u64,
-            _ => 0,
-        };
+        let bytes = record.data_bytes();
         encoder.record(record).await?;
         part.add(bytes, sending.place_bytes(), source.shown.size_bytes());
     }

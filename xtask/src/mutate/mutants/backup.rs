@@ -2,8 +2,10 @@
 
 use super::{Change, Mutant, test, themed};
 
+const BUILD: &str = "crates/cistern-engine/src/segment/build.rs";
 const EXPORT: &str = "crates/cistern/src/cli/export/writer.rs";
 const FOREIGN: &str = "crates/cistern-engine/src/volume/receive/into/foreign.rs";
+const LOAD: &str = "crates/cistern-engine/src/volume/load.rs";
 const IMPORT: &str = "crates/cistern/src/cli/import/input.rs";
 const INTO: &str = "crates/cistern-engine/src/volume/receive/into.rs";
 const RBD_READ: &str = "crates/cistern-engine/src/stream/rbd_read.rs";
@@ -44,6 +46,42 @@ pub const MUTANTS: &[Mutant] = &[
             new: "if read_exact(&mut self.from, &mut head).is_err() { self.is_complete = true; return Ok(None); }",
         }],
         test: test("-p cistern-engine --test format_stream", "damage_is_found_at_every_byte"),
+        simulation: None,
+    },
+    Mutant {
+        name: "the-end-does-not-wait",
+        promise: "P10",
+        story: "a receive ends, durably, while what it loaded is on its way: a crash leaves a complete snapshot with holes",
+        changes: &[Change {
+            file: LOAD,
+            old: "writer.drain_to(*to).await?;\n            loading",
+            new: "let _ = to;\n            loading",
+        }],
+        test: test("-p cistern-engine --test volume_load", "the_end_comes_behind_all_that_was_loaded"),
+        simulation: themed("backups", 60),
+    },
+    Mutant {
+        name: "what-was-given-up-is-passed-over",
+        promise: "P10",
+        story: "a load that was dropped on its way is missing, and what came behind it is there: who goes on from there never brings it",
+        changes: &[Change {
+            file: LOAD,
+            old: "(loading.data_bytes, loading.is_torn) = (0, true);",
+            new: "loading.data_bytes = 0;",
+        }],
+        test: test("-p cistern-engine --test volume_load", "what_was_given_up_leaves_no_hole"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-is-packed-is-taken-for-plain",
+        promise: "P10",
+        story: "frames that pass as they lie are sealed as if they were data",
+        changes: &[Change {
+            file: BUILD,
+            old: "BlockData::Packed(payload) => append_packed(sealer, extent.len, payload, body),",
+            new: "BlockData::Packed(payload) => append_raw(sealer, payload, body),",
+        }],
+        test: test("-p cistern-engine --test volume_receive", "what_is_sent_arrives"),
         simulation: None,
     },
     Mutant {

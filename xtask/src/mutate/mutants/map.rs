@@ -41,8 +41,8 @@ pub const MUTANTS: &[Mutant] = &[
             },
             Change {
                 file: SEAL,
-                old: "            Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {\n                plain",
-                new: "            Inner::Checksum(identity) if tail != checksum(*identity, part, body).to_be_bytes() => {\n                plain",
+                old: "            Inner::Checksum(identity) if tail == checksum(*identity, part, body).to_le_bytes() => {\n                out",
+                new: "            Inner::Checksum(identity) if tail != checksum(*identity, part, body).to_be_bytes() => {\n                out",
             },
         ],
         test: test("-p cistern-engine --test format_sealing", "a_part_opens_at_its_place_only"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::{
     Error, Result,
+    codec::BlockData,
     snapshot::{ReceivedState, Receiving},
     stream::{StreamContent, StreamHeader, StreamRecord},
     units::Extent,
@@ -40,6 +41,8 @@ pub struct ShareReceiver {
     fill: Filling,
     /// Behind the last record that was received, in this or an earlier stream.
     at: u64,
+    /// A record failed, or was given up on its way: what is behind it must not be there without it.
+    is_torn: bool,
 }
 
 /// How what comes is written.
@@ -76,8 +79,9 @@ impl Receiver {
             _ => None,
         };
         check_places(headers, places.as_deref())?;
-        if places.is_none() {
-            volume.go_back().await?;
+        match places {
+            Some(_) => volume.forget_loads().await,
+            None => volume.go_back().await?,
         }
         if volume.snapshots().iter().any(|snapshot| snapshot.name == name) {
             return Err(Error::Exists(format!("another snapshot with the name {name}")));
@@ -88,7 +92,7 @@ impl Receiver {
         };
         let share = |header: &StreamHeader| {
             let at = places.as_ref().map_or(0, |places| places[header.share.index() as usize]);
-            ShareReceiver { volume: volume.clone(), header: header.clone(), fill, at }
+            ShareReceiver { volume: volume.clone(), header: header.clone(), fill, at, is_torn: false }
         };
         let shares = headers.iter().map(share).collect();
         let receiver = Receiver { volume: volume.clone(), header: header.clone(), name: name.to_owned() };
@@ -133,13 +137,17 @@ impl Receiver {
     /// All shares are complete: what was written counts from here on.
     ///
     /// # Errors
-    /// `Invalid` if one is missing; those of writing to the volume.
+    /// `Invalid` if one is missing, or something of one; those of writing to the volume.
     pub async fn end(self, shares: Vec<ShareReceiver>) -> Result<()> {
         let headers: Vec<StreamHeader> = shares.iter().map(|share| share.header.clone()).collect();
         StreamHeader::check_together(&headers)?;
         for mut share in shares {
+            if share.is_torn {
+                return Err(torn());
+            }
             share.fill_gap(share.header.blocks()).await?;
         }
+        self.volume.settle_loads().await?;
         let made = ReceivedState { name: self.name, made_ms: self.header.made_ms };
         self.volume.end_receive(self.header.to.id, made).await
     }
@@ -172,25 +180,51 @@ async fn filling(volume: &Volume, header: &StreamHeader, overwrite: Overwrite) -
     })
 }
 
+fn torn() -> Error {
+    Error::Invalid("a record that came before was not written".into())
+}
+
+/// A record of data of which only so many bytes are of the volume: what is behind them is zero.
+fn cleared_behind(record: StreamRecord, len: u64) -> Result<StreamRecord> {
+    if len == record.data_bytes() {
+        return Ok(record);
+    }
+    let mut data = record.data()?.map_or_else(Vec::new, |data| data[..len as usize].to_vec());
+    data.resize(record.data_bytes() as usize, 0);
+    Ok(StreamRecord { content: StreamContent::Data(BlockData::Plain(data.into())), ..record })
+}
+
 impl ShareReceiver {
     /// Writes the next record; passes over what was received before.
     ///
     /// # Errors
-    /// Those of writing to the volume, and of reading what is compared.
+    /// Those of writing to the volume, and of reading what is compared; `Invalid` behind any, and behind one that was dropped before it was
+    /// done.
     pub async fn record(&mut self, record: StreamRecord) -> Result<()> {
-        if record.extent.end() <= self.at {
-            return Ok(());
+        if std::mem::replace(&mut self.is_torn, true) {
+            return Err(torn());
         }
+        if record.extent.end() > self.at {
+            self.write(record).await?;
+        }
+        self.is_torn = false;
+        Ok(())
+    }
+
+    async fn write(&mut self, record: StreamRecord) -> Result<()> {
         self.fill_gap(record.extent.start).await?;
         self.at = record.extent.end();
         match record.content {
-            StreamContent::Data(data) => {
+            StreamContent::Data(_) => {
                 let (offset, len) = self.bytes_of(record.extent);
-                // The last block may be one in part.
-                let data = data.slice(..len as usize);
-                let is_there =
-                    self.fill == Filling::Compared && bytes(&self.volume, offset, len).await? == data;
-                if is_there { Ok(()) } else { self.volume.write(offset, data, false).await }
+                let record = cleared_behind(record, len)?;
+                let is_there = match (self.fill, record.data()?) {
+                    (Filling::Compared, Some(data)) => {
+                        bytes(&self.volume, offset, len).await? == data[..len as usize]
+                    }
+                    _ => false,
+                };
+                if is_there { Ok(()) } else { self.volume.load(record).await }
             }
             StreamContent::Zero => self.clear(record.extent, RangeKind::Zero).await,
             StreamContent::Hole => self.clear(record.extent, RangeKind::Hole).await,
@@ -220,8 +254,8 @@ impl ShareReceiver {
         let there = self.volume.ranges(offset, len, 1).await?;
         match there.as_slice() {
             [(there_len, there)] if *there_len == len && *there == kind => Ok(()),
-            _ if is_hole => self.volume.trim(offset, len, false).await,
-            _ => self.volume.zero(offset, len, true, false).await,
+            _ if is_hole => self.volume.load(StreamRecord { extent, content: StreamContent::Hole }).await,
+            _ => self.volume.load(StreamRecord { extent, content: StreamContent::Zero }).await,
         }
     }
 

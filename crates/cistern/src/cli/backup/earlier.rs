@@ -78,7 +78,7 @@ impl Making<'_> {
             false => Overwrite::Nothing,
         };
         let name = left.name_there(&there);
-        let brought = self.stop.or(leg.bring(opened, &name, overwrite, &parts.0)).await?;
+        let brought = self.stop.or(leg.bring(opened, &name, overwrite, true, &parts.0)).await?;
         opened.keep();
         Ok(brought.map_or(0, |brought| brought.data_bytes))
     }

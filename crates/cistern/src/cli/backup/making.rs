@@ -166,7 +166,7 @@ impl Making<'_> {
         };
         let opened = opened.as_mut().expect("there, or made");
         let name = taken.name_there(&opened.volume.snapshots());
-        let brought = self.stop.or(leg.bring(opened, &name, overwrite, &parts.0)).await?;
+        let brought = self.stop.or(leg.bring(opened, &name, overwrite, true, &parts.0)).await?;
         opened.keep();
         let known = || Failure::new(Kind::Exists, format!("{} has it already", pair.backup.url));
         Ok((finished, brought.ok_or_else(known)?))

@@ -18,7 +18,7 @@ use std::{
 
 use cistern_engine::{
     env::Env,
-    stream::{StreamContent, StreamRecord, zero_runs},
+    stream::{StreamRecord, zero_runs},
     units::BLOCK_BYTES,
 };
 use cistern_nbd::Remote;
@@ -195,13 +195,9 @@ fn write(
         let offset = record.extent.start * BLOCK;
         let end = (record.extent.end() * BLOCK).min(size);
         outlet.zeroes(at, offset - at).map_err(failed)?;
-        match &record.content {
-            StreamContent::Data(data) => {
-                outlet.data(offset, &data[..(end - offset) as usize]).map_err(failed)?
-            }
-            StreamContent::Zero | StreamContent::Hole => {
-                outlet.zeroes(offset, end - offset).map_err(failed)?
-            }
+        match record.data()? {
+            Some(data) => outlet.data(offset, &data[..(end - offset) as usize]).map_err(failed)?,
+            None => outlet.zeroes(offset, end - offset).map_err(failed)?,
         }
         at = end;
     }

@@ -1,0 +1,166 @@
+//! Loading in bulk: blocks that come from elsewhere go into segments as they come, and not through the journal.
+//!
+//! They are collected in memory up to a segment. Then a record of the journal gives that its place in the history, and write-back makes the
+//! segment of it. What was loaded is durable when it is committed, and not before: [`Volume::settle_loads`] waits for that. A crash
+//! leaves a prefix of the loads, like of everything. Only for who writes alone, and never a block twice: what lies in a load is not seen before
+//! it is committed, and sectors that are written meanwhile would be completed with what was there before it.
+//!
+//! Memory: [`LOADS_MAX`] segments, and the one that is collected.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    codec::{BlockData, crc64},
+    journal::Record,
+    segment::MAPPINGS_MAX,
+    stream::{StreamContent, StreamRecord},
+    units::{FRAME_BLOCKS_MAX, JournalPos},
+    volume::{ClientId, Volume, write::Writer},
+};
+
+/// Loads that are on their way at once.
+const LOADS_MAX: usize = 8;
+/// Records of one: each makes at most two mappings more than its own.
+const RECORDS_MAX: usize = MAPPINGS_MAX / 4;
+
+/// What is being loaded.
+#[derive(Default)]
+pub struct Loading {
+    collected: Vec<StreamRecord>,
+    data_bytes: u64,
+    /// Something was dropped on its way: what comes behind it must not be there without it.
+    is_torn: bool,
+    /// Where those end that are not known to be committed, ascending.
+    on_their_way: VecDeque<JournalPos>,
+}
+
+impl Volume {
+    /// Loads an extent, of which nothing is on its way.
+    ///
+    /// # Errors
+    /// `ReadOnly`; whatever stopped the volume.
+    pub(super) async fn load(&self, record: StreamRecord) -> Result<()> {
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        let record = fit(record)?;
+        let segment_bytes = writer.control.tuning().segment_bytes();
+        let mut loading = writer.loading.lock().await;
+        if loading.is_torn {
+            return Err(torn());
+        }
+        let is_full = loading.data_bytes + record.data_bytes() > segment_bytes
+            || loading.collected.len() == RECORDS_MAX;
+        if is_full {
+            writer.send_off(&mut loading).await?;
+        }
+        loading.data_bytes += record.data_bytes();
+        loading.collected.push(record);
+        Ok(())
+    }
+
+    /// Returns when everything that was loaded is in the store.
+    ///
+    /// # Errors
+    /// `Invalid` if some of it was given up; whatever stopped the volume.
+    pub(super) async fn settle_loads(&self) -> Result<()> {
+        match self.settle_some_loads().await? {
+            true => Ok(()),
+            false => Err(torn()),
+        }
+    }
+
+    /// The same; if some of it was given up, of what came before that. Gives whether it was all.
+    ///
+    /// # Errors
+    /// Whatever stopped the volume.
+    pub(super) async fn settle_some_loads(&self) -> Result<bool> {
+        let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
+        let mut loading = writer.loading.lock().await;
+        if !loading.is_torn {
+            writer.send_off(&mut loading).await?;
+        }
+        while let Some(to) = loading.on_their_way.front() {
+            writer.drain_to(*to).await?;
+            loading.on_their_way.pop_front();
+        }
+        Ok(!loading.is_torn)
+    }
+
+    /// Drops what is collected. What is on its way comes before whatever is written from here on.
+    pub(super) async fn forget_loads(&self) {
+        if let Some(writer) = &self.writer {
+            *writer.loading.lock().await = Loading::default();
+        }
+    }
+}
+
+impl Writer {
+    /// Gives what is collected its place.
+    async fn send_off(&self, loading: &mut Loading) -> Result<()> {
+        if loading.collected.is_empty() {
+            return Ok(());
+        }
+        while loading.on_their_way.len() >= LOADS_MAX {
+            let front = *loading.on_their_way.front().expect("there are some");
+            self.drain_to(front).await?;
+            loading.on_their_way.pop_front();
+        }
+        let mut content = std::mem::take(&mut loading.collected);
+        (loading.data_bytes, loading.is_torn) = (0, true);
+        // Of several shares each ascends by itself.
+        content.sort_by_key(|record| record.extent.start);
+        // Copies of this process draw the same, and load something else: they have to part here.
+        let drawn = u64::from_le_bytes(self.env.random_bytes());
+        let (content, sum) = self
+            .env
+            .compute(move || {
+                let sum = sum(&content);
+                (content, sum)
+            })
+            .await;
+        let token = drawn ^ sum;
+        self.loads.put(token, content);
+        let to = match self.submit(ClientId::default(), Record::Load { token }, Bytes::new(), None).await {
+            Ok(to) => to,
+            Err(e) => {
+                self.loads.forget(token);
+                return Err(e);
+            }
+        };
+        loading.on_their_way.push_back(to);
+        loading.is_torn = false;
+        self.control.want(to);
+        Ok(())
+    }
+}
+
+fn torn() -> Error {
+    Error::Invalid("some of what was to be loaded was given up".into())
+}
+
+/// The record as it may lie in a segment.
+fn fit(record: StreamRecord) -> Result<StreamRecord> {
+    let StreamRecord { extent, .. } = record;
+    let is_within = extent.start / FRAME_BLOCKS_MAX as u64 == (extent.end() - 1) / FRAME_BLOCKS_MAX as u64;
+    if is_within || record.data_bytes() == 0 {
+        return Ok(record);
+    }
+    let data = record.data()?.expect("it has some");
+    Ok(StreamRecord { extent, content: StreamContent::Data(BlockData::Plain(data)) })
+}
+
+/// A sum over what is loaded, and where.
+fn sum(content: &[StreamRecord]) -> u64 {
+    let mut sums = Vec::with_capacity(content.len() * 24);
+    for StreamRecord { extent, content } in content {
+        let of_content = match content {
+            StreamContent::Data(blocks) => crc64(blocks.bytes()),
+            StreamContent::Zero => 1,
+            StreamContent::Hole => 2,
+        };
+        [extent.start, extent.len, of_content].iter().for_each(|n| sums.extend_from_slice(&n.to_le_bytes()));
+    }
+    crc64(&sums)
+}

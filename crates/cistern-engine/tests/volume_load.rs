@@ -1,0 +1,112 @@
+//! What is received is loaded, past the journal: it comes to the store as a prefix, and is all there when the end says so.
+
+use std::sync::Arc;
+
+use cistern_engine::{
+    codec::{BlockData, Compression, KeySource},
+    env::{Env, real::RealEnv},
+    share::{SHARE_PART_BLOCKS, Share},
+    store::MemoryStore,
+    stream::{StreamContent, StreamHeader, StreamRecord, StreamState},
+    units::{Extent, SnapshotId, VolumeId},
+    volume::{Overwrite, Receiver, Volume},
+};
+use futures_util::FutureExt;
+use volume_support::{Host, MIB, close, noise, read};
+
+mod volume_support;
+
+async fn host(env: &Env) -> Host {
+    Host::with_volume(env.clone(), Arc::new(MemoryStore::new()), MIB, KeySource::None).await
+}
+
+/// Two shares of a new volume, and records of each that together do not fit into one segment.
+fn two_shares() -> ([StreamHeader; 2], [Vec<StreamRecord>; 2]) {
+    let header = |n: u32| StreamHeader {
+        volume: VolumeId(uuid::Uuid::from_u128(1)),
+        to: StreamState { id: SnapshotId(uuid::Uuid::from_u128(2)), name: "large".into() },
+        base: None,
+        size_bytes: 2 * SHARE_PART_BLOCKS * 4096,
+        made_ms: 0,
+        compression: Compression::Lz4,
+        share: Share::new(n, 2).expect("one of two"),
+        from: 0,
+    };
+    let records = |share: u64| {
+        let record = |n: u64| StreamRecord {
+            extent: Extent::new(share * SHARE_PART_BLOCKS + n * 16, 16),
+            content: StreamContent::Data(BlockData::Plain(noise(share * 1000 + n, 65536))),
+        };
+        (0..LARGE / 65536).map(record).collect()
+    };
+    ([header(0), header(1)], [records(0), records(1)])
+}
+
+/// Bytes of data of each of them.
+const LARGE: u64 = 20 * MIB;
+
+/// Whoever gives up a record in the middle of its way, and goes on with the next ones, of that share or of another, does not come to an end; what is
+/// known to have come then is what came before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_up_leaves_no_hole() {
+    let env = RealEnv::start();
+    for goes_on in [0, 1] {
+        let to = host(&env).await;
+        let target = to.open().await;
+        let (headers, records) = two_shares();
+        let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
+        let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+        for record in &records[1][..80] {
+            shares[1].record(record.clone()).await.expect("collected");
+        }
+        let mut given_up = false;
+        for record in &records[0] {
+            let recorded = Box::pin(tokio::task::unconstrained(shares[0].record(record.clone())));
+            // A segment is full, and on its way.
+            given_up = recorded.now_or_never().is_none();
+            if given_up {
+                break;
+            }
+        }
+        assert!(given_up);
+        let next = records[goes_on].last().expect("some").clone();
+        shares[goes_on].record(next).await.expect_err("something is missing");
+        receiver.end(shares).await.expect_err("something is missing");
+        let places = target.resume_token().await.expect("told").expect("it can go on").places;
+        let headers = [0, 1].map(|n| StreamHeader { from: places[n], ..headers[n].clone() });
+        let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
+        let (receiver, mut shares) = begun.expect("begun").expect("it is not complete");
+        for (n, records) in records.iter().enumerate() {
+            for record in records.iter().filter(|record| record.extent.start >= places[n]) {
+                shares[n].record(record.clone()).await.expect("received");
+            }
+        }
+        receiver.end(shares).await.expect("complete");
+        for record in records.iter().flatten() {
+            let there = read(&target, record.extent.start * 4096, 65536).await;
+            assert!(record.data().expect("plain").expect("data") == there, "{:?}", record.extent);
+        }
+        close(target).await;
+    }
+}
+
+/// A receive ends when all that it loaded is in the store, and not before: that end may be durable at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_comes_behind_all_that_was_loaded() {
+    let env = RealEnv::start();
+    let to = host(&env).await;
+    let target = to.open().await;
+    let (headers, records) = two_shares();
+    let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
+    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+    for (share, records) in shares.iter_mut().zip(&records) {
+        for record in records {
+            share.record(record.clone()).await.expect("received");
+        }
+    }
+    let in_store =
+        |volume: &Volume| volume.status().space.expect("it is open for writing").counters.written_bytes;
+    receiver.end(shares).await.expect("complete");
+    assert!(in_store(&target) >= 2 * LARGE, "{} came", in_store(&target));
+    close(target).await;
+}
