@@ -126,3 +126,40 @@ fn a_backup_goes_on_when_its_store_is_back() -> Result<()> {
     cistern.run(&["check", &format!("{to}/tank"), "--data", "--space"])?;
     Ok(())
 }
+
+/// The place that backups go to does not answer for a while: it is waited for, and the backup is complete.
+#[test]
+fn a_place_that_is_away_is_waited_for() -> Result<()> {
+    let scratch = Scratch::new("s3-backup-waits")?;
+    let minio = Minio::start(&scratch)?;
+    let link = Link::start(minio.port())?;
+    let cistern = Cistern::under_test(CISTERN).with_environment(Minio::environment(link.port()));
+    let url = scratch.dir("tank")?.display().to_string();
+    cistern.run(&["create", &url, "--size", "64M"])?;
+    let serve = cistern.serve(&scratch, &url);
+    let server = serve.start()?;
+    for piece in 0..40 {
+        write(&server, piece, piece)?;
+    }
+    server.stop()?;
+    let place = format!("s3://{BUCKET}/vault");
+    let mut command = cistern.command();
+    command.args(["backup", &url, "--to", &place, "--rate", "8M", "--state-dir"]).arg(scratch.file("state"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    while link.carried().up < 4 * u64::from(PIECE) {
+        ensure!(child.try_wait()?.is_none(), "it ended by itself");
+    }
+    link.set(Conditions {
+        faults: Some(Faults { per_million: 1_000_000, seed: 7 }),
+        ..Conditions::default()
+    });
+    while link.faults().values().sum::<u64>() < 12 {
+        ensure!(child.try_wait()?.is_none(), "it ended by itself");
+    }
+    link.set(Conditions::default());
+    let ended = child.wait_with_output()?;
+    ensure!(ended.status.success(), "{:?}: {}", ended.status, String::from_utf8_lossy(&ended.stderr));
+    let name = Path::new(&url).file_name().and_then(|name| name.to_str()).context("a name")?;
+    serve.ask(&["backup", "verify", &format!("{place}/{name}")])?;
+    Ok(())
+}
