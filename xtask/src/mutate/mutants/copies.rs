@@ -75,7 +75,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a run that is killed before it read its backup back leaves one that nobody looks at",
         changes: &[Change {
             file: EARLIER,
-            old: "self.verify(pair, left, opened, &there.name, None, &parts.1).await?;",
+            old: "self.verify(pair, left, opened, name, None, &parts.1).await?;",
             new: "left.settle(self.context, self.settings).await?;",
         }],
         test: test("-p cistern --test backups_resumed", "what_nobody_verified_is_verified_first"),

@@ -4,11 +4,14 @@
 //! What tells it is the volume: on it what has arrived and was verified is a bookmark, and what is a snapshot still is not that far. Never goes on
 //! with what fits only by its name.
 
-use cistern_engine::volume::Overwrite;
+use cistern_engine::{
+    units::SnapshotId,
+    volume::{Overwrite, SnapshotStatus},
+};
 use serde::Serialize;
 
 use crate::{
-    cli::{copying::Leg, marks::is_shown, taken::Taken, target::OpenTarget},
+    cli::{copying::Leg, marks::is_shown, target::OpenTarget},
     failure::{Kind, Outcome},
 };
 
@@ -24,27 +27,31 @@ pub(super) struct FinishedBackup {
 }
 
 impl Making<'_> {
-    /// Brings what an earlier run began, verifies it, and takes what did not even come so far off the volume. Gives what there was to do.
+    /// Brings what an earlier run began, and verifies it. Of what did not even come so far, nothing is left on the volume. Gives what there was
+    /// to do.
     pub async fn finish_earlier(
         &self,
         pair: &BackupPair<'_>,
         opened: &mut OpenTarget<'_>,
         parts: &Parts<'_>,
     ) -> Outcome<Option<FinishedBackup>> {
+        let receiving = opened.volume.receiving().map(|what| what.of);
+        let all = opened.volume.snapshots();
+        // What takes many runs holds no space for each of them.
+        self.forget(pair, |id| receiving == Some(id) || arrived(&all, id).is_some()).await;
         let data_bytes = self.bring_begun(pair, opened, parts).await?;
         let all = opened.volume.snapshots();
-        let there =
-            |left: &Taken| all.iter().find(|there| there.id == left.status.id && is_shown(there)).cloned();
-        let mut finished = None;
-        if let Some((left, there)) = pair.left.iter().rev().find_map(|left| Some((left, there(left)?))) {
-            self.verify(pair, left, opened, &there.name, None, &parts.1).await?;
-            finished =
-                Some(FinishedBackup { snapshot: there.name, id: left.status.id.to_string(), data_bytes });
-        }
-        for left in pair.left.iter().filter(|left| there(left).is_none()) {
+        let newest = pair.left.iter().rev().find_map(|left| Some((left, arrived(&all, left.status.id)?)));
+        let Some((left, name)) = newest else { return Ok(None) };
+        self.verify(pair, left, opened, name, None, &parts.1).await?;
+        Ok(Some(FinishedBackup { snapshot: name.to_owned(), id: left.status.id.to_string(), data_bytes }))
+    }
+
+    /// Takes what earlier runs left off the volume, but for some of it.
+    pub async fn forget(&self, pair: &BackupPair<'_>, keep: impl Fn(SnapshotId) -> bool) {
+        for left in pair.left.iter().filter(|left| !keep(left.status.id)) {
             left.give_up(self.context, self.settings).await;
         }
-        Ok(finished)
     }
 
     /// Goes on with what is being received, if the volume has its snapshot still and both know what it began with. Gives how much that was.
@@ -75,4 +82,9 @@ impl Making<'_> {
         opened.keep();
         Ok(brought.map_or(0, |brought| brought.data_bytes))
     }
+}
+
+/// The name of a snapshot where it has arrived.
+fn arrived(all: &[SnapshotStatus], id: SnapshotId) -> Option<&str> {
+    all.iter().find(|there| there.id == id && is_shown(there)).map(|there| there.name.as_str())
 }

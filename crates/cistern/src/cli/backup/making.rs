@@ -87,9 +87,7 @@ impl Making<'_> {
         let pair = BackupPair { volume, backup, encrypt, left: Vec::new() };
         let target = self.target(&pair);
         target.refuse_if_served().await?;
-        if target.is_missing().await? {
-            return Ok(pair);
-        }
+        target.is_missing().await?;
         let left = taken::left(self.context, self.settings, Maker::Backup, volume, &pair.backup).await?;
         Ok(BackupPair { left, ..pair })
     }
@@ -149,6 +147,8 @@ impl Making<'_> {
             there.volume.go_back().await?;
             theirs = there.volume.snapshots();
             theirs.retain(is_shown);
+        } else {
+            self.forget(pair, |_| false).await;
         }
         let mut leg = self.leg(taken, &theirs).await?;
         let overwrite = match opened.as_ref() {
