@@ -22,6 +22,7 @@ mod plot;
 mod read_under_load;
 mod remove;
 mod report;
+mod restic;
 mod rows;
 mod sampler;
 mod scattered_reads;
@@ -112,7 +113,9 @@ const GROUPS: &[Group] = &[
     ("remove", remove::run),
     ("shed-snapshots", shed::run),
     ("send", backup::sends),
+    ("copy", backup::copies),
     ("backup-beside-clients", backup::beside_clients),
+    ("restic", restic::run),
 ];
 
 /// Runs the groups and prints the table; a missed bound is a failure.

@@ -38,6 +38,8 @@ enum Fault {
     /// The first conditional put is done, its reply is lost.
     LosesReply,
     IgnoresCondition,
+    /// Conditional puts are done, and always reported as refused.
+    NeverCreates,
     /// Conditions hold one after the other, but several at once win.
     Races,
     IgnoresRange,
@@ -81,6 +83,7 @@ impl Passing for Faulty {
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         match self.fault {
             Fault::IgnoresCondition => self.inner.put(key, body).await.map(|()| Put::Created),
+            Fault::NeverCreates => self.inner.put_if_absent(key, body).await.map(|_| Put::Exists),
             Fault::Races if self.inner.get(key, 1 << 20).await.is_err() => {
                 tokio::task::yield_now().await;
                 self.inner.put(key, body).await.map(|()| Put::Created)
@@ -219,6 +222,7 @@ async fn probes_find_broken_rules() {
     let env = real_env();
     for (fault, rule) in [
         (Fault::IgnoresCondition, "put-if-absent:"),
+        (Fault::NeverCreates, "put-if-absent:"),
         (Fault::Races, "put-if-absent, raced:"),
         (Fault::ReadsStale, "read-after-write:"),
         (Fault::IgnoresRange, "range reads:"),
@@ -235,6 +239,15 @@ async fn probes_find_broken_rules() {
             assert!(faulty.inner.list_after("", "", 1).await.expect("a listing").is_empty(), "{fault:?}");
         }
     }
+}
+
+/// A put whose reply is lost is tried again below the probe, and meets its own object: that is no fault of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_forgive_a_lost_reply() {
+    let env = real_env();
+    let store: SharedStore = Arc::new(Retry::new(Faulty::new(Fault::LosesReply), env.clone(), DEADLINE));
+    let report = probe(&env, &store).await.expect("the store answers");
+    assert!(matches!(report.verdict, Verdict::Ok), "{report:?}");
 }
 
 /// Of a store that is away, or refuses access, a probe says nothing else.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fixture::Fixture,
     mount::{Access, FuseFile},
+    scratch::directory_bytes,
     tool,
 };
 use serde_json::Value;
@@ -137,16 +138,4 @@ fn restic_backs_up_snapshots() -> Result<()> {
         tool::run("qemu-img", ["compare", "-f", "raw", "-F", "raw", found.trim(), &uri])?;
     }
     volume.server.stop()
-}
-
-fn directory_bytes(directory: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        bytes += match entry.file_type()?.is_dir() {
-            true => directory_bytes(&entry.path())?,
-            false => entry.metadata()?.len(),
-        };
-    }
-    Ok(bytes)
 }

@@ -26,7 +26,6 @@ use super::{
     wan::{GOOD, Wan},
 };
 
-/// What can be passed on as it is lies in smaller objects: less of it says as much.
 const COPY_GIB: u64 = 4;
 const COPY_CPU_SECONDS: f64 = 0.5;
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -141,15 +140,21 @@ pub fn sends(plan: &Plan, report: &mut Report) -> Result<()> {
         Bound::AtLeast(BESIDE_MIN),
     );
     slow_reader(&wan, bytes, report)?;
-    copied(&wan, (&wan.url, bytes), "incompressible", plain, report)?;
-    let halves = format!("{}-halves", wan.url);
-    let data = fill_volume(&wan, &halves, plan.gib(COPY_GIB), &["--buffer_compress_percentage=50"])?;
-    copied(&wan, (&halves, data), "compresses to a half", plain, report)?;
     wan.limit(GOOD, report)?;
     over_the_link(plan, &wan, report)
 }
 
-/// A snapshot into another place of the same server.
+/// Snapshots into another place of the same server: nothing of them has to be unpacked.
+pub fn copies(plan: &Plan, report: &mut Report) -> Result<()> {
+    let wan = Wan::start(plan, "64G")?;
+    let bytes = fill(&wan, plan.gib(COPY_GIB))?;
+    let plain = plain_rate(&wan)?;
+    copied(&wan, (&wan.url, bytes), "incompressible", plain, report)?;
+    let halves = format!("{}-halves", wan.url);
+    let data = fill_volume(&wan, &halves, plan.gib(COPY_GIB), &["--buffer_compress_percentage=50"])?;
+    copied(&wan, (&halves, data), "compresses to a half", plain, report)
+}
+
 fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, plain: f64, report: &mut Report) -> Result<()> {
     let (here, to) = (wan.cistern_beside(), format!("{url}-copy"));
     let args = ["copy".into(), format!("{url}@{SNAPSHOT}").into(), to.clone().into()];
@@ -176,7 +181,7 @@ fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, plain: f64, report: 
         cpu / COPY_CPU_SECONDS,
         Bound::AtMost(1.0),
     );
-    here.run(&["rm", &to, "--now"])?;
+    here.run(&["rm", &to, "--now", "--yes"])?;
     Ok(())
 }
 
