@@ -39,7 +39,7 @@ fn one(server: &Scripted) -> Request {
     seen[0].clone()
 }
 
-/// A conditional put is one signed PUT with If-None-Match: *, its body checked by the server.
+/// A conditional put is one signed PUT with If-None-Match: *, over plain HTTP with a hash of its body.
 #[tokio::test(flavor = "multi_thread")]
 async fn put_if_absent_is_a_conditional_put() {
     let (_env, server, store) = against(answer("200 OK", &[ETAG], b"")).await;

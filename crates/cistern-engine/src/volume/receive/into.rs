@@ -218,11 +218,9 @@ impl ShareReceiver {
             StreamContent::Data(_) => {
                 let (offset, len) = self.bytes_of(record.extent);
                 let record = cleared_behind(record, len)?;
-                let is_there = match (self.fill, record.data()?) {
-                    (Filling::Compared, Some(data)) => {
-                        bytes(&self.volume, offset, len).await? == data[..len as usize]
-                    }
-                    _ => false,
+                let is_there = self.fill == Filling::Compared && {
+                    let data = record.data()?.expect("it has some");
+                    bytes(&self.volume, offset, len).await? == data[..len as usize]
                 };
                 if is_there { Ok(()) } else { self.volume.load(record).await }
             }
