@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use cistern_engine::{
+    Error,
     codec::{BlockData, Compression, KeySource},
     env::{Env, real::RealEnv},
     share::{SHARE_PART_BLOCKS, Share},
-    store::MemoryStore,
+    store::{MemoryStore, SharedStore},
     stream::{StreamContent, StreamHeader, StreamRecord, StreamState},
     units::{Extent, SnapshotId, VolumeId},
-    volume::{Overwrite, Receiver, Volume},
+    volume::{CreateOptions, Overwrite, Receiver, Volume},
 };
 use futures_util::FutureExt;
 use volume_support::{Host, MIB, close, noise, read};
@@ -108,5 +109,29 @@ async fn the_end_comes_behind_all_that_was_loaded() {
         |volume: &Volume| volume.status().space.expect("it is open for writing").counters.written_bytes;
     receiver.end(shares).await.expect("complete");
     assert!(in_store(&target) >= 2 * LARGE, "{} came", in_store(&target));
+    close(target).await;
+}
+
+/// What a store gives that does not unpack fails the receive of a volume for which it has to be, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_unpack_is_an_error() {
+    let env = RealEnv::start();
+    let store = Arc::new(MemoryStore::new());
+    let options = CreateOptions { size_bytes: MIB, compression: Compression::None, key: KeySource::None };
+    Volume::create(&env, &(store.clone() as SharedStore), options).await.expect("created");
+    let to = Host::of_volume(env.clone(), store, KeySource::None);
+    let target = to.open().await;
+    let (headers, _) = two_shares();
+    let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
+    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+    let garbage = BlockData::Packed(vec![1, 0xff, 0xff].into());
+    let record = StreamRecord { extent: Extent::new(0, 16), content: StreamContent::Data(garbage) };
+    let refused = shares[0].record(record).await;
+    let refused = match refused {
+        Ok(()) => receiver.end(shares).await,
+        refused => refused,
+    };
+    assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    target.go_back().await.expect("back");
     close(target).await;
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::{
     Error, Result,
-    codec::{BlockData, crc64},
+    codec::{BlockData, Compression, crc64},
     journal::Record,
     segment::MAPPINGS_MAX,
     stream::{StreamContent, StreamRecord},
@@ -63,10 +63,10 @@ impl Volume {
     /// Loads an extent, of which nothing is on its way.
     ///
     /// # Errors
-    /// `ReadOnly`; whatever stopped the volume.
+    /// `ReadOnly`; `Corrupt` if what has to be unpacked does not; whatever stopped the volume.
     pub(super) async fn load(&self, record: StreamRecord) -> Result<()> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
-        let record = fit(record)?;
+        let record = fit(record, self.opened.compression)?;
         let segment_bytes = writer.control.tuning().segment_bytes();
         let mut loading = writer.loading.lock().await;
         if loading.is_torn {
@@ -162,15 +162,16 @@ fn torn() -> Error {
     Error::Invalid("some of what was to be loaded was given up".into())
 }
 
-/// The record as it may lie in a segment.
-fn fit(record: StreamRecord) -> Result<StreamRecord> {
-    let StreamRecord { extent, .. } = record;
+/// The record as it may lie in a segment of a volume that compresses like that.
+fn fit(record: StreamRecord, compression: Compression) -> Result<StreamRecord> {
+    let StreamRecord { extent, content: StreamContent::Data(blocks) } = &record else { return Ok(record) };
     let is_within = extent.start / FRAME_BLOCKS_MAX as u64 == (extent.end() - 1) / FRAME_BLOCKS_MAX as u64;
-    if is_within || record.data_bytes() == 0 {
+    let is_wanted = compression != Compression::None || !matches!(blocks, BlockData::Packed(_));
+    if is_within && is_wanted {
         return Ok(record);
     }
     let data = record.data()?.expect("it has some");
-    Ok(StreamRecord { extent, content: StreamContent::Data(BlockData::Plain(data)) })
+    Ok(StreamRecord { content: StreamContent::Data(BlockData::Plain(data)), ..record })
 }
 
 /// A sum over what is loaded, and where.

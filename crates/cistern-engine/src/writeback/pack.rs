@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    codec::{BlockData, Compression},
+    codec::Compression,
     extents::{Divisible, ExtentMap},
     journal::{Group, Record},
     log::VolumeKeys,
@@ -126,13 +126,7 @@ pub fn pack_load(
     builder.reserve(stored.sum());
     for record in content {
         match &record.content {
-            StreamContent::Data(blocks) => match (blocks, compression) {
-                (BlockData::Packed(_), Compression::None) => {
-                    let data = record.data().expect("it was looked at when it came");
-                    builder.data(record.extent.start, &data.expect("it has some"));
-                }
-                _ => builder.blocks(record.extent, blocks),
-            },
+            StreamContent::Data(blocks) => builder.blocks(record.extent, blocks),
             StreamContent::Zero => builder.zero(record.extent, true),
             StreamContent::Hole => builder.zero(record.extent, false),
         }
