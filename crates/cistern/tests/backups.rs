@@ -15,20 +15,6 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
-
-/// The snapshots that `ls` lists, oldest first: names, and those of bookmarks in brackets.
-fn listed(home: &Home, url: &str) -> Vec<String> {
-    let all = json(&home.ok(&["ls", url, "--json"]));
-    let one = |one: &Value| {
-        let name = one["name"].as_str().expect("a name");
-        if one["is_bookmark"] == true { format!("[{name}]") } else { name.to_owned() }
-    };
-    all.as_array().expect("a list").iter().map(one).collect()
-}
-
 /// Asserts that a state has one byte value in the MiB at each of some places.
 fn assert_shows(home: &Home, url: &str, places: &[(u8, u64)]) {
     let listen = format!("unix:{}", home.path("shown.sock").display());
@@ -67,16 +53,16 @@ fn night_after_night() {
     let said = home.ok(&["backup", "./data,./wal", "--to", "./vault"]);
     assert!(said.contains("1 MiB, verified") && said.lines().count() == 2, "{said}");
     fill(&daemon, "data", 3, 5);
-    let told = json(&home.ok(&["backup", "./data", "./wal", "--to", "./vault", "--json"]));
+    let told = daemon::json(&home.ok(&["backup", "./data", "./wal", "--to", "./vault", "--json"]));
     let bytes: Vec<_> =
         told.as_array().expect("a list").iter().map(|one| one["data_bytes"].as_u64()).collect();
     assert_eq!(bytes, [Some(MIB), Some(0)], "{told}");
     for name in ["data", "wal"] {
-        let (here, there) = (listed(&home, &format!("./{name}")), listed(&home, &format!("./vault/{name}")));
+        let (here, there) = (home.listed(&format!("./{name}")), home.listed(&format!("./vault/{name}")));
         assert_eq!((here.len(), there.len()), (1, 2), "{here:?} {there:?}");
         assert!(here[0].starts_with(&format!("[{}.", there[1])), "{here:?} {there:?}");
     }
-    let all = json(&home.ok(&["backup", "ls", "./vault", "--json"]));
+    let all = daemon::json(&home.ok(&["backup", "ls", "./vault", "--json"]));
     let names: Vec<_> = all.as_array().expect("a list").iter().map(|one| one["name"].as_str()).collect();
     assert_eq!(names, [Some("data"), Some("wal")], "{all}");
     let table = home.ok(&["backup", "ls", "./vault"]);
@@ -84,13 +70,13 @@ fn night_after_night() {
     let verified = home.ok(&["backup", "verify", "./vault"]);
     assert!(verified.contains("2 MiB of data, verified") && verified.lines().count() == 2, "{verified}");
 
-    let first = format!("./vault/data@{}", listed(&home, "./vault/data")[0]);
+    let first = format!("./vault/data@{}", home.listed("./vault/data")[0]);
     home.ok(&["backup", "restore", &first, "./old"]);
     assert_shows(&home, "./old", &[(1, 0), (0, 5)]);
     home.ok(&["backup", "restore", "./vault/data", "./new"]);
     assert_shows(&home, "./new", &[(1, 0), (3, 5)]);
     home.ok(&["snapshot", "./data@now", "--wait"]);
-    let newest = format!("./vault/data@{}", listed(&home, "./vault/data")[1]);
+    let newest = format!("./vault/data@{}", home.listed("./vault/data")[1]);
     let same = home.ok(&["backup", "verify", &newest, "--against", "./data@now"]);
     assert!(same.contains("the same as"), "{same}");
     let differs = home.fails(5, &["backup", "verify", &first, "--against", "./data@now"]);
@@ -100,7 +86,7 @@ fn night_after_night() {
     daemon.stop();
     // Nobody serves them: that works too.
     home.ok(&["backup", "./data,./wal", "--to", "./vault"]);
-    assert_eq!(listed(&home, "./vault/wal").len(), 3);
+    assert_eq!(home.listed("./vault/wal").len(), 3);
     home.ok(&["check", "./vault/data", "--data", "--space"]);
 }
 
@@ -113,25 +99,25 @@ fn what_is_not_kept_goes() {
     home.ok(&["backup", "./data", "--to", "./vault"]);
     home.ok(&["backup", "./data", "--to", "./other"]);
     home.ok(&["snapshot", "./vault/data@by-hand"]);
-    let first = listed(&home, "./vault/data")[0].clone();
+    let first = home.listed("./vault/data")[0].clone();
     home.ok(&["hold", &format!("./vault/data@{first}"), "court"]);
     let keep = |home: &Home| home.ok(&["backup", "./data", "--to", "./vault", "--keep", "1y:1"]);
     home.ok(&["backup", "./data", "--to", "./vault"]);
-    let second = listed(&home, "./vault/data").pop().expect("some");
+    let second = home.listed("./vault/data").pop().expect("some");
     let said = keep(&home);
     assert!(said.contains(&format!("removed ./vault/data@{second}")) || said.contains(&second), "{said}");
-    let there = listed(&home, "./vault/data");
+    let there = home.listed("./vault/data");
     assert_eq!((there.len(), &there[..2]), (3, &[first.clone(), "by-hand".to_owned()][..]), "{there:?}");
     let third = format!("./vault/data@{}", there[2]);
     let listen = format!("unix:{}", home.path("shown.sock").display());
     let shown = home.start(&[&third, "--listen", &listen]);
     keep(&home);
-    assert!(listed(&home, "./vault/data").contains(&there[2]), "somebody reads it");
+    assert!(home.listed("./vault/data").contains(&there[2]), "somebody reads it");
     shown.stop();
     keep(&home);
-    let there = listed(&home, "./vault/data");
+    let there = home.listed("./vault/data");
     assert_eq!((there.len(), &there[..2]), (3, &[first, "by-hand".to_owned()][..]), "{there:?}");
-    let told = json(&home.ok(&["backup", "./data", "--to", "./other", "--json"]));
+    let told = daemon::json(&home.ok(&["backup", "./data", "--to", "./other", "--json"]));
     assert!(told[0]["from"].is_string(), "the other place goes on from its own: {told}");
     home.fails(2, &["backup", "./data", "--to", "./vault", "--keep", "often"]);
     daemon.stop();
@@ -151,13 +137,13 @@ fn one_that_fails_stops_no_other() {
     busy.stop();
     let failed = home.fails(4, &["backup", "./data", "./none", "./wal", "--to", "./vault"]);
     assert!(failed.contains("of 3 volumes one is not backed up: ") && failed.contains("none"), "{failed}");
-    assert_eq!((listed(&home, "./vault/data").len(), listed(&home, "./vault/wal").len()), (3, 2));
+    assert_eq!((home.listed("./vault/data").len(), home.listed("./vault/wal").len()), (3, 2));
     home.fails(4, &["backup", "./none", "--to", "./vault"]);
     home.fails(2, &["backup", "./data", "./elsewhere/data", "--to", "./vault"]);
     home.fails(2, &["backup", "./data", "--to", "."]);
     let missing = home.fails(4, &["backup", "./data", "--to", "./unmounted"]);
     assert!(missing.contains("mounted") && !home.path("unmounted").exists(), "{missing}");
-    assert_eq!(listed(&home, "./data").len(), 1, "nothing is left of what failed");
+    assert_eq!(home.listed("./data").len(), 1, "nothing is left of what failed");
     daemon.stop();
 }
 
@@ -188,13 +174,13 @@ fn what_is_not_a_backup_is_not_overwritten() {
     home.ok(&["backup", "./data", "--to", "./vault"]);
     home.ok(&["rollback", "./data@a", "--discard"]);
     write("./data", 5, 8);
-    let told = json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
+    let told = daemon::json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
     assert!(told[0]["from"].is_null(), "all of it was compared: {told}");
     assert_shows(&home, "./vault/data", &[(1, 0), (0, 7), (5, 8)]);
-    let before = listed(&home, "./vault/data")[2].clone();
+    let before = home.listed("./vault/data")[2].clone();
     assert_shows(&home, &format!("./vault/data@{before}"), &[(1, 0), (4, 7), (0, 8)]);
     write("./data", 6, 9);
-    let told = json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
+    let told = daemon::json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
     assert_eq!(told[0]["data_bytes"], MIB, "and from there on what changed: {told}");
     home.ok(&["check", "./vault/data", "--data", "--space"]);
 }
@@ -220,7 +206,7 @@ fn back_in_place() {
     writer.stop();
     let refused = home.fails(11, &["backup", "restore", "./vault/data", "./data", "--force"]);
     assert!(refused.contains("cistern rollback"), "{refused}");
-    let told = json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
+    let told = daemon::json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
     assert_eq!(told[0]["data_bytes"], MIB, "{told}");
 }
 
@@ -287,12 +273,8 @@ fn what_the_store_lost_is_noticed_the_same_night() {
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(5), "{said}");
     assert!(said.contains("this backup was removed again") && said.contains("cistern check"), "{said}");
-    assert!(listed(&home, "./data").is_empty() && listed(&home, "./vault/data").is_empty());
-    assert_eq!(
-        listed(&home, "./vault/wal").len(),
-        1,
-        "the other one is backed up, and the one before it gone"
-    );
+    assert!(home.listed("./data").is_empty() && home.listed("./vault/data").is_empty());
+    assert_eq!(home.listed("./vault/wal").len(), 1, "the other one is backed up, and the one before it gone");
     assert!(!said.contains("--force"), "{said}");
     home.ok(&["backup", "./data", "--to", "./vault"]);
     home.ok(&["backup", "verify", "./vault/data"]);
@@ -337,11 +319,12 @@ fn killed_anywhere_and_run_again() {
         }
         let _ = child.kill();
         child.wait().expect("it ended");
-        let told = json(&home.ok(&["backup", "./data", "--to", "./vault", "--keep", "1y:1", "--json"]));
-        let here = listed(&home, "./data");
+        let told =
+            daemon::json(&home.ok(&["backup", "./data", "--to", "./vault", "--keep", "1y:1", "--json"]));
+        let here = home.listed("./data");
         assert!(matches!(&here[..], [one] if one.starts_with("[backup-")), "round {round}: {here:?}");
         assert_eq!(
-            listed(&home, "./vault/data"),
+            home.listed("./vault/data"),
             [told[0]["snapshot"].as_str().expect("a name")],
             "round {round}"
         );

@@ -17,20 +17,6 @@ const MIB: u64 = 1 << 20;
 /// What the volume has that is copied while it is interrupted.
 const NOISE: u64 = 40 * MIB;
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
-
-/// The snapshots that `ls` lists, oldest first: names, and those of bookmarks in brackets.
-fn listed(home: &Home, url: &str) -> Vec<String> {
-    let all = json(&home.ok(&["ls", url, "--json"]));
-    let one = |one: &Value| {
-        let name = one["name"].as_str().expect("a name");
-        if one["is_bookmark"] == true { format!("[{name}]") } else { name.to_owned() }
-    };
-    all.as_array().expect("a list").iter().map(one).collect()
-}
-
 /// A volume of one daemon, with so much in it that its backup takes some seconds at 8 MiB/s, and a place for that.
 fn much(home: &Home) -> Daemon {
     fs::create_dir(home.path("vault")).expect("a directory");
@@ -112,7 +98,7 @@ fn a_first_backup_is_killed_and_goes_on() {
     let daemon = much(&home);
     home.ok(&["snapshot", "./data@then"]);
     kill_in_the_middle(&home, &BACKUP, "vault");
-    let begun = listed(&home, "./data").pop().expect("a snapshot");
+    let begun = home.listed("./data").pop().expect("a snapshot");
     assert!(begun.starts_with("backup-"), "{begun}");
     noise(&daemon, 50, MIB);
     // Again and again, as soon as it has a snapshot of its own beside that which is being received; and none of a run before.
@@ -120,7 +106,7 @@ fn a_first_backup_is_killed_and_goes_on() {
     for _ in 0..2 {
         let mut again = slowly(&home, &BACKUP);
         loop {
-            match &listed(&home, "./data")[..] {
+            match &home.listed("./data")[..] {
                 [_, first, one] if *first == begun && *one != own => break own = one.clone(),
                 _ => assert!(again.try_wait().expect("a child").is_none(), "it ended by itself"),
             }
@@ -129,14 +115,14 @@ fn a_first_backup_is_killed_and_goes_on() {
         again.wait().expect("it ended");
     }
     noise(&daemon, 51, MIB);
-    let told = json(&home.ok(&BACKUP));
+    let told = daemon::json(&home.ok(&BACKUP));
     let (rest, since) = (&told[0]["finished"]["data_bytes"], &told[0]["data_bytes"]);
     assert!(rest.as_u64().is_some_and(|rest| rest <= NOISE - 4 * MIB), "{told}");
     assert_eq!(*since, 2 * MIB, "{told}");
-    let there = listed(&home, "./vault/data");
+    let there = home.listed("./vault/data");
     assert_eq!(there.len(), 2, "{there:?}");
     assert!(begun.starts_with(&format!("{}.", there[0])), "{begun} {there:?}");
-    let here = listed(&home, "./data");
+    let here = home.listed("./data");
     assert!(here.len() == 2 && here[1].starts_with(&format!("[{}.", there[1])), "{here:?} {there:?}");
     home.ok(&["snapshot", "./data@now", "--wait"]);
     for (backup, snapshot) in [(&there[0], "./data@then"), (&there[1], "./data@now")] {
@@ -158,11 +144,11 @@ fn what_changed_is_killed_and_goes_on() {
     noise(&daemon, 2, NOISE - 2 * MIB);
     home.ok(&["snapshot", "./data@then"]);
     kill_in_the_middle(&home, &BACKUP, "vault/data");
-    let told = json(&home.ok(&BACKUP));
+    let told = daemon::json(&home.ok(&BACKUP));
     let rest = told[0]["finished"]["data_bytes"].as_u64().expect("it was finished");
     assert!(rest <= NOISE - 6 * MIB && told[0]["data_bytes"] == 0, "{told}");
-    let there = listed(&home, "./vault/data");
-    assert_eq!((there.len(), listed(&home, "./data").len()), (3, 2), "{there:?}");
+    let there = home.listed("./vault/data");
+    assert_eq!((there.len(), home.listed("./data").len()), (3, 2), "{there:?}");
     home.ok(&["backup", "verify", &format!("./vault/data@{}", there[1]), "--against", "./data@then"]);
     home.ok(&["backup", "verify", "./vault/data", "--against", "./data@then"]);
     daemon.stop();
@@ -171,9 +157,9 @@ fn what_changed_is_killed_and_goes_on() {
     noise(&daemon, 2, NOISE);
     daemon.stop();
     kill_in_the_middle(&home, &both, "vault/data");
-    let told = json(&home.ok(&both));
+    let told = daemon::json(&home.ok(&both));
     assert!(told[0]["error"].is_null() && told[1]["finished"].is_object(), "{told}");
-    assert_eq!((listed(&home, "./wal").len(), listed(&home, "./data").len()), (1, 2));
+    assert_eq!((home.listed("./wal").len(), home.listed("./data").len()), (1, 2));
 }
 
 /// A program that asks for JSON is told how far it is, in lines that it can tell from the result; nobody else is.
@@ -183,7 +169,7 @@ fn programs_are_told_how_far_it_is() {
     let daemon = much(&home);
     let ended = slowly(&home, &BACKUP).wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&ended.stderr);
-    let lines: Vec<Value> = said.lines().map(json).collect();
+    let lines: Vec<Value> = said.lines().map(daemon::json).collect();
     assert!(!lines.is_empty(), "40 MiB at 8 MiB/s take longer than three seconds");
     let field = |line: &Value, name: &str| line[name].as_u64().unwrap_or_else(|| panic!("{name}: {line}"));
     for line in &lines {
@@ -192,7 +178,7 @@ fn programs_are_told_how_far_it_is() {
         assert!(field(line, "bytes_per_second") > 0 && line["seconds_left"].is_u64(), "{line}");
         assert!((1..=NOISE).contains(&field(line, "data_bytes")), "{line}");
     }
-    assert!(json(&String::from_utf8_lossy(&ended.stdout))[0]["snapshot"].is_string());
+    assert!(daemon::json(&String::from_utf8_lossy(&ended.stdout))[0]["snapshot"].is_string());
     noise(&daemon, 2, NOISE);
     let ended = slowly(&home, &BACKUP[..4]).wait_with_output().expect("it ends");
     assert!(ended.stderr.is_empty() && ended.status.success(), "{ended:?}");
@@ -205,9 +191,9 @@ fn what_is_gone_is_not_finished() {
     let home = Home::new();
     let daemon = much(&home);
     kill_in_the_middle(&home, &BACKUP, "vault");
-    let begun = listed(&home, "./data").pop().expect("a snapshot");
+    let begun = home.listed("./data").pop().expect("a snapshot");
     home.ok(&["rm", &format!("./data@{begun}")]);
-    let told = json(&home.ok(&BACKUP));
+    let told = daemon::json(&home.ok(&BACKUP));
     assert!(told[0]["finished"].is_null() && told[0]["data_bytes"] == NOISE, "{told}");
     home.ok(&["snapshot", "./data@now", "--wait"]);
     home.ok(&["backup", "verify", "./vault/data", "--against", "./data@now"]);
@@ -223,16 +209,16 @@ fn interrupted_it_keeps_what_came() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(130), "{said}");
     assert!(said.contains("the same command goes on") && said.contains("cistern receive --abort"), "{said}");
-    let told = json(&home.ok(&BACKUP));
+    let told = daemon::json(&home.ok(&BACKUP));
     assert!(told[0]["finished"]["data_bytes"].as_u64().is_some_and(|rest| rest <= NOISE - 4 * MIB), "{told}");
     noise(&daemon, 2, NOISE);
     interrupt_in_the_middle(&home, &BACKUP, "vault");
-    let (before, left) = (listed(&home, "./vault/data"), listed(&home, "./data"));
+    let (before, left) = (home.listed("./vault/data"), home.listed("./data"));
     assert_eq!(left.len(), 2, "{left:?}");
     home.ok(&["receive", "--abort", "./vault/data"]);
-    let told = json(&home.ok(&BACKUP));
+    let told = daemon::json(&home.ok(&BACKUP));
     assert!(told[0]["finished"].is_null() && told[0]["data_bytes"] == NOISE, "{told}");
-    assert_eq!((before.len() - 1, listed(&home, "./data").len()), (2, 1), "what was given up is gone");
+    assert_eq!((before.len() - 1, home.listed("./data").len()), (2, 1), "what was given up is gone");
     home.ok(&["snapshot", "./data@now", "--wait"]);
     home.ok(&["backup", "verify", "./vault/data", "--against", "./data@now"]);
     daemon.stop();
@@ -245,7 +231,7 @@ fn what_nobody_verified_is_verified_first() {
     let home = Home::new();
     let daemon = much(&home);
     home.ok(&BACKUP);
-    let own = listed(&home, "./data")[0].clone();
+    let own = home.listed("./data")[0].clone();
     let place = own.trim_matches(['[', ']']).rsplit('.').next().expect("a place").to_owned();
     let arrives = |time: &str| {
         noise(&daemon, 2, NOISE);
@@ -254,18 +240,18 @@ fn what_nobody_verified_is_verified_first() {
         home.ok(&["copy", &snapshot, "./vault/data"]);
     };
     arrives("2001-01-01T00:00:00");
-    let told = json(&home.ok(&BACKUP));
+    let told = daemon::json(&home.ok(&BACKUP));
     assert!(told[0]["finished"]["data_bytes"] == 0 && told[0]["data_bytes"] == 0, "{told}");
-    assert_eq!(listed(&home, "./data").len(), 1);
+    assert_eq!(home.listed("./data").len(), 1);
 
-    let (before, known) = (segments(&home.path("vault")), listed(&home, "./vault/data"));
+    let (before, known) = (segments(&home.path("vault")), home.listed("./vault/data"));
     arrives("2001-01-02T00:00:00");
     let new = segments(&home.path("vault")).into_iter().find(|segment| !before.contains(segment));
     damage(&new.expect("a segment"));
     let said = home.fails(5, &BACKUP);
     assert!(said.contains("this backup was removed again") && !said.contains("--force"), "{said}");
-    assert_eq!((listed(&home, "./vault/data"), listed(&home, "./data").len()), (known, 1));
-    let told = json(&home.ok(&BACKUP));
+    assert_eq!((home.listed("./vault/data"), home.listed("./data").len()), (known, 1));
+    let told = daemon::json(&home.ok(&BACKUP));
     assert_eq!(told[0]["data_bytes"], NOISE, "{told}");
     home.ok(&["snapshot", "./data@now", "--wait"]);
     home.ok(&["backup", "verify", "./vault/data", "--against", "./data@now"]);
@@ -286,24 +272,34 @@ fn killed_while_older_ones_go() {
         home.ok(&["snapshot", &format!("./vault/data@backup-{time}")]);
     }
     shown.stop();
-    let before = listed(&home, "./data");
+    let before = home.listed("./data");
     let keep = [&BACKUP[..], &["--keep", "1y:1"]].concat();
     let mut child = home.command(&keep).stdout(Stdio::null()).spawn().expect("the binary runs");
     let is_settled = |now: &[String]| now.len() == 1 && now[0].starts_with('[') && now != before;
-    while !is_settled(&listed(&home, "./data")) {
+    // It goes on for some milliseconds between two looks, and rests during them: removing them all takes longer, however slow a look is.
+    // SAFETY: a signal to a child that was not waited for.
+    let pid = child.id() as i32;
+    let signal = |signal| unsafe { libc::kill(pid, signal) };
+    loop {
+        signal(libc::SIGSTOP);
+        if is_settled(&home.listed("./data")) {
+            break;
+        }
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        signal(libc::SIGCONT);
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
     child.kill().expect("killed");
     child.wait().expect("it ended");
-    let (settled, there) = (listed(&home, "./data"), listed(&home, "./vault/data"));
+    let (settled, there) = (home.listed("./data"), home.listed("./vault/data"));
     assert!(is_settled(&settled), "{settled:?}");
     assert!(there.len() > 1, "it was killed before it had removed all");
     let newest = there.last().expect("some");
     assert!(settled[0].starts_with(&format!("[{newest}.")), "{settled:?} {newest}");
-    let told = json(&home.ok(&keep));
+    let told = daemon::json(&home.ok(&keep));
     assert!(told[0]["finished"].is_null(), "that was verified: {told}");
     let removed = told[0]["removed"].as_array().expect("a list").len();
-    assert_eq!((removed, listed(&home, "./vault/data").len()), (there.len(), 1), "{told}");
+    assert_eq!((removed, home.listed("./vault/data").len()), (there.len(), 1), "{told}");
     home.ok(&["check", "./vault/data", "--data", "--space"]);
 }
 
@@ -315,12 +311,12 @@ fn copies_and_restorations_go_on() {
     let copy = ["copy", "./data", "./copy", "--json"];
     kill_in_the_middle(&home, &copy, "copy");
     noise(&daemon, 50, MIB);
-    let told = json(&home.ok(&copy));
+    let told = daemon::json(&home.ok(&copy));
     let bytes = |n: usize| told["snapshots"][n]["data_bytes"].as_u64().unwrap_or_else(|| panic!("{told}"));
     assert!(bytes(0) <= NOISE - 4 * MIB && bytes(1) == MIB, "{told}");
-    assert_eq!((listed(&home, "./data").len(), listed(&home, "./copy").len()), (1, 2));
+    assert_eq!((home.listed("./data").len(), home.listed("./copy").len()), (1, 2));
     home.ok(&["snapshot", "./data@now", "--wait"]);
-    let newest = format!("./copy@{}", listed(&home, "./copy")[1]);
+    let newest = format!("./copy@{}", home.listed("./copy")[1]);
     home.ok(&["backup", "verify", &newest, "--against", "./data@now"]);
     daemon.stop();
 
@@ -328,7 +324,7 @@ fn copies_and_restorations_go_on() {
     let ended = interrupt_in_the_middle(&home, &restore, "new");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains("the same command goes on") && ended.status.code() == Some(130), "{said}");
-    let told = json(&home.ok(&restore));
+    let told = daemon::json(&home.ok(&restore));
     assert!(
         told["snapshots"][0]["data_bytes"].as_u64().is_some_and(|rest| rest <= NOISE - 4 * MIB),
         "{told}"

@@ -10,6 +10,11 @@ use std::{
 
 use tempfile::TempDir;
 
+/// What a command printed with --json.
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
 /// Directories of one test: stores, state, cache, sockets.
 pub struct Home {
     dir: TempDir,
@@ -92,6 +97,16 @@ impl Home {
     /// Starts a daemon and waits until it is ready.
     pub fn start(&self, arguments: &[&str]) -> Daemon {
         Daemon::start(self.serve(arguments))
+    }
+
+    /// The snapshots that `ls` lists, oldest first: names, and those of bookmarks in brackets.
+    pub fn listed(&self, url: &str) -> Vec<String> {
+        let all = json(&self.ok(&["ls", url, "--json"]));
+        let one = |one: &serde_json::Value| {
+            let name = one["name"].as_str().expect("a name");
+            if one["is_bookmark"] == true { format!("[{name}]") } else { name.to_owned() }
+        };
+        all.as_array().expect("a list").iter().map(one).collect()
     }
 
     pub fn status(&self) -> serde_json::Value {
