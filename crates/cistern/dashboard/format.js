@@ -16,12 +16,19 @@ function orDash(write) {
   return (value) => (isKnown(value) ? write(value) : UNKNOWN);
 }
 
+/** A number with so many decimals; what lies in the middle goes to the even side, as Rust rounds. */
+function fixed(value, decimals) {
+  const shifted = value * 10 ** decimals;
+  const isMiddle = shifted % 1 === 0.5 && Number.isInteger(value * 2 ** (decimals + 1));
+  return (isMiddle ? (2 * Math.round(shifted / 2)) / 10 ** decimals : value).toFixed(decimals);
+}
+
 /** A number in the largest of `units` that it reaches, with one decimal where it is not whole. */
 function scaled(value, units, suffix) {
   const unit = units.find(([, factor]) => value >= factor);
   if (!unit) return null;
   const [name, factor] = unit;
-  const number = value % factor === 0 ? value / factor : (value / factor).toFixed(1);
+  const number = value % factor === 0 ? value / factor : fixed(value / factor, 1);
   return `${number}${suffix(name)}`;
 }
 
@@ -44,7 +51,7 @@ export const latency = orDash((seconds) => {
   const us = Math.round(seconds * 1e6);
   if (us < 1000) return `${us}us`;
   const [value, unit] = us < 1_000_000 ? [us / 1e3, "ms"] : [us / 1e6, "s"];
-  return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0) + unit;
+  return fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0) + unit;
 });
 
 /** A count with separators: `1,234,567`. */
@@ -57,9 +64,9 @@ export const perSecond = orDash((value) => {
 });
 
 /** An amount of money: two decimals where that says something, more for what is below a unit. */
-export const money = orDash((value) => value.toFixed(value === 0 || Math.abs(value) >= 1 ? 2 : 6));
+export const money = orDash((value) => fixed(value, value === 0 || Math.abs(value) >= 1 ? 2 : 6));
 
-export const ratio = orDash((value) => value.toFixed(2));
+export const ratio = orDash((value) => fixed(value, 2));
 
 export const percent = orDash((value) => `${Math.floor(value)} %`);
 

@@ -30,6 +30,7 @@ const state = {
   io: null,
   goneSinceMs: null,
   retryAtMs: null,
+  why: "The daemon does not answer.",
 };
 
 const overview = new Overview();
@@ -115,7 +116,7 @@ async function load() {
     state.io = (await api.io()).volumes.find((volume) => volume.name === name) ?? null;
   } catch (error) {
     if (isCurrent()) loading = null;
-    if (error instanceof api.Refused && state.daemon === null) refused(error);
+    if (error instanceof api.Refused && state.daemon === null) setText(waiting, refusal(error));
     else if (!(error instanceof api.Refused) && state.goneSinceMs === null) events.lost();
   }
 }
@@ -135,12 +136,11 @@ function keepOlder(history, range, name) {
   Object.assign(history, merged);
 }
 
-function refused({ status }) {
-  const text =
-    status === 401 || status === 403
-      ? "This daemon wants a token: open the address that `cistern dashboard` prints."
-      : `The daemon answered with the error ${status}. Is this page of another version? Reload it.`;
-  setText(waiting, text);
+/** What it means that the daemon answers with an error. */
+function refusal({ status }) {
+  return status === 401 || status === 403
+    ? "This daemon wants a token: open the address that `cistern dashboard` prints."
+    : `The daemon answered with the error ${status}. Is this page of another version? Reload it.`;
 }
 
 /** Fetches what the ring of a longer step has gained. */
@@ -193,19 +193,30 @@ const events = new api.Events({
     state.goneSinceMs ??= Date.now();
     state.retryAtMs = Date.now() + retryMs;
     showGone();
+    askWhy();
   },
 });
+
+/** No events do not mean no daemon: it may not want to be watched. */
+async function askWhy() {
+  try {
+    await api.status();
+    state.why = "As many pages watch the daemon as may: close another one.";
+  } catch (error) {
+    state.why = error instanceof api.Refused ? refusal(error) : "The daemon does not answer.";
+  }
+}
 
 function showGone() {
   const now = Date.now();
   const since = Math.floor((now - state.goneSinceMs) / 1000) * 1000;
   byId("gone").hidden = false;
   document.body.dataset.state = state.history === null ? "loading" : "gone";
-  setText(byId("gone-title"), "The daemon does not answer.");
+  setText(byId("gone-title"), state.why);
   const next = Math.max(0, Math.ceil((state.retryAtMs - now) / 1000));
   const old = state.history === null ? "" : " What is below is as it was then.";
   setText(byId("gone-text"), `Since ${timeOfDay(state.goneSinceMs)}, for ${span(since)}. Next try in ${next} s.${old}`);
-  setText(waiting, "The daemon cannot be reached.");
+  setText(waiting, state.why);
   overview.showUnknown(since);
 }
 

@@ -103,10 +103,10 @@ export const PANELS = [
       line("write_back_target_bytes_per_second", "its target", "three", "dotted", { ...right, width: 2.25 }),
     ],
     writerOnly: true,
-    figures: ({ volume: v, served }) => [
+    figures: ({ volume: v }) => [
       ["journal in use", part(v.journal_used_bytes, v.journal_size_bytes)],
       ["write-back", bytesPerSecond(v.write_back_bytes_per_second)],
-      ["dirty bytes it aims at", bytes(served.write_back?.target_bytes)],
+      ["dirty bytes it aims at", bytes(v.dirty_target_bytes)],
     ],
   },
   {
@@ -135,14 +135,13 @@ export const PANELS = [
     axes: { left: "bytes" },
     isStacked: true,
     lines: [
-      line("live_bytes", "live", "one", "solid", { isArea: true }),
-      line("snapshots_bytes", "by snapshots", "four", "mixed", { isArea: true }),
+      line("live_bytes", "live, snapshots too", "one", "solid", { isArea: true }),
       line("dead_bytes", "dead", "two", "dashed", { isArea: true }),
       line("grace_bytes", "in grace", "three", "dotted", { isArea: true }),
     ],
     writerOnly: true,
     figures: ({ volume: v, served }) => [
-      ["all", bytes(sum(v.live_bytes, v.snapshots_bytes, v.dead_bytes, v.grace_bytes))],
+      ["all", bytes(sum(v.live_bytes, v.dead_bytes, v.grace_bytes))],
       ["stored per live byte", bounded(served.space)],
       ["size of the volume", bytes(served.size_bytes)],
     ],
@@ -164,8 +163,7 @@ export const PANELS = [
     title: "Health of the store",
     axes: { left: "perSecond", right: "latency" },
     lines: [
-      line("store_errors_per_second", "errors", "two", "solid", { width: 2.5 }),
-      line("store_retries_per_second", "tried again", "four", "mixed"),
+      line("store_errors_per_second", "failed tries", "two", "solid", { width: 2.5 }),
       line("store_get_p99_seconds", "get p99", "one", "dashed", right),
       line("store_put_p99_seconds", "put p99", "three", "dotted", { ...right, width: 2.25 }),
     ],
