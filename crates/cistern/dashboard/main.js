@@ -27,6 +27,8 @@ const state = {
   sample: { at_ms: null, daemon: {}, volumes: {} },
   history: null,
   minutes: null,
+  shownName: null,
+  shownRange: null,
   io: null,
   goneSinceMs: null,
   retryAtMs: null,
@@ -70,9 +72,7 @@ function choose(name) {
 }
 
 function remember() {
-  /** What stands in place of the panels until there is something to show. */
-const waiting = byId("waiting");
-const told = new URLSearchParams({ volume: state.name ?? "", range: state.range.name });
+  const told = new URLSearchParams({ volume: state.name ?? "", range: state.range.name });
   history.replaceState(null, "", `#${told}`);
 }
 
@@ -150,7 +150,7 @@ async function advance(history, stepMs) {
   if (state.sample.at_ms < due) return;
   history.isAdvancing = true;
   try {
-    const { name } = state;
+    const name = state.shownName;
     const ring = await api.ring(stepMs, name, history.lastMs);
     if (ring) history.appendRing(ring, figuresOf(ring, name));
   } catch {
@@ -175,9 +175,10 @@ const events = new api.Events({
   },
   onSample(sample) {
     state.sample = sample;
-    if (loading === null && state.history !== null) {
-      const { stepMs } = state.range;
-      if (stepMs === RANGES[0].stepMs) state.history.append(sample.at_ms, figuresOf(sample, state.name));
+    if (loading === null && state.history === null) load();
+    else if (loading === null) {
+      const { stepMs } = state.shownRange;
+      if (stepMs === RANGES[0].stepMs) state.history.append(sample.at_ms, figuresOf(sample, state.shownName));
       else advance(state.history, stepMs);
       advance(state.minutes, MINUTE_MS);
     }
@@ -187,7 +188,7 @@ const events = new api.Events({
     const isBack = state.goneSinceMs !== null;
     state.goneSinceMs = null;
     byId("gone").hidden = true;
-    if (isBack || (state.history === null && loading === null)) load();
+    if (isBack) load();
   },
   onGone(retryMs) {
     state.goneSinceMs ??= Date.now();

@@ -98,7 +98,7 @@ export const PANELS = [
     title: "Journal and write-back",
     axes: { left: "bytes", right: "bytesPerSecond" },
     lines: [
-      line("journal_used_bytes", "journal in use", "one", "solid", { isArea: true }),
+      line("journal_used_bytes", "in use", "one", "solid", { isArea: true }),
       line("write_back_bytes_per_second", "write-back", "two", "dashed", right),
       line("write_back_target_bytes_per_second", "its target", "three", "dotted", { ...right, width: 2.25 }),
     ],
@@ -132,10 +132,11 @@ export const PANELS = [
   {
     id: "space",
     title: "Space in the store",
+    note: "live: with what snapshots show",
     axes: { left: "bytes" },
     isStacked: true,
     lines: [
-      line("live_bytes", "live, snapshots too", "one", "solid", { isArea: true }),
+      line("live_bytes", "live", "one", "solid", { isArea: true }),
       line("dead_bytes", "dead", "two", "dashed", { isArea: true }),
       line("grace_bytes", "in grace", "three", "dotted", { isArea: true }),
     ],
