@@ -15,7 +15,6 @@ mod listen;
 mod live;
 mod metrics;
 mod open;
-mod panic;
 mod rollback;
 mod snapshots;
 mod stop;
@@ -121,7 +120,6 @@ pub struct Daemon {
 pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let at_once = EndAtOnce::listen()?;
     host::start_logging();
-    panic::stop_on_panic();
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
     let plan = Arc::new(plan);
