@@ -13,10 +13,11 @@
 //! |---|---|
 //! | 0 | `process`, `scratch`, `nbd`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
-//! | 2 | `mount`, `fio`, `fsyncs`, `minio`, `serve`, `tree` |
+//! | 2 | `browser`, `mount`, `fio`, `fsyncs`, `minio`, `serve`, `tree` |
 //! | 3 | `filesystem`, `plain`, `fixture` |
 //! | 4 | `history`, `link` |
 
+pub mod browser;
 pub mod filesystem;
 pub mod fio;
 pub mod fixture;

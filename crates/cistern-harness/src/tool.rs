@@ -17,6 +17,7 @@ use crate::process;
 pub const PACKAGES: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("cc", "build-essential"),
+    ("chromium", "chromium"),
     ("curl", "curl"),
     ("dd", "coreutils"),
     ("diff", "diffutils"),
@@ -35,6 +36,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("nbdkit", "nbdkit"),
     ("nbdsh", "python3-libnbd"),
     ("openssl", "openssl"),
+    ("pngquant", "pngquant"),
     ("psql", "postgresql"),
     ("python3", "python3"),
     ("qemu-img", "qemu-utils"),

@@ -23,6 +23,7 @@
 //! | 2 | `place` | which volume in which store |
 //! | 2 | `probing` | whether a store keeps the rules |
 //! | 2 | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
+//! | 3 | `history` | what a daemon did in the last 48 hours |
 //! | 3 | `secret` | the key of a volume |
 //! | 3 | `creation` | making a volume |
 //! | 3 | `live` | settings that change while a volume is served, and the file that keeps them |
@@ -42,6 +43,7 @@ pub mod creation;
 pub mod daemon;
 pub mod export;
 pub mod failure;
+pub mod history;
 pub mod kernel;
 pub mod known;
 pub mod live;
