@@ -14,6 +14,8 @@ import { Volumes } from "./volumes.js";
 
 const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
+/** How often the rings with longer steps are asked for what is new. */
+const REFRESH_MS = 5000;
 
 const byId = (id) => document.getElementById(id);
 /** What stands in place of the panels until there is something to show. */
@@ -143,12 +145,14 @@ function refusal({ status }) {
     : `The daemon answered with the error ${status}. Is this page of another version? Reload it.`;
 }
 
-/** Fetches what the ring of a longer step has gained. */
+/** Fetches what the ring of a longer step has gained, its newest column among it, which is still being filled. */
 async function advance(history, stepMs) {
-  if (!history || history.isAdvancing) return;
-  const due = (history.lastMs ?? 0) + 2 * stepMs;
-  if (state.sample.at_ms < due) return;
-  history.isAdvancing = true;
+  const now = Date.now();
+  if (!history || now < (history.askedMs ?? now) + REFRESH_MS) {
+    if (history) history.askedMs ??= now;
+    return;
+  }
+  history.askedMs = now;
   try {
     const name = state.shownName;
     const ring = await api.ring(stepMs, name, history.lastMs);
@@ -156,8 +160,6 @@ async function advance(history, stepMs) {
   } catch {
     // The stream of events tells when the daemon is gone.
   }
-  // The ring may not have the column yet: ask again in a second, not at once.
-  setTimeout(() => (history.isAdvancing = false), 1000);
 }
 
 function hourly() {
