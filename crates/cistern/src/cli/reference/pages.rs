@@ -6,7 +6,14 @@ use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::{cli::Cli, config, failure::Kind, metrics::TABLE, prices::FIELDS, secret};
+use crate::{
+    cli::{Cli, stores},
+    config,
+    failure::Kind,
+    metrics::TABLE,
+    prices::FIELDS,
+    secret,
+};
 
 /// The generated pages: file name in `docs/reference`, content.
 pub fn pages() -> Vec<(&'static str, String)> {
@@ -41,6 +48,7 @@ fn commands() -> String {
     ] {
         line(&mut out, &format!("| `{name}` | {meaning} |"));
     }
+    out.push_str(&stores::page());
     out.push_str("\n## The stream of `cistern journal export`\n\n");
     out.push_str(STREAM);
     out
