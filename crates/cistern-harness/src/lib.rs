@@ -13,11 +13,12 @@
 //! |---|---|
 //! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
-//! | 2 | `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
+//! | 2 | `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
 //! | 3 | `filesystem`, `plain`, `fixture` |
 //! | 4 | `history`, `link` |
 
 pub mod azurite;
+pub mod browser;
 pub mod filesystem;
 pub mod fio;
 pub mod fixture;

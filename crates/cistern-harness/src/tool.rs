@@ -17,6 +17,7 @@ use crate::process;
 pub const PACKAGES: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("cc", "build-essential"),
+    ("chromium", "chromium"),
     ("curl", "curl"),
     ("dd", "coreutils"),
     ("diff", "diffutils"),
@@ -38,6 +39,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("node", "nodejs"),
     ("npm", "npm"),
     ("openssl", "openssl"),
+    ("pngquant", "pngquant"),
     ("psql", "postgresql"),
     ("python3", "python3"),
     ("qemu-img", "qemu-utils"),

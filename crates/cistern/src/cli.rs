@@ -20,6 +20,7 @@ mod copy;
 mod copying;
 mod cost;
 mod create;
+mod dashboard;
 mod detach;
 mod diff;
 mod doctor;
@@ -95,6 +96,7 @@ enum Verb {
     Serve(Box<serve::Serve>),
     Create(create::Create),
     Status(status::Status),
+    Dashboard(dashboard::ShowDashboard),
     Set(set::Set),
     Pause(set::Pause),
     Resume(set::Resume),
@@ -206,6 +208,7 @@ impl Cli {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,
+            Verb::Dashboard(verb) => verb.run(&context).await,
             Verb::Set(verb) => verb.run(&context).await,
             Verb::Pause(verb) => verb.run(&context).await,
             Verb::Resume(verb) => verb.run(&context).await,

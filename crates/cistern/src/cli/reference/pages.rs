@@ -10,6 +10,7 @@ use crate::{
     cli::{Cli, stores},
     config,
     failure::Kind,
+    history::{DAEMON, Series, VOLUME},
     metrics::TABLE,
     prices::FIELDS,
     secret,
@@ -17,7 +18,12 @@ use crate::{
 
 /// The generated pages: file name in `docs/reference`, content.
 pub fn pages() -> Vec<(&'static str, String)> {
-    vec![("commands.md", commands()), ("metrics.md", metrics()), ("settings.md", settings())]
+    vec![
+        ("commands.md", commands()),
+        ("http.md", http()),
+        ("metrics.md", metrics()),
+        ("settings.md", settings()),
+    ]
 }
 
 const GENERATED: &str =
@@ -170,6 +176,23 @@ fn metrics() -> String {
         line(&mut out, &format!("| `{name}` | {kind} | {labels} | {} |", metric.help));
     }
     out
+}
+
+/// The interface of a daemon, but for the tables of what it samples.
+const HTTP: &str = include_str!("../../http.md");
+
+fn http() -> String {
+    let mut out = format!("# HTTP\n\n{GENERATED}\n\n{HTTP}");
+    series(&mut out, "a volume", VOLUME);
+    series(&mut out, "the daemon", DAEMON);
+    out
+}
+
+fn series<T>(out: &mut String, subject: &str, table: &[Series<T>]) {
+    line(out, &format!("\n| of {subject} | column | meaning |\n|---|---|---|"));
+    for Series { name, keep, help, .. } in table {
+        line(out, &format!("| `{name}` | {} | {help} |", keep.name()));
+    }
 }
 
 fn is_shown(command: &Command) -> bool {
