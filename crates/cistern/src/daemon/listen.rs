@@ -214,7 +214,7 @@ fn cannot_listen(address: &Address, error: &std::io::Error) -> Failure {
     match error.kind() {
         ErrorKind::AddrInUse => Failure::new(Kind::InUse, failure.text)
             .hint("another server listens there: stop it, or choose another address with --listen"),
-        _ => failure,
+        _ => failure.hint("choose another address with --listen HOST:PORT or --listen unix:PATH"),
     }
 }
 
