@@ -16,6 +16,7 @@ mod attachments;
 mod backup;
 mod check;
 mod clone;
+mod completions;
 mod copy;
 mod copying;
 mod cost;
@@ -80,7 +81,7 @@ Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CRE
 #[derive(Parser)]
 #[command(name = "cistern", version, after_help = FIRST_STEPS, max_term_width = 100)]
 pub struct Cli {
-    /// File with settings, in TOML; a flag wins over it
+    /// File with settings, in TOML; a flag wins over it [default: /etc/cistern/cistern.toml for root, else cistern/cistern.toml in $XDG_CONFIG_HOME, if it is there]
     #[arg(long, global = true, value_name = "FILE", env = "CISTERN_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 
@@ -132,6 +133,7 @@ enum Verb {
     Restore(restore::Restore),
     Key(key::Key),
     Journal(journal::Journal),
+    Completions(completions::Completions),
     #[command(hide = true)]
     Reference(reference::Reference),
 }
@@ -234,6 +236,7 @@ impl Cli {
             Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,
             Verb::Journal(verb) => verb.run(&context).await,
+            Verb::Completions(verb) => verb.run(),
             Verb::Reference(verb) => verb.run(),
         }
     }
