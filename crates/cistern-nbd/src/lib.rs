@@ -30,6 +30,8 @@
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
 //! budget, or all of them more than theirs; no task outlives `Server::serve`; every queue has a named limit.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod conn;
 mod export;

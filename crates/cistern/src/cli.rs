@@ -16,6 +16,7 @@ mod attachments;
 mod backup;
 mod check;
 mod clone;
+mod completions;
 mod copy;
 mod copying;
 mod cost;
@@ -82,7 +83,7 @@ Credentials come from the environment, profiles and the machine: see cistern cre
 #[derive(Parser)]
 #[command(name = "cistern", version, after_help = FIRST_STEPS, max_term_width = 100)]
 pub struct Cli {
-    /// File with settings, in TOML; a flag wins over it
+    /// File with settings, in TOML; a flag wins over it [default: /etc/cistern/cistern.toml for root, else cistern/cistern.toml in $XDG_CONFIG_HOME, if it is there]
     #[arg(long, global = true, value_name = "FILE", env = "CISTERN_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 
@@ -135,6 +136,7 @@ enum Verb {
     Restore(restore::Restore),
     Key(key::Key),
     Journal(journal::Journal),
+    Completions(completions::Completions),
     #[command(hide = true)]
     Reference(reference::Reference),
 }
@@ -238,6 +240,7 @@ impl Cli {
             Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,
             Verb::Journal(verb) => verb.run(&context).await,
+            Verb::Completions(verb) => verb.run(),
             Verb::Reference(verb) => verb.run(),
         }
     }
