@@ -199,9 +199,12 @@ impl Page {
             _ => bail!("{key} is no key that is known here"),
         };
         let text = if key == "Enter" { "\r" } else { "" };
-        let event = |kind: &str| json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
-        self.call("Input.dispatchKeyEvent", event("keyDown"))?;
-        self.call("Input.dispatchKeyEvent", event("keyUp")).map(drop)
+        let mut event = json!({ "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+        for kind in ["keyDown", "keyUp"] {
+            event["type"] = json!(kind);
+            self.call("Input.dispatchKeyEvent", event.clone())?;
+        }
+        Ok(())
     }
 
     /// Writes what is seen, the whole page long or only what fits, as PNG.

@@ -132,7 +132,7 @@ export const PANELS = [
   {
     id: "space",
     title: "Space in the store",
-    note: "live: with what snapshots show",
+    note: "snapshots count as live",
     axes: { left: "bytes" },
     isStacked: true,
     lines: [

@@ -59,6 +59,7 @@ mod snapshots;
 mod source;
 mod stacks;
 mod status;
+mod stores;
 mod taken;
 mod target;
 mod transfer;
@@ -76,7 +77,7 @@ First steps:
   cistern up tank --on s3://bucket/tank --size 2T a ZFS pool on it, mounted on /tank (as root)
 
 Stores: s3://bucket/name, gs://bucket/name, az://container/name, /directory/name, ./name.
-Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...).";
+Credentials come from the environment, profiles and the machine: see cistern create --help.";
 
 /// Network block devices (NBD) on object storage: at the latency of the local disk, with the data
 /// in S3, Google Cloud Storage, Azure or a directory.

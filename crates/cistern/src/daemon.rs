@@ -15,11 +15,11 @@ mod http;
 mod listen;
 mod live;
 mod open;
-mod panic;
 mod recorder;
 mod rollback;
 mod snapshots;
 mod stop;
+mod verbs;
 mod watch;
 
 use std::{
@@ -125,7 +125,6 @@ pub struct Daemon {
 pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let at_once = EndAtOnce::listen()?;
     host::start_logging();
-    panic::stop_on_panic();
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
     let plan = Arc::new(plan);

@@ -8,6 +8,7 @@
 //! | 0 | `failure` | what people see when something fails, and the exit code |
 //! | 0 | `export` | the whole adapter between NBD and the engine |
 //! | 0 | `stream` | the format of an exported journal |
+//! | 0 | `panic` | what a fault of ours does: it ends the process |
 //! | 0 | `memory` | memory back to the system, and none to be had |
 //! | 1 | `kernel` | devices of the kernel's NBD client and its userspace block driver |
 //! | 2 | `stack` | a filesystem on a volume, with what it stands on: which step is next, what a device holds, who uses a mount |
@@ -49,6 +50,7 @@ pub mod live;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+pub mod panic;
 pub mod place;
 pub mod prices;
 pub mod probing;
@@ -66,6 +68,7 @@ use clap::Parser;
 
 /// Parses the arguments of this process, does what they say and reports how it went.
 pub fn run() -> ExitCode {
+    panic::stop_on_panic();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(stop) => {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use clap::{Arg, Command, CommandFactory};
 
 use crate::{
-    cli::Cli,
+    cli::{Cli, stores},
     config,
     failure::Kind,
     history::{DAEMON, Series, VOLUME},
@@ -54,6 +54,7 @@ fn commands() -> String {
     ] {
         line(&mut out, &format!("| `{name}` | {meaning} |"));
     }
+    out.push_str(&stores::page());
     out.push_str("\n## The stream of `cistern journal export`\n\n");
     out.push_str(STREAM);
     out

@@ -1,7 +1,7 @@
-//! What `keep-attached` asks when it is of a build before HTTP: a line of JSON each way.
+//! What programs of builds before HTTP ask: a line of JSON each way.
 //!
-//! It goes on when the daemon below its devices is replaced by one of this build, and is itself replaced later. It can find its volume and
-//! have a device of ublk served, and nothing else.
+//! `keep-attached` goes on when the daemon below its devices is replaced by one of this build, and is itself replaced later: it can find its
+//! volume and have a device of ublk served. `up --restart` of such a build can stop this daemon, to go back. Nothing else can be asked.
 
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -22,6 +22,7 @@ use crate::{
 enum Line {
     Status,
     ServeDevice { export: String, device: u32 },
+    Stop { drain: bool },
 }
 
 /// Whether that is how somebody begins who speaks in lines.
@@ -41,6 +42,10 @@ pub async fn talk(mut stream: BufReader<UnixStream>, daemon: &Daemon) {
         let reply = match serde_json::from_slice(&line) {
             Ok(Line::Status) => encode(Ok(daemon.status())),
             Ok(Line::ServeDevice { export, device }) => encode(daemon.serve_device(&export, device).await),
+            Ok(Line::Stop { drain }) => {
+                daemon.ask_to_stop(drain);
+                encode(Ok(()))
+            }
             Err(_) => {
                 let failure = Failure::usage("the daemon is of another version than this command");
                 encode::<()>(Err(failure.hint("use the program that the daemon was started from")))

@@ -49,7 +49,8 @@ impl TcpDoor {
             Some(path) => Guard::Token(Token::read(path)?),
             None => Guard::Loopback,
         };
-        let is_guarded = token_file.is_some() || is_loopback("--dashboard", wanted).await?;
+        let unusable = |e| unusable("dashboard", wanted, 9810, &e);
+        let is_guarded = token_file.is_some() || is_loopback(wanted).await.map_err(unusable)?;
         if !is_guarded {
             let failure = Failure::usage(format!("a dashboard at {wanted} would be for everybody there"));
             return Err(failure.hint(
@@ -82,17 +83,20 @@ impl TcpDoor {
 }
 
 async fn bind(what: &str, address: &str, port: u16) -> Outcome<(TcpListener, SocketAddr)> {
-    let failed = |e: std::io::Error| {
-        let failure = Failure::io(format!("cannot listen on {address} for the {what}"), &e);
-        match e.kind() {
-            ErrorKind::AddrInUse => Failure::new(Kind::InUse, failure.text)
-                .hint(format!("another program listens there: choose another port with --{what}")),
-            ErrorKind::InvalidInput => Failure::new(Kind::Usage, failure.text)
-                .hint(format!("write HOST:PORT, for instance --{what} 127.0.0.1:{port}")),
-            _ => failure,
-        }
-    };
+    let failed = |e| unusable(what, address, port, &e);
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
+}
+
+/// Why an address is not to be had; `port` is the usual one.
+fn unusable(what: &str, address: &str, port: u16, error: &std::io::Error) -> Failure {
+    let failure = Failure::io(format!("cannot listen on {address} for the {what}"), error);
+    match error.kind() {
+        ErrorKind::AddrInUse => Failure::new(Kind::InUse, failure.text)
+            .hint(format!("another program listens there: choose another port with --{what}")),
+        ErrorKind::InvalidInput => Failure::new(Kind::Usage, failure.text)
+            .hint(format!("write HOST:PORT, for instance --{what} 127.0.0.1:{port}")),
+        _ => failure,
+    }
 }
