@@ -165,26 +165,6 @@ fn the_control_socket_refuses_nonsense() {
     daemon.stop();
 }
 
-/// What keeps devices attached and is of a build before HTTP finds its volume in the new daemon, and such a build can be put back in its
-/// place; whatever else speaks in lines is told why it is not understood.
-#[test]
-fn lines_find_the_volume_and_stop_its_daemon() {
-    let home = Home::new();
-    let daemon = home.start(&CREATE);
-    let mut stream = control(&home);
-    let mut ask = |line: &str| {
-        stream.write_all(format!("{line}\n").as_bytes()).expect("written");
-        let mut reply = String::new();
-        BufReader::new(&stream).read_line(&mut reply).expect("UTF-8");
-        json(&reply)
-    };
-    assert_eq!(ask(r#"{"request":"status"}"#)["done"]["volumes"][0]["name"], "tank");
-    let refused = ask(r#"{"request":"drain","volume":"tank","limit_ms":1}"#);
-    assert!(refused["failed"]["text"].as_str().expect("told").contains("another version"), "{refused}");
-    assert_eq!(ask(r#"{"request":"stop","drain":false}"#), serde_json::json!({"done": null}));
-    assert_eq!(daemon.wait().code, Some(0));
-}
-
 /// Whoever hangs up while he waits for something long gives his place back at once.
 #[test]
 fn who_hangs_up_waits_no_longer() {

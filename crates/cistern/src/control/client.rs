@@ -1,7 +1,6 @@
 //! The commands' end of the control socket: finds the daemons of a state directory, and asks them.
 //!
-//! One connection for each request. Answers are bounded. A daemon of a build that does not speak HTTP yet can be looked at and stopped, so that
-//! `cistern up --restart` can put this one in its place, and nothing else.
+//! One connection for each request. Answers are bounded.
 
 use std::{
     io::ErrorKind,
@@ -14,10 +13,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{Method, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::UnixStream,
-};
+use tokio::net::UnixStream;
 
 use super::{API, DIRECTORY, DaemonStatus, REQUEST_BYTES_MAX, Reply, Request, ServedStatus, short_name};
 use crate::{
@@ -31,21 +27,11 @@ const REPLY_BYTES_MAX: usize = 8 << 20;
 /// Time for a daemon to answer a request that does not wait for anything.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a daemon before HTTP takes for the question how it is, and for the command to stop.
-const STATUS_LINE: &str = r#"{"request":"status"}"#;
-
 /// A daemon that can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonClient {
     directory: PathBuf,
     socket: String,
-}
-
-/// Why there is no answer over HTTP.
-enum NoAnswer {
-    /// It speaks in lines of JSON, as daemons did before.
-    Lines,
-    Failed(Failure),
 }
 
 /// All daemons that live in a state directory. Sockets that nobody listens on are skipped.
@@ -98,20 +84,17 @@ pub async fn serving(state_dir: &Path, volume: &str) -> Outcome<Option<(DaemonCl
 impl DaemonClient {
     /// The state of the daemon's volumes.
     pub async fn status(&self) -> Outcome<DaemonStatus> {
-        match self.get("status").await {
-            Err(NoAnswer::Lines) => self.within(Some(ANSWER_LIMIT), self.in_lines(STATUS_LINE)).await,
-            done => done.map_err(Failure::from),
-        }
+        self.get("status").await
     }
 
     /// What clients ask, and what that takes.
     pub async fn observed(&self) -> Outcome<Observed> {
-        Ok(self.get("io").await?)
+        self.get("io").await
     }
 
     /// What was in the last 48 hours, as far as the daemon noted it.
     pub async fn history(&self, query: &HistoryQuery) -> Outcome<HistoryReply> {
-        Ok(self.get(&format!("history{}", query.in_path())).await?)
+        self.get(&format!("history{}", query.in_path())).await
     }
 
     /// Asks, and waits for the answer for at most `limit`. A daemon that ended meanwhile is
@@ -121,29 +104,23 @@ impl DaemonClient {
         let body = body.to_string();
         debug_assert!(body.len() <= REQUEST_BYTES_MAX);
         let asked = async {
-            match (self.exchange(Method::POST, &verb, body).await, request) {
-                (Err(NoAnswer::Lines), Request::Stop { .. }) => {
-                    let line = serde_json::to_string(request).expect("requests have string keys");
-                    self.in_lines(&line).await
-                }
-                (Err(e), _) => Err(e.into()),
-                (Ok((_, answer)), _) => match parse(&answer)? {
-                    Reply::Done(done) => Ok(done),
-                    Reply::Failed(failure) => Err(failure),
-                },
+            let (_, answer) = self.exchange(Method::POST, &verb, body).await?;
+            match parse(&answer)? {
+                Reply::Done(done) => Ok(done),
+                Reply::Failed(failure) => Err(failure),
             }
         };
         self.within(limit, asked).await
     }
 
     /// Gets a document.
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, NoAnswer> {
-        let asked = async { Ok(self.exchange(Method::GET, path, String::new()).await) };
-        match self.within(Some(ANSWER_LIMIT), asked).await?? {
-            (StatusCode::OK, answer) => Ok(parse(&answer)?),
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        let asked = self.exchange(Method::GET, path, String::new());
+        match self.within(Some(ANSWER_LIMIT), asked).await? {
+            (StatusCode::OK, answer) => parse(&answer),
             (_, answer) => match parse::<Reply<()>>(&answer)? {
-                Reply::Failed(failure) => Err(failure.into()),
-                Reply::Done(()) => Err(unreadable("it is no document").into()),
+                Reply::Failed(failure) => Err(failure),
+                Reply::Done(()) => Err(unreadable("it is no document")),
             },
         }
     }
@@ -169,15 +146,10 @@ impl DaemonClient {
     }
 
     /// One request, and its answer.
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: String,
-    ) -> Result<(StatusCode, Bytes), NoAnswer> {
+    async fn exchange(&self, method: Method, path: &str, body: String) -> Outcome<(StatusCode, Bytes)> {
         let failed = |e: hyper::Error| match e.is_parse() {
-            true => NoAnswer::Lines,
-            false => self.gone(e).into(),
+            true => unreadable("it is not HTTP"),
+            false => self.gone(e),
         };
         let stream = self.connect().await.map_err(|e| self.gone(e))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
@@ -203,22 +175,6 @@ impl DaemonClient {
         let (answer, _) = futures_util::future::join(answered, connection).await;
         answer
     }
-
-    /// One request to a daemon that speaks in lines.
-    async fn in_lines<T: DeserializeOwned>(&self, line: &str) -> Outcome<T> {
-        let exchange = async {
-            let mut stream = self.connect().await?;
-            stream.write_all(format!("{line}\n").as_bytes()).await?;
-            let mut reply = Vec::new();
-            BufReader::new(stream.take(REPLY_BYTES_MAX as u64)).read_until(b'\n', &mut reply).await?;
-            Ok(reply)
-        };
-        let reply = exchange.await.map_err(|e: std::io::Error| self.gone(e))?;
-        match parse(&reply)? {
-            Reply::Done(done) => Ok(done),
-            Reply::Failed(failure) => Err(failure),
-        }
-    }
 }
 
 fn parse<T: DeserializeOwned>(answer: &[u8]) -> Outcome<T> {
@@ -230,23 +186,10 @@ fn unreadable(why: impl std::fmt::Display) -> Failure {
     failure.hint("is the daemon of another version? Restart it")
 }
 
-impl From<NoAnswer> for Failure {
-    fn from(none: NoAnswer) -> Failure {
-        match none {
-            NoAnswer::Lines => unreadable("it is not HTTP"),
-            NoAnswer::Failed(failure) => failure,
-        }
-    }
-}
-
-impl From<Failure> for NoAnswer {
-    fn from(failure: Failure) -> NoAnswer {
-        NoAnswer::Failed(failure)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     /// A daemon that ends while somebody connects resets him: it is gone, as one that ended before.
@@ -258,10 +201,9 @@ mod tests {
         assert!(!is_gone(&std::io::Error::from_raw_os_error(libc::EACCES)));
     }
 
-    /// A daemon that speaks in lines, as builds before HTTP did, can be looked at and stopped; whatever else is asked of it, it is to be
-    /// restarted.
+    /// A daemon that does not speak HTTP is of another version: whoever asks it is told to restart it.
     #[tokio::test]
-    async fn a_daemon_of_lines_can_be_replaced() {
+    async fn what_speaks_no_http_is_of_another_version() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(dir.path().join(DIRECTORY)).expect("writable");
         let listener =
@@ -269,28 +211,14 @@ mod tests {
         let served = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.expect("accepted");
-                let (input, mut output) = stream.split();
-                let mut lines = BufReader::new(input).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    let reply = match line.as_str() {
-                        STATUS_LINE => {
-                            r#"{"done":{"pid":1,"version":"0.1.0","stopping":false,"cache":null,"volumes":[]}}"#
-                        }
-                        r#"{"request":"stop","drain":false}"# => r#"{"done":null}"#,
-                        _ => r#"{"failed":{"kind":"usage","text":"the request cannot be read"}}"#,
-                    };
-                    let _ = output.write_all(format!("{reply}\n").as_bytes()).await;
-                }
+                let _ = stream.write_all(b"{\"failed\":null}\n").await; // whoever only looks whether somebody listens is gone
             }
         });
         let daemons = daemons(dir.path()).await.expect("readable");
-        assert_eq!(daemons[0].status().await.expect("an answer").version, "0.1.0");
-        daemons[0].ask::<()>(&Request::Stop { drain: false }, None).await.expect("it stops");
-        let drain = Request::Drain { volume: None, limit_ms: None };
-        let refused = daemons[0].ask::<()>(&drain, None).await.expect_err("it cannot be asked");
+        let refused = daemons[0].status().await.expect_err("it cannot be asked");
         assert!(refused.hint.expect("a hint").contains("Restart it"));
-        let refused = daemons[0].observed().await.expect_err("it cannot be asked");
-        assert!(refused.hint.expect("a hint").contains("Restart it"));
+        let refused = daemons[0].ask::<()>(&Request::Stop { drain: false }, None).await;
+        assert!(refused.expect_err("it cannot be asked").hint.expect("a hint").contains("Restart it"));
         served.abort();
     }
 }

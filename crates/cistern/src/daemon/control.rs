@@ -1,7 +1,6 @@
 //! The daemon's end of the control socket.
 //!
-//! Owns the socket's file: made under a lock so that no daemon takes another's for stale, removed at the end. What comes in is served by `http`,
-//! but for programs of a build before HTTP (`lines`).
+//! Owns the socket's file: made under a lock so that no daemon takes another's for stale, removed at the end. What comes in is served by `http`.
 
 use std::{
     fs::{DirBuilder, File, Permissions},
@@ -15,10 +14,7 @@ use std::{
     task::Context,
 };
 
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    net::{UnixListener, UnixStream},
-};
+use tokio::net::UnixListener;
 
 use crate::{
     control::{DIRECTORY, short_name},
@@ -29,8 +25,6 @@ use crate::{
     },
     failure::{Failure, Outcome},
 };
-
-mod lines;
 
 /// Connections served at a time; more wait.
 const CONNECTIONS_MAX: usize = 64;
@@ -57,7 +51,7 @@ impl ControlSocket {
         let accept = |cx: &mut Context<'_>| self.listener.poll_accept(cx);
         let door = Arc::new(Door::Control);
         accept_all("control socket", CONNECTIONS_MAX, accept, |(stream, _)| {
-            talk(stream, door.clone(), daemon.clone())
+            http::talk(stream, door.clone(), daemon.clone())
         })
         .await;
     }
@@ -113,17 +107,6 @@ pub(super) fn lock(path: &Path) -> std::io::Result<File> {
     match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
         0 => Ok(file),
         _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-/// Serves one connection.
-async fn talk(stream: UnixStream, door: Arc<Door>, daemon: Arc<Daemon>) {
-    let mut stream = BufReader::new(stream);
-    let begins = tokio::time::timeout(http::REQUEST_LIMIT, stream.fill_buf()).await;
-    match begins {
-        Ok(Ok(bytes)) if lines::begins(bytes) => lines::talk(stream, &daemon).await,
-        Ok(Ok(bytes)) if !bytes.is_empty() => http::talk(stream, door, daemon).await,
-        _ => {}
     }
 }
 

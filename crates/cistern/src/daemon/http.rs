@@ -42,7 +42,7 @@ pub use stream::{Frames, Viewer, event};
 pub use tcp::TcpDoor;
 
 /// Time for a client to send its request, and then to take the answer.
-pub const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
