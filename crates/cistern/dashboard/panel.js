@@ -171,7 +171,7 @@ function stacked(columns) {
 
 /** Says that a line is measured by the axis on the right. */
 function rightMark(line) {
-  return line.axis === "right" ? [" ", element("span", { title: "by the axis on the right" }, "→")] : [];
+  return line.axis === "right" ? ["\u00a0", element("span", { title: "by the axis on the right" }, "→")] : [];
 }
 
 /** A piece of the line as the chart draws it. */

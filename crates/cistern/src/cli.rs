@@ -14,6 +14,7 @@ use crate::{
 mod attach;
 mod attachments;
 mod backup;
+mod bench;
 mod check;
 mod clone;
 mod completions;
@@ -38,6 +39,7 @@ mod info;
 mod journal;
 mod keep_attached;
 mod key;
+mod local_disk;
 mod ls;
 mod marks;
 mod new_file;
@@ -128,6 +130,7 @@ enum Verb {
     Info(info::Info),
     Check(check::Check),
     Probe(probe::Probe),
+    Bench(bench::Bench),
     Resize(resize::Resize),
     Warm(warm::Warm),
     Gc(gc::Gc),
@@ -185,6 +188,9 @@ impl Cli {
         if let Verb::Copy(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Bench(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         if let Verb::Snapshot(verb) = self.verb {
             return verb.run(&context).await;
         }
@@ -205,6 +211,7 @@ impl Cli {
             | Verb::Copy(_)
             | Verb::Backup(_)
             | Verb::Snapshot(_)
+            | Verb::Bench(_)
             | Verb::Import(_)
             | Verb::Export(_) => {
                 unreachable!("returned above")

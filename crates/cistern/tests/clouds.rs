@@ -14,58 +14,64 @@ use cistern_harness::{
 const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 const BLOCKS: u64 = 4 << 10;
 
-/// Created, written, stopped and opened by another host; killed and taken over by a third; a snapshot is read;
-/// every object is intact and accounted for; and nothing is left of what is removed.
+/// Created, written, stopped and opened by another host; a snapshot is read; killed and taken over; every object is intact
+/// and accounted for; and nothing is left of what is removed.
 fn main_job(scratch: &Scratch, place: &str, environment: Vec<(String, String)>) -> Result<()> {
     let cistern = Cistern::under_test(CISTERN).with_environment(environment);
+    let on_host = |url: &str, n: u32| {
+        let serve = cistern.serve(scratch, url).state_dir(scratch.file(&format!("state{n}")));
+        serve.cache_dir(scratch.file(&format!("cache{n}")))
+    };
     let url = format!("{place}/vol");
     cistern.run(&["create", &url, "--size", "2G"])?;
-    let serve = cistern.serve(scratch, &url);
-    let server = serve.start()?;
+    let first = on_host(&url, 1);
+    let server = first.start()?;
     let original = scratch.file("original");
     std::fs::write(&original, random_bytes(96 << 20, 31))?;
     let original = original.display().to_string();
     tool::run("nbdcopy", ["--flush", &original, &server.uri()])?;
-    cistern.run(&[
-        "snapshot",
-        &format!("{url}@whole"),
-        "--state-dir",
-        &scratch.file("state").display().to_string(),
-    ])?;
+    first.ask(&["snapshot", &format!("{url}@whole")])?;
     server.stop()?;
+    let server = on_host(&url, 2).start()?;
+    same(&server.uri(), &original)?;
+    server.stop()?;
+    let server = on_host(&format!("{url}@whole"), 3).start()?;
+    same(&server.uri(), &original)?;
+    server.stop()?;
+    check(&cistern, &url)?;
 
-    let host = |n: u32| {
-        let serve = serve.clone().state_dir(scratch.file(&format!("state{n}")));
-        serve.cache_dir(scratch.file(&format!("cache{n}")))
-    };
-    let same = |uri: &str| {
-        let script = format!("nbdcopy '{uri}' - | head -c 96M | cmp - '{original}'");
-        tool::run("bash", ["-c", &script]).map(drop)
-    };
-    let server = host(2).start()?;
-    same(&server.uri())?;
+    // A volume of its own: a history knows all that was ever written.
+    let killed = format!("{place}/killed");
+    cistern.run(&["create", &killed, "--size", "1G"])?;
+    let server = on_host(&killed, 4).start()?;
     let mut history = History::new(BLOCKS, 32);
     history.write(server.socket(), 300)?;
     server.wait_clean()?;
     let committed = history.flushed();
     server.kill();
-
-    ensure!(host(3).start_failing()?.contains("take-over"), "it is claimed");
-    let server = host(3).args(["--take-over"]).start()?;
+    ensure!(on_host(&killed, 5).start_failing()?.contains("take-over"), "it is claimed");
+    let server = on_host(&killed, 5).args(["--take-over"]).start()?;
     history.check(server.socket(), committed)?;
     server.stop()?;
-    let snapshot = cistern.serve(scratch, format!("{url}@whole")).state_dir(scratch.file("state4"));
-    let server = snapshot.cache_dir(scratch.file("cache4")).start()?;
-    same(&server.uri())?;
-    server.stop()?;
-    cistern.run(&["check", "--data", &url])?;
-    cistern.run(&["check", "--space", &url])?;
-    cistern.run(&["gc", &url])?;
+    check(&cistern, &killed)?;
+
+    for url in [&url, &killed] {
+        cistern.run(&["rm", url, "--now", "--yes"])?;
+    }
     let listed = cistern.run(&["ls", place])?.stdout;
-    ensure!(listed.contains("vol"), "{listed}");
-    cistern.run(&["rm", &url, "--now", "--yes"])?;
-    ensure!(!cistern.run(&["ls", place])?.stdout.contains("vol"), "it is gone");
+    ensure!(!listed.contains("GiB"), "{listed}");
     Ok(())
+}
+
+fn same(uri: &str, original: &str) -> Result<()> {
+    let script = format!("nbdcopy '{uri}' - | head -c 96M | cmp - '{original}'");
+    tool::run("bash", ["-c", &script]).map(drop)
+}
+
+fn check(cistern: &Cistern, url: &str) -> Result<()> {
+    cistern.run(&["check", "--data", url])?;
+    cistern.run(&["check", "--space", url])?;
+    cistern.run(&["gc", url]).map(drop)
 }
 
 /// Azurite.

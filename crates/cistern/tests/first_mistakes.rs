@@ -22,8 +22,8 @@ use daemon::Home;
 /// Runs a command to its end; gives its exit code and what it says from `error:` on.
 fn said(home: &Home, mut command: Command) -> (Option<i32>, String) {
     let output = command.stdin(Stdio::null()).output().expect("it runs");
-    let stderr =
-        String::from_utf8_lossy(&output.stderr).replace(&home.path("").display().to_string(), "HOME/");
+    let here = home.path("x").parent().expect("a directory").display().to_string();
+    let stderr = String::from_utf8_lossy(&output.stderr).replace(&here, "HOME");
     let from = stderr.find("error:").unwrap_or_default();
     (output.status.code(), stderr[from..].trim_end().to_owned())
 }
@@ -290,7 +290,7 @@ fn a_wrong_clock() {
     let url = format!("s3://{}/tank", minio::BUCKET);
     let right = server.command(&home, &url);
     let mut command = tool::command("faketime").expect("it is installed");
-    command.arg("-2h").arg(right.get_program()).args(right.get_args()).current_dir(home.path(""));
+    command.args(["-f", "-2h"]).arg(right.get_program()).args(right.get_args()).current_dir(home.path(""));
     command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     for (name, value) in right.get_envs() {
         match value {

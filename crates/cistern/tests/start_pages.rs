@@ -181,7 +181,8 @@ fn each_permission_is_needed() -> Result<()> {
     let policy = policy()?;
     for action in ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"] {
         ensure!(policy.contains(action), "{action} is not in the policy");
-        let less = policy.replace(action, "s3:GetBucketLocation");
+        let other = if action == "s3:ListBucket" { "s3:GetBucketLocation" } else { "s3:GetObjectTagging" };
+        let less = policy.replace(action, other);
         let cistern = Cistern::under_test(CISTERN).with_environment(keys_with(&minio, &less)?);
         let url = format!("s3://{}/{}", minio::BUCKET, action.replace(':', "-"));
         let (output, code) = cistern.run_failing(&["create", &url, "--size", "1G"])?;
@@ -265,17 +266,21 @@ impl Qemu {
         Ok(writeln!(self.to, "{request}")?)
     }
 
-    fn answer(&mut self) -> Result<serde_json::Value> {
+    /// What it says of its disk, and then that it is done.
+    fn answer(&mut self) -> Result<String> {
+        let mut said = String::new();
         loop {
             let line = self.from.next().context("QEMU ended")??;
-            let json: serde_json::Value = serde_json::from_str(&line)?;
-            if json.get("return").is_some() || json.get("error").is_some() {
-                return Ok(json);
+            match serde_json::from_str::<serde_json::Value>(&line) {
+                Ok(json) if json.get("error").is_some() => anyhow::bail!("{json}"),
+                Ok(json) if json.get("return").is_some() => return Ok(said + &json["return"].to_string()),
+                Ok(_) => {}
+                Err(_) => said += &line,
             }
         }
     }
 
-    fn ask(&mut self, request: &str) -> Result<serde_json::Value> {
+    fn ask(&mut self, request: &str) -> Result<String> {
         self.send(request)?;
         self.answer()
     }
@@ -287,9 +292,8 @@ impl Qemu {
             .to_string()
     }
 
-    fn done(answer: &serde_json::Value, bytes: &str) -> Result<()> {
-        let text = answer["return"].as_str().unwrap_or_default();
-        ensure!(text.contains(bytes) && !text.contains("failed"), "{answer}");
+    fn done(answer: &str) -> Result<()> {
+        ensure!(answer.contains("1048576/1048576 bytes") && !answer.contains("failed"), "{answer}");
         Ok(())
     }
 }
@@ -303,17 +307,17 @@ fn qemu_waits_for_its_daemon() -> Result<()> {
     let [serve, machine] = &page[..] else { anyhow::bail!("the page has a daemon and a machine") };
     let mut daemon = reader.serve(serve)?;
     let mut qemu = Qemu::start(&reader, machine)?;
-    Qemu::done(&qemu.ask(&Qemu::io("write -P 0xa5 0 1M"))?, "1048576/1048576")?;
+    Qemu::done(&qemu.ask(&Qemu::io("write -P 0xa5 0 1M"))?)?;
     let flushed = qemu.ask(&Qemu::io("flush"))?;
-    ensure!(flushed["return"].is_string(), "{flushed}");
+    ensure!(!flushed.contains("rror"), "{flushed}");
     for round in 1..=3u64 {
         daemon.kill();
         // It waits from here on: nobody answers yet.
         qemu.send(&Qemu::io(&format!("write -f -P {round} {round}M 1M")))?;
         daemon = reader.serve(serve)?;
-        Qemu::done(&qemu.answer()?, "1048576/1048576")?;
-        Qemu::done(&qemu.ask(&Qemu::io("read -P 0xa5 0 1M"))?, "1048576/1048576")?;
-        Qemu::done(&qemu.ask(&Qemu::io(&format!("read -P {round} {round}M 1M")))?, "1048576/1048576")?;
+        Qemu::done(&qemu.answer()?)?;
+        Qemu::done(&qemu.ask(&Qemu::io("read -P 0xa5 0 1M"))?)?;
+        Qemu::done(&qemu.ask(&Qemu::io(&format!("read -P {round} {round}M 1M")))?)?;
     }
     drop(qemu);
     daemon.signal(libc::SIGINT);

@@ -20,8 +20,8 @@ use object_store::{
 use super::{
     CloudStore, Inner, Library, StoreError, StoreResult,
     answer::{Watch, root_cause},
-    keys::{Keys, Role, Source},
-    profile::{Completed, KEYS, ProfileKeys, Profiles, TOLD_BY_THE_HOST, completed},
+    keys::{Keys, KeysSource, RoleKeys},
+    profile::{KEYS, ProfileKeys, Profiled, Profiles, TOLD_BY_THE_HOST, completed},
     standstill::Standstill,
     variables::Variables,
 };
@@ -91,7 +91,7 @@ impl CloudStore {
 type WithBulk = (Box<dyn Library>, Option<Box<dyn Library>>);
 
 fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
-    let Completed { mut variables, keys } = completed(variables)?;
+    let Profiled { mut variables, keys } = completed(variables)?;
     // As for Amazon's own tools, it is that of all services.
     if let Some(endpoint) = variables.get("AWS_ENDPOINT_URL").map(str::to_owned) {
         variables.default("AWS_ENDPOINT_URL_STS", &endpoint);
@@ -150,7 +150,7 @@ impl KeySources<'_> {
     /// `roles_max`: so many roles may follow each other.
     fn provider(&self, keys: ProfileKeys, roles_max: usize) -> StoreResult<AwsCredentialProvider> {
         let source = match keys {
-            ProfileKeys::File(profile) => Source::File { variables: self.variables.clone(), profile },
+            ProfileKeys::File(profile) => KeysSource::File { variables: self.variables.clone(), profile },
             ProfileKeys::Role { name, arn, source } => {
                 let Some(left) = roles_max.checked_sub(1) else {
                     return Err(StoreError::Refused(format!(
@@ -163,13 +163,13 @@ impl KeySources<'_> {
                     Some(source) if source == name => self.provider(ProfileKeys::File(source), left)?,
                     Some(source) => self.provider(self.profiles.source(&source)?, left)?,
                 };
-                Source::Role(self.role(with, &name, arn)?)
+                KeysSource::Role(self.role(with, &name, arn)?)
             }
         };
         Ok(Keys::new(self.env, source))
     }
 
-    fn role(&self, with: AwsCredentialProvider, profile: &str, arn: String) -> StoreResult<Role> {
+    fn role(&self, with: AwsCredentialProvider, profile: &str, arn: String) -> StoreResult<RoleKeys> {
         let profile = self.profiles.named(profile, "AWS_PROFILE")?.clone();
         let region =
             ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| self.variables.get(name));
@@ -183,7 +183,7 @@ impl KeySources<'_> {
         let connector = Connector::new(self.bucket, endpoint.starts_with("http:"));
         let client =
             connector.connect(&ClientOptions::new()).map_err(|e| StoreError::Refused(root_cause(&e)))?;
-        Ok(Role { with, client, endpoint, region, arn, profile })
+        Ok(RoleKeys { with, client, endpoint, region, arn, profile })
     }
 }
 

@@ -40,7 +40,7 @@ struct NoKeys(StoreError);
 
 /// Keys, and how long they are good for.
 #[derive(Clone)]
-struct Held {
+struct HeldKeys {
     keys: Arc<AwsCredential>,
     renew_at: Duration,
     ends_at: Duration,
@@ -48,7 +48,7 @@ struct Held {
 
 #[derive(Default)]
 struct State {
-    held: Option<Held>,
+    held: Option<HeldKeys>,
     /// Somebody fetches new ones until then.
     fetching_until: Duration,
 }
@@ -56,22 +56,22 @@ struct State {
 /// Gives keys, which it fetches from one source.
 pub(super) struct Keys {
     env: Env,
-    source: Source,
+    source: KeysSource,
     state: Ranked<State>,
 }
 
 /// Where keys are fetched from.
-pub(super) enum Source {
+pub(super) enum KeysSource {
     /// They stand in a profile.
     File {
         variables: Variables,
         profile: String,
     },
-    Role(Role),
+    Role(RoleKeys),
 }
 
 /// A role that is taken with other keys.
-pub(super) struct Role {
+pub(super) struct RoleKeys {
     pub with: AwsCredentialProvider,
     pub client: HttpClient,
     pub endpoint: String,
@@ -82,7 +82,7 @@ pub(super) struct Role {
 }
 
 impl Keys {
-    pub fn new(env: &Env, source: Source) -> Arc<Keys> {
+    pub fn new(env: &Env, source: KeysSource) -> Arc<Keys> {
         Arc::new(Keys { env: env.clone(), source, state: Ranked::new(Rank::World, State::default()) })
     }
 
@@ -100,7 +100,7 @@ impl Keys {
         None
     }
 
-    fn keep(&self, fetched: StoreResult<Held>) -> StoreResult<Arc<AwsCredential>> {
+    fn keep(&self, fetched: StoreResult<HeldKeys>) -> StoreResult<Arc<AwsCredential>> {
         let now = self.env.now();
         let mut state = self.state.lock();
         state.fetching_until = Duration::ZERO;
@@ -115,17 +115,17 @@ impl Keys {
         }
     }
 
-    async fn fetch(&self) -> StoreResult<Held> {
+    async fn fetch(&self) -> StoreResult<HeldKeys> {
         let now = self.env.now();
         match &self.source {
-            Source::File { variables, profile } => {
+            KeysSource::File { variables, profile } => {
                 let keys = keys_of(Profiles::read(variables)?.named(profile, "AWS_PROFILE")?)?;
-                Ok(Held { keys: Arc::new(keys), renew_at: now + FILE_AGE_MAX, ends_at: Duration::MAX })
+                Ok(HeldKeys { keys: Arc::new(keys), renew_at: now + FILE_AGE_MAX, ends_at: Duration::MAX })
             }
-            Source::Role(role) => {
+            KeysSource::Role(role) => {
                 let lasts = Duration::from_secs(role.seconds()?);
                 let keys = Arc::new(role.take().await?);
-                Ok(Held { keys, renew_at: now + lasts - AHEAD.min(lasts / 2), ends_at: now + lasts })
+                Ok(HeldKeys { keys, renew_at: now + lasts - AHEAD.min(lasts / 2), ends_at: now + lasts })
             }
         }
     }
@@ -148,8 +148,8 @@ impl CredentialProvider for Keys {
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            Source::File { profile, .. } => f.debug_tuple("Keys").field(profile).finish(),
-            Source::Role(role) => f.debug_tuple("Keys").field(&role.arn).finish(),
+            KeysSource::File { profile, .. } => f.debug_tuple("Keys").field(profile).finish(),
+            KeysSource::Role(role) => f.debug_tuple("Keys").field(&role.arn).finish(),
         }
     }
 }
@@ -184,7 +184,7 @@ fn checked(keys: AwsCredential) -> StoreResult<AwsCredential> {
     }
 }
 
-impl Role {
+impl RoleKeys {
     fn seconds(&self) -> StoreResult<u64> {
         let Some(text) = self.profile.get("duration_seconds") else { return Ok(ROLE_S) };
         text.parse::<u64>().ok().filter(|s| (1..=43_200).contains(s)).ok_or_else(|| {

@@ -33,7 +33,7 @@ pub(super) enum ProfileKeys {
 }
 
 /// Variables and what a profile adds to them.
-pub(super) struct Completed {
+pub(super) struct Profiled {
     pub variables: Variables,
     /// Keys that are no variables.
     pub keys: Option<ProfileKeys>,
@@ -43,7 +43,7 @@ pub(super) struct Completed {
 ///
 /// # Errors
 /// `Refused` if it cannot work, with what is wrong in it.
-pub(super) fn completed(variables: &Variables) -> StoreResult<Completed> {
+pub(super) fn completed(variables: &Variables) -> StoreResult<Profiled> {
     let mut variables = variables.clone();
     let profiles = Profiles::read(&variables)?;
     let by = ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"].into_iter().find(|by| variables.get(by).is_some());
@@ -52,7 +52,7 @@ pub(super) fn completed(variables: &Variables) -> StoreResult<Completed> {
         Some(by) => profiles.named(&name, by)?,
         None => match profiles.get(&name) {
             Some(profile) => profile,
-            None => return Ok(Completed { variables, keys: None }),
+            None => return Ok(Profiled { variables, keys: None }),
         },
     };
     if let Some(region) = profile.get("region").filter(|_| variables.get("AWS_DEFAULT_REGION").is_none()) {
@@ -62,12 +62,12 @@ pub(super) fn completed(variables: &Variables) -> StoreResult<Completed> {
         variables.default("AWS_ENDPOINT_URL", endpoint);
     }
     if variables.has_any(KEYS) {
-        return Ok(Completed { variables, keys: None });
+        return Ok(Profiled { variables, keys: None });
     }
     let keys = match origin(&name, profile)? {
-        Origin::Nowhere => None,
-        Origin::Keys(keys) => Some(keys),
-        Origin::WebIdentity { arn, token_file } => {
+        KeysOrigin::Nowhere => None,
+        KeysOrigin::Keys(keys) => Some(keys),
+        KeysOrigin::WebIdentity { arn, token_file } => {
             variables.default("AWS_WEB_IDENTITY_TOKEN_FILE", &token_file);
             variables.default("AWS_ROLE_ARN", &arn);
             if let Some(session) = profile.get("role_session_name") {
@@ -76,12 +76,12 @@ pub(super) fn completed(variables: &Variables) -> StoreResult<Completed> {
             None
         }
     };
-    Ok(Completed { variables, keys })
+    Ok(Profiled { variables, keys })
 }
 
 /// Where a profile's keys come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
+enum KeysOrigin {
     Keys(ProfileKeys),
     /// A token in a file stands for a role.
     WebIdentity {
@@ -137,8 +137,8 @@ impl Profiles {
     /// The keys of a profile that another one names to take its role with.
     pub fn source(&self, name: &str) -> StoreResult<ProfileKeys> {
         match origin(name, self.named(name, "source_profile")?)? {
-            Origin::Keys(keys) => Ok(keys),
-            Origin::WebIdentity { .. } | Origin::Nowhere => Err(StoreError::Refused(format!(
+            KeysOrigin::Keys(keys) => Ok(keys),
+            KeysOrigin::WebIdentity { .. } | KeysOrigin::Nowhere => Err(StoreError::Refused(format!(
                 "the profile {name:?} is another one's source_profile, but has no keys itself"
             ))),
         }
@@ -146,7 +146,7 @@ impl Profiles {
 }
 
 /// Where the keys of a profile come from. `Refused` if only a person could give them.
-fn origin(name: &str, profile: &Profile) -> StoreResult<Origin> {
+fn origin(name: &str, profile: &Profile) -> StoreResult<KeysOrigin> {
     let has = |setting: &str| profile.contains_key(setting);
     let get = |setting: &str| profile.get(setting).cloned();
     let refused = |why: &str| Err(StoreError::Refused(format!("the profile {name:?} {why}")));
@@ -156,15 +156,15 @@ fn origin(name: &str, profile: &Profile) -> StoreResult<Origin> {
             return refused(&format!("asks for a code, which a daemon cannot type: {by_hand}"));
         }
         if let Some(token_file) = get("web_identity_token_file") {
-            return Ok(Origin::WebIdentity { arn, token_file });
+            return Ok(KeysOrigin::WebIdentity { arn, token_file });
         }
         return match (get("source_profile"), has("credential_source")) {
             (None, false) => refused("has a role_arn, but neither source_profile nor credential_source"),
-            (source, _) => Ok(Origin::Keys(ProfileKeys::Role { name: name.to_owned(), arn, source })),
+            (source, _) => Ok(KeysOrigin::Keys(ProfileKeys::Role { name: name.to_owned(), arn, source })),
         };
     }
     match (has("aws_access_key_id"), has("aws_secret_access_key")) {
-        (true, true) => return Ok(Origin::Keys(ProfileKeys::File(name.to_owned()))),
+        (true, true) => return Ok(KeysOrigin::Keys(ProfileKeys::File(name.to_owned()))),
         (false, false) => {}
         _ => return refused("has only one of aws_access_key_id and aws_secret_access_key"),
     }
@@ -176,7 +176,7 @@ fn origin(name: &str, profile: &Profile) -> StoreResult<Origin> {
     if has("sso_session") || has("sso_start_url") {
         return refused(&format!("signs in by SSO, which cistern does not: {by_hand}"));
     }
-    Ok(Origin::Nowhere)
+    Ok(KeysOrigin::Nowhere)
 }
 
 fn read_file(path: &Path) -> StoreResult<String> {
@@ -264,11 +264,11 @@ region = us-west-2
     fn every_profile_has_one_origin() {
         let all = all();
         let of = |name: &str| origin(name, all.get(name).expect("it is there"));
-        let keys = Origin::Keys(ProfileKeys::File("default".to_owned()));
+        let keys = KeysOrigin::Keys(ProfileKeys::File("default".to_owned()));
         assert_eq!(of("default").expect("keys"), keys);
         let (name, source) = ("backup".to_owned(), Some("default".to_owned()));
         let arn = "arn:aws:iam::1:role/backup".to_owned();
-        assert_eq!(of("backup").expect("a role"), Origin::Keys(ProfileKeys::Role { name, arn, source }));
+        assert_eq!(of("backup").expect("a role"), KeysOrigin::Keys(ProfileKeys::Role { name, arn, source }));
         assert!(of("odd").expect_err("half").to_string().contains("only one of"));
         let named = all.named("night", "AWS_PROFILE").expect_err("not there").to_string();
         assert!(named.contains("\"night\"") && named.contains("backup, default, odd"), "{named}");
@@ -285,7 +285,7 @@ region = us-west-2
         let none = Profiles::parse("[default]\nregion = x\n", "");
         assert_eq!(
             origin("default", none.get("default").expect("it is there")).expect("none"),
-            Origin::Nowhere
+            KeysOrigin::Nowhere
         );
     }
 
