@@ -49,7 +49,9 @@ pub fn run() -> Result<()> {
     let scratch = Scratch::new("screenshots")?;
     let settings = scratch.file("settings.toml");
     std::fs::write(&settings, "[prices]\nkind = \"s3-standard\"\n")?;
-    let url = scratch.file("tank").display().to_string();
+    // The disk of a store is not the one of this host.
+    let far = Scratch::in_memory("store")?;
+    let url = far.file("tank").display().to_string();
     let serve = cistern.serve(&scratch, &url).args(["--create", "20G", "--dashboard", "127.0.0.1:0"]);
     let serve = serve.args(["--max-dirty-age", "15s", "--journal-size", "1G", "--cache-size", "192M"]);
     let serve = serve.args(["--config".into(), settings.into_os_string()]);

@@ -4,6 +4,8 @@
 //! guess it, and whoever can write to an unencrypted store can compute it. The raw bytes are tried as
 //! well. The targets under `fuzz/` and the replay of their corpora are this list. Never ships.
 
+#![forbid(unsafe_code)]
+
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c},
     journal::format::{GroupHeader, Superblock},

@@ -23,6 +23,7 @@
 //! | 1 | `listen` | addresses |
 //! | 1 | `client` | a negotiation from the other side, for connections that the kernel gets |
 //! | 2 | `handshake`, `session` | the two phases of one connection |
+//! | 2 | `caller` | an export of another server, one request at a time |
 //! | 2 | `remote` | an export of another server, read and written by who moves data |
 //! | 3 | `fuzz` | the parsers of what comes from the other side, for fuzzing |
 //! | 3 | `server` | accepting, graceful stop |
@@ -30,6 +31,9 @@
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
 //! budget, or all of them more than theirs; no task outlives `Server::serve`; every queue has a named limit.
 
+#![forbid(unsafe_code)]
+
+mod caller;
 mod client;
 mod conn;
 mod export;
@@ -53,6 +57,7 @@ mod succession;
 mod tls;
 mod wire;
 
+pub use caller::Caller;
 pub use client::{Negotiated, choose_export};
 pub use export::{
     Allocation, BLOCK_BYTES_MIN, Errno, Export, ExportEntry, ExportError, Exports, PAYLOAD_BYTES_MAX,

@@ -19,6 +19,8 @@
 //! Absences that are invariants: no real clock, no threads, no chance but the seed's, no map whose
 //! order could differ from run to run.
 
+#![forbid(unsafe_code)]
+
 pub mod client;
 pub mod device;
 pub mod disk;

@@ -1,5 +1,7 @@
 //! `cistern-sim`: runs seeds, and replays one that failed.
 
+#![forbid(unsafe_code)]
+
 use std::{ops::Range, process::ExitCode, sync::Arc};
 
 use cistern_sim::{

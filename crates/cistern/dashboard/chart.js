@@ -111,7 +111,7 @@ export class Chart {
           fill: line.isArea ? () => colour(`${line.colour}-area`) : undefined,
           width: line.width ?? 1.75,
           dash: DASHES[line.dash],
-          points: { show: isAlone, size: 4, fill: () => colour(line.colour) },
+          points: { show: false, filter: alone, size: 4, fill: () => colour(line.colour) },
         })),
       ],
       hooks: { setCursor: [(plot) => onCursor(plot.cursor.left >= 0 ? plot.cursor.idx : null)] },
@@ -143,10 +143,11 @@ function powersOfTen(_plot, marks) {
 }
 
 /** A value between two unknown ones has no line: it is shown as a point. */
-function isAlone(plot, series, from, to) {
+function alone(plot, series) {
   const values = plot.data[series];
-  for (let i = from; i <= to; i += 1) {
-    if (values[i] != null && values[i - 1] == null && values[i + 1] == null) return true;
+  const points = [];
+  for (let i = 0; i < values.length; i += 1) {
+    if (values[i] != null && values[i - 1] == null && values[i + 1] == null) points.push(i);
   }
-  return false;
+  return points;
 }

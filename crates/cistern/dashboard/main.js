@@ -14,6 +14,10 @@ import { Volumes } from "./volumes.js";
 
 const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
+/** How often the rings with longer steps are asked for what is new. */
+const REFRESH_MS = 5000;
+
+const FIRST_PICTURE = "first-picture";
 
 const byId = (id) => document.getElementById(id);
 /** What stands in place of the panels until there is something to show. */
@@ -143,12 +147,14 @@ function refusal({ status }) {
     : `The daemon answered with the error ${status}. Is this page of another version? Reload it.`;
 }
 
-/** Fetches what the ring of a longer step has gained. */
+/** Fetches what the ring of a longer step has gained, its newest column among it, which is still being filled. */
 async function advance(history, stepMs) {
-  if (!history || history.isAdvancing) return;
-  const due = (history.lastMs ?? 0) + 2 * stepMs;
-  if (state.sample.at_ms < due) return;
-  history.isAdvancing = true;
+  const now = Date.now();
+  if (!history || now < (history.askedMs ?? now) + REFRESH_MS) {
+    if (history) history.askedMs ??= now;
+    return;
+  }
+  history.askedMs = now;
   try {
     const name = state.shownName;
     const ring = await api.ring(stepMs, name, history.lastMs);
@@ -156,8 +162,6 @@ async function advance(history, stepMs) {
   } catch {
     // The stream of events tells when the daemon is gone.
   }
-  // The ring may not have the column yet: ask again in a second, not at once.
-  setTimeout(() => (history.isAdvancing = false), 1000);
 }
 
 function hourly() {
@@ -262,8 +266,10 @@ function show() {
     io: state.io,
     nowMs: state.goneSinceMs ?? sample.at_ms,
   };
-  for (const panel of panels) panel.show(view);
-  pictured();
+  // What people come for is there first, the rest a moment later.
+  const isFirst = performance.getEntriesByName(FIRST_PICTURE).length === 0;
+  for (const panel of isFirst ? panels.slice(0, 1) : panels) panel.show(view);
+  if (isFirst) pictured();
 }
 
 /** Puts the panels onto the page, once there is something to show in them. */
@@ -275,8 +281,10 @@ function place() {
 
 /** Marks the moment at which the first chart is drawn, for whoever measures it. */
 function pictured() {
-  if (performance.getEntriesByName("first-picture").length > 0) return;
-  requestAnimationFrame(() => performance.mark("first-picture"));
+  requestAnimationFrame(() => {
+    performance.mark(FIRST_PICTURE);
+    later();
+  });
 }
 
 build();

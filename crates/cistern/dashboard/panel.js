@@ -82,8 +82,14 @@ export class Panel {
     else this.write(view);
   }
 
+  /** Whether this is about writing, and nobody writes. */
+  isOff({ served }) {
+    return Boolean(this.definition.writerOnly && served.read_only);
+  }
+
   columns(view) {
-    return this.definition.lines.map((line) => view.history.of(line.series));
+    const nothing = this.isOff(view) ? new Array(view.history.times.length).fill(null) : null;
+    return this.definition.lines.map((line) => nothing ?? view.history.of(line.series));
   }
 
   draw(view) {
@@ -99,9 +105,9 @@ export class Panel {
   }
 
   /** Why there is nothing to draw. */
-  why({ served, history }) {
-    if (this.definition.writerOnly && served.read_only) return "A read-only volume has none of this";
-    return `No data yet: there is one figure every ${span(history.stepMs)}`;
+  why(view) {
+    if (this.isOff(view)) return "A read-only volume has none of this";
+    return `No data yet: there is one figure every ${span(view.history.stepMs)}`;
   }
 
   newChart() {
@@ -124,7 +130,7 @@ export class Panel {
     const at = index !== null && index < history.times.length ? index : null;
     this.definition.lines.forEach((line, i) => {
       const value = at === null ? (volume[line.series] ?? shared[line.series]) : history.of(line.series)[at];
-      setText(this.values[i], this.unit(line).write(value));
+      setText(this.values[i], this.unit(line).write(this.isOff(this.view) ? null : value));
     });
     setText(this.moment, at === null ? "" : `at ${timeOfDay(history.times[at])}`);
   }
@@ -165,7 +171,7 @@ function stacked(columns) {
 
 /** Says that a line is measured by the axis on the right. */
 function rightMark(line) {
-  return line.axis === "right" ? [" ", element("span", { title: "by the axis on the right" }, "→")] : [];
+  return line.axis === "right" ? ["\u00a0", element("span", { title: "by the axis on the right" }, "→")] : [];
 }
 
 /** A piece of the line as the chart draws it. */

@@ -99,8 +99,8 @@ export const PANELS = [
     axes: { left: "bytes", right: "bytesPerSecond" },
     lines: [
       line("journal_used_bytes", "in use", "one", "solid", { isArea: true }),
-      line("write_back_bytes_per_second", "write-back", "two", "dashed", right),
-      line("write_back_target_bytes_per_second", "its target", "three", "dotted", { ...right, width: 2.25 }),
+      line("write_back_bytes_per_second", "rate", "two", "dashed", right),
+      line("write_back_target_bytes_per_second", "target rate", "three", "dotted", { ...right, width: 2.25 }),
     ],
     writerOnly: true,
     figures: ({ volume: v }) => [

@@ -14,8 +14,10 @@ use crate::{
 mod attach;
 mod attachments;
 mod backup;
+mod bench;
 mod check;
 mod clone;
+mod completions;
 mod copy;
 mod copying;
 mod cost;
@@ -37,6 +39,7 @@ mod info;
 mod journal;
 mod keep_attached;
 mod key;
+mod local_disk;
 mod ls;
 mod marks;
 mod new_file;
@@ -82,7 +85,7 @@ Credentials come from the environment, profiles and the machine: see cistern cre
 #[derive(Parser)]
 #[command(name = "cistern", version, after_help = FIRST_STEPS, max_term_width = 100)]
 pub struct Cli {
-    /// File with settings, in TOML; a flag wins over it
+    /// File with settings, in TOML; a flag wins over it [default: /etc/cistern/cistern.toml for root, else cistern/cistern.toml in $XDG_CONFIG_HOME, if it is there]
     #[arg(long, global = true, value_name = "FILE", env = "CISTERN_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 
@@ -127,6 +130,7 @@ enum Verb {
     Info(info::Info),
     Check(check::Check),
     Probe(probe::Probe),
+    Bench(bench::Bench),
     Resize(resize::Resize),
     Warm(warm::Warm),
     Gc(gc::Gc),
@@ -135,6 +139,7 @@ enum Verb {
     Restore(restore::Restore),
     Key(key::Key),
     Journal(journal::Journal),
+    Completions(completions::Completions),
     #[command(hide = true)]
     Reference(reference::Reference),
 }
@@ -183,6 +188,9 @@ impl Cli {
         if let Verb::Copy(verb) = self.verb {
             return verb.run(&context).await;
         }
+        if let Verb::Bench(verb) = self.verb {
+            return verb.run(&context).await;
+        }
         if let Verb::Snapshot(verb) = self.verb {
             return verb.run(&context).await;
         }
@@ -203,6 +211,7 @@ impl Cli {
             | Verb::Copy(_)
             | Verb::Backup(_)
             | Verb::Snapshot(_)
+            | Verb::Bench(_)
             | Verb::Import(_)
             | Verb::Export(_) => {
                 unreachable!("returned above")
@@ -238,6 +247,7 @@ impl Cli {
             Verb::Restore(verb) => verb.run(&context).await,
             Verb::Key(verb) => verb.run(&context).await,
             Verb::Journal(verb) => verb.run(&context).await,
+            Verb::Completions(verb) => verb.run(),
             Verb::Reference(verb) => verb.run(),
         }
     }

@@ -4,7 +4,12 @@
 //! reference come from it. Unknown keys of the file are errors. Nothing here opens a store or
 //! touches the disk, but for reading the file.
 
-use std::{fmt, path::Path, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use cistern_engine::{log::GRACE, space::Bound, volume::Mode};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
@@ -470,11 +475,17 @@ pub fn definitions() -> Vec<clap::Arg> {
     SettingsOnly::command().get_arguments().cloned().collect()
 }
 
-/// Reads the settings file; without one, nothing is set.
-pub fn read_file(path: Option<&Path>) -> Outcome<Settings> {
-    let Some(path) = path else { return Ok(Settings::default()) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Failure::io(format!("the settings file {} cannot be read", path.display()), &e))?;
+/// Reads the settings file that was named, or the one of this system if there is one; else nothing is set.
+pub fn read_file(named: Option<&Path>) -> Outcome<Settings> {
+    let usual = paths::Surroundings::of_this_process().settings_file();
+    let Some(path) = named.or(usual.as_deref()) else { return Ok(Settings::default()) };
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if named.is_none() && e.kind() == ErrorKind::NotFound => return Ok(Settings::default()),
+        Err(e) => {
+            return Err(Failure::io(format!("the settings file {} cannot be read", path.display()), &e));
+        }
+    };
     parse(&text).map_err(|failure| failure.context(format!("settings file {}", path.display())))
 }
 

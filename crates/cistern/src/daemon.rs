@@ -19,6 +19,7 @@ mod recorder;
 mod rollback;
 mod snapshots;
 mod stop;
+mod verbs;
 mod watch;
 
 use std::{

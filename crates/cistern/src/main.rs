@@ -1,5 +1,7 @@
 //! The `cistern` binary. Everything is in the library, so that tests and generators reach it.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 /// Segments are buffers of 17 MiB that pass from thread to thread. The system's allocator kept twice the

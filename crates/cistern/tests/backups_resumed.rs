@@ -277,8 +277,8 @@ fn killed_while_older_ones_go() {
     let mut child = home.command(&keep).stdout(Stdio::null()).spawn().expect("the binary runs");
     let is_settled = |now: &[String]| now.len() == 1 && now[0].starts_with('[') && now != before;
     // It goes on for some milliseconds between two looks, and rests during them: removing them all takes longer, however slow a look is.
-    // SAFETY: a signal to a child that was not waited for.
     let pid = child.id() as i32;
+    // SAFETY: a signal to a child that was not waited for.
     let signal = |signal| unsafe { libc::kill(pid, signal) };
     loop {
         signal(libc::SIGSTOP);

@@ -1,4 +1,4 @@
-//! `up`, `down` and `doctor` as far as any host goes: real devices and pools are cases of `cargo xtask guest`.
+//! `up` and `down` as far as any host goes: real devices and pools are cases of `cargo xtask guest`.
 
 mod daemon;
 
@@ -140,19 +140,4 @@ fn what_cannot_be_brought_up() {
     let said = text(&shared);
     assert!(said.contains("NFS server") || said.contains("no volume at"), "{said}");
     assert!(!home.path("vol").exists());
-}
-
-/// Everything that is looked at is told, for people and for programs, and the exit code says whether anything is bad.
-#[test]
-fn the_doctor_looks() {
-    let home = Home::new();
-    let output = home.run(&["doctor", "--json"]);
-    let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).expect("JSON");
-    let found: Vec<&str> = checks.iter().map(|check| check["what"].as_str().expect("a name")).collect();
-    for what in ["privilege", "kernel NBD", "kernel ZFS", "blkid", "NFS server", "state directory"] {
-        assert!(found.contains(&what), "{what} is not among {found:?}");
-    }
-    let is_bad = checks.iter().any(|check| check["verdict"] == "bad");
-    assert_eq!(output.status.code(), Some(i32::from(is_bad)), "{}", text(&output));
-    assert!(checks.iter().filter(|check| check["verdict"] != "ok").all(|check| check["hint"].is_string()));
 }

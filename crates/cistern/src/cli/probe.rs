@@ -1,6 +1,6 @@
 //! `cistern probe`: does a store keep the rules, and how fast is it?
 
-use cistern_engine::store::remove_store;
+use cistern_engine::store::{ProbeReport, remove_store};
 use clap::Args;
 
 use crate::{
@@ -29,24 +29,27 @@ pub(super) struct Probe {
 
 impl Probe {
     pub async fn run(self, context: &Context) -> Outcome {
-        let env = &context.env;
-        let (open, made) = match self.volume.open(env, COMMAND_PATIENCE).await {
-            Ok(open) => (open, false),
-            Err(missing) if missing.kind == Kind::NotFound => {
-                (self.volume.create(env, COMMAND_PATIENCE).await?, true)
-            }
-            Err(failure) => return Err(failure),
-        };
-        let probed = probe(env, &open.store).await;
-        if made {
-            // Refuses where the probe left something behind, which the report says.
-            let _ = remove_store(&self.volume.url, env).await;
-        }
-        let report = probed?;
+        let report = probe_at(context, &self.volume).await?;
         match self.json {
             true => terminal::say_json(&report)?,
             false => show(&report),
         }
         judge(&report)
     }
+}
+
+/// Probes the store of a volume, existing or not.
+pub(super) async fn probe_at(context: &Context, volume: &VolumeUrl) -> Outcome<ProbeReport> {
+    let env = &context.env;
+    let (open, made) = match volume.open(env, COMMAND_PATIENCE).await {
+        Ok(open) => (open, false),
+        Err(missing) if missing.kind == Kind::NotFound => (volume.create(env, COMMAND_PATIENCE).await?, true),
+        Err(failure) => return Err(failure),
+    };
+    let probed = probe(env, &open.store).await;
+    if made {
+        // Refuses where the probe left something behind, which the report says.
+        let _ = remove_store(&volume.url, env).await;
+    }
+    probed
 }

@@ -1,5 +1,6 @@
-//! `cistern reference`, hidden: writes the generated pages of the documentation.
+//! `cistern reference`, hidden: writes the generated pages of the documentation, and what packages carry.
 
+mod carried;
 mod pages;
 
 use std::path::PathBuf;
@@ -15,13 +16,23 @@ pub use pages::pages;
 pub(super) struct Reference {
     /// Directory for the pages
     directory: PathBuf,
+
+    /// Write manual pages, completions and a settings file instead
+    #[arg(long)]
+    package: bool,
 }
 
 impl Reference {
     pub fn run(self) -> Outcome {
-        for (name, content) in pages() {
+        let files = match self.package {
+            true => carried::carried(),
+            false => pages().into_iter().map(|(name, page)| (name.to_owned(), page.into_bytes())).collect(),
+        };
+        for (name, content) in files {
             let path = self.directory.join(name);
-            std::fs::write(&path, content)
+            let dir = path.parent().unwrap_or(&self.directory);
+            std::fs::create_dir_all(dir)
+                .and_then(|()| std::fs::write(&path, content))
                 .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))?;
         }
         Ok(())

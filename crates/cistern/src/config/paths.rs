@@ -1,4 +1,4 @@
-//! Where things lie on this host: state (precious), cache (may go), sockets.
+//! Where things lie on this host: state (precious), cache (may go), sockets, settings.
 //!
 //! Follows systemd's *_DIRECTORY variables, then the system's places for root and the XDG base
 //! directories for everybody else. Decides only; creates nothing.
@@ -35,6 +35,12 @@ impl Surroundings {
     pub fn cache_dir(&self, chosen: Option<PathBuf>) -> Outcome<PathBuf> {
         let default = || self.default_dir("CACHE_DIRECTORY", "/var/cache", "XDG_CACHE_HOME", ".cache");
         self.absolute(chosen.or_else(default), "--cache-dir")
+    }
+
+    /// The settings file that is read where none is named, if it is there.
+    pub fn settings_file(&self) -> Option<PathBuf> {
+        let dir = self.default_dir("CONFIGURATION_DIRECTORY", "/etc", "XDG_CONFIG_HOME", ".config");
+        dir.map(|dir| dir.join("cistern.toml"))
     }
 
     /// The directory for the sockets that clients connect to.
@@ -117,6 +123,9 @@ mod tests {
         assert_eq!(chosen, Path::new("/else"));
         let cache = at(false, xdg).cache_dir(None).expect("there is a place");
         assert_eq!(cache, Path::new("/home/ann/.cache/cistern"), "relative XDG values are ignored");
+        let settings = |s: Surroundings| s.settings_file().expect("there is a place");
+        assert_eq!(settings(at(true, nothing)), Path::new("/etc/cistern/cistern.toml"));
+        assert_eq!(settings(at(false, home)), Path::new("/home/ann/.config/cistern/cistern.toml"));
         assert_eq!(at(true, nothing).socket_dir(Path::new("/s")), Path::new("/run/cistern"));
         assert_eq!(at(false, xdg).socket_dir(Path::new("/s")), Path::new("/run/user/7/cistern"));
         assert_eq!(at(false, nothing).socket_dir(Path::new("/s")), Path::new("/s"));

@@ -1,7 +1,7 @@
 //! The daemon's end of the control socket.
 //!
 //! Owns the socket's file: made under a lock so that no daemon takes another's for stale, removed at the end. What comes in is served by `http`,
-//! but for what keeps devices attached and is of a build before HTTP (`lines`). Does what commands ask for.
+//! but for programs of a build before HTTP (`lines`).
 
 use std::{
     fs::{DirBuilder, File, Permissions},
@@ -13,18 +13,15 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     task::Context,
-    time::Duration,
 };
 
-use serde::Serialize;
-use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     net::{UnixListener, UnixStream},
 };
 
 use crate::{
-    control::{DIRECTORY, Request, short_name},
+    control::{DIRECTORY, short_name},
     daemon::{
         Daemon,
         accept::accept_all,
@@ -128,39 +125,6 @@ async fn talk(stream: UnixStream, door: Arc<Door>, daemon: Arc<Daemon>) {
         Ok(Ok(bytes)) if !bytes.is_empty() => http::talk(stream, door, daemon).await,
         _ => {}
     }
-}
-
-/// Does what a command asks for.
-pub async fn perform(daemon: &Arc<Daemon>, request: Request) -> Outcome<Value> {
-    match request {
-        Request::Drain { volume, limit_ms } => {
-            let limit = limit_ms.map(Duration::from_millis);
-            done(daemon.drain(volume.as_deref(), limit).await)
-        }
-        Request::Warm { volume, what, from } => done(daemon.warm(&volume, what, from).await),
-        Request::Collect { volume, what } => done(daemon.collect(&volume, what).await),
-        Request::Snapshots { volume } => done(daemon.snapshots(&volume)),
-        Request::Snapshot { snapshots, wait } => done(daemon.clone().snapshot(snapshots, wait).await),
-        Request::ChangeSnapshot { snapshot, change } => {
-            done(daemon.clone().change_snapshot(snapshot, change).await)
-        }
-        Request::RollBack { snapshot, leave, force } => {
-            done(daemon.clone().roll_back(snapshot, leave, force).await)
-        }
-        Request::Resize { volume, size_bytes, force } => {
-            done(daemon.resize(&volume, size_bytes, force).await)
-        }
-        Request::ServeDevice { export, device } => done(daemon.serve_device(&export, device).await),
-        Request::Stop { drain } => {
-            daemon.ask_to_stop(drain);
-            done(Ok(()))
-        }
-        Request::Set { volume, changes } => done(daemon.set(&volume, &changes).await),
-    }
-}
-
-fn done(outcome: Outcome<impl Serialize>) -> Outcome<Value> {
-    Ok(serde_json::to_value(outcome?).expect("answers have string keys"))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::{
     control::{self, API, REQUEST_BYTES_MAX, Reply},
-    daemon::{Daemon, control::perform},
+    daemon::{Daemon, verbs::perform},
     failure::{Failure, Kind},
     history::HistoryQuery,
     metrics,
