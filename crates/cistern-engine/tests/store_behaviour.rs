@@ -94,7 +94,9 @@ async fn listings_are_flat_sorted_and_bounded(store: &SharedStore) {
         store.put(key, Bytes::from(vec![b'x'; i])).await.expect("a put");
         model.insert(*key, i as u64);
     }
-    for prefix in ["", "a", "a/", "a/c", "a/c/", "a/c/e/", "b/", "nothing/", "volume"] {
+    for prefix in
+        ["", "a", "a/", "a/c", "a/c/", "a/c/e/", "b/", "nothing/", "volume", "volume.json", "a/c0", "a0"]
+    {
         for after in KEYS.iter().copied().chain(["", "a", "a/", "a/c/", "a/c/zz", "zzz"]) {
             for count in [0, 1, 2, 100] {
                 let wanted = model.iter().filter(|(key, _)| key.starts_with(prefix) && **key > after);

@@ -54,6 +54,8 @@ const LIMIT_BASE: Duration = Duration::from_secs(30);
 const LINK_BYTES_PER_S: u64 = 64 << 10;
 /// Keys of one page of a listing: what the clouds give at most.
 const PAGE_KEYS_MAX: usize = 1000;
+/// Objects that are asked for at least where the prefix is a character short: digits end our names.
+const NEIGHBOURS: usize = 16;
 /// Objects of one bulk delete: what S3 takes at most.
 const BULK_KEYS_MAX: usize = 1000;
 /// Names that one listing of directories may give.
@@ -79,6 +81,8 @@ struct Inner {
     bulk: Option<Box<dyn Library>>,
     /// Empty, or ends in `/`.
     root: String,
+    /// The library leaves an object out of a listing whose name is the prefix itself: for Azure it takes it for a directory.
+    loses_prefix: bool,
     url: String,
     /// Body bytes of all requests under way.
     in_flight: AtomicU64,
@@ -289,17 +293,22 @@ impl Store for CloudStore {
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         check_prefix(prefix)?;
         let offset = (!after.is_empty()).then(|| format!("{}{after}", self.inner.root));
+        let is_shortened = self.inner.loses_prefix && !prefix.is_empty() && !prefix.ends_with('/');
+        let (asked, keys_min) = match is_shortened {
+            true => (&prefix[..prefix.len() - 1], NEIGHBOURS),
+            false => (prefix, 1),
+        };
         let mut found: Vec<Listed> = Vec::new();
         let mut next = None;
         while found.len() < count_max {
-            let max_keys = Some((count_max - found.len()).min(PAGE_KEYS_MAX));
+            let max_keys = Some((count_max - found.len()).clamp(keys_min, PAGE_KEYS_MAX));
             let options = PaginatedListOptions {
                 offset: offset.clone(),
                 max_keys,
                 page_token: next,
                 ..Default::default()
             };
-            let page = self.inner.page(prefix, options).await?;
+            let page = self.inner.page(asked, options).await?;
             for object in page.objects {
                 // Some servers ignore start-after, and directory markers are no objects of ours.
                 if object.key.as_str() > after

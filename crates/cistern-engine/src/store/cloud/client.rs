@@ -79,6 +79,7 @@ impl CloudStore {
             library,
             bulk,
             root,
+            loses_prefix: matches!(url.place(), StorePlace::Azure { .. }),
             url: url.to_string(),
             in_flight: AtomicU64::new(0),
             standstill: Standstill::default(),
