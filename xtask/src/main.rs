@@ -1,17 +1,18 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | guest | bench | record-traces`.
+//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | guest | bench | record-traces | screenshots`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 //!
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `step` |
-//! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces` |
+//! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces`, `screenshots` |
 //! | 2 | `guest` |
 
 mod bench;
 mod demo;
 mod guest;
 mod mutate;
+mod screenshots;
 mod setup;
 mod soak;
 mod step;
@@ -49,6 +50,8 @@ enum Chore {
     Bench(bench::Options),
     /// Record what real filesystems read and write, for replays of the chunk cache
     RecordTraces,
+    /// Take the pictures of the dashboard that the documentation shows, of a real daemon under load (two minutes)
+    Screenshots,
 }
 
 fn main() -> ExitCode {
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Chore::Guest(options) => guest::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::RecordTraces => traces::run(),
+        Chore::Screenshots => screenshots::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

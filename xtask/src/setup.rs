@@ -10,13 +10,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use cistern_harness::{minio, tool};
+use cistern_harness::{azurite, gcs, minio, tool};
 
 use crate::step;
 
 const APT_LIMIT: Duration = Duration::from_secs(900);
 /// Building MinIO takes three to six minutes on two cores, and a slow network comes on top.
 const MINIO_LIMIT: Duration = Duration::from_secs(1800);
+/// Half a minute each, and a slow network.
+const EMULATOR_LIMIT: Duration = Duration::from_secs(900);
 /// Go from this version on fetches the version that a module asks for by itself.
 const GO_MINOR_MIN: u32 = 21;
 /// Where the Go of bookworm-backports is.
@@ -25,6 +27,8 @@ const GO_BACKPORTS_PACKAGE: &str = "golang-1.23-go";
 /// qemu from this version on speaks the extended headers of NBD; Debian 12 itself has 7.2.
 const QEMU_MIN: (u32, u32) = (8, 2);
 const QEMU_PACKAGE: &str = "qemu-utils";
+const QEMU_SYSTEM: &str = "qemu-system-x86_64";
+const QEMU_SYSTEM_PACKAGE: &str = "qemu-system-x86";
 pub const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
 
 /// Brings the machine to where every test can run.
@@ -36,7 +40,12 @@ pub fn run() -> Result<()> {
     if !is_new_enough_qemu() {
         install_from_backports(QEMU_PACKAGE)?;
     }
+    if tool::find(QEMU_SYSTEM).is_err() {
+        install_from_backports(QEMU_SYSTEM_PACKAGE)?;
+    }
     build_minio()?;
+    build_gcs()?;
+    install_azurite()?;
     check_kernel()?;
     println!("setup: everything is there");
     Ok(())
@@ -60,7 +69,7 @@ fn missing_packages() -> BTreeSet<&'static str> {
     });
     programs
         .map(|(_, package)| *package)
-        .filter(|package| *package != QEMU_PACKAGE)
+        .filter(|package| ![QEMU_PACKAGE, QEMU_SYSTEM_PACKAGE].contains(package))
         .chain(libraries.map(|(package, ..)| *package))
         .collect()
 }
@@ -103,6 +112,35 @@ fn build_minio() -> Result<()> {
         .env("GOTOOLCHAIN", "auto")
         .env("CGO_ENABLED", "0");
     step::run("build MinIO (several minutes)", command, MINIO_LIMIT)?;
+    Ok(())
+}
+
+/// The server of Google Cloud Storage's protocol; built anew when its source is newer.
+fn build_gcs() -> Result<()> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("gcs");
+    let binary = gcs::binary()?;
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified());
+    if changed(&binary).is_ok_and(|built| changed(&source.join("main.go")).is_ok_and(|at| at <= built)) {
+        return Ok(());
+    }
+    let mut command = Command::new(go()?);
+    command.current_dir(&source).args(["build", "-o"]).arg(&binary).arg(".");
+    command.env("GOTOOLCHAIN", "auto").env("CGO_ENABLED", "0");
+    step::run("build fake-gcs-server", command, EMULATOR_LIMIT)?;
+    // Nothing is linked anew where only comments changed, and then the file keeps its time.
+    std::fs::File::options().write(true).open(&binary)?.set_modified(std::time::SystemTime::now())?;
+    Ok(())
+}
+
+/// The server of Azure's protocol.
+fn install_azurite() -> Result<()> {
+    if azurite::script()?.is_file() {
+        return Ok(());
+    }
+    let mut command = tool::command("npm")?;
+    command.args(["install", "--no-audit", "--no-fund", "--omit=dev", "--omit=optional", "--prefix"]);
+    command.arg(azurite::directory()?).arg(azurite::PACKAGE);
+    step::run("install Azurite", command, EMULATOR_LIMIT)?;
     Ok(())
 }
 

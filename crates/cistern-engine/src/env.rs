@@ -9,12 +9,14 @@
 
 use std::{
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 /// A boxed future without a borrowed environment.
@@ -106,25 +108,29 @@ impl Env {
         self.0.dedicated(name, Box::pin(report(task, send)));
         Task(receive)
     }
-    /// Runs a future that may block on local IO. Ends for ever (pending) when the host dies.
+    /// Runs a future that may block on local IO. Ends for ever (pending) when the host dies, and panics when it did.
     pub async fn blocking<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> T {
         let (send, receive) = oneshot::channel();
-        self.0.blocking(Box::pin(report(task, send)));
-        match receive.await {
-            Ok(out) => out,
-            Err(_) => std::future::pending().await,
-        }
+        self.0.blocking(Box::pin(report(AssertUnwindSafe(task).catch_unwind(), send)));
+        outcome(receive).await
     }
-    /// Runs a computation on the worker pool.
+    /// Runs a computation on the worker pool. Panics when it did: a worker goes on to the next, and whoever waits is not
+    /// left waiting.
     pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (send, receive) = oneshot::channel();
         self.0.compute(Box::new(move || {
-            let _ = send.send(work());
+            let _ = send.send(catch_unwind(AssertUnwindSafe(work)));
         }));
-        match receive.await {
-            Ok(out) => out,
-            Err(_) => std::future::pending().await,
-        }
+        outcome(receive).await
+    }
+}
+
+/// What became of something that ran elsewhere. Its panic goes on here; what it broke is its owner's, as ever.
+async fn outcome<T>(receive: oneshot::Receiver<std::thread::Result<T>>) -> T {
+    match receive.await {
+        Ok(Ok(out)) => out,
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => std::future::pending().await, // its host died
     }
 }
 

@@ -1,5 +1,5 @@
 //! One suite of promises, kept by every kind of store: in memory, in a directory, on a real S3
-//! server.
+//! server, on servers of Azure's and of Google Cloud Storage's protocol.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use cistern_engine::{
         SharedStore, Store, StoreError, StoreKind, StoreUrl, Variables, Verdict, delete_all, probe,
     },
 };
-use cistern_harness::{minio::Minio, scratch::Scratch};
+use cistern_harness::{azurite::Azurite, gcs::Gcs, minio::Minio, scratch::Scratch};
 use futures_util::{StreamExt, future::join_all};
 
 mod store_support;
@@ -234,32 +234,51 @@ fn start_minio() -> (Scratch, Minio) {
     (scratch, minio)
 }
 
-/// What leads a client to that server.
-fn variables(minio: &Minio) -> Variables {
-    Minio::environment(minio.port())
-        .iter()
-        .fold(Variables::default(), |variables, (name, value)| variables.with(name, value))
+/// What leads a client to a server.
+fn variables(environment: &[(String, String)]) -> Variables {
+    environment.iter().fold(Variables::default(), |variables, (name, value)| variables.with(name, value))
 }
 
-/// A real S3 server keeps every promise, below a prefix, whose neighbours stay unseen.
-#[tokio::test(flavor = "multi_thread")]
-async fn s3() {
+/// A server keeps every promise to a client with these variables, below a prefix, whose neighbours stay unseen.
+async fn a_cloud(scheme: &str, variables: &Variables) {
     let env = real_env();
-    let (_scratch, minio) = start_minio();
-    let open = |text: &str| {
-        let url = StoreUrl::parse(text).expect("a URL");
-        CloudStore::open(&url, &variables(&minio), &env).expect("a store")
+    let open = |path: &str| {
+        let url = StoreUrl::parse(&format!("{scheme}://tank{path}")).expect("a URL");
+        CloudStore::open(&url, variables, &env).expect("a store")
     };
-    let neighbour = open("s3://tank/prefix/tank2");
+    let neighbour = open("/prefix/tank2");
     neighbour.put("volume.json", Bytes::from_static(b"{}")).await.expect("a put");
-    let store: SharedStore = Arc::new(open("s3://tank/prefix/tank"));
+    let store: SharedStore = Arc::new(open("/prefix/tank"));
     suite(&env, &store).await;
     listings_span_pages(&store).await;
     assert_fit(&probe(&env, &store).await.expect("a probe"));
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
-    assert_eq!(open("s3://tank/prefix").list_dirs("").await.expect("a listing"), ["tank2"]);
-    assert_eq!(open("s3://tank").list_dirs("").await.expect("a listing"), ["prefix"]);
-    assert_eq!(store.url(), "s3://tank/prefix/tank");
+    assert_eq!(open("/prefix").list_dirs("").await.expect("a listing"), ["tank2"]);
+    assert_eq!(open("").list_dirs("").await.expect("a listing"), ["prefix"]);
+    assert_eq!(store.url(), format!("{scheme}://tank/prefix/tank"));
+}
+
+/// A real S3 server keeps every promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn s3() {
+    let (_scratch, minio) = start_minio();
+    a_cloud("s3", &variables(&Minio::environment(minio.port()))).await;
+}
+
+/// Azurite keeps every promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn azure() {
+    let scratch = Scratch::new("store").expect("a scratch directory");
+    let azurite = Azurite::start(&scratch).expect("a server of Azure's protocol");
+    a_cloud("az", &variables(&Azurite::environment(azurite.port()))).await;
+}
+
+/// fake-gcs-server keeps every promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn google() {
+    let scratch = Scratch::new("store").expect("a scratch directory");
+    let gcs = Gcs::start(&scratch).expect("a server of Google Cloud Storage's protocol");
+    a_cloud("gs", &variables(&Gcs::environment(gcs.port()))).await;
 }
 
 /// A bucket that is not there and wrong credentials are refused with a text that says so.
@@ -268,7 +287,7 @@ async fn s3_refusals() {
     let env = real_env();
     let (_scratch, minio) = start_minio();
     let url = StoreUrl::parse("s3://no-such-bucket/tank").expect("a URL");
-    let store = CloudStore::open(&url, &variables(&minio), &env).expect("a store");
+    let store = CloudStore::open(&url, &variables(&Minio::environment(minio.port())), &env).expect("a store");
     for error in [
         store.get("volume.json", 10).await.expect_err("no bucket"),
         store.list_after("", "", 1).await.expect_err("no bucket"),
@@ -277,7 +296,7 @@ async fn s3_refusals() {
         assert!(matches!(&error, StoreError::Refused(why) if why.contains("bucket")), "{error:?}");
     }
     let url = StoreUrl::parse("s3://tank/tank").expect("a URL");
-    let variables = variables(&minio).with("AWS_SECRET_ACCESS_KEY", "wrong");
+    let variables = variables(&Minio::environment(minio.port())).with("AWS_SECRET_ACCESS_KEY", "wrong");
     let store = CloudStore::open(&url, &variables, &env).expect("a store");
     let error = store.get("volume.json", 10).await.expect_err("wrong credentials");
     assert!(matches!(&error, StoreError::Refused(why) if why.contains("credentials")), "{error:?}");

@@ -1,19 +1,30 @@
 //! What is received is loaded, past the journal: it comes to the store as a prefix, and is all there when the end says so.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use cistern_engine::{
     Error,
     codec::{BlockData, Compression, KeySource},
     env::{Env, real::RealEnv},
     share::{SHARE_PART_BLOCKS, Share},
-    store::{MemoryStore, SharedStore},
+    store::{MemoryStore, Put, SharedStore, Store, StoreResult},
     stream::{StreamContent, StreamHeader, StreamRecord, StreamState},
     units::{Extent, SnapshotId, VolumeId},
-    volume::{CreateOptions, Overwrite, Receiver, Volume},
+    volume::{CreateOptions, OpenOptions, Overwrite, Receiver, Volume},
 };
 use futures_util::FutureExt;
-use volume_support::{Host, MIB, close, noise, read};
+use tokio::sync::watch;
+use volume_support::{
+    Host, MIB, close, is_own_below, noise,
+    passing::{Passing, Through},
+    read,
+};
 
 mod volume_support;
 
@@ -133,5 +144,102 @@ async fn what_does_not_unpack_is_an_error() {
     };
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     target.go_back().await.expect("back");
+    close(target).await;
+}
+
+/// A store that keeps segments of a fenced writer back, and has each of them arrive just before its successor puts one at the same place.
+struct Late {
+    inner: MemoryStore,
+    kept_back: Mutex<HashMap<String, Bytes>>,
+    /// How many are, while they are.
+    keeps_back: watch::Sender<Option<usize>>,
+    arrived: Mutex<Vec<String>>,
+}
+
+impl Late {
+    fn new() -> Arc<Through<Late>> {
+        Through::new(Late {
+            inner: MemoryStore::new(),
+            kept_back: Mutex::default(),
+            keeps_back: watch::Sender::new(None),
+            arrived: Mutex::default(),
+        })
+    }
+
+    /// From now on, until [`Late::fence`].
+    fn keep_back(&self) {
+        self.keeps_back.send_replace(Some(0));
+    }
+
+    /// Once so many are kept back their writer is never heard of again. The first never arrives: its place is that of the claim.
+    async fn fence(&self, segments: usize) {
+        let _ = self.keeps_back.subscribe().wait_for(|count| *count == Some(segments)).await;
+        self.keeps_back.send_replace(None);
+        let mut kept_back = self.kept_back.lock().expect("no panic");
+        let first = kept_back.keys().min().expect("some").clone();
+        kept_back.remove(&first);
+    }
+}
+
+#[async_trait]
+impl Passing for Late {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        if is_own_below("log/", key) && self.keeps_back.borrow().is_some() {
+            let count = {
+                let mut kept_back = self.kept_back.lock().expect("no panic");
+                kept_back.insert(key.to_owned(), body);
+                kept_back.len()
+            };
+            self.keeps_back.send_replace(Some(count));
+            return std::future::pending().await;
+        }
+        let late = self.kept_back.lock().expect("no panic").remove(key);
+        if let Some(late) = late {
+            self.inner.put_if_absent(key, late).await?;
+            self.arrived.lock().expect("no panic").push(key.to_owned());
+        }
+        self.inner.put_if_absent(key, body).await
+    }
+}
+
+/// What is loaded takes other slots when a fenced writer's late segment takes the one it had, and all of it is there at
+/// its end, for this host and for the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_whose_slot_is_lost_is_made_again() {
+    /// Segments that are on their way at once before one is in the store.
+    const LATE: usize = 2;
+    let env = RealEnv::start();
+    let store = Late::new();
+    let mut to = Host::with_volume(env.clone(), store.clone(), 128 * MIB, KeySource::None).await;
+    let fenced = to.open().await;
+    store.keep_back();
+    fenced.write(0, noise(1, 40 << 20), false).await.expect("acknowledged");
+    store.fence(LATE).await;
+    drop(fenced);
+    let _its_disk = to.replace_disk();
+    let opened = Volume::open(OpenOptions { take_over: true, grace: Duration::ZERO, ..to.options() }).await;
+    let target = opened.expect("taken over");
+    let (headers, records) = two_shares();
+    let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
+    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+    for (share, records) in shares.iter_mut().zip(&records) {
+        for record in records {
+            share.record(record.clone()).await.expect("received");
+        }
+    }
+    receiver.end(shares).await.expect("complete");
+    assert_eq!(store.arrived.lock().expect("no panic").len(), LATE - 1);
+    target.drain().await.expect("its end is in the store");
+    let next = to.open_read_only(None).await;
+    for volume in [&target, &next] {
+        for record in records.iter().flatten() {
+            let there = read(volume, record.extent.start * 4096, 65536).await;
+            assert!(record.data().expect("plain").expect("data") == there, "{:?}", record.extent);
+        }
+    }
+    close(next).await;
     close(target).await;
 }

@@ -11,16 +11,19 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `process`, `scratch`, `nbd`, `requests`, `sources` |
+//! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
-//! | 2 | `mount`, `fio`, `fsyncs`, `minio`, `serve`, `tree` |
+//! | 2 | `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
 //! | 3 | `filesystem`, `plain`, `fixture` |
 //! | 4 | `history`, `link` |
 
+pub mod azurite;
+pub mod browser;
 pub mod filesystem;
 pub mod fio;
 pub mod fixture;
 pub mod fsyncs;
+pub mod gcs;
 pub mod history;
 pub mod link;
 pub mod minio;
@@ -28,6 +31,7 @@ pub mod mount;
 pub mod nbd;
 pub mod pidfile;
 pub mod plain;
+pub mod port;
 pub mod process;
 pub mod requests;
 pub mod scratch;

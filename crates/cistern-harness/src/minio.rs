@@ -1,16 +1,14 @@
 //! A real S3 server on loopback, with an empty directory.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 
-use crate::{process::Guard, scratch::Scratch, tool};
+use crate::{port::free_port, process::Guard, scratch::Scratch, tool};
 
 /// The module and version that `cargo xtask setup` builds.
 pub const MODULE: &str = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c";
@@ -20,6 +18,8 @@ pub const BUCKET: &str = "tank";
 /// Who may do everything there.
 pub const USER: &str = "cistern";
 pub const SECRET: &str = "cistern-secret";
+/// Where clients believe it to be; it takes every region, unless it is started in one.
+const REGION: &str = "us-east-1";
 /// A first start lays out the directory.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Between two questions whether it is.
@@ -29,12 +29,12 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 pub struct Minio {
     process: Guard,
     port: u16,
+    region: String,
 }
 
 /// Where the program is installed for tests.
 pub fn binary() -> Result<PathBuf> {
-    let home = std::env::var_os("HOME").context("HOME is not set")?;
-    Ok(PathBuf::from(home).join(".cache/cistern-test/bin/minio"))
+    Ok(tool::built_directory()?.join("bin/minio"))
 }
 
 impl Minio {
@@ -43,11 +43,20 @@ impl Minio {
         Minio::start_on(scratch, 1)
     }
 
+    /// The same for a server that insists on being in a region.
+    pub fn start_in(scratch: &Scratch, region: &str) -> Result<Minio> {
+        Minio::spawn(scratch, 1, Some(region))
+    }
+
     /// Starts a server over so many new directories of `scratch`, over which it spreads objects without copies.
     ///
     /// On one directory it writes objects through the page cache and flushes each as a whole, which holds the disk
     /// for milliseconds. On more it writes past the page cache, piece by piece.
     pub fn start_on(scratch: &Scratch, directories: usize) -> Result<Minio> {
+        Minio::spawn(scratch, directories, None)
+    }
+
+    fn spawn(scratch: &Scratch, directories: usize, region: Option<&str>) -> Result<Minio> {
         let binary = binary()?;
         if !binary.is_file() {
             bail!("{} is missing: run cargo xtask setup", binary.display());
@@ -71,7 +80,11 @@ impl Minio {
             .env("MINIO_UPDATE", "off")
             .stdout(log.try_clone()?)
             .stderr(log);
-        let server = Minio { process: Guard::spawn(command)?, port };
+        if let Some(region) = region {
+            command.env("MINIO_REGION", region);
+        }
+        let region = region.unwrap_or(REGION).to_owned();
+        let server = Minio { process: Guard::spawn(command)?, port, region };
         server.await_ready()?;
         Ok(server)
     }
@@ -83,7 +96,8 @@ impl Minio {
 
     fn signed_through(&self, port: u16, key: &str, args: &[&str]) -> Result<tool::Output> {
         let mut curl = tool::command("curl")?;
-        curl.args(["--silent", "--show-error", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3"])
+        curl.args(["--silent", "--show-error", "--fail", "--aws-sigv4"])
+            .arg(format!("aws:amz:{}:s3", self.region))
             .args(["--user", &format!("{USER}:{SECRET}")])
             .args(args)
             .arg(format!("http://127.0.0.1:{port}/{BUCKET}{key}"));
@@ -175,25 +189,11 @@ impl Minio {
             ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}").as_str()),
             ("AWS_ENDPOINT", &format!("http://127.0.0.1:{port}")),
             ("AWS_ALLOW_HTTP", "true"),
-            ("AWS_REGION", "us-east-1"),
+            ("AWS_REGION", REGION),
             ("AWS_ACCESS_KEY_ID", USER),
             ("AWS_SECRET_ACCESS_KEY", SECRET),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into()
     }
-}
-
-/// A port nobody listens on at this moment, and that the kernel gives to no outgoing connection.
-pub fn free_port() -> Result<u16> {
-    static DRAWN: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..1000 {
-        // Processes begin at different places; 37 apart, so that the draws of neighbours stay apart.
-        let draw = std::process::id().wrapping_mul(37).wrapping_add(DRAWN.fetch_add(1, Ordering::Relaxed));
-        let port = 10_000 + (draw % 20_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port is free between 10000 and 30000")
 }

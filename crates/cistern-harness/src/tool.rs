@@ -17,10 +17,12 @@ use crate::process;
 pub const PACKAGES: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("cc", "build-essential"),
+    ("chromium", "chromium"),
     ("curl", "curl"),
     ("dd", "coreutils"),
     ("diff", "diffutils"),
     ("find", "findutils"),
+    ("faketime", "faketime"),
     ("fio", "fio"),
     ("fsck.ext4", "e2fsprogs"),
     ("fsfreeze", "util-linux"),
@@ -34,15 +36,21 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
     ("nbdsh", "python3-libnbd"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
     ("openssl", "openssl"),
+    ("pngquant", "pngquant"),
     ("psql", "postgresql"),
     ("python3", "python3"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-nbd", "qemu-utils"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("restic", "restic"),
     ("s3backer", "s3backer"),
+    ("setpriv", "util-linux"),
     ("sync", "coreutils"),
+    ("systemd-analyze", "systemd"),
     ("xfs_repair", "xfsprogs"),
 ];
 
@@ -62,6 +70,12 @@ pub fn find(program: &str) -> Result<PathBuf> {
             }
             None => format!("{program} is missing"),
         })
+}
+
+/// Where `cargo xtask setup` keeps what it builds.
+pub fn built_directory() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").context("HOME is not set")?;
+    Ok(PathBuf::from(home).join(".cache/cistern-test"))
 }
 
 /// A command for `program`, which must be installed. Debian's own directories come first in its

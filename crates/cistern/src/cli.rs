@@ -21,6 +21,7 @@ mod copy;
 mod copying;
 mod cost;
 mod create;
+mod dashboard;
 mod detach;
 mod diff;
 mod doctor;
@@ -57,6 +58,7 @@ mod snapshots;
 mod source;
 mod stacks;
 mod status;
+mod stores;
 mod taken;
 mod target;
 mod transfer;
@@ -74,7 +76,7 @@ First steps:
   cistern up tank --on s3://bucket/tank --size 2T a ZFS pool on it, mounted on /tank (as root)
 
 Stores: s3://bucket/name, gs://bucket/name, az://container/name, /directory/name, ./name.
-Credentials come from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...).";
+Credentials come from the environment, profiles and the machine: see cistern create --help.";
 
 /// Network block devices (NBD) on object storage: at the latency of the local disk, with the data
 /// in S3, Google Cloud Storage, Azure or a directory.
@@ -95,6 +97,7 @@ enum Verb {
     Serve(Box<serve::Serve>),
     Create(create::Create),
     Status(status::Status),
+    Dashboard(dashboard::ShowDashboard),
     Set(set::Set),
     Pause(set::Pause),
     Resume(set::Resume),
@@ -207,6 +210,7 @@ impl Cli {
                 unreachable!("returned above")
             }
             Verb::Create(verb) => verb.run(&context).await,
+            Verb::Dashboard(verb) => verb.run(&context).await,
             Verb::Set(verb) => verb.run(&context).await,
             Verb::Pause(verb) => verb.run(&context).await,
             Verb::Resume(verb) => verb.run(&context).await,

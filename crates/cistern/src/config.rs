@@ -276,6 +276,23 @@ pub struct Settings {
     #[arg(long, value_name = "ADDRESS", help_heading = "Settings")]
     pub metrics: Option<String>,
 
+    /// Address of the dashboard, for browsers: HOST:PORT, as 127.0.0.1:9810
+    ///
+    /// Shows what `cistern status` and `cistern status --io` show, live and of the last 48 hours, and can change nothing. Beyond the local
+    /// host a token is required, see --dashboard-token-file. Without encryption: from elsewhere `ssh -L 9810:127.0.0.1:9810 HOST` is
+    /// the simplest way.
+    /// [default: no dashboard]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Settings")]
+    pub dashboard: Option<String>,
+
+    /// File with a token without which nobody sees the dashboard, on this host as well
+    ///
+    /// Browsers show it once, as http://ADDRESS/?token=TOKEN, programs as `Authorization: Bearer TOKEN`. At least 16 characters, as
+    /// `head -c 24 /dev/urandom | base64` makes them. Read once, at the start.
+    /// [default: no token, and nobody but this host]
+    #[arg(long, value_name = "FILE", help_heading = "Settings")]
+    pub dashboard_token_file: Option<PathBuf>,
+
     #[command(flatten)]
     #[serde(flatten)]
     pub key: KeySettings,
@@ -311,6 +328,8 @@ pub struct Resolved {
     pub tls_dir: Option<PathBuf>,
     pub insecure_listen: bool,
     pub metrics: Option<String>,
+    pub dashboard: Option<String>,
+    pub dashboard_token_file: Option<PathBuf>,
     pub key: KeySettings,
     pub prices: PriceSettings,
 }
@@ -334,6 +353,8 @@ impl Settings {
             tls_dir: self.tls_dir.or(file.tls_dir),
             insecure_listen: self.insecure_listen.or(file.insecure_listen),
             metrics: self.metrics.or(file.metrics),
+            dashboard: self.dashboard.or(file.dashboard),
+            dashboard_token_file: self.dashboard_token_file.or(file.dashboard_token_file),
             key: KeySettings { key_file: self.key.key_file.or(file.key.key_file) },
             prices: self.prices.or(file.prices),
             hooks: self.hooks.or(file.hooks),
@@ -393,6 +414,8 @@ impl Settings {
             tls_dir: settings.tls_dir,
             insecure_listen: settings.insecure_listen.unwrap_or(false),
             metrics: settings.metrics,
+            dashboard: settings.dashboard,
+            dashboard_token_file: settings.dashboard_token_file,
             key: settings.key,
             prices: settings.prices.unwrap_or_default(),
         })

@@ -1,17 +1,14 @@
-//! How commands talk to a running daemon: one request per connection line, JSON, over a unix
-//! socket in the state directory.
+//! How commands talk to a running daemon: JSON over HTTP/1.1, over a unix socket in the state directory.
 //!
-//! Every daemon has its own socket `<state dir>/control/<pid>.sock`, so several daemons share a
-//! state directory; commands ask them all. The directory is only for its owner (0700), and so is
-//! the socket (0600). Requests and replies are bounded. This file is the protocol and its client;
-//! `daemon::control` is the server.
+//! Every daemon has its own socket `<state dir>/control/<pid>.sock`, so several daemons share a state directory; commands ask them all. The
+//! directory is only for its owner (0700), and so is the socket (0600). `docs/reference/http.md` is the interface as others see it. What can
+//! be seen is got by GET; what does something is posted, as a [`Request`]: `POST /api/v1/VERB`. This file is the protocol, `client` the
+//! commands' end, and `daemon::http` the server.
 
 use std::{
     fs::File,
-    io::ErrorKind,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use cistern_engine::{
@@ -19,34 +16,31 @@ use cistern_engine::{
     units::VolumeId,
     volume::{Collect, Volume, VolumeStatus, WarmTarget},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::UnixStream,
-};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
-    failure::{Failure, Kind, Outcome},
+    failure::Failure,
     live::{Change, SettingStatus},
 };
 
+mod client;
+
+pub use client::{ANSWER_LIMIT, DaemonClient, daemons, serving};
+
 /// Name of the directory of sockets in the state directory.
 pub const DIRECTORY: &str = "control";
-/// Bytes of the longest request, its line end included.
-pub const REQUEST_BYTES_MAX: u64 = 16 << 10;
-/// Bytes of the longest reply: room for the status of some thousand volumes.
-pub const REPLY_BYTES_MAX: u64 = 8 << 20;
-/// Time for a daemon to answer a request that does not wait for anything.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// What all paths of this version of the interface begin with.
+pub const API: &str = "/api/v1/";
+/// Bytes of the longest body of a request.
+pub const REQUEST_BYTES_MAX: usize = 16 << 10;
+/// The field that names the verb of a [`Request`]; over HTTP the path does.
+const VERB: &str = "request";
 
-/// What a command can ask. `volume` is a volume's name, URL or id.
+/// What a command can have a daemon do. `volume` is a volume's name, URL or id.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The state of every volume: [`DaemonStatus`].
-    Status,
-    /// What clients ask and what that takes: [`crate::observe::Observed`].
-    Io,
     /// Replies when everything acknowledged before the request is committed, or when the time is
     /// over: [`Drained`]. All volumes, or one.
     Drain { volume: Option<String>, limit_ms: Option<u64> },
@@ -74,6 +68,30 @@ pub enum Request {
     ServeDevice { export: String, device: u32 },
     /// Stops the daemon, as SIGTERM does: null, at once. Without `drain` what is not in the store stays in the journals.
     Stop { drain: bool },
+}
+
+impl Request {
+    /// The verb of its path, and its body.
+    pub fn parts(&self) -> (String, Value) {
+        let mut value = serde_json::to_value(self).expect("requests have string keys");
+        match value.as_object_mut().and_then(|fields| fields.remove(VERB)) {
+            Some(Value::String(verb)) => (verb, value),
+            _ => unreachable!("its tag is a string"),
+        }
+    }
+
+    /// The request of a verb with this body; an empty one has no fields.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_parts(verb: &str, body: &[u8]) -> Result<Request, serde_json::Error> {
+        let mut fields: Map<String, Value> = match body {
+            [] => Map::new(),
+            body => serde_json::from_slice(body)?,
+        };
+        fields.insert(VERB.to_owned(), verb.into());
+        serde_json::from_value(fields.into())
+    }
 }
 
 /// A snapshot of a volume, which is named as in a [`Request`].
@@ -134,7 +152,18 @@ pub struct DaemonStatus {
     /// What waits for the stores and what they bear, by place.
     #[serde(default)]
     pub scheduler: serde_json::Value,
+    /// Where its dashboard is, if it has one.
+    #[serde(default)]
+    pub dashboard: Option<DashboardAddress>,
     pub volumes: Vec<ServedStatus>,
+}
+
+/// Where a dashboard is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DashboardAddress {
+    pub url: String,
+    /// The file with the token that it asks for, where it does.
+    pub token_file: Option<PathBuf>,
 }
 
 /// The state of one served volume.
@@ -218,11 +247,11 @@ pub struct Resized {
     pub size_bytes: u64,
 }
 
-/// A daemon that can be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DaemonClient {
-    directory: PathBuf,
-    socket: String,
+impl ServedStatus {
+    /// Whether this is the volume that somebody means.
+    pub fn is(&self, volume: &str) -> bool {
+        self.name == volume || self.url == volume || self.status.volume.to_string() == volume
+    }
 }
 
 /// A directory under a name short enough for a socket's address, which is limited to 108 bytes.
@@ -233,120 +262,26 @@ pub fn short_name(directory: &Path) -> std::io::Result<(File, PathBuf)> {
     Ok((file, path))
 }
 
-/// All daemons that live in a state directory. Sockets that nobody listens on are skipped.
-pub async fn daemons(state_dir: &Path) -> Outcome<Vec<DaemonClient>> {
-    let directory = state_dir.join(DIRECTORY);
-    let failed =
-        |e: &std::io::Error| Failure::io(format!("cannot look for daemons in {}", directory.display()), e);
-    let entries = match std::fs::read_dir(&directory) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(failed(&e).hint("ask as the user who runs the daemon, or as root")),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(|e| failed(&e))?.file_name();
-        let Some(socket) = name.to_str().filter(|name| name.ends_with(".sock")) else { continue };
-        let daemon = DaemonClient { directory: directory.clone(), socket: socket.to_owned() };
-        match daemon.connect().await {
-            Ok(_) => found.push(daemon),
-            Err(e) if is_gone(&e) => {}
-            Err(e) => return Err(failed(&e)),
-        }
-    }
-    found.sort_by(|a, b| a.socket.cmp(&b.socket));
-    Ok(found)
-}
-
-/// Whether nobody listens: not any more, or not from this moment on.
-fn is_gone(e: &std::io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::NotFound)
-}
-
-/// The daemon that serves a volume (by name, URL or id) and the volume's state, if there is one.
-pub async fn serving(state_dir: &Path, volume: &str) -> Outcome<Option<(DaemonClient, ServedStatus)>> {
-    for daemon in daemons(state_dir).await? {
-        let status: DaemonStatus = match daemon.ask(&Request::Status, Some(ANSWER_LIMIT)).await {
-            Ok(status) => status,
-            Err(gone) if gone.kind == Kind::NotFound => continue,
-            Err(failure) => return Err(failure),
-        };
-        // A volume comes before a snapshot of it that is served beside it.
-        let found = status.volumes.into_iter().filter(|served| served.is(volume));
-        if let Some(served) = found.min_by_key(|served| served.status.read_only) {
-            return Ok(Some((daemon, served)));
-        }
-    }
-    Ok(None)
-}
-
-impl ServedStatus {
-    /// Whether this is the volume that somebody means.
-    pub fn is(&self, volume: &str) -> bool {
-        self.name == volume || self.url == volume || self.status.volume.to_string() == volume
-    }
-}
-
-impl DaemonClient {
-    /// The state of the daemon's volumes.
-    pub async fn status(&self) -> Outcome<DaemonStatus> {
-        self.ask(&Request::Status, Some(ANSWER_LIMIT)).await
-    }
-
-    /// Asks, and waits for the answer for at most `limit`. A daemon that ended meanwhile is
-    /// `NotFound`.
-    pub async fn ask<T: DeserializeOwned>(&self, request: &Request, limit: Option<Duration>) -> Outcome<T> {
-        let answer = self.exchange(request);
-        let line = match limit {
-            None => answer.await?,
-            Some(limit) => tokio::time::timeout(limit, answer).await.map_err(|_| {
-                Failure::new(Kind::Other, format!("the daemon behind {} does not answer", self.socket))
-            })??,
-        };
-        let reply: Reply<T> = serde_json::from_slice(&line).map_err(|e| {
-            let failure = Failure::new(Kind::Other, format!("the daemon's answer cannot be read: {e}"));
-            failure.hint("is the daemon of another version? Restart it")
-        })?;
-        match reply {
-            Reply::Done(done) => Ok(done),
-            Reply::Failed(failure) => Err(failure),
-        }
-    }
-
-    async fn connect(&self) -> std::io::Result<UnixStream> {
-        let (_held, directory) = short_name(&self.directory)?;
-        UnixStream::connect(directory.join(&self.socket)).await
-    }
-
-    async fn exchange(&self, request: &Request) -> Outcome<Vec<u8>> {
-        let gone = |e: std::io::Error| {
-            Failure::new(Kind::NotFound, format!("the daemon behind {} has ended: {e}", self.socket))
-        };
-        let mut stream = self.connect().await.map_err(gone)?;
-        let mut line = serde_json::to_vec(request).expect("requests have string keys");
-        line.push(b'\n');
-        debug_assert!(line.len() as u64 <= REQUEST_BYTES_MAX);
-        stream.write_all(&line).await.map_err(gone)?;
-        let mut reply = Vec::new();
-        let mut input = BufReader::new(stream.take(REPLY_BYTES_MAX));
-        input.read_until(b'\n', &mut reply).await.map_err(gone)?;
-        if reply.is_empty() {
-            return Err(gone(ErrorKind::UnexpectedEof.into()));
-        }
-        Ok(reply)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A daemon that ends while somebody connects resets him: it is gone, as one that ended before.
+    /// A request comes over the path and the body as it was; fields that it does not have are refused, and so are missing ones.
     #[test]
-    fn who_ends_is_gone() {
-        for code in [libc::ECONNREFUSED, libc::ECONNRESET, libc::ENOENT] {
-            assert!(is_gone(&std::io::Error::from_raw_os_error(code)), "{code}");
+    fn requests_go_by_path_and_body() {
+        let request = Request::Drain { volume: Some("tank".into()), limit_ms: Some(u64::MAX) };
+        let (verb, body) = request.parts();
+        assert_eq!(verb, "drain");
+        assert_eq!(body, serde_json::json!({"volume": "tank", "limit_ms": u64::MAX}));
+        let back = Request::of_parts(&verb, body.to_string().as_bytes()).expect("the same");
+        assert_eq!(format!("{back:?}"), format!("{request:?}"));
+        assert!(matches!(
+            Request::of_parts("drain", b""),
+            Ok(Request::Drain { volume: None, limit_ms: None })
+        ));
+        for (verb, body) in [("drain", "{\"volumes\":1}"), ("resize", "{}"), ("drains", "{}"), ("stop", "[]")]
+        {
+            assert!(Request::of_parts(verb, body.as_bytes()).is_err(), "{verb} {body}");
         }
-        assert!(!is_gone(&std::io::Error::from_raw_os_error(libc::EACCES)));
     }
 }

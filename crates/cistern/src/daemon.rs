@@ -11,11 +11,11 @@ mod clones;
 mod control;
 mod devices;
 mod host;
+mod http;
 mod listen;
 mod live;
-mod metrics;
 mod open;
-mod panic;
+mod recorder;
 mod rollback;
 mod snapshots;
 mod stop;
@@ -47,10 +47,11 @@ use serde::Serialize;
 
 use crate::{
     config::Resolved,
-    control::{DaemonStatus, Drained, Resized, ServedStatus, SetDone},
+    control::{DaemonStatus, DashboardAddress, Drained, Resized, ServedStatus, SetDone},
     export::{ExportSet, ServedExports, ShownSnapshots, VolumeExport},
     failure::{Failure, Kind, Outcome},
     live::Change,
+    memory,
     observe::{Observed, ObservedVolume, stored_bytes},
     place::{OpenStore, StateUrl, VolumeUrl},
     prices::{Prices, StorePrices},
@@ -115,22 +116,21 @@ pub struct Daemon {
     /// Both of these, as clients find them.
     offered: Arc<ExportSet>,
     devices: devices::Devices,
+    dashboard: Option<DashboardAddress>,
+    recorder: recorder::Recorder,
 }
 
 /// Serves until told to stop.
 pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let at_once = EndAtOnce::listen()?;
     host::start_logging();
-    panic::stop_on_panic();
     host::raise_descriptor_limit();
     check_names(&plan.volumes)?;
     let plan = Arc::new(plan);
     let prices = Prices::load(&plan.settings.prices)?;
     let doors = listen::bind(&plan.settings, &plan.volumes[0].name()).await?;
-    let metrics = match &plan.settings.metrics {
-        Some(address) => Some(metrics::MetricsDoor::bind(address).await?),
-        None => None,
-    };
+    let metrics = http::TcpDoor::metrics(&plan.settings).await?;
+    let dashboard = http::TcpDoor::dashboard(&plan.settings).await?;
     let limits = listen::server_settings(plan.settings.memory_bytes);
     // Until the volumes are open a signal ends the process: at a passphrase prompt, or while a store does not answer,
     // that is what people expect, and for a volume half open it is a crash like any other.
@@ -138,7 +138,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let (served, opener) = open::open_all(env, &plan, prices, &doors, &scheduler).await?;
     let mut signals = Signals::listen()?;
     drop(at_once);
-    let (stopping, stop_asked, rolling_back, devices) = Default::default();
+    let (stopping, stop_asked, rolling_back, devices, recorder) = Default::default();
     let shown = Arc::<ShownSnapshots>::default();
     let exports = Arc::new(ServedExports::new(served.iter().map(Served::export).collect()));
     let offered = Arc::new(ExportSet::new(exports.clone(), shown.clone()));
@@ -157,15 +157,23 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
         shown,
         offered,
         devices,
+        dashboard: dashboard.as_ref().map(http::TcpDoor::dashboard_address),
+        recorder,
     });
     daemon.set_rates();
+    if dashboard.is_some() {
+        daemon.recorder.begin();
+    }
     // Commands are answered until the very end: they may ask how far the stop is.
     let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
         let daemon = daemon.clone();
         tokio::spawn(async move { socket.serve(daemon).await })
     });
-    let metrics_url = metrics.as_ref().map(metrics::MetricsDoor::url);
-    let metrics = metrics.map(|door| tokio::spawn(door.serve(daemon.clone())));
+    let metrics_url = metrics.as_ref().map(http::TcpDoor::metrics_url);
+    let doors_of_http =
+        metrics.into_iter().chain(dashboard).map(|door| tokio::spawn(door.serve(daemon.clone())));
+    let tasks: Vec<_> =
+        doors_of_http.chain(std::iter::once_with(|| tokio::spawn(recorder::run(daemon.clone())))).collect();
     // Whatever fails from here on: the volumes are open, and closed in an orderly way.
     let served = match &control {
         Ok(_) => serve(&daemon, doors, limits, metrics_url.as_deref(), &mut signals).await,
@@ -181,7 +189,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
         cache.close().await;
     }
     let control = control?;
-    for task in std::iter::once(control).chain(metrics) {
+    for task in std::iter::once(control).chain(tasks) {
         task.abort();
         let _ = task.await; // only ever cancelled
     }
@@ -262,6 +270,12 @@ fn announce(daemon: &Daemon, metrics_url: Option<&str>) {
     if let Some(url) = metrics_url {
         terminal::tell(format!("metrics: {url}"));
     }
+    if let Some(DashboardAddress { url, token_file }) = &daemon.dashboard {
+        terminal::tell(format!("dashboard: {url}"));
+        if let Some(file) = token_file {
+            terminal::tell(format!("         for whoever has the token in {}", file.display()));
+        }
+    }
     if let Some(uri) = all.first().and_then(|served| served.uris.first()) {
         terminal::tell(format!("try:     nbdinfo '{uri}'"));
         terminal::tell(format!("         nbdcopy --progress IMAGE '{uri}'"));
@@ -316,6 +330,7 @@ impl Daemon {
             stopping: self.stopping.load(Ordering::Relaxed),
             cache: json(self.cache.as_ref().map(|cache| cache.stats())),
             scheduler: json(self.scheduler.stats()),
+            dashboard: self.dashboard.clone(),
             volumes: self.served().iter().map(|one| served(one)).collect(),
         }
     }
@@ -339,6 +354,7 @@ impl Daemon {
                 snapshots: served.volume.snapshots().iter().filter(|snapshot| !snapshot.is_bookmark).count()
                     as u64,
                 snapshot_overdue_ms: served.auto_snapshot(self.env.wall_ms()).map(|auto| auto.overdue_ms),
+                store_away_ms: served.store.meter.away_for().map(|time| time.as_millis() as u64),
             }
         };
         Observed {
@@ -348,6 +364,8 @@ impl Daemon {
             volumes: self.served().iter().map(|one| volume(one)).collect(),
             cache: self.cache.as_ref().map(|cache| cache.stats()),
             scheduler: self.scheduler.stats(),
+            clients: self.exports.all_clients() as u64,
+            memory_bytes: memory::resident_bytes(),
         }
     }
 

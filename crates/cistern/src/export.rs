@@ -322,6 +322,11 @@ impl ServedExports {
         self.all().iter().find(|export| &*export.name == name).map_or(0, VolumeExport::clients)
     }
 
+    /// Connections to all volumes.
+    pub fn all_clients(&self) -> usize {
+        self.all().iter().map(VolumeExport::clients).sum()
+    }
+
     /// Puts a volume in the place of the one of its name.
     pub fn replace(&self, export: VolumeExport) {
         if let Some(place) = self.all().iter_mut().find(|known| known.name == export.name) {

@@ -165,10 +165,8 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
                  store answers",
             ),
         ),
-        Error::Refused(_) => (
-            Kind::Store,
-            Some("check the bucket's name and the credentials (AWS_ACCESS_KEY_ID and the like)"),
-        ),
+        // Its text says what to do.
+        Error::Refused(_) => (Kind::Store, None),
         Error::InUse { .. } => (Kind::InUse, None),
         Error::Locked(_) => (Kind::InUse, Some("`cistern status` shows which daemon serves it")),
         Error::Fenced { .. } | Error::Gone(_) | Error::Copied { .. } | Error::Latched(_) => {
@@ -187,7 +185,10 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         Error::Key(_) => {
             (Kind::Key, Some("give it with --key-file, in CISTERN_PASSPHRASE, or at the prompt"))
         }
-        Error::Full(_) => (Kind::Full, None),
+        Error::Full(_) => (
+            Kind::Full,
+            Some("make room there or name another place; a journal may be smaller (--journal-size)"),
+        ),
         Error::ReadOnly | Error::Io { .. } | Error::Closed => (Kind::Other, None),
     }
 }

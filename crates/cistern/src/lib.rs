@@ -8,6 +8,7 @@
 //! | 0 | `failure` | what people see when something fails, and the exit code |
 //! | 0 | `export` | the whole adapter between NBD and the engine |
 //! | 0 | `stream` | the format of an exported journal |
+//! | 0 | `panic` | what a fault of ours does: it ends the process |
 //! | 0 | `memory` | memory back to the system, and none to be had |
 //! | 1 | `kernel` | devices of the kernel's NBD client and its userspace block driver |
 //! | 2 | `stack` | a filesystem on a volume, with what it stands on: which step is next, what a device holds, who uses a mount |
@@ -22,6 +23,7 @@
 //! | 2 | `place` | which volume in which store |
 //! | 2 | `probing` | whether a store keeps the rules |
 //! | 2 | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
+//! | 3 | `history` | what a daemon did in the last 48 hours |
 //! | 3 | `secret` | the key of a volume |
 //! | 3 | `creation` | making a volume |
 //! | 3 | `live` | settings that change while a volume is served, and the file that keeps them |
@@ -41,12 +43,14 @@ pub mod creation;
 pub mod daemon;
 pub mod export;
 pub mod failure;
+pub mod history;
 pub mod kernel;
 pub mod known;
 pub mod live;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+pub mod panic;
 pub mod place;
 pub mod prices;
 pub mod probing;
@@ -64,6 +68,7 @@ use clap::Parser;
 
 /// Parses the arguments of this process, does what they say and reports how it went.
 pub fn run() -> ExitCode {
+    panic::stop_on_panic();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(stop) => {

@@ -27,6 +27,14 @@ fn give_back() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
+/// Memory of this process that is resident; `None` where the system does not say.
+pub fn resident_bytes() -> Option<u64> {
+    let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()?;
+    // SAFETY: it takes a number and gives one.
+    let page_bytes = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    Some(pages * page_bytes)
+}
+
 /// For a process on which a block device of this host may stand: an allocation of it never waits until dirty pages are written, which may be
 /// those of its own device, and it is among the last to be ended when memory runs out. Where the system does not allow that, it stays as it
 /// was. Holds for threads that are started afterwards.

@@ -29,6 +29,12 @@ pub struct Observed {
     pub cache: Option<CacheStats>,
     /// The scheduler of all requests to stores.
     pub scheduler: SchedulerStats,
+    /// Connections of clients.
+    #[serde(default)]
+    pub clients: u64,
+    /// Memory of the daemon that is resident; absent where the system does not say.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
 }
 
 /// Everything that can be seen of one volume.
@@ -52,6 +58,9 @@ pub struct ObservedVolume {
     /// Snapshots there are, and for how long an automatic one is overdue, where there are such.
     pub snapshots: u64,
     pub snapshot_overdue_ms: Option<u64>,
+    /// For how long the store has not answered; null when it does.
+    #[serde(default)]
+    pub store_away_ms: Option<u64>,
 }
 
 impl ObservedVolume {
@@ -62,11 +71,13 @@ impl ObservedVolume {
 }
 
 impl Observed {
-    /// What happened after an earlier snapshot of the same daemon; states are those of now.
+    /// What happened after an earlier snapshot of the same daemon; states are those of now. A volume that was opened again in between began
+    /// to count anew.
     pub fn since(&self, earlier: &Observed) -> Observed {
         let mut out = self.clone();
         for volume in &mut out.volumes {
-            if let Some(then) = earlier.volumes.iter().find(|then| then.name == volume.name) {
+            let then = earlier.volumes.iter().find(|then| then.name == volume.name);
+            if let Some(then) = then.filter(|then| then.io.period_us <= volume.io.period_us) {
                 volume.io = volume.io.since(&then.io);
                 volume.ahead = ahead_since(&volume.ahead, &then.ahead);
                 volume.decoded = decoded_since(&volume.decoded, &then.decoded);

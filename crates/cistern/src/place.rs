@@ -157,11 +157,10 @@ impl VolumeUrl {
                 }
                 None => "`cistern create` makes a new one".to_owned(),
             };
-            return Failure::new(
-                Kind::NotFound,
-                format!("there is no volume at {}: {}", self.url, failure.text),
-            )
-            .hint(hint);
+            // In a bucket nothing is missing but the volume.
+            let why = if self.url.path().is_some() { format!(": {}", failure.text) } else { String::new() };
+            return Failure::new(Kind::NotFound, format!("there is no volume at {}{why}", self.url))
+                .hint(hint);
         }
         if exists {
             let failure = Failure::new(Kind::Exists, format!("there is a volume at {} already", self.url));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use cistern_harness::{fixture::Fixture, minio::free_port, tool};
+use cistern_harness::{fixture::Fixture, port::free_port, tool};
 
 const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 

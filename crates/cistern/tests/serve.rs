@@ -400,30 +400,3 @@ fn systemd() {
     assert!(heard.contains("READY=1") && heard.contains("STOPPING=1"), "{heard}");
     assert!(heard.contains("STATUS="), "{heard}");
 }
-
-/// Commands that only speak the control protocol are bounded and get an answer to nonsense.
-#[test]
-fn the_control_socket_refuses_nonsense() {
-    use std::io::{Read, Write};
-    let home = Home::new();
-    let daemon = home.start(&CREATE);
-    let sockets = std::fs::read_dir(home.path("state/control")).expect("readable");
-    let socket = sockets
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|e| e == "sock"));
-    let socket = socket.expect("the daemon has one");
-    let ask = |bytes: &[u8]| {
-        let mut stream = std::os::unix::net::UnixStream::connect(&socket).expect("listening");
-        stream.write_all(bytes).expect("written");
-        stream.shutdown(std::net::Shutdown::Write).expect("shut down");
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer); // it may hang up on us
-        answer
-    };
-    assert!(ask(b"nonsense\n").contains("\"failed\""));
-    assert!(ask(b"{\"request\":\"drain\",\"volume\":\"x\",\"limit_ms\":1}\n").contains("not-found"));
-    ask(&vec![b'x'; 64 << 10]);
-    daemon.fill(1, 0, MIB);
-    daemon.stop();
-}

@@ -67,42 +67,45 @@ impl FrameReader {
         let wanted: u64 = group.parts.iter().map(|part| part.range.end - part.range.start).sum();
         // A few blocks must not keep all in memory that was fetched with them.
         let is_sparse = wanted < (group.range.end - group.range.start) / 2;
-        let own = |bytes: Bytes| if is_sparse { Bytes::copy_from_slice(&bytes) } else { bytes };
-        let of_part = |part: &FramePart| {
+        let of_each = group.parts.iter().map(|part| {
             let at = |place: u64| (place - group.range.start) as usize;
             let stored = stored.slice(at(part.range.start)..at(part.range.end));
-            Ok(match self.shape().is_raw(&part.frame) {
-                true if compression == Compression::None => {
-                    BlockData::Plain(open_raw(sealer, &part.frame, &stored)?)
+            let read = self.part_as_stored(sealer, part, &stored, compression);
+            match read.map_err(|e| (part.range.clone(), e))? {
+                BlockData::Packed(payload) if is_sparse => {
+                    Ok((part.at, BlockData::Packed(Bytes::copy_from_slice(&payload))))
                 }
-                true => BlockData::Dense(open_raw(sealer, &part.frame, &stored)?),
-                false => {
-                    let whole = match part.blocks >= PASSED_BLOCKS_MIN {
-                        true => open_payload(sealer, &part.frame, part.blocks, &stored)?,
-                        false => None,
-                    };
-                    match whole {
-                        Some(payload) => BlockData::Packed(own(payload)),
-                        None => {
-                            let from = usize::from(part.frame.index) * BLOCK_BYTES;
-                            let to = from + part.blocks as usize * BLOCK_BYTES;
-                            let all = open_frame(sealer, &part.frame, &stored)?;
-                            let short = || {
-                                Error::corrupt(
-                                    keys::entry(part.frame.seq),
-                                    "a frame is shorter than the map says",
-                                )
-                            };
-                            BlockData::Plain(all.get(from..to).map(Bytes::copy_from_slice).ok_or_else(short)?)
-                        }
-                    }
-                }
-            })
-        };
-        let of_each = group.parts.iter().map(|part| {
-            let blocks = of_part(part).map_err(|e| (part.range.clone(), e))?;
-            Ok((part.at, blocks))
+                blocks => Ok((part.at, blocks)),
+            }
         });
         of_each.collect()
+    }
+
+    fn part_as_stored(
+        &self,
+        sealer: &Sealer,
+        part: &FramePart,
+        stored: &Bytes,
+        compression: Compression,
+    ) -> Result<BlockData> {
+        if self.shape().is_raw(&part.frame) {
+            let blocks = open_raw(sealer, &part.frame, stored)?;
+            return Ok(match compression {
+                Compression::None => BlockData::Plain(blocks),
+                _ => BlockData::Dense(blocks),
+            });
+        }
+        if part.blocks >= PASSED_BLOCKS_MIN
+            && let Some(payload) = open_payload(sealer, &part.frame, part.blocks, stored)?
+        {
+            return Ok(BlockData::Packed(payload));
+        }
+        let from = usize::from(part.frame.index) * BLOCK_BYTES;
+        let to = from + part.blocks as usize * BLOCK_BYTES;
+        let all = open_frame(sealer, &part.frame, stored)?;
+        match all.get(from..to) {
+            Some(blocks) => Ok(BlockData::Plain(Bytes::copy_from_slice(blocks))),
+            None => Err(Error::corrupt(keys::entry(part.frame.seq), "a frame is shorter than the map says")),
+        }
     }
 }

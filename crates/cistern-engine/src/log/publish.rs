@@ -219,7 +219,7 @@ impl Publication {
             };
             tokio::select! {
                 biased;
-                outcome = front => match outcome.ok_or(Error::Closed)?? {
+                outcome = front => match outcome.ok_or_else(no_outcome)?? {
                     (Appended::Ours, entry) => self.commit(entry).await,
                     (Appended::Taken, _) => self.offer_again().await?,
                 },
@@ -270,7 +270,7 @@ impl Publication {
             "a fenced writer's late object took this seq: what is on its way goes behind it"
         );
         for later in self.window.iter_mut().skip(1) {
-            (&mut later.upload).await.ok_or(Error::Closed)??;
+            (&mut later.upload).await.ok_or_else(no_outcome)??;
         }
         let settled = Seq(self.slots.next().0 - 1);
         assert_eq!(settled.0, self.settled.0 + self.window.len() as u64, "all that was given a slot lost it");
@@ -280,6 +280,11 @@ impl Publication {
         }
         Ok(())
     }
+}
+
+/// Of an upload that panicked.
+fn no_outcome() -> Error {
+    Error::Latched("a fault of cistern where an entry of the log is made".into())
 }
 
 async fn upload(

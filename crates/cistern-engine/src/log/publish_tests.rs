@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     ops::Range,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
 };
 
@@ -329,6 +330,42 @@ async fn commits_wait_for_room() {
     world.told.has_room.send_replace(true);
     assert!(flood.await.iter().all(Result::is_ok));
     assert_eq!(world.told.committed().len(), 20);
+}
+
+/// An entry that cannot be made, for a fault of ours on a worker's thread.
+struct Faulty(Env);
+
+#[async_trait]
+impl Offer for Faulty {
+    async fn seal(&self, _: &Slot) -> Result<NewEntry> {
+        self.0.compute(|| panic!("an invariant that does not hold")).await
+    }
+}
+
+/// A panic where an entry is made latches: nobody waits for ever, and nothing goes on behind it.
+#[tokio::test]
+async fn a_fault_where_an_entry_is_made_latches() {
+    let world = World::new();
+    let offerer = world.publisher.offerer();
+    let first = offer(&offerer, 0).await;
+    let faulty = offerer.offer(offerer.vacancy().await, Arc::new(Faulty(RealEnv::start())));
+    assert_eq!(first.await.expect("committed"), Seq(FIRST));
+    assert!(matches!(faulty.await, Err(Error::Latched(_))));
+    assert!(matches!(offer(&offerer, 1).await.await, Err(Error::Latched(_))));
+    assert_eq!(world.told.committed(), [(FIRST, 0)]);
+    assert!(matches!(world.told.latched()[..], [Error::Latched(_)]));
+}
+
+/// A worker whose computation panicked goes on to the next, and who waits for it panics.
+#[tokio::test]
+async fn a_panic_on_a_worker_is_that_of_who_waits() {
+    let env = RealEnv::start();
+    for _ in 0..100 {
+        let compute = env.compute(|| panic!("an invariant that does not hold"));
+        let outcome: std::thread::Result<()> = AssertUnwindSafe(compute).catch_unwind().await;
+        assert!(outcome.is_err());
+    }
+    assert_eq!(env.compute(|| 1).await, 1);
 }
 
 async fn stopped(publisher: Publisher) -> Ended {

@@ -5,6 +5,7 @@
 //! whole microseconds, every power of two among them.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -129,6 +130,17 @@ impl LatencyStats {
         self.buckets.iter().take_while(|bucket| bucket.up_to_us <= us).map(|bucket| bucket.count).sum()
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn and(&self, other: &LatencyStats) -> LatencyStats {
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for bucket in self.buckets.iter().chain(&other.buckets) {
+            *counts.entry(bucket.up_to_us).or_default() += bucket.count;
+        }
+        let buckets = counts.into_iter().map(|(up_to_us, count)| LatencyBucket { up_to_us, count }).collect();
+        LatencyStats::of(buckets, self.sum_us + other.sum_us, self.max_us.max(other.max_us))
+    }
+
     /// What came after an earlier snapshot. The maximum is exact if it was set since then; otherwise it
     /// is the bound of the highest bucket that grew.
     pub fn since(&self, earlier: &LatencyStats) -> LatencyStats {
@@ -198,6 +210,18 @@ mod tests {
             let truth = ns[rank - 1].div_ceil(1000).max(1);
             let told = stats.quantile_us(share).expect("there are some");
             prop_assert!(told.max(1) >= truth && told <= truth + truth / 4, "{} told as {}", truth, told);
+        }
+
+        /// Two histograms together are the histogram of everything.
+        #[test]
+        fn together_they_are_of_everything(
+            one in prop::collection::vec(0..1_000_000u64, 0..50),
+            other in prop::collection::vec(0..1_000_000u64, 0..50),
+        ) {
+            let [a, b, both] = [(); 3].map(|()| Latencies::default());
+            one.iter().for_each(|us| [&a, &both].map(|l| l.record(Duration::from_micros(*us))).into_iter().collect());
+            other.iter().for_each(|us| [&b, &both].map(|l| l.record(Duration::from_micros(*us))).into_iter().collect());
+            prop_assert_eq!(a.snapshot().and(&b.snapshot()), both.snapshot());
         }
 
         /// The difference of two snapshots is the histogram of what came between them.

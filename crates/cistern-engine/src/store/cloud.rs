@@ -36,13 +36,16 @@ use crate::env::Env;
 
 mod answer;
 mod client;
+mod keys;
+mod profile;
 mod sort;
 mod standstill;
+mod variables;
 
 use answer::{Answer, watched};
-pub use client::Variables;
 use sort::{Asked, Sorted};
 use standstill::{Sent, Standstill};
+pub use variables::Variables;
 
 /// Time for a request besides the transfer of its body: name lookup, connection, credentials, a
 /// busy server.

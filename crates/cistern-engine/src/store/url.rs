@@ -40,6 +40,10 @@ impl StoreUrl {
             Some(("file", path)) if path.starts_with('/') => parse_path(path),
             Some(("file", _)) => Err(Error::Invalid("write file:///path with three slashes".to_owned())),
             Some((scheme @ ("s3" | "gs" | "az"), rest)) => parse_cloud(scheme, rest),
+            Some((scheme @ ("http" | "https"), _)) => Err(Error::Invalid(format!(
+                "{scheme}:// is the address of a server, not of a volume: write s3://bucket/name, and the server's address \
+                 into AWS_ENDPOINT_URL"
+            ))),
             Some((scheme, _)) => {
                 let known = "s3://, gs://, az:// and file:// are known";
                 Err(Error::Invalid(format!("unknown kind of store {scheme}:// ({known})")))

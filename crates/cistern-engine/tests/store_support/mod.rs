@@ -28,24 +28,33 @@ struct OwnTime {
     jumps: Option<Arc<AtomicU64>>,
     /// How many times faster than the clock a wait is over.
     hurry: u32,
+    /// By how many seconds it is later than the clock says.
+    ahead_s: Arc<AtomicU64>,
 }
 
 /// Time jumps: whatever is not ready when a timer is asked has lost against it.
 pub fn jumping_env() -> Env {
     let jumps = Some(Arc::new(AtomicU64::new(1_000_000)));
-    Env::new(Arc::new(OwnTime { real: real_env(), jumps, hurry: 1 }))
+    Env::new(Arc::new(OwnTime { real: real_env(), jumps, hurry: 1, ahead_s: Arc::default() }))
 }
 
 /// Waits are over 200 times sooner: half a minute takes 150 ms.
 pub fn hurried_env() -> Env {
-    Env::new(Arc::new(OwnTime { real: real_env(), jumps: None, hurry: 200 }))
+    Env::new(Arc::new(OwnTime { real: real_env(), jumps: None, hurry: 200, ahead_s: Arc::default() }))
+}
+
+/// It becomes later by seconds that the test adds.
+pub fn env_put_forward() -> (Env, Arc<AtomicU64>) {
+    let ahead_s = Arc::new(AtomicU64::new(0));
+    let env = OwnTime { real: real_env(), jumps: None, hurry: 1, ahead_s: ahead_s.clone() };
+    (Env::new(Arc::new(env)), ahead_s)
 }
 
 impl Environment for OwnTime {
     fn now(&self) -> Duration {
         match &self.jumps {
             Some(clock) => Duration::from_micros(clock.load(Relaxed)),
-            None => self.real.now() * self.hurry,
+            None => self.real.now() * self.hurry + Duration::from_secs(self.ahead_s.load(Relaxed)),
         }
     }
     fn wall_ms(&self) -> u64 {

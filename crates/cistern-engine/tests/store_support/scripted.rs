@@ -81,10 +81,14 @@ impl Scripted {
         Scripted { port, state }
     }
 
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     /// The variables that lead a client to this server.
     pub fn variables(&self) -> Variables {
         Variables::default()
-            .with("AWS_ENDPOINT_URL", &format!("http://127.0.0.1:{}", self.port))
+            .with("AWS_ENDPOINT_URL", &self.endpoint())
             .with("AWS_REGION", "us-east-1")
             .with("AWS_ACCESS_KEY_ID", "id")
             .with("AWS_SECRET_ACCESS_KEY", "secret")

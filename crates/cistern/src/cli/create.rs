@@ -7,7 +7,7 @@ use cistern_engine::{
 use clap::{Args, ValueEnum};
 
 use crate::{
-    cli::Context,
+    cli::{Context, stores},
     config::KeySettings,
     creation::{Probing, check_size, make},
     failure::Outcome,
@@ -43,6 +43,7 @@ impl From<CompressionChoice> for Compression {
 /// The probe writes some small and some large objects next to the volume and deletes them. A store
 /// that lets two writers create one object is refused.
 #[derive(Args)]
+#[command(after_long_help = stores::help())]
 pub(super) struct Create {
     /// URL of the new volume; the last part is its name
     #[arg(value_name = "URL", value_parser = volume_url)]

@@ -4,7 +4,7 @@ use cistern_engine::store::remove_store;
 use clap::Args;
 
 use crate::{
-    cli::Context,
+    cli::{Context, stores},
     failure::{Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
     probing::{judge, probe, show},
@@ -16,6 +16,7 @@ use crate::{
 /// Writes some small objects and 32 MiB of large ones below URL/probe/, reads them, and deletes
 /// them again. Existing volumes are not touched.
 #[derive(Args)]
+#[command(after_long_help = stores::help())]
 pub(super) struct Probe {
     /// URL of a volume, existing or not
     #[arg(value_name = "URL", value_parser = volume_url)]

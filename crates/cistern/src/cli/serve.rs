@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::{
-    cli::Context,
+    cli::{Context, stores},
     config::Settings,
     daemon::{self, ServePlan},
     failure::Outcome,
@@ -20,6 +20,7 @@ use crate::{
 ///
 /// Understands systemd: readiness, status and stop notifications (Type=notify), socket activation.
 #[derive(Args)]
+#[command(after_long_help = stores::help())]
 pub(super) struct Serve {
     /// URLs of the volumes; URL@NAME is a snapshot, which is served read-only, also beside the volume and on many hosts
     #[arg(value_name = "URL", required = true, value_parser = state_url)]

@@ -5,7 +5,7 @@ mod io;
 mod space;
 mod writeback;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use cistern_engine::units::utc;
 use clap::Args;
@@ -94,20 +94,7 @@ struct Shown {
 impl Status {
     pub async fn run(self, context: &Context) -> Outcome {
         let state_dir = self.state.clone().resolve(&context.file)?;
-        let chosen = match &self.volume {
-            Some(volume) => {
-                control::serving(&state_dir, volume).await?.map(|(daemon, _)| daemon).into_iter().collect()
-            }
-            None => control::daemons(&state_dir).await?,
-        };
-        if chosen.is_empty() {
-            let text = match &self.volume {
-                Some(volume) => format!("no daemon with state in {} serves {volume}", state_dir.display()),
-                None => format!("no daemon with state in {} is running", state_dir.display()),
-            };
-            let hint = "start one with `cistern serve URL`, or give the --state-dir of the one you mean";
-            return Err(Failure::new(Kind::NotFound, text).hint(hint));
-        }
+        let chosen = asked(&state_dir, self.volume.as_deref()).await?;
         if self.io {
             return self.io(&chosen).run().await;
         }
@@ -169,6 +156,25 @@ impl Status {
         Err(Failure::new(Kind::NotClean, format!("not clean: {dirty} are not in the store yet"))
             .hint("`cistern status` shows whether the store answers and how fast it goes"))
     }
+}
+
+/// The daemon that serves a volume, or all of them; at least one.
+pub(super) async fn asked(state_dir: &Path, volume: Option<&str>) -> Outcome<Vec<DaemonClient>> {
+    let chosen: Vec<DaemonClient> = match volume {
+        Some(volume) => {
+            control::serving(state_dir, volume).await?.map(|(daemon, _)| daemon).into_iter().collect()
+        }
+        None => control::daemons(state_dir).await?,
+    };
+    if chosen.is_empty() {
+        let text = match volume {
+            Some(volume) => format!("no daemon with state in {} serves {volume}", state_dir.display()),
+            None => format!("no daemon with state in {} is running", state_dir.display()),
+        };
+        let hint = "start one with `cistern serve URL`, or give the --state-dir of the one you mean";
+        return Err(Failure::new(Kind::NotFound, text).hint(hint));
+    }
+    Ok(chosen)
 }
 
 fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {

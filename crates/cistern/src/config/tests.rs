@@ -19,6 +19,8 @@ grace = "1h"
 tls-dir = "/t"
 insecure-listen = true
 metrics = "127.0.0.1:9809"
+dashboard = "127.0.0.1:9810"
+dashboard-token-file = "/etc/cistern/token"
 key-file = "/k"
 
 [prices]
@@ -55,6 +57,8 @@ fn a_file_sets_everything() {
     assert_eq!((got.space_bound, got.grace), (Bound::Ratio(1.5), Duration::from_secs(3600)));
     assert_eq!((got.tls_dir, got.insecure_listen), (Some(PathBuf::from("/t")), true));
     assert_eq!(got.metrics.as_deref(), Some("127.0.0.1:9809"));
+    assert_eq!(got.dashboard.as_deref(), Some("127.0.0.1:9810"));
+    assert_eq!(got.dashboard_token_file, Some("/etc/cistern/token".into()));
     assert_eq!(got.key.key_file, Some(PathBuf::from("/k")));
     assert_eq!(got.prices, PriceSettings { table: Some("/p.toml".into()), kind: Some("r2".into()) });
 }

@@ -1,8 +1,7 @@
 //! The daemon's end of the control socket.
 //!
-//! Owns the socket's file: made under a lock so that no daemon takes another's for stale, removed
-//! at the end. Answers one request after another per connection; bounded in connections, in bytes
-//! and in the time a client may take to ask.
+//! Owns the socket's file: made under a lock so that no daemon takes another's for stale, removed at the end. What comes in is served by `http`,
+//! but for what keeps devices attached and is of a build before HTTP (`lines`). Does what commands ask for.
 
 use std::{
     fs::{DirBuilder, File, Permissions},
@@ -18,21 +17,26 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, BufReader},
     net::{UnixListener, UnixStream},
 };
 
 use crate::{
-    control::{DIRECTORY, REQUEST_BYTES_MAX, Reply, Request, short_name},
-    daemon::{Daemon, accept::accept_all},
+    control::{DIRECTORY, Request, short_name},
+    daemon::{
+        Daemon,
+        accept::accept_all,
+        http::{self, Door},
+    },
     failure::{Failure, Outcome},
 };
 
+mod lines;
+
 /// Connections served at a time; more wait.
-const CONNECTIONS_MAX: usize = 32;
-/// Time for a client to send its request.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+const CONNECTIONS_MAX: usize = 64;
 /// Sockets of one process id to try: more than one only where hosts or containers share a
 /// state directory.
 const NAMES_MAX: u32 = 16;
@@ -54,8 +58,11 @@ impl ControlSocket {
     /// Answers requests until dropped.
     pub async fn serve(&self, daemon: Arc<Daemon>) {
         let accept = |cx: &mut Context<'_>| self.listener.poll_accept(cx);
-        accept_all("control socket", CONNECTIONS_MAX, accept, |(stream, _)| talk(stream, daemon.clone()))
-            .await;
+        let door = Arc::new(Door::Control);
+        accept_all("control socket", CONNECTIONS_MAX, accept, |(stream, _)| {
+            talk(stream, door.clone(), daemon.clone())
+        })
+        .await;
     }
 }
 
@@ -112,70 +119,48 @@ pub(super) fn lock(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// Serves one connection until the client closes it, asks nonsense or takes too long.
-async fn talk(stream: UnixStream, daemon: Arc<Daemon>) {
-    let (input, mut output) = stream.into_split();
-    let mut input = BufReader::new(input);
-    loop {
-        let mut line = Vec::new();
-        let mut bounded = (&mut input).take(REQUEST_BYTES_MAX);
-        match tokio::time::timeout(REQUEST_LIMIT, bounded.read_until(b'\n', &mut line)).await {
-            Ok(Ok(bytes)) if bytes > 0 => {}
-            _ => return,
-        }
-        let reply = match serde_json::from_slice(&line) {
-            Err(e) => encode::<()>(Err(Failure::usage(format!("the request cannot be read: {e}")))),
-            Ok(request) => tokio::select! {
-                biased;
-                reply = answer(&daemon, request) => reply,
-                // Whoever hangs up no longer waits for a drain.
-                _ = input.fill_buf() => return,
-            },
-        };
-        if !line.ends_with(b"\n") || output.write_all(&reply).await.is_err() {
-            return;
-        }
+/// Serves one connection.
+async fn talk(stream: UnixStream, door: Arc<Door>, daemon: Arc<Daemon>) {
+    let mut stream = BufReader::new(stream);
+    let begins = tokio::time::timeout(http::REQUEST_LIMIT, stream.fill_buf()).await;
+    match begins {
+        Ok(Ok(bytes)) if lines::begins(bytes) => lines::talk(stream, &daemon).await,
+        Ok(Ok(bytes)) if !bytes.is_empty() => http::talk(stream, door, daemon).await,
+        _ => {}
     }
 }
 
-async fn answer(daemon: &Arc<Daemon>, request: Request) -> Vec<u8> {
+/// Does what a command asks for.
+pub async fn perform(daemon: &Arc<Daemon>, request: Request) -> Outcome<Value> {
     match request {
-        Request::Status => encode(Ok(daemon.status())),
-        Request::Io => encode(Ok(daemon.observe())),
         Request::Drain { volume, limit_ms } => {
             let limit = limit_ms.map(Duration::from_millis);
-            encode(daemon.drain(volume.as_deref(), limit).await)
+            done(daemon.drain(volume.as_deref(), limit).await)
         }
-        Request::Warm { volume, what, from } => encode(daemon.warm(&volume, what, from).await),
-        Request::Collect { volume, what } => encode(daemon.collect(&volume, what).await),
-        Request::Snapshots { volume } => encode(daemon.snapshots(&volume)),
-        Request::Snapshot { snapshots, wait } => encode(daemon.clone().snapshot(snapshots, wait).await),
+        Request::Warm { volume, what, from } => done(daemon.warm(&volume, what, from).await),
+        Request::Collect { volume, what } => done(daemon.collect(&volume, what).await),
+        Request::Snapshots { volume } => done(daemon.snapshots(&volume)),
+        Request::Snapshot { snapshots, wait } => done(daemon.clone().snapshot(snapshots, wait).await),
         Request::ChangeSnapshot { snapshot, change } => {
-            encode(daemon.clone().change_snapshot(snapshot, change).await)
+            done(daemon.clone().change_snapshot(snapshot, change).await)
         }
         Request::RollBack { snapshot, leave, force } => {
-            encode(daemon.clone().roll_back(snapshot, leave, force).await)
+            done(daemon.clone().roll_back(snapshot, leave, force).await)
         }
         Request::Resize { volume, size_bytes, force } => {
-            encode(daemon.resize(&volume, size_bytes, force).await)
+            done(daemon.resize(&volume, size_bytes, force).await)
         }
-        Request::ServeDevice { export, device } => encode(daemon.serve_device(&export, device).await),
+        Request::ServeDevice { export, device } => done(daemon.serve_device(&export, device).await),
         Request::Stop { drain } => {
             daemon.ask_to_stop(drain);
-            encode(Ok(()))
+            done(Ok(()))
         }
-        Request::Set { volume, changes } => encode(daemon.set(&volume, &changes).await),
+        Request::Set { volume, changes } => done(daemon.set(&volume, &changes).await),
     }
 }
 
-fn encode<T: Serialize>(outcome: Outcome<T>) -> Vec<u8> {
-    let reply = match outcome {
-        Ok(done) => Reply::Done(done),
-        Err(failure) => Reply::Failed(failure),
-    };
-    let mut line = serde_json::to_vec(&reply).expect("replies have string keys");
-    line.push(b'\n');
-    line
+fn done(outcome: Outcome<impl Serialize>) -> Outcome<Value> {
+    Ok(serde_json::to_value(outcome?).expect("answers have string keys"))
 }
 
 #[cfg(test)]

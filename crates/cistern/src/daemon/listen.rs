@@ -151,7 +151,8 @@ async fn terms(address: &Address, tls: Option<&TlsConfig>, insecure: bool) -> Ou
     if let Some(tls) = tls {
         return Ok(TlsMode::Required(tls.clone()));
     }
-    if insecure || is_loopback(text).await? {
+    let failed = |e: std::io::Error| Failure::io(format!("--listen {text}"), &e);
+    if insecure || is_loopback(text).await.map_err(failed)? {
         return Ok(TlsMode::Off);
     }
     let failure =
@@ -159,9 +160,9 @@ async fn terms(address: &Address, tls: Option<&TlsConfig>, insecure: bool) -> Ou
     Err(failure.hint("give certificates with --tls-dir, or listen on a unix socket or on localhost; --insecure-listen insists"))
 }
 
-async fn is_loopback(address: &str) -> Outcome<bool> {
-    let failed = |e: std::io::Error| Failure::io(format!("--listen {address}"), &e);
-    let found: Vec<_> = tokio::net::lookup_host(address).await.map_err(failed)?.collect();
+/// Whether an address is one that only this host reaches.
+pub async fn is_loopback(address: &str) -> std::io::Result<bool> {
+    let found: Vec<_> = tokio::net::lookup_host(address).await?.collect();
     Ok(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()))
 }
 
@@ -213,7 +214,7 @@ fn cannot_listen(address: &Address, error: &std::io::Error) -> Failure {
     match error.kind() {
         ErrorKind::AddrInUse => Failure::new(Kind::InUse, failure.text)
             .hint("another server listens there: stop it, or choose another address with --listen"),
-        _ => failure,
+        _ => failure.hint("choose another address with --listen HOST:PORT or --listen unix:PATH"),
     }
 }
 

@@ -520,7 +520,10 @@ fn free_bytes(directory: &Path) -> Outcome<u64> {
 /// Makes a directory that only its owner can enter: journals and caches hold the volumes' data.
 fn make_private(directory: &Path) -> Outcome {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|e| Failure::io(format!("cannot make the directory {}", directory.display()), &e))
+    made.map_err(|e| {
+        let failure = Failure::io(format!("cannot make the directory {}", directory.display()), &e);
+        failure.hint("name places where this user may write with --state-dir and --cache-dir")
+    })
 }
 
 #[cfg(test)]

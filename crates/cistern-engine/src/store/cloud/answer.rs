@@ -54,6 +54,23 @@ pub(super) enum Answer {
     Broken { host: String, cause: String },
     /// The host speaks TLS where it was asked in the clear, or the other way round.
     OtherScheme { host: String, tls_there: bool },
+    /// No keys for the store from whoever was asked for them: a service of this machine, or a token service elsewhere.
+    NoKeys { host: String, is_machine: bool, fault: KeysFault },
+}
+
+/// Why there are no keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KeysFault {
+    Status {
+        status: u16,
+        code: String,
+        message: String,
+    },
+    /// No answer, and whether there was one before.
+    Broken {
+        cause: String,
+        answered_before: bool,
+    },
 }
 
 /// What S3 and GCS, and Azure, call a listing.
@@ -94,13 +111,45 @@ fn note(answer: Answer) {
 #[derive(Debug)]
 pub(super) struct Watch {
     client: HttpClient,
+    /// What is asked of another path or host is no request to the store.
+    bucket: String,
+    /// It asks a service that a machine or a container has for its keys.
+    is_machine: bool,
     /// Whoever answered once speaks what it was asked in: garbage from then on is a fault that may pass.
     answered: AtomicBool,
 }
 
 impl Watch {
-    pub fn new(client: HttpClient) -> Watch {
-        Watch { client, answered: AtomicBool::new(false) }
+    pub fn new(client: HttpClient, bucket: &str, is_machine: bool) -> Watch {
+        Watch { client, bucket: bucket.to_owned(), is_machine, answered: AtomicBool::new(false) }
+    }
+
+    /// Whether a request is one to the store: its address names the bucket.
+    fn is_store(&self, host: &str, path: &str) -> bool {
+        path.split('/').any(|part| part == self.bucket)
+            || host.strip_prefix(&self.bucket).is_some_and(|rest| rest.starts_with('.'))
+    }
+
+    /// Asks for keys.
+    async fn ask_for_keys(&self, host: String, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (is_machine, answered_before) = (self.is_machine, self.answered.load(Relaxed));
+        let outcome = self.client.execute(request).await;
+        if outcome.is_ok() {
+            self.answered.store(true, Relaxed);
+        }
+        match outcome {
+            Ok(response) if response.status().is_success() => Ok(response),
+            Ok(response) => {
+                let (response, Reason { status, code, message, .. }) = reason(response).await;
+                note(Answer::NoKeys { host, is_machine, fault: KeysFault::Status { status, code, message } });
+                Ok(response)
+            }
+            Err(e) => {
+                let fault = KeysFault::Broken { cause: root_cause(&e), answered_before };
+                note(Answer::NoKeys { host, is_machine, fault });
+                Err(e)
+            }
+        }
     }
 }
 
@@ -108,14 +157,29 @@ impl Watch {
 impl HttpService for Watch {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
+        if self.is_machine || !self.is_store(&host, request.uri().path()) {
+            return self.ask_for_keys(host, request).await;
+        }
         let query = request.uri().query().unwrap_or_default();
         let lists = query.contains("list-type=2") || query.contains("comp=list");
         let deletes = request.method().as_str() == "POST" && query == "delete";
+        let from = range_start(&request);
         let outcome = self.client.execute(request).await;
         if outcome.is_ok() {
             self.answered.store(true, Relaxed);
         }
         match outcome {
+            Ok(response) if from.is_some_and(|from| begins_behind_end(&response, from)) => {
+                note(Answer::Status {
+                    status: 416,
+                    code: String::new(),
+                    message: String::new(),
+                    html: false,
+                });
+                let (mut parts, _) = response.into_parts();
+                parts.status = hyper::StatusCode::RANGE_NOT_SATISFIABLE;
+                Ok(HttpResponse::from_parts(parts, Bytes::new().into()))
+            }
             Ok(response) if response.status().is_success() => {
                 let date_s = date_s(&response);
                 note(Answer::Fine { date_s });
@@ -136,6 +200,20 @@ impl HttpService for Watch {
             }
         }
     }
+}
+
+/// Where the range begins that a request asks for.
+fn range_start(request: &HttpRequest) -> Option<u64> {
+    let headers = request.headers();
+    let range = headers.get("x-ms-range").or(headers.get("range"))?;
+    range.to_str().ok()?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+}
+
+/// Whether an answer says that the object ends before the range begins: Azurite calls that a part, others refuse it.
+fn begins_behind_end(response: &HttpResponse, from: u64) -> bool {
+    let range = response.headers().get("content-range").and_then(|range| range.to_str().ok());
+    let bytes = range.and_then(|range| range.rsplit_once('/')?.1.parse::<u64>().ok());
+    response.status().as_u16() == 206 && bytes.is_some_and(|bytes| bytes <= from)
 }
 
 fn date_s(response: &HttpResponse) -> Option<i64> {
@@ -209,8 +287,23 @@ fn is_closed(xml: &str, name: &str) -> bool {
     xml.ends_with(&format!("</{name}>")) || (xml.ends_with("/>") && is_empty())
 }
 
+/// What an answer that is no success says.
+struct Reason {
+    status: u16,
+    code: String,
+    message: String,
+    html: bool,
+}
+
 /// Notes a failure with the reason in its body, and replaces the body by nothing.
 async fn failed(response: HttpResponse) -> HttpResponse {
+    let (response, Reason { status, code, message, html }) = reason(response).await;
+    note(Answer::Status { status, code, message, html });
+    response
+}
+
+/// Reads the reason in the body of a failure, and replaces the body by nothing.
+async fn reason(response: HttpResponse) -> (HttpResponse, Reason) {
     let (parts, body) = response.into_parts();
     let body = match read_bounded(body, ERROR_BYTES_MAX).await {
         Ok((body, _)) => body,
@@ -218,13 +311,13 @@ async fn failed(response: HttpResponse) -> HttpResponse {
     };
     let text = String::from_utf8_lossy(&body);
     let header = parts.headers.get("x-ms-error-code").and_then(|code| code.to_str().ok());
-    note(Answer::Status {
+    let reason = Reason {
         status: parts.status.as_u16(),
         code: header.or_else(|| element(&text, "Code")).unwrap_or_default().to_owned(),
-        message: message(&text).chars().take(200).collect(),
+        message: unescaped(message(&text)).chars().take(200).collect(),
         html: is_html(&text),
-    });
-    HttpResponse::from_parts(parts, HttpResponseBody::from(Bytes::new()))
+    };
+    (HttpResponse::from_parts(parts, HttpResponseBody::from(Bytes::new())), reason)
 }
 
 /// The reason for people: an element of the clouds' documents, or a line of plain text.
@@ -234,8 +327,25 @@ fn message(text: &str) -> &str {
     element(text, "Message").unwrap_or_else(line)
 }
 
+/// What XML writes in another way, for people.
+fn unescaped(text: &str) -> String {
+    let pairs = [
+        ("&#39;", "'"),
+        ("&apos;", "'"),
+        ("&#34;", "\""),
+        ("&quot;", "\""),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&amp;", "&"),
+    ];
+    pairs.iter().fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
+
 /// Reads at most `bytes_max`, and whether that was all.
-async fn read_bounded(body: HttpResponseBody, bytes_max: usize) -> Result<(Bytes, bool), HttpError> {
+pub(super) async fn read_bounded(
+    body: HttpResponseBody,
+    bytes_max: usize,
+) -> Result<(Bytes, bool), HttpError> {
     let mut stream = body.bytes_stream();
     let mut out = BytesMut::new();
     while let Some(part) = stream.next().await {
@@ -250,7 +360,7 @@ async fn read_bounded(body: HttpResponseBody, bytes_max: usize) -> Result<(Bytes
 }
 
 /// The text of the first XML element of this name. Errors of all clouds are flat and small.
-fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let begin = xml.find(&format!("<{name}>"))? + name.len() + 2;
     let len = xml[begin..].find("</")?;
     Some(xml[begin..begin + len].trim())

@@ -1,28 +1,29 @@
 //! Builds a client library's store from a URL and the environment's variables.
 //!
-//! Credentials come from the usual variables of each cloud, never from a URL. Retries of the
+//! Credentials come from the usual variables of each cloud, and for S3 from the profiles of Amazon's tools; never from a URL. Retries of the
 //! library are off, payloads are signed (so that the server checks what it received), a single delete is a plain
 //! DELETE (bulk deletes are not known everywhere), and every exchange passes through `Watch`.
 
 use std::{
-    collections::BTreeMap,
-    str::FromStr,
     sync::{Arc, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 
 use object_store::{
     ClientOptions, RetryConfig,
-    aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
+    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider, S3ConditionalPut},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
-    client::{HttpClient, HttpConnector, SpawnService},
+    client::{ClientConfigKey, HttpClient, HttpConnector, SpawnService},
     gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
 };
 
 use super::{
     CloudStore, Inner, Library, StoreError, StoreResult,
     answer::{Watch, root_cause},
+    keys::{Keys, Role, Source},
+    profile::{Completed, KEYS, ProfileKeys, Profiles, TOLD_BY_THE_HOST, completed},
     standstill::Standstill,
+    variables::Variables,
 };
 use crate::{
     env::Env,
@@ -38,63 +39,27 @@ const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Idle connections are closed before routers on the way forget them (many do after a minute).
 const IDLE_LIMIT: Duration = Duration::from_secs(45);
-
-/// Variables of the environment that configure a cloud's client.
-#[derive(Clone, Default)]
-pub struct Variables(BTreeMap<String, String>);
+/// A metadata service is on the same machine, or there is none.
+const METADATA_CONNECT_LIMIT: Duration = Duration::from_secs(2);
+const METADATA_LIMIT: Duration = Duration::from_secs(10);
+/// Roles that are taken one with the other.
+const ROLES_MAX: usize = 5;
 
 impl Variables {
-    /// Those of this process that concern a cloud.
-    pub fn of_process() -> Variables {
-        let ours = |name: &str| {
-            ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|p| name.starts_with(p)) || name == "SERVICE_ACCOUNT"
-        };
-        let pairs = std::env::vars_os().filter_map(|(name, value)| {
-            let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
-            (ours(&name) && !value.is_empty()).then_some((name, value))
-        });
-        Variables(pairs.collect())
-    }
-
-    /// The same with one more.
-    pub fn with(mut self, name: &str, value: &str) -> Variables {
-        self.0.insert(name.to_owned(), value.to_owned());
-        self
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
-
     /// How a store is reached: the scheme of its URL, and the host of its endpoint if that is not the vendor's own.
     pub fn address(&self, url: &StoreUrl) -> (&'static str, Option<String>) {
         match url.place() {
             StorePlace::S3 { .. } => {
-                let endpoint = self.s3_endpoint().or(self.get("AWS_ENDPOINT"));
+                // Where the profile is wrong, whoever opens the store says so.
+                let variables =
+                    completed(self).map_or_else(|_| self.clone(), |completed| completed.variables);
                 let host = |endpoint: &str| Some(url::Url::parse(endpoint).ok()?.host_str()?.to_owned());
-                ("s3", endpoint.and_then(host))
+                ("s3", variables.s3_endpoint().and_then(host))
             }
             StorePlace::Google { .. } => ("gs", None),
             StorePlace::Azure { .. } => ("az", None),
             StorePlace::Directory => ("file", None),
         }
-    }
-
-    fn s3_endpoint(&self) -> Option<&str> {
-        self.get("AWS_ENDPOINT_URL_S3").or(self.get("AWS_ENDPOINT_URL"))
-    }
-
-    /// Those a builder knows, by its own names.
-    fn settings<'a, K: FromStr>(&'a self, prefix: &'a str) -> impl Iterator<Item = (K, &'a str)> {
-        let ours = self.0.iter().filter(move |(name, _)| name.starts_with(prefix));
-        ours.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.as_str())))
-    }
-}
-
-impl std::fmt::Debug for Variables {
-    /// Shows names only: values are secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
@@ -102,7 +67,7 @@ impl CloudStore {
     /// Prepares a store; sends nothing. `Refused` when the variables cannot work.
     pub fn open(url: &StoreUrl, variables: &Variables, env: &Env) -> StoreResult<CloudStore> {
         let (library, bulk) = match url.place() {
-            StorePlace::S3 { bucket } => s3(bucket, variables)?,
+            StorePlace::S3 { bucket } => s3(bucket, variables, env)?,
             StorePlace::Google { bucket } => (google(bucket, variables)?, None),
             StorePlace::Azure { container } => (azure(container, variables)?, None),
             StorePlace::Directory => return Err(StoreError::Refused(format!("{url} is not in a cloud"))),
@@ -125,15 +90,19 @@ impl CloudStore {
 /// The store for single requests, and the one for bulk deletes: the library knows only one way of deleting in each.
 type WithBulk = (Box<dyn Library>, Option<Box<dyn Library>>);
 
-fn s3(bucket: &str, variables: &Variables) -> StoreResult<WithBulk> {
+fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
+    let Completed { mut variables, keys } = completed(variables)?;
+    // As for Amazon's own tools, it is that of all services.
+    if let Some(endpoint) = variables.get("AWS_ENDPOINT_URL").map(str::to_owned) {
+        variables.default("AWS_ENDPOINT_URL_STS", &endpoint);
+    }
     let is_plain = variables.s3_endpoint().is_some_and(|endpoint| endpoint.starts_with("http:"));
     if let Some(endpoint) = variables.s3_endpoint() {
         check_endpoint("AWS_ENDPOINT_URL", endpoint)?;
         // Elsewhere there is no metadata service whose answer could help.
-        let known = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"];
-        if known.iter().all(|name| variables.get(name).is_none()) {
+        if keys.is_none() && !variables.has_any(KEYS) && !variables.has_any(TOLD_BY_THE_HOST) {
             return Err(StoreError::Refused(format!(
-                "no credentials for {endpoint}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                "no credentials for {endpoint}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
             )));
         }
     }
@@ -147,13 +116,75 @@ fn s3(bucket: &str, variables: &Variables) -> StoreResult<WithBulk> {
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector { is_plain, ..Connector::default() });
-    let single = match builder.clone().with_disable_bulk_delete(true).build() {
-        Ok(single) => single,
-        Err(e) => return Err(StoreError::Refused(root_cause(&e))),
+        .with_http_connector(Connector::new(bucket, is_plain));
+    let builder = match keys {
+        Some(keys) => {
+            let found = || Ok(built(builder.clone())?.credentials().clone());
+            let profiles = Profiles::read(&variables)?;
+            let sources =
+                KeySources { env, variables: &variables, profiles: &profiles, bucket, found: &found };
+            builder.clone().with_credentials(sources.provider(keys, ROLES_MAX)?)
+        }
+        None => builder,
     };
+    let single = built(builder.clone().with_disable_bulk_delete(true))?;
     let bulk = builder.with_disable_bulk_delete(false).with_credentials(single.credentials().clone());
     Ok((Box::new(single), Some(finish(bulk.build())?)))
+}
+
+fn built(builder: AmazonS3Builder) -> StoreResult<AmazonS3> {
+    builder.build().map_err(|e| StoreError::Refused(root_cause(&e)))
+}
+
+/// What the keys of profiles are made from.
+struct KeySources<'a> {
+    env: &'a Env,
+    variables: &'a Variables,
+    profiles: &'a Profiles,
+    bucket: &'a str,
+    /// Keys without any profile: of the environment, the container, the machine.
+    found: &'a dyn Fn() -> StoreResult<AwsCredentialProvider>,
+}
+
+impl KeySources<'_> {
+    /// `roles_max`: so many roles may follow each other.
+    fn provider(&self, keys: ProfileKeys, roles_max: usize) -> StoreResult<AwsCredentialProvider> {
+        let source = match keys {
+            ProfileKeys::File(profile) => Source::File { variables: self.variables.clone(), profile },
+            ProfileKeys::Role { name, arn, source } => {
+                let Some(left) = roles_max.checked_sub(1) else {
+                    return Err(StoreError::Refused(format!(
+                        "the roles of the profile {name:?} have no end"
+                    )));
+                };
+                let with = match source {
+                    None => (self.found)()?,
+                    // Its own keys.
+                    Some(source) if source == name => self.provider(ProfileKeys::File(source), left)?,
+                    Some(source) => self.provider(self.profiles.source(&source)?, left)?,
+                };
+                Source::Role(self.role(with, &name, arn)?)
+            }
+        };
+        Ok(Keys::new(self.env, source))
+    }
+
+    fn role(&self, with: AwsCredentialProvider, profile: &str, arn: String) -> StoreResult<Role> {
+        let profile = self.profiles.named(profile, "AWS_PROFILE")?.clone();
+        let region =
+            ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| self.variables.get(name));
+        let region = region.unwrap_or("us-east-1").to_owned();
+        let country = if region.starts_with("cn-") { ".cn" } else { "" };
+        let endpoint = match self.variables.get("AWS_ENDPOINT_URL_STS") {
+            Some(endpoint) => endpoint.to_owned(),
+            None => format!("https://sts.{region}.amazonaws.com{country}"),
+        };
+        check_endpoint("AWS_ENDPOINT_URL_STS", &endpoint)?;
+        let connector = Connector::new(self.bucket, endpoint.starts_with("http:"));
+        let client =
+            connector.connect(&ClientOptions::new()).map_err(|e| StoreError::Refused(root_cause(&e)))?;
+        Ok(Role { with, client, endpoint, region, arn, profile })
+    }
 }
 
 fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
@@ -168,7 +199,7 @@ fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> 
         .with_bucket_name(bucket)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector::default());
+        .with_http_connector(Connector::new(bucket, false));
     finish(builder.build())
 }
 
@@ -186,7 +217,7 @@ fn azure(container: &str, variables: &Variables) -> StoreResult<Box<dyn Library>
         .with_container_name(container)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector::default());
+        .with_http_connector(Connector::new(container, false));
     finish(builder.build())
 }
 
@@ -202,7 +233,7 @@ fn check_endpoint(variable: &str, endpoint: &str) -> StoreResult<()> {
     let complaint = match url::Url::parse(endpoint) {
         Ok(url) if !url.username().is_empty() || url.password().is_some() => "must not contain credentials",
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => return Ok(()),
-        _ => "must look like https://host or http://host:port",
+        _ => "is no address. Write it like https://host or http://host:port",
     };
     Err(StoreError::Refused(format!("{variable} {complaint}")))
 }
@@ -214,32 +245,45 @@ fn no_retries() -> RetryConfig {
 /// Makes HTTP clients that notice dead connections and whose outcomes are noted. Connections belong to the runtime
 /// on which the store was opened: a request may come from the thread of an NBD connection, which can end while
 /// its HTTP connection is used again by others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Connector {
     /// One for everything that is built with this connector: its connections are used by all.
     client: OnceLock<HttpClient>,
+    bucket: String,
     /// The endpoint has no TLS, so a host without anybody to trust will do.
     is_plain: bool,
 }
 
 impl HttpConnector for Connector {
-    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // The library says so of clients of metadata services only.
+        let is_machine = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
         let client = match self.client.get() {
+            _ if is_machine => Self::make(true, || {
+                Self::builder().connect_timeout(METADATA_CONNECT_LIMIT).timeout(METADATA_LIMIT).no_proxy()
+            })?,
             Some(client) => client.clone(),
             None => {
-                let made = self.make()?;
+                let made = Self::make(self.is_plain, Self::builder)?;
                 self.client.get_or_init(|| made).clone()
             }
         };
-        Ok(HttpClient::new(Watch::new(client)))
+        Ok(HttpClient::new(Watch::new(client, &self.bucket, is_machine)))
     }
 }
 
 impl Connector {
-    fn make(&self) -> object_store::Result<HttpClient> {
-        let built = Self::builder().build();
-        let built = built.or_else(|e| match self.is_plain {
-            true => Self::builder().tls_certs_only([]).build(),
+    fn new(bucket: &str, is_plain: bool) -> Connector {
+        Connector { client: OnceLock::new(), bucket: bucket.to_owned(), is_plain }
+    }
+
+    fn make(
+        is_plain: bool,
+        builder: impl Fn() -> reqwest::ClientBuilder,
+    ) -> object_store::Result<HttpClient> {
+        let built = builder().build();
+        let built = built.or_else(|e| match is_plain {
+            true => builder().tls_certs_only([]).build(),
             false => Err(e),
         });
         let client = built.map_err(|e| {

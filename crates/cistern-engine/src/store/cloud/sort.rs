@@ -7,7 +7,8 @@ use object_store::client::HttpError;
 
 use super::{
     StoreError, StoreResult, Undeleted,
-    answer::{Answer, DeleteFault, root_cause},
+    answer::{Answer, DeleteFault, KeysFault, root_cause},
+    keys::no_keys,
 };
 
 /// What a request wanted, for decisions and messages.
@@ -53,7 +54,13 @@ impl From<Sorted> for StoreError {
 
 /// Sorts the failure `e` of a request whose last HTTP exchange ended with `answer`.
 pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::Error) -> Sorted {
+    if let Some(why) = no_keys(e)
+        && !matches!(answer, Some(Answer::NoKeys { .. }))
+    {
+        return within(asked, why).into();
+    }
     let sorted = match answer {
+        Some(Answer::NoKeys { host, is_machine, fault }) => keyless(asked, &host, is_machine, fault),
         Some(Answer::Status { status, code, message, html }) => {
             return by_status(asked, status, &code, &message, html);
         }
@@ -75,15 +82,7 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
             StoreError::Refused(format!("{asked}: the answer is no listing. Is the endpoint right?"))
         }
         Some(Answer::TooLong) => StoreError::Refused(format!("{asked}: the answer has no end")),
-        Some(Answer::Broken { host, cause }) => {
-            let hint = match host.as_str() {
-                "169.254.169.254" | "metadata.google.internal" | "metadata" => {
-                    " (no credentials in the environment, so the machine's metadata service was asked)"
-                }
-                _ => "",
-            };
-            StoreError::Unreachable(format!("{asked}: {host}: {cause}{hint}"))
-        }
+        Some(Answer::Broken { host, cause }) => StoreError::Unreachable(format!("{asked}: {host}: {cause}")),
         Some(Answer::OtherScheme { host, tls_there }) => {
             let (there, should) = if tls_there { ("no plain HTTP", "https") } else { ("no TLS", "http") };
             StoreError::Refused(format!(
@@ -93,6 +92,44 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
         None => StoreError::Refused(format!("{asked}: {}", root_cause(e))),
     };
     sorted.into()
+}
+
+/// Sorts that a request had no keys because nobody gave them.
+fn keyless(asked: Asked<'_>, host: &str, is_machine: bool, fault: KeysFault) -> StoreError {
+    match fault {
+        KeysFault::Status { status, code, message } => {
+            let text = describe(
+                &format!("{asked}: no credentials: {host} answered"),
+                status,
+                &code,
+                &message,
+                false,
+            );
+            match status {
+                408 | 429 | 500..=599 => StoreError::Unreachable(text),
+                404 if is_machine => StoreError::Refused(format!("{text}. Has this machine a role?")),
+                _ => StoreError::Refused(text),
+            }
+        }
+        // Who has none at hand is usually not in a cloud at all.
+        KeysFault::Broken { cause, answered_before: false } if is_machine => StoreError::Refused(format!(
+            "{asked}: no credentials were given, and nobody on this machine gives some ({host}: {cause}). \
+                 `cistern create --help` says how to give some"
+        )),
+        KeysFault::Broken { cause, .. } => {
+            StoreError::Unreachable(format!("{asked}: no credentials yet: {host}: {cause}"))
+        }
+    }
+}
+
+/// The same failure, of this request.
+fn within(asked: Asked<'_>, why: StoreError) -> StoreError {
+    match why {
+        StoreError::Unreachable(why) => StoreError::Unreachable(format!("{asked}: {why}")),
+        StoreError::Refused(why) | StoreError::NotFound(why) => {
+            StoreError::Refused(format!("{asked}: {why}"))
+        }
+    }
 }
 
 /// Sorts what a bulk delete says that it did not delete.
@@ -138,17 +175,19 @@ fn broke_off(e: &object_store::Error) -> bool {
 }
 
 fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: bool) -> Sorted {
-    let text = describe(asked, status, code, message, html);
+    let text = describe(&format!("{asked}:"), status, code, message, html);
     match (status, code) {
         (404, "NoSuchBucket" | "ContainerNotFound") => {
-            StoreError::Refused(format!("{text}. There is no such bucket")).into()
+            StoreError::Refused(format!("{text}. Make the bucket first, or correct its name in the URL"))
+                .into()
         }
         (404, _) if !html && asked.what != "LIST" => StoreError::NotFound(asked.key.to_owned()).into(),
         (409, "BlobAlreadyExists") | (304 | 412, _) if asked.condition => Sorted::Exists,
         (416, _) => Sorted::BeyondEnd,
         (401 | 403, _) => StoreError::Refused(format!("{text}{}", access_hint(code))).into(),
-        (301 | 302 | 307 | 308, _) => {
-            StoreError::Refused(format!("{text}. Is the region (AWS_REGION) or the endpoint right?")).into()
+        (301 | 302 | 307 | 308, _)
+        | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
+            StoreError::Refused(format!("{text}. Set AWS_REGION to the region of the bucket")).into()
         }
         (400, "") => {
             StoreError::Refused(format!("{text}. Is the endpoint right, and its http or https?")).into()
@@ -164,13 +203,13 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
     }
 }
 
-fn describe(asked: Asked<'_>, status: u16, code: &str, message: &str, html: bool) -> String {
-    let mut text = format!("{asked}: {status}");
+fn describe(what: &str, status: u16, code: &str, message: &str, html: bool) -> String {
+    let mut text = format!("{what} {status}");
     if !code.is_empty() {
         text += &format!(" {code}");
     }
     if !message.is_empty() {
-        text += &format!(": {message}");
+        text += &format!(": {}", message.trim_end_matches('.'));
     }
     if html {
         text += " with a web page: something that is not an object store answers here";
@@ -181,8 +220,12 @@ fn describe(asked: Asked<'_>, status: u16, code: &str, message: &str, html: bool
 fn access_hint(code: &str) -> &'static str {
     match code {
         "RequestTimeTooSkewed" => ". Set the clock of this machine",
-        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "AuthenticationFailed" => ". Check the credentials",
-        "ExpiredToken" | "TokenRefreshRequired" => ". The credentials have expired",
+        "InvalidAccessKeyId" => ". Check the credentials: AWS_ACCESS_KEY_ID is no key of this store",
+        "SignatureDoesNotMatch" => {
+            ". Check the credentials: AWS_SECRET_ACCESS_KEY does not belong to the key"
+        }
+        "AuthenticationFailed" => ". Check the credentials",
+        "ExpiredToken" | "TokenRefreshRequired" => ". The credentials have expired: get new ones",
         _ => ". Check the credentials and what they allow: get, put, list, delete",
     }
 }

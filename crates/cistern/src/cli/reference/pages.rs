@@ -6,11 +6,24 @@ use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::{cli::Cli, config, failure::Kind, metrics::TABLE, prices::FIELDS, secret};
+use crate::{
+    cli::{Cli, stores},
+    config,
+    failure::Kind,
+    history::{DAEMON, Series, VOLUME},
+    metrics::TABLE,
+    prices::FIELDS,
+    secret,
+};
 
 /// The generated pages: file name in `docs/reference`, content.
 pub fn pages() -> Vec<(&'static str, String)> {
-    vec![("commands.md", commands()), ("metrics.md", metrics()), ("settings.md", settings())]
+    vec![
+        ("commands.md", commands()),
+        ("http.md", http()),
+        ("metrics.md", metrics()),
+        ("settings.md", settings()),
+    ]
 }
 
 /// The variables that cistern itself reads.
@@ -44,6 +57,7 @@ fn commands() -> String {
     for (name, meaning) in ENVIRONMENT {
         line(&mut out, &format!("| `{name}` | {meaning} |"));
     }
+    out.push_str(&stores::page());
     out.push_str("\n## The stream of `cistern journal export`\n\n");
     out.push_str(STREAM);
     out
@@ -166,6 +180,23 @@ fn metrics() -> String {
         line(&mut out, &format!("| `{name}` | {kind} | {labels} | {} |", metric.help));
     }
     out
+}
+
+/// The interface of a daemon, but for the tables of what it samples.
+const HTTP: &str = include_str!("../../http.md");
+
+fn http() -> String {
+    let mut out = format!("# HTTP\n\n{GENERATED}\n\n{HTTP}");
+    series(&mut out, "a volume", VOLUME);
+    series(&mut out, "the daemon", DAEMON);
+    out
+}
+
+fn series<T>(out: &mut String, subject: &str, table: &[Series<T>]) {
+    line(out, &format!("\n| of {subject} | column | meaning |\n|---|---|---|"));
+    for Series { name, keep, help, .. } in table {
+        line(out, &format!("| `{name}` | {} | {help} |", keep.name()));
+    }
 }
 
 pub(super) fn is_shown(command: &Command) -> bool {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    control::{DaemonClient, Request},
+    control::DaemonClient,
     failure::{Failure, Outcome},
     observe::Observed,
     terminal,
@@ -18,8 +18,6 @@ use crate::{
 
 mod text;
 
-/// Time for a daemon to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The shortest interval: below, asking would be what is measured.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
@@ -68,7 +66,7 @@ impl Io<'_> {
     }
 
     async fn ask(&self) -> Outcome<Vec<Observed>> {
-        let asked = self.daemons.iter().map(|daemon| daemon.ask(&Request::Io, Some(ANSWER_LIMIT)));
+        let asked = self.daemons.iter().map(|daemon| daemon.observed());
         let mut observed: Vec<Observed> = try_join_all(asked).await?;
         if let Some(wanted) = self.volume {
             observed.iter_mut().for_each(|daemon| daemon.volumes.retain(|volume| volume.is(wanted)));
