@@ -126,7 +126,8 @@ fn every_licence_is_allowed() {
 #[test]
 fn nothing_is_there_twice() {
     // Unlike the metadata, the tree has nothing that no feature asks for.
-    let tree = cargo(&["tree", "--workspace", "--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}"]);
+    let tree =
+        cargo(&["tree", "--workspace", "--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}"]);
     let tree = String::from_utf8_lossy(&tree).into_owned();
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (name, version) in tree.lines().filter_map(|line| line.split_once(" v")) {

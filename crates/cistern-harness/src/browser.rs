@@ -314,11 +314,8 @@ impl Drop for Page {
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` is valid for writing during the call.
-    ensure!(
-        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0,
-        "pipe: {}",
-        std::io::Error::last_os_error()
-    );
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    ensure!(made == 0, "pipe: {}", std::io::Error::last_os_error());
     // SAFETY: both were just opened and nobody else owns them.
     let [read, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     Ok((high(&read)?, high(&write)?))
