@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | guest | bench | record-traces | screenshots`.
+//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | guest | bench | package | record-traces | screenshots`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 //!
@@ -6,12 +6,13 @@
 //! |---|---|
 //! | 0 | `step` |
 //! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces`, `screenshots` |
-//! | 2 | `guest` |
+//! | 2 | `guest`, `package` |
 
 mod bench;
 mod demo;
 mod guest;
 mod mutate;
+mod package;
 mod screenshots;
 mod setup;
 mod soak;
@@ -48,6 +49,8 @@ enum Chore {
     Guest(guest::Options),
     /// Measure against peers on this machine and print the figures with their bounds
     Bench(bench::Options),
+    /// Make what people install: a Debian package, a static archive, an image for containers, a bill of materials
+    Package(package::Options),
     /// Record what real filesystems read and write, for replays of the chunk cache
     RecordTraces,
     /// Take the pictures of the dashboard that the documentation shows, of a real daemon under load (two minutes)
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Chore::Soak(options) => soak::run(&options),
         Chore::Guest(options) => guest::run(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Package(options) => package::run(&options),
         Chore::RecordTraces => traces::run(),
         Chore::Screenshots => screenshots::run(),
     };

@@ -190,6 +190,11 @@ pub fn debian_mirror() -> Result<String> {
     mirror.map(str::to_owned).context("apt has no source of bookworm main: this is for Debian 12")
 }
 
+/// What Debian calls the processors of this machine.
+pub fn debian_architecture() -> Result<String> {
+    Ok(tool::run("dpkg", ["--print-architecture"])?.stdout.trim().to_owned())
+}
+
 /// Makes a component of bookworm-backports known to apt, if it is not.
 pub fn add_backports(component: &str, list: &str) -> Result<()> {
     let out = Command::new("apt-get")

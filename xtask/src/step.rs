@@ -11,6 +11,9 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cistern_harness::process::Guard;
 
+/// Of a step that builds everything with optimization, or packs what was built.
+pub const LONG: Duration = Duration::from_secs(3600);
+
 /// How much of a failed step's output is shown.
 const SHOWN_BYTES: usize = 12_000;
 /// How much of what a failed test said is shown, from its end: the log of its server is there.
