@@ -63,6 +63,7 @@ mod status;
 mod stores;
 mod taken;
 mod target;
+mod top;
 mod transfer;
 mod up;
 mod warm;
@@ -99,6 +100,7 @@ enum Verb {
     Serve(Box<serve::Serve>),
     Create(create::Create),
     Status(status::Status),
+    Top(top::Top),
     Dashboard(dashboard::ShowDashboard),
     Set(set::Set),
     Pause(set::Pause),
@@ -169,6 +171,9 @@ impl Cli {
         if let Verb::Status(verb) = self.verb {
             return verb.run(&context).await; // asks no store, and ends its watching itself
         }
+        if let Verb::Top(verb) = self.verb {
+            return verb.run(&context).await; // gives the terminal back itself
+        }
         // These close what they have opened.
         if let Verb::Gc(verb) = self.verb {
             return verb.run(&context).await;
@@ -204,6 +209,7 @@ impl Cli {
         match self.verb {
             Verb::Serve(_)
             | Verb::Status(_)
+            | Verb::Top(_)
             | Verb::Gc(_)
             | Verb::Flatten(_)
             | Verb::Send(_)
