@@ -5,6 +5,7 @@ mod daemon;
 use std::{
     fs::File,
     io::{Read, Write},
+    num::NonZero,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::process::CommandExt,
@@ -37,6 +38,10 @@ fn size(rows: u16, columns: u16) -> libc::winsize {
     libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
+fn some(cells: u16) -> NonZero<u16> {
+    NonZero::new(cells).expect("a terminal has cells")
+}
+
 fn mode(terminal: &File) -> libc::termios {
     // SAFETY: zeros are a termios, and the call fills it in for a descriptor that is open.
     unsafe {
@@ -67,7 +72,7 @@ impl OnTerminal {
         }
         let before = mode(&theirs);
         let child = command.spawn().expect("the binary runs");
-        let screen = Arc::new((Mutex::new(vt100::Parser::new(rows, columns, 0)), Condvar::new()));
+        let screen = Arc::new((Mutex::new(vt100::Parser::new(some(rows), some(columns), 0)), Condvar::new()));
         let (drawn, mut output) = (screen.clone(), keys.try_clone().expect("a descriptor"));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -98,7 +103,7 @@ impl OnTerminal {
     }
 
     fn resize(&self, rows: u16, columns: u16) {
-        self.screen.0.lock().expect("held for a moment").screen_mut().set_size(rows, columns);
+        self.screen.0.lock().expect("held for a moment").screen_mut().set_size(some(rows), some(columns));
         // SAFETY: the call reads a winsize that lives through it.
         let rc = unsafe { libc::ioctl(self.keys.as_raw_fd(), libc::TIOCSWINSZ, &size(rows, columns)) };
         assert_eq!(rc, 0);
@@ -122,6 +127,15 @@ impl OnTerminal {
     }
 }
 
+/// Ends a load, also where a test fails.
+struct IsOver<'a>(&'a AtomicBool);
+
+impl Drop for IsOver<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What stands behind a word on the screen.
 fn behind(screen: &vt100::Screen, word: &str) -> Option<String> {
     let contents = screen.contents();
@@ -131,6 +145,7 @@ fn behind(screen: &vt100::Screen, word: &str) -> Option<String> {
 
 fn is_coloured(screen: &vt100::Screen) -> bool {
     let (rows, columns) = screen.size();
+    let (rows, columns) = (rows.get(), columns.get());
     let mut cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
     cells.any(|(row, column)| {
         screen.cell(row, column).is_some_and(|cell| cell.fgcolor() != vt100::Color::Default)
@@ -172,6 +187,7 @@ fn a_real_load_is_seen() {
                 daemon.fill(round, 0, 1 << 20);
             }
         });
+        let _over = IsOver(&over);
         top.wait("a rate of writes", |screen| figure(screen, " write ") && figure(screen, " flush "));
         top.wait("dirty bytes", |screen| figure(screen, "NO: ") && screen.contents().contains("uploading"));
         top.wait("a picture", |screen| screen.contents().contains('█'));
@@ -181,7 +197,6 @@ fn a_real_load_is_seen() {
                 .lines()
                 .any(|line| line.contains("w ") && line.contains('/') && line.contains("0."))
         });
-        over.store(true, Ordering::Relaxed);
     });
     top.wait("that it is over", |screen| behind(screen, " write ").as_deref() == Some("0"));
     home.ok(&["drain", "./vol"]);

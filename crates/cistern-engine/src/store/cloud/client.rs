@@ -95,7 +95,7 @@ fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
     let Profiled { mut variables, keys } = completed(variables)?;
     // As for Amazon's own tools, it is that of all services.
     if let Some(endpoint) = variables.get("AWS_ENDPOINT_URL").map(str::to_owned) {
-        variables.default("AWS_ENDPOINT_URL_STS", &endpoint);
+        variables.fill_in("AWS_ENDPOINT_URL_STS", &endpoint);
     }
     let is_plain = variables.s3_endpoint().is_some_and(|endpoint| endpoint.starts_with("http:"));
     if let Some(endpoint) = variables.s3_endpoint() {

@@ -56,10 +56,10 @@ pub(super) fn completed(variables: &Variables) -> StoreResult<Profiled> {
         },
     };
     if let Some(region) = profile.get("region").filter(|_| variables.get("AWS_DEFAULT_REGION").is_none()) {
-        variables.default("AWS_REGION", region);
+        variables.fill_in("AWS_REGION", region);
     }
     if let Some(endpoint) = profile.get("endpoint_url").filter(|_| variables.s3_endpoint().is_none()) {
-        variables.default("AWS_ENDPOINT_URL", endpoint);
+        variables.fill_in("AWS_ENDPOINT_URL", endpoint);
     }
     if variables.has_any(KEYS) {
         return Ok(Profiled { variables, keys: None });
@@ -68,10 +68,10 @@ pub(super) fn completed(variables: &Variables) -> StoreResult<Profiled> {
         KeysOrigin::Nowhere => None,
         KeysOrigin::Keys(keys) => Some(keys),
         KeysOrigin::WebIdentity { arn, token_file } => {
-            variables.default("AWS_WEB_IDENTITY_TOKEN_FILE", &token_file);
-            variables.default("AWS_ROLE_ARN", &arn);
+            variables.fill_in("AWS_WEB_IDENTITY_TOKEN_FILE", &token_file);
+            variables.fill_in("AWS_ROLE_ARN", &arn);
             if let Some(session) = profile.get("role_session_name") {
-                variables.default("AWS_ROLE_SESSION_NAME", session);
+                variables.fill_in("AWS_ROLE_SESSION_NAME", session);
             }
             None
         }

@@ -18,8 +18,8 @@ impl Variables {
         });
         let mut variables = Variables(pairs.collect());
         if let Some(home) = std::env::home_dir().and_then(|home| home.into_os_string().into_string().ok()) {
-            variables.default("AWS_CONFIG_FILE", &format!("{home}/.aws/config"));
-            variables.default("AWS_SHARED_CREDENTIALS_FILE", &format!("{home}/.aws/credentials"));
+            variables.fill_in("AWS_CONFIG_FILE", &format!("{home}/.aws/config"));
+            variables.fill_in("AWS_SHARED_CREDENTIALS_FILE", &format!("{home}/.aws/credentials"));
         }
         variables
     }
@@ -39,7 +39,7 @@ impl Variables {
     }
 
     /// Sets one that is not set.
-    pub(super) fn default(&mut self, name: &str, value: &str) {
+    pub(super) fn fill_in(&mut self, name: &str, value: &str) {
         self.0.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     }
 
