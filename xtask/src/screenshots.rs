@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     browser::{Looks, Page},
     fixture::random_bytes,
+    minio::{BUCKET, Minio},
     nbd::{Client, Dialect},
     scratch::{self, Scratch},
     serve::{Cistern, Server},
@@ -51,7 +52,9 @@ pub fn run() -> Result<()> {
     std::fs::write(&settings, "[prices]\nkind = \"s3-standard\"\n")?;
     // The disk of a store is not the one of this host.
     let far = Scratch::in_memory("store")?;
-    let url = far.file("tank").display().to_string();
+    let minio = Minio::start(&far)?;
+    let cistern = cistern.with_environment(Minio::environment(minio.port()));
+    let url = format!("s3://{BUCKET}/volume");
     let serve = cistern.serve(&scratch, &url).args(["--create", "20G", "--dashboard", "127.0.0.1:0"]);
     let serve = serve.args(["--max-dirty-age", "15s", "--journal-size", "1G", "--cache-size", "192M"]);
     let serve = serve.args(["--config".into(), settings.into_os_string()]);
@@ -60,7 +63,7 @@ pub fn run() -> Result<()> {
     fill(&server)?;
     server.stop()?;
     let server = serve.start()?;
-    let page = server.ask(&["dashboard", "tank"])?.stdout.trim().to_owned();
+    let page = server.ask(&["dashboard", "volume"])?.stdout.trim().to_owned();
     println!("{page} is under load for {} s ...", LOAD.as_secs());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -128,9 +128,9 @@ fn wait_for_figures(page: &mut Page, panel: &str, columns: &[usize]) {
     }
 }
 
-/// Whether the canvas of a panel has its lines: points in the colours that the style sheet gives them.
-fn has_lines(page: &mut Page, panel: &str) -> bool {
-    let script = format!(
+/// Waits until the canvas of a panel has its lines: points in the colours that the style sheet gives them.
+fn wait_for_lines(page: &mut Page, panel: &str) {
+    let found = format!(
         "(() => {{
            const canvas = document.querySelector('#{panel} canvas');
            const style = getComputedStyle(document.documentElement);
@@ -142,10 +142,10 @@ fn has_lines(page: &mut Page, panel: &str) -> bool {
              if (data[i + 3] < 250) continue;
              if (wanted.some((rgb) => rgb.every((part, k) => Math.abs(part - data[i + k]) < 12))) found += 1;
            }}
-           return found;
+           return found > 20;
          }})()"
     );
-    eval(page, &script).as_u64().expect("a count") > 20
+    wait_for(page, &found);
 }
 
 /// Every panel shows what a client did: its table has figures for what happens under a load, its chart has lines, and what stands above
@@ -184,7 +184,7 @@ fn every_panel_shows_a_real_load() {
     }
     eval(&mut page, buttons);
     for panel in PANELS {
-        assert!(has_lines(&mut page, panel), "{panel} has lines");
+        wait_for_lines(&mut page, panel);
     }
     let money = "document.querySelector('#money .figures dd').textContent";
     wait_for(&mut page, &format!("/^0\\.0*[1-9][0-9]* USD|^[1-9].* USD/.test({money})"));

@@ -367,6 +367,7 @@ fn a_directory_of_somebody_else() {
     let script = format!("exec {} create {} --size 1G", binary.display(), tank.display());
     let mut command = tool::command("setpriv").expect("it is installed");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &script]);
+    command.env("HOME", home.path(""));
     mistake(
         &home,
         command,

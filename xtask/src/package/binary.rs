@@ -36,7 +36,7 @@ pub(super) struct Binary {
 
 impl Binary {
     pub(super) fn build(making: &Making, linkage: Linkage) -> Result<Binary> {
-        let (target_dir, triple) = (making.work.join("dynamic"), triple()?);
+        let (target_dir, triple) = (making.work.join("build"), triple()?);
         let mut build =
             step::cargo(&["rustc", "--profile", "dist", "--locked", "-p", "cistern", "--bin", "cistern"]);
         // With a target named, the flags below are not for build scripts and macros, which run here.
