@@ -69,8 +69,9 @@ fn every_dependency_has_a_reason() {
 /// Every relative link of every page leads to something.
 #[test]
 fn links_lead_somewhere() {
-    for page in all("md") {
-        for link in read(&page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+    // What lies beside the code is part of a generated page, and its links are those of the page.
+    for page in all("md").iter().filter(|page| !page.components().any(|part| part.as_os_str() == "src")) {
+        for link in read(page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = link.split('#').next().unwrap_or("");
             if target.is_empty() || target.contains("://") {
                 continue;

@@ -35,7 +35,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what goes behind a lost slot does not wait until every slot in between holds something",
         changes: &[Change {
             file: PUBLISH,
-            old: "            (&mut later.upload).await.ok_or(Error::Closed)??;",
+            old: "            (&mut later.upload).await.ok_or_else(no_outcome)??;",
             new: "            let _ = later.seq;",
         }],
         test: test("-p cistern-engine --lib", "log::publish_tests::what_was_behind_a_lost_slot"),
