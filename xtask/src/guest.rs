@@ -75,14 +75,7 @@ pub fn run_short() -> Result<()> {
 
 /// Installs what is missing, and builds the guest.
 fn prepare() -> Result<PathBuf> {
-    let missing: Vec<&str> = PACKAGES
-        .iter()
-        .filter(|(program, _)| tool::find(program).is_err())
-        .map(|(_, package)| *package)
-        .collect();
-    if !missing.is_empty() {
-        setup::install(&missing)?;
-    }
+    setup::install_missing(&PACKAGES)?;
     if tool::find(QEMU).is_err() {
         setup::install_from_backports(QEMU_PACKAGE)?;
     }

@@ -48,14 +48,7 @@ struct Making {
 
 /// Makes the packages, and what the options ask beside.
 pub fn run(options: &Options) -> Result<()> {
-    let missing: Vec<&str> = PACKAGES
-        .iter()
-        .filter(|(program, _)| tool::find(program).is_err())
-        .map(|(_, package)| *package)
-        .collect();
-    if !missing.is_empty() {
-        setup::install(&missing)?;
-    }
+    setup::install_missing(&PACKAGES)?;
     let making = Making::of(step::root().to_owned(), epoch()?);
     let sums = making.make()?;
     println!("{sums}in {}", making.out().display());

@@ -74,7 +74,17 @@ fn missing_packages() -> BTreeSet<&'static str> {
         .collect()
 }
 
-pub fn install(packages: &[&str]) -> Result<()> {
+/// Installs the packages of those programs that are not here.
+pub fn install_missing(packages: &[(&str, &str)]) -> Result<()> {
+    let missing = packages.iter().filter(|(program, _)| tool::find(program).is_err());
+    let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => install(&missing),
+    }
+}
+
+fn install(packages: &[&str]) -> Result<()> {
     require_root(&format!("apt-get install {}", packages.join(" ")))?;
     step::run("apt-get update", apt(&["update"]), APT_LIMIT)?;
     let mut args = vec!["install", "-y", "--no-install-recommends"];

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -16,7 +19,7 @@ use cistern_engine::{
     store::{MemoryStore, Put, SharedStore, Store, StoreResult},
     stream::{StreamContent, StreamHeader, StreamRecord, StreamState},
     units::{Extent, SnapshotId, VolumeId},
-    volume::{CreateOptions, OpenOptions, Overwrite, Receiver, Volume},
+    volume::{CreateOptions, OpenOptions, Overwrite, Receiver, ShareReceiver, Volume},
 };
 use futures_util::FutureExt;
 use tokio::sync::watch;
@@ -52,6 +55,22 @@ fn two_shares() -> ([StreamHeader; 2], [Vec<StreamRecord>; 2]) {
         (0..LARGE / 65536).map(record).collect()
     };
     ([header(0), header(1)], [records(0), records(1)])
+}
+
+/// A receive to which all of it was given, and which has not ended.
+async fn all_given(
+    target: &Arc<Volume>,
+    headers: &[StreamHeader],
+    records: &[Vec<StreamRecord>],
+) -> (Receiver, Vec<ShareReceiver>) {
+    let begun = Receiver::begin(target, headers, "large", Overwrite::Nothing).await;
+    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+    for (share, records) in shares.iter_mut().zip(records) {
+        for record in records {
+            share.record(record.clone()).await.expect("received");
+        }
+    }
+    (receiver, shares)
 }
 
 /// Bytes of data of each of them.
@@ -109,13 +128,7 @@ async fn the_end_comes_behind_all_that_was_loaded() {
     let to = host(&env).await;
     let target = to.open().await;
     let (headers, records) = two_shares();
-    let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
-    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
-    for (share, records) in shares.iter_mut().zip(&records) {
-        for record in records {
-            share.record(record.clone()).await.expect("received");
-        }
-    }
+    let (receiver, shares) = all_given(&target, &headers, &records).await;
     let in_store =
         |volume: &Volume| volume.status().space.expect("it is open for writing").counters.written_bytes;
     receiver.end(shares).await.expect("complete");
@@ -153,7 +166,7 @@ struct Late {
     kept_back: Mutex<HashMap<String, Bytes>>,
     /// How many are, while they are.
     keeps_back: watch::Sender<Option<usize>>,
-    arrived: Mutex<Vec<String>>,
+    arrived: AtomicUsize,
 }
 
 impl Late {
@@ -162,7 +175,7 @@ impl Late {
             inner: MemoryStore::new(),
             kept_back: Mutex::default(),
             keeps_back: watch::Sender::new(None),
-            arrived: Mutex::default(),
+            arrived: AtomicUsize::new(0),
         })
     }
 
@@ -199,7 +212,7 @@ impl Passing for Late {
         let late = self.kept_back.lock().expect("no panic").remove(key);
         if let Some(late) = late {
             self.inner.put_if_absent(key, late).await?;
-            self.arrived.lock().expect("no panic").push(key.to_owned());
+            self.arrived.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.put_if_absent(key, body).await
     }
@@ -223,15 +236,9 @@ async fn a_load_whose_slot_is_lost_is_made_again() {
     let opened = Volume::open(OpenOptions { take_over: true, grace: Duration::ZERO, ..to.options() }).await;
     let target = opened.expect("taken over");
     let (headers, records) = two_shares();
-    let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
-    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
-    for (share, records) in shares.iter_mut().zip(&records) {
-        for record in records {
-            share.record(record.clone()).await.expect("received");
-        }
-    }
+    let (receiver, shares) = all_given(&target, &headers, &records).await;
     receiver.end(shares).await.expect("complete");
-    assert_eq!(store.arrived.lock().expect("no panic").len(), LATE - 1);
+    assert_eq!(store.arrived.load(Ordering::Relaxed), LATE - 1);
     target.drain().await.expect("its end is in the store");
     let next = to.open_read_only(None).await;
     for volume in [&target, &next] {
