@@ -49,7 +49,8 @@ fn main_job(scratch: &Scratch, place: &str, environment: Vec<(String, String)>) 
     server.wait_clean()?;
     let committed = history.flushed();
     server.kill();
-    ensure!(on_host(&killed, 5).start_failing()?.contains("take-over"), "it is claimed");
+    let refused = on_host(&killed, 5).start_failing()?;
+    ensure!(refused.contains("take-over"), "it is claimed: {refused}");
     let server = on_host(&killed, 5).args(["--take-over"]).start()?;
     history.check(server.socket(), committed)?;
     server.stop()?;

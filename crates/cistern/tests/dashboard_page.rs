@@ -128,7 +128,8 @@ fn wait_for_figures(page: &mut Page, panel: &str, columns: &[usize]) {
     }
 }
 
-/// Waits until the canvas of a panel has its lines: points in the colours that the style sheet gives them.
+/// Waits until the canvas of a panel has its lines: points in the colours that the style sheet gives them. They are read from a
+/// copy, which the browser is told of: it complains of whoever reads often what it keeps for drawing.
 fn wait_for_lines(page: &mut Page, panel: &str) {
     let found = format!(
         "(() => {{
@@ -136,7 +137,9 @@ fn wait_for_lines(page: &mut Page, panel: &str) {
            const style = getComputedStyle(document.documentElement);
            const wanted = ['--one', '--two', '--three', '--four'].map((name) =>
              style.getPropertyValue(name).trim().match(/[0-9a-f]{{2}}/g).map((hex) => parseInt(hex, 16)));
-           const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+           const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', {{ willReadFrequently: true }});
+           copy.drawImage(canvas, 0, 0);
+           const {{ data }} = copy.getImageData(0, 0, canvas.width, canvas.height);
            let found = 0;
            for (let i = 0; i < data.length; i += 4) {{
              if (data[i + 3] < 250) continue;

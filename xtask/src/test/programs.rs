@@ -1,0 +1,162 @@
+//! The programs of tests, as many at a time as there are processors: most of their time tests wait for something.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::step;
+
+/// Of one program.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// How many of the slowest are named.
+const SLOWEST: usize = 5;
+
+/// A program of tests.
+struct Program {
+    name: String,
+    command: Command,
+}
+
+/// A line of what cargo prints about a build; other lines say nothing of programs.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// How one ended.
+struct Ended {
+    name: String,
+    time: Duration,
+    failure: Option<String>,
+}
+
+/// Runs all of them, and the examples in the documentation; a line for each that fails, with what it said.
+pub(super) fn run() -> Result<Duration> {
+    let begin = Instant::now();
+    let programs = programs()?;
+    ensure!(!programs.is_empty(), "there are no tests");
+    let (count, workers) = (programs.len(), thread::available_parallelism().map_or(1, usize::from));
+    println!("tests ... ({count} programs, {workers} at a time; logs: target/xtask/tests/)");
+    let queue = Mutex::new(VecDeque::from(programs));
+    let ended = Mutex::new(Vec::with_capacity(count));
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(program) = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                    let done = one(program);
+                    ended.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+                }
+            });
+        }
+    });
+    let mut ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ended.sort_by_key(|ended| std::cmp::Reverse(ended.time));
+    let slowest = ended.iter().take(SLOWEST).map(|one| format!("{} {}", one.name, step::seconds(one.time)));
+    println!("slowest: {}", slowest.collect::<Vec<_>>().join(", "));
+    let failed: Vec<String> =
+        ended.into_iter().filter_map(|one| Some(format!("{}: {}", one.name, one.failure?))).collect();
+    if !failed.is_empty() {
+        bail!("{} of {count} programs: {}", failed.len(), failed.join("; "));
+    }
+    println!("tests: done in {}", step::seconds(begin.elapsed()));
+    Ok(begin.elapsed())
+}
+
+fn one(program: Program) -> Ended {
+    let Program { name, command } = program;
+    let begin = Instant::now();
+    let failure = step::run_logged(&format!("tests/{name}"), command, LIMIT).err();
+    Ended { name, time: begin.elapsed(), failure: failure.map(|error| format!("{error:#}")) }
+}
+
+/// All of the workspace, in cargo's order. At once: a package by itself would be built again, with other features of what it depends on.
+fn programs() -> Result<Vec<Program>> {
+    let log = step::log_path("tests")?;
+    let mut build = step::cargo(&["test", "--workspace", "--locked", "--no-run", "--message-format", "json"]);
+    build.stdin(Stdio::null()).stderr(File::create(&log)?);
+    let built = build.output().context("cargo")?;
+    ensure!(built.status.success(), "they cannot be built:\n{}", fs::read_to_string(&log)?);
+    let mut programs = Vec::new();
+    for line in String::from_utf8(built.stdout)?.lines() {
+        programs.extend(program(serde_json::from_str(line)?)?);
+    }
+    let mut examples = step::cargo(&["test", "--workspace", "--locked", "--doc"]);
+    examples.env("RUST_BACKTRACE", "0");
+    programs.push(Program { name: "documentation".to_owned(), command: examples });
+    Ok(programs)
+}
+
+fn program(built: Built) -> Result<Option<Program>> {
+    let Built { executable: Some(executable), manifest_path: Some(manifest), target, profile } = built else {
+        return Ok(None);
+    };
+    if !profile.is_some_and(|profile| profile.test) {
+        return Ok(None);
+    }
+    let place = manifest.parent().context("a manifest lies somewhere")?;
+    let mut command = Command::new(executable);
+    // As cargo runs them. An error says what happened; a backtrace of the test runner would bury it.
+    command.current_dir(place).env("CARGO_MANIFEST_DIR", place).env("RUST_BACKTRACE", "0");
+    Ok(Some(Program { name: name(place, &target.context("a program has a target")?), command }))
+}
+
+/// Like `cistern-volume` for a file of tests, `cistern` for those of the library, `xtask-bin` for those of a program.
+fn name(place: &Path, target: &Target) -> String {
+    let package = place.file_name().unwrap_or_default().to_string_lossy();
+    match target.kind.first().map(String::as_str) {
+        Some("lib" | "rlib" | "proc-macro") => package.into_owned(),
+        Some("bin") => format!("{}-bin", target.name),
+        _ => format!("{package}-{}", target.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Programs of tests are found in what cargo prints, with where they run; what else was built is none.
+    #[test]
+    fn programs_are_found() {
+        let line = |kind: &str, test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/engine/Cargo.toml","target":{{"kind":["{kind}"],"name":"volume","doc":true}},
+                "profile":{{"opt_level":"1","test":{test}}},"filenames":[],"executable":{executable},"fresh":true}}"#
+            )
+        };
+        let found = |line: &str| program(serde_json::from_str(line).expect("a line")).expect("it is whole");
+        let one =
+            found(&line("test", true, r#""/w/target/debug/deps/volume-1""#)).expect("a program of tests");
+        assert_eq!(
+            (one.name.as_str(), one.command.get_program().to_str()),
+            ("engine-volume", Some("/w/target/debug/deps/volume-1"))
+        );
+        assert_eq!(one.command.get_current_dir(), Some(Path::new("/w/crates/engine")));
+        assert_eq!(found(&line("lib", true, r#""/x""#)).map(|one| one.name).as_deref(), Some("engine"));
+        assert!(found(&line("bin", false, r#""/x""#)).is_none());
+        assert!(found(&line("lib", true, "null")).is_none());
+        assert!(found(r#"{"reason":"build-finished","success":true}"#).is_none());
+    }
+}
