@@ -11,6 +11,7 @@ mod calibration;
 mod cleaner_model;
 mod clients;
 mod cold_sequential;
+mod dashboard;
 mod defragment;
 mod foreground;
 mod loads;
@@ -105,6 +106,7 @@ const GROUPS: &[Group] = &[
     ("beside-store", beside_store::run),
     ("clients", clients::run),
     ("many-volumes", many_volumes::run),
+    ("dashboard", dashboard::run),
     ("space", space::run),
     ("foreground-directory", foreground::directory),
     ("foreground-link", foreground::link),

@@ -22,7 +22,7 @@ use super::{
 const VOLUMES: usize = 200;
 /// Volumes whose requests are counted on the wire.
 const VOLUMES_IN_S3: usize = 20;
-const VOLUME: &str = "1G";
+pub(super) const VOLUME: &str = "1G";
 /// All journals have their place on the disk from the first moment: 3.1 GiB.
 const SETTINGS: &str = "journal-size = \"16M\"\ncache-size = \"256M\"\n";
 const UP_S_MAX: f64 = 5.0;
@@ -109,12 +109,17 @@ fn in_s3(plan: &Plan, idle: Duration, report: &mut Report) -> Result<()> {
     server.stop()
 }
 
-fn name(volume: usize) -> String {
+pub(super) fn name(volume: usize) -> String {
     format!("v{volume:03}")
 }
 
 /// Starts a daemon of all of them, and gives the seconds until each has answered a client.
-fn start(cistern: &Cistern, scratch: &Scratch, urls: &[String], more: &[&str]) -> Result<(Server, f64)> {
+pub(super) fn start(
+    cistern: &Cistern,
+    scratch: &Scratch,
+    urls: &[String],
+    more: &[&str],
+) -> Result<(Server, f64)> {
     let settings = scratch.file("settings.toml");
     std::fs::write(&settings, SETTINGS)?;
     let (first, others) = urls.split_first().context("no volumes")?;
