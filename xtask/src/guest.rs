@@ -19,7 +19,7 @@ use cistern_harness::{
 };
 use clap::Args;
 
-use crate::{mutate::copy::Copy, setup, step};
+use crate::{mutate::copy::Copy, package, setup, step};
 
 /// Programs with their packages, beside those of the tests.
 const PACKAGES: [(&str, &str); 5] = [
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
         step::cargo(&["build", "--release", "--locked", "-p", "cistern"]),
         BUILD_LIMIT,
     )?;
-    let binary = stripped("release")?;
+    let binary = stripped(&built("release")?)?;
     let all = cases()?;
     let unknown = options.only.iter().find(|name| !all.iter().any(|(known, _)| known == *name));
     ensure!(unknown.is_none(), "there is no case {}", unknown.map_or("", String::as_str));
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// A part of the tests, with the program that they have built.
 pub fn run_short() -> Result<()> {
     let guest = prepare()?;
-    run_case(&guest, &stripped("debug")?, SHORT, &files().join(format!("cases/{SHORT}.sh")))
+    run_case(&guest, &stripped(&built("debug")?)?, SHORT, &files().join(format!("cases/{SHORT}.sh")))
 }
 
 /// Installs what is missing, and builds the guest.
@@ -101,12 +101,15 @@ fn build_guest() -> Result<PathBuf> {
     Ok(guest)
 }
 
+fn built(profile: &str) -> Result<PathBuf> {
+    Ok(scratch::target_dir()?.join(profile).join("cistern"))
+}
+
 /// The program without what only debuggers read.
-fn stripped(profile: &str) -> Result<PathBuf> {
-    let built = scratch::target_dir()?.join(profile);
-    let stripped = built.join("cistern-guest");
+fn stripped(program: &Path) -> Result<PathBuf> {
+    let stripped = program.with_extension("guest");
     let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&stripped).arg(built.join("cistern"));
+    strip.arg("-o").arg(&stripped).arg(program);
     ensure!(strip.status().context("strip")?.success(), "strip fails");
     Ok(stripped)
 }
@@ -116,7 +119,8 @@ fn other_version() -> Result<PathBuf> {
     let (target, version) = (scratch::target_dir()?, env!("CARGO_PKG_VERSION"));
     let copy = Copy::make(step::root(), &target.join("guest/other"))?;
     let manifest = copy.root().join("Cargo.toml");
-    let (own, other) = (format!("\nversion = \"{version}\"\n"), format!("\nversion = \"9{version}\"\n"));
+    let (own, other) =
+        (format!("\nversion = \"{version}\"\n"), format!("\nversion = \"{}\"\n", other_number()));
     let text = fs::read_to_string(&manifest)?;
     ensure!(text.matches(&own).count() == 1, "{} does not say once that it is {version}", manifest.display());
     fs::write(&manifest, text.replace(&own, &other))?;
@@ -147,6 +151,11 @@ fn cases() -> Result<Vec<(String, PathBuf)>> {
     Ok(all)
 }
 
+/// What is version 90.1.0 where this is 0.1.0: newer than this one.
+fn other_number() -> String {
+    format!("9{}", env!("CARGO_PKG_VERSION"))
+}
+
 /// How a case is run. A line `#: init=systemd disk=2G boots=2 minio` in its script says it.
 struct CaseShape {
     /// What is init: `vm` runs nothing but the case, `systemd` the case as a service.
@@ -159,11 +168,20 @@ struct CaseShape {
     minio: bool,
     /// This program under another version lies in `/job/other`.
     other: bool,
+    /// Debian's packages of both lie in `/job`.
+    packages: bool,
 }
 
 impl CaseShape {
     fn of(script: &str) -> Result<CaseShape> {
-        let mut shape = CaseShape { init: "vm".to_owned(), disk: None, boots: 1, minio: false, other: false };
+        let mut shape = CaseShape {
+            init: "vm".to_owned(),
+            disk: None,
+            boots: 1,
+            minio: false,
+            other: false,
+            packages: false,
+        };
         let said = script.lines().find_map(|line| line.strip_prefix("#: ")).unwrap_or_default();
         for word in said.split_whitespace() {
             match word.split_once('=') {
@@ -172,6 +190,7 @@ impl CaseShape {
                 Some(("boots", boots)) => shape.boots = boots.parse().context("boots")?,
                 None if word == "minio" => shape.minio = true,
                 None if word == "other" => shape.other = true,
+                None if word == "packages" => shape.packages = true,
                 _ => bail!("what is {word}?"),
             }
         }
@@ -186,7 +205,10 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     let shape = CaseShape::of(&case)?;
     fs::write(job.join("run"), format!("#!/bin/bash\n{case}"))?;
     fs::copy(files().join("cases/lib.sh"), job.join("lib.sh"))?;
-    fs::copy(step::root().join("docs/zfs.md"), job.join("zfs.md"))?;
+    for page in ["docs/zfs.md", "docs/start/docker.md"] {
+        let page = step::root().join(page);
+        fs::copy(&page, job.join(page.file_name().context("a page has a name")?))?;
+    }
     fs::copy(binary, job.join("cistern"))?;
     for entry in fs::read_dir(step::root().join("packaging/systemd"))? {
         let unit = entry?;
@@ -198,6 +220,10 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     }
     if shape.other {
         fs::copy(other_version()?, job.join("other"))?;
+    }
+    if shape.packages {
+        package::debian(binary, env!("CARGO_PKG_VERSION"), &job)?;
+        package::debian(&stripped(&other_version()?)?, &other_number(), &job)?;
     }
     let disk = scratch.path().join("disk");
     if let Some(size) = &shape.disk {

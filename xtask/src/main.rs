@@ -6,7 +6,8 @@
 //! |---|---|
 //! | 0 | `step` |
 //! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces`, `screenshots` |
-//! | 2 | `guest`, `package` |
+//! | 2 | `package` |
+//! | 3 | `guest` |
 
 mod bench;
 mod demo;

@@ -62,6 +62,13 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Debian's package of a program that is there, of that version, in a directory.
+pub fn debian(program: &Path, version: &str, into: &Path) -> Result<PathBuf> {
+    setup::install_missing(&PACKAGES)?;
+    let making = Making::of(step::root().to_owned(), epoch()?);
+    deb::make(&making, program, &contents::Contents::of(&making)?, version, into)
+}
+
 impl Making {
     fn of(tree: PathBuf, epoch: u64) -> Making {
         let work = tree.join("target/package");
@@ -101,12 +108,11 @@ impl Making {
             bytes_of(&dynamic)? <= PROGRAM_BYTES_MAX,
             "the program is too large: at most {PROGRAM_BYTES_MAX} bytes"
         );
-        let carried = self.carried(&dynamic)?;
         let contents = contents::Contents::of(self)?;
         let name = format!("cistern_{}", self.version());
         fs::write(out.join(format!("{name}.cdx.json")), contents.bill_of_materials()?)?;
-        deb::make(self, &dynamic, &carried, &contents, self.version())?;
-        archive::make(self, &fixed, &carried, &contents)?;
+        deb::make(self, &dynamic.program, &contents, self.version(), &out)?;
+        archive::make(self, &fixed, &contents)?;
         image::make(self, &fixed, &contents)?;
         for binary in [&dynamic, &fixed] {
             archive::xz(&binary.debug, &out.join(format!("{name}_{}.debug.xz", binary.linkage.name())))?;
@@ -117,9 +123,9 @@ impl Making {
     }
 
     /// What a package carries beside the program, as the program itself writes it.
-    fn carried(&self, binary: &Binary) -> Result<PathBuf> {
+    fn carried(&self, program: &Path) -> Result<PathBuf> {
         let dir = self.stage("carried")?;
-        let mut command = Command::new(&binary.program);
+        let mut command = Command::new(program);
         command.args(["reference", "--package"]).arg(&dir);
         tool::run_command(command, tool::RUN_LIMIT)?;
         Ok(dir)

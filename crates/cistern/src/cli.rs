@@ -25,6 +25,7 @@ mod create;
 mod dashboard;
 mod detach;
 mod diff;
+mod docker;
 mod doctor;
 mod down;
 mod drain;
@@ -108,6 +109,7 @@ enum Verb {
     Drain(drain::Drain),
     Up(up::Up),
     Down(down::Down),
+    Docker(docker::Docker),
     Doctor(doctor::Doctor),
     Attach(attach::Attach),
     Detach(detach::Detach),
@@ -230,6 +232,7 @@ impl Cli {
             Verb::Drain(verb) => verb.run(&context).await,
             Verb::Up(verb) => verb.run(&context).await,
             Verb::Down(verb) => verb.run(&context).await,
+            Verb::Docker(verb) => verb.run(&context).await,
             Verb::Doctor(verb) => verb.run(&context).await,
             Verb::Attach(verb) => verb.run(&context).await,
             Verb::Detach(verb) => verb.run(&context).await,

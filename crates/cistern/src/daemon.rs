@@ -31,6 +31,7 @@ use std::{
     time::Duration,
 };
 
+pub use accept::accept_all;
 pub use host::{host_name, notify_ready};
 use open::Opener;
 pub use open::{drop_receive_journal, open_once, open_to_receive, volume_directory, volume_disk};

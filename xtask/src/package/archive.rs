@@ -8,7 +8,8 @@ use super::{Making, binary::Binary, contents::Contents, copy, files, name, put};
 use crate::setup::debian_architecture;
 
 /// `cistern_VERSION_ARCHITECTURE_static.tar.xz`, with everything in one directory.
-pub(super) fn make(making: &Making, binary: &Binary, carried: &Path, contents: &Contents) -> Result<()> {
+pub(super) fn make(making: &Making, binary: &Binary, contents: &Contents) -> Result<()> {
+    let carried = making.carried(&binary.program)?;
     let stage = making.stage("archive")?;
     let root = stage.join(format!("cistern-{}", making.version()));
     copy(&binary.program, &root.join("cistern"), 0o755)?;

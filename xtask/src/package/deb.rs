@@ -1,10 +1,13 @@
 //! The Debian package. `dpkg-deb` puts it together; what runs when it is installed and removed is in `packaging/debian`.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 
-use super::{Making, binary::Binary, contents::Contents, copy, files, name, put};
+use super::{Making, contents::Contents, copy, files, name, put};
 use crate::setup::debian_architecture;
 
 const MAINTAINER: &str = "cistern maintainers <maintainers@cistern.invalid>";
@@ -14,16 +17,17 @@ const SUMMARY: &str = "block devices on object storage
  local disk. On a volume runs whatever runs on a disk: ZFS, XFS, ext4,
  btrfs, a virtual machine.";
 
-/// `cistern_VERSION_ARCHITECTURE.deb`. The version is of the package: the program may say another.
+/// `cistern_VERSION_ARCHITECTURE.deb` in a directory, of a program of that version.
 pub(super) fn make(
     making: &Making,
-    binary: &Binary,
-    carried: &Path,
+    program: &Path,
     contents: &Contents,
     version: &str,
-) -> Result<()> {
+    into: &Path,
+) -> Result<PathBuf> {
+    let carried = making.carried(program)?;
     let root = making.stage("deb")?;
-    copy(&binary.program, &root.join("usr/bin/cistern"), 0o755)?;
+    copy(program, &root.join("usr/bin/cistern"), 0o755)?;
     for unit in files(&making.tree.join("packaging/systemd"))? {
         copy(&unit, &root.join("lib/systemd/system").join(name(&unit)), 0o644)?;
     }
@@ -56,20 +60,22 @@ pub(super) fn make(
         copy(&debian.join(script), &control.join(script), 0o755)?;
     }
     put(&control.join("conffiles"), "/etc/cistern/cistern.toml\n", 0o644)?;
-    put(&control.join("control"), control_file(making, binary, &root, version)?, 0o644)?;
+    put(&control.join("control"), control_file(making, program, &root, version)?, 0o644)?;
     making.shell(
         &root,
         "find * -type f -not -path 'DEBIAN/*' -print0 | sort -z | xargs -0 md5sum > DEBIAN/md5sums",
     )?;
     making.shell(&root, "chmod -R go-w . && chmod 644 DEBIAN/md5sums")?;
+    let package = into.join(format!("cistern_{version}_{}.deb", debian_architecture()?));
     let line = format!(
         "dpkg-deb --root-owner-group --uniform-compression --threads-max=1 -Zxz --build . '{}'",
-        making.out().join(format!("cistern_{version}_{}.deb", debian_architecture()?)).display()
+        package.display()
     );
-    making.shell(&root, &line).map(drop)
+    making.shell(&root, &line)?;
+    Ok(package)
 }
 
-fn control_file(making: &Making, binary: &Binary, root: &Path, version: &str) -> Result<String> {
+fn control_file(making: &Making, program: &Path, root: &Path, version: &str) -> Result<String> {
     let kib: u64 =
         making.shell(root, "du -ks --apparent-size .")?.split_whitespace().next().context("du")?.parse()?;
     Ok(format!(
@@ -77,15 +83,15 @@ fn control_file(making: &Making, binary: &Binary, root: &Path, version: &str) ->
          Depends: {}, ca-certificates\nSuggests: bash-completion, nbdkit, qemu-utils, zfsutils-linux, nfs-kernel-server\n\
          Section: admin\nPriority: optional\nDescription: {SUMMARY}\n",
         debian_architecture()?,
-        libraries(making, binary)?
+        libraries(making, program)?
     ))
 }
 
 /// The packages of the libraries that the program needs, by what it uses of them.
-fn libraries(making: &Making, binary: &Binary) -> Result<String> {
+fn libraries(making: &Making, program: &Path) -> Result<String> {
     let dir = making.stage("shlibdeps")?;
     put(&dir.join("debian/control"), "Source: cistern\n\nPackage: cistern\nArchitecture: any\n", 0o644)?;
-    let said = making.shell(&dir, &format!("dpkg-shlibdeps -O -e'{}'", binary.program.display()))?;
+    let said = making.shell(&dir, &format!("dpkg-shlibdeps -O -e'{}'", program.display()))?;
     fs::remove_dir_all(&dir)?;
     let line = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
     line.map(str::to_owned).context("dpkg-shlibdeps names no library")

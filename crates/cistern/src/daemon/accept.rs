@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Talks to whoever comes, until dropped, and its connections with it. More than `connections_max` wait in the
 /// system's queue.
-pub(super) async fn accept_all<C, T: Future<Output = ()> + Send + 'static>(
+pub async fn accept_all<C, T: Future<Output = ()> + Send + 'static>(
     what: &'static str,
     connections_max: usize,
     poll_accept: impl Fn(&mut Context<'_>) -> Poll<std::io::Result<C>>,

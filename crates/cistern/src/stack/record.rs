@@ -96,6 +96,17 @@ impl StackRecord {
         replace_file(&path(state_dir, &self.name), &serde_json::to_vec_pretty(self)?)
     }
 
+    /// Forgets the one of a name, if there is one.
+    pub fn forget(state_dir: &Path, name: &str) -> Result<()> {
+        for extension in ["lock", "daemon", "log", "json"] {
+            match fs::remove_file(path(state_dir, name).with_extension(extension)) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The file that is locked while somebody works on it.
     pub fn lock(&self, state_dir: &Path) -> Result<File> {
         self.lock_file(state_dir, "lock")
