@@ -27,10 +27,10 @@ function writeFacts(list, facts) {
 
 /** The header's line of the daemon: its clients, devices, version and process. */
 export function showDaemon(list, daemon, shared) {
-  const devices = daemon.volumes.flatMap((served) => served.devices ?? []);
+  const devices = daemon.volumes.flatMap((served) => served.attached ?? []);
   writeFacts(list, [
     ["clients", count(shared.clients)],
-    ["devices", devices.length === 0 ? "none" : devices.map((number) => `ublkb${number}`).join(", ")],
+    ["devices", devices.length === 0 ? "none" : devices.map((path) => path.replace("/dev/", "")).join(", ")],
     ["memory", bytes(shared.memory_bytes)],
     ["version", daemon.version],
     ["process", `${daemon.pid}${daemon.stopping ? ", stopping" : ""}`],

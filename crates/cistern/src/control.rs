@@ -179,6 +179,9 @@ pub struct ServedStatus {
     /// Numbers of the devices of ublk that it is.
     #[serde(default)]
     pub devices: Vec<u32>,
+    /// Devices of the kernel that show it, as `cistern attach` made them.
+    #[serde(default)]
+    pub attached: Vec<PathBuf>,
     /// Changes when another host may have had the volume since this one had it last; null where this host does not write it.
     #[serde(default)]
     pub continuity: Option<String>,

@@ -100,6 +100,7 @@ pub struct Served {
 /// The running daemon, as its control socket sees it.
 pub struct Daemon {
     env: Env,
+    state_dir: PathBuf,
     /// Each is replaced when it is opened anew; their number and order stay.
     served: Mutex<Vec<Arc<Served>>>,
     opener: Opener,
@@ -148,6 +149,7 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let cache = opener.cache();
     let daemon = Arc::new(Daemon {
         env: env.clone(),
+        state_dir: plan.settings.state_dir.clone(),
         served,
         opener,
         exports,
@@ -312,12 +314,14 @@ fn json(counters: impl Serialize) -> serde_json::Value {
 impl Daemon {
     /// The state of all volumes.
     pub fn status(&self) -> DaemonStatus {
+        let attached = self.attached();
         let served = |served: &Served| ServedStatus {
             name: served.name.clone(),
             url: served.url.clone(),
             uris: served.uris.clone(),
             socket: served.socket.clone(),
             devices: self.devices.of(&served.name),
+            attached: attached.iter().filter(|it| it.url == served.url).map(|it| it.device.path()).collect(),
             continuity: served.continuity.clone(),
             store: json(served.store.meter.snapshot()),
             settings: served.live.as_ref().map(live::Live::show).unwrap_or_default(),

@@ -23,7 +23,7 @@ use cistern_nbd::{Negotiated, choose_export};
 
 pub use cgroup::Cgroup;
 pub use device::{Device, DeviceDriver};
-pub use mounts::{Mount, mounts, unescape};
+pub use mounts::{Mount, is_bound, mounts, unescape};
 pub use netlink::{DeadLinks, KernelNbd};
 pub use record::{Attachment, Keeper};
 pub use ublk::{UblkFitness, ublk_mark};

@@ -116,6 +116,8 @@ fn volumes_come_and_go() {
     assert_eq!(driver.listed(), ["plain"]);
     driver.home.fails(4, &["info", "./store/db"]);
     assert!(driver.home.ok(&["ls", "./store", "--trash"]).contains("db"));
+    let said = driver.refused("VolumeDriver.Create", wanted);
+    assert!(said.contains("trash"), "what is in the trash is not taken for a volume: {said}");
     driver.home.ok(&["restore", "./store/db"]);
     driver.done("VolumeDriver.Create", wanted);
     driver.done("VolumeDriver.Remove", r#"{"Name":"db"}"#);

@@ -10,7 +10,7 @@ mount --bind /disk/state /var/lib/cistern
 mount --bind /disk/cache /var/cache/cistern
 install -m 755 /job/cistern /usr/bin/cistern
 cp /job/*.service /etc/systemd/system/
-fail() { echo "FAILED: $*"; tail -n 20 /tmp/dockerd 2> /dev/null; journalctl -q --no-pager -n 40; dmesg | tail -n 20; exit 1; }
+fail() { echo "FAILED: $*"; cat /var/lib/cistern/docker/volumes.json; docker ps -a; tail -n 20 /tmp/dockerd 2> /dev/null; journalctl -q --no-pager -n 40; dmesg | tail -n 20; exit 1; }
 trap 'fail "line $LINENO"' ERR
 no_errors() { ! dmesg | grep -iE 'I/O error|buffer i/o|returned error' || fail "the kernel saw errors"; }
 refused() { # TEXT COMMAND...
@@ -25,8 +25,8 @@ echo CISTERN_VOLUMES=/disk/store > /etc/cistern/docker.env
 systemctl daemon-reload
 
 engine=
-docker_starts() { # DIR
-  dockerd --data-root "$1" --iptables=false --ip6tables=false --bridge=none > /tmp/dockerd 2>&1 & engine=$!
+docker_starts() { # DIR OPTIONS
+  dockerd --data-root "$@" --iptables=false --ip6tables=false --bridge=none > /tmp/dockerd 2>&1 & engine=$!
   eventually docker info
 }
 image() {
@@ -64,9 +64,9 @@ refused 'cannot be the name' docker volume create --driver cistern "$(printf 'n%
 
 # Two containers, one volume; its daemon is killed under them, and `cistern docker` replaced.
 docker run -d --name one --volume db:/data busybox sh -c 'n=0; while :; do n=$((n+1)); echo $n > /data/n; sync; sleep 0.1; done' > /dev/null
-docker run --rm --volume db:/data busybox sh -c 'head -c 5000000 /dev/urandom > /data/file; sha256sum /data/file; ls /data/lost+found 2>&1' > /tmp/sum
-grep -q 'No such file' /tmp/sum || fail "a container sees lost+found"
-refused 'in use' cistern serve /disk/store/db --state-dir /tmp/state --listen unix:/tmp/nbd
+docker run --rm --volume db:/data busybox sh -c 'head -c 5000000 /dev/urandom > /data/file; sha256sum /data/file; ls /data' > /tmp/sum
+! grep -q lost+found /tmp/sum || fail "a container sees lost+found"
+refused 'in use' cistern serve /disk/store/db --state-dir /disk/elsewhere --cache-dir /disk/cache-elsewhere --listen unix:/tmp/nbd
 refused 'in use' docker volume rm db
 kill -9 "$(cistern status --json | grep -o '"pid": *[0-9]*' | head -1 | tr -dc 0-9)"
 docker run --rm --volume db:/data busybox sha256sum /data/file | cmp - <(head -1 /tmp/sum) || fail "another file"
@@ -86,6 +86,21 @@ docker_starts /disk/docker
 docker rm -f two > /dev/null
 docker run --rm --volume db:/data busybox cat /data/here > /dev/null
 eventually free /disk/store/db
+
+# One that lives on keeps what it has.
+kill $engine; wait $engine || true
+docker_starts /disk/docker --live-restore
+docker run -d --name three --volume db:/data busybox sh -c 'while :; do date > /data/alive; sync; sleep 0.1; done' > /dev/null
+kill -9 $engine; wait $engine || true
+docker_starts /disk/docker --live-restore
+docker run --rm --volume db:/data busybox cat /data/alive > /dev/null
+[ "$(docker inspect -f '{{.State.Running}}' three)" = true ] || fail "it did not live on"
+docker exec three sh -c 'cat /data/alive > /data/still; sync'
+grep -q docker/mounts /proc/mounts || fail "unmounted under a container"
+docker rm -f three > /dev/null
+eventually free /disk/store/db
+docker run --rm --volume db:/data busybox cat /data/still > /dev/null
+no_errors
 
 # Another host.
 kill $engine; wait $engine || true

@@ -4,6 +4,7 @@
 modprobe zfs
 serve
 "$cistern" attach tank
+"$cistern" status | grep -q "device  *$(readlink -f /dev/cistern/tank)$" || fail "status names no device: $("$cistern" status)"
 zpool create -f -o ashift=12 -o cachefile=none -O compression=lz4 -O atime=off pool /dev/cistern/tank
 refused 3 "ZFS pool" "$cistern" detach tank
 ( for i in $(seq 60); do head -c 2M /dev/urandom > /pool/f$i; sync /pool/f$i; done ) &

@@ -188,8 +188,12 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
             format!("at {} by process {}, version {}", served.uris.join(" "), daemon.pid, daemon.version),
         ),
         ("size", ByteSize(status.size_bytes).to_string()),
-        ("epoch", format!("{}, log position {}", status.epoch, status.seq)),
     ];
+    if !served.attached.is_empty() {
+        let devices: Vec<String> = served.attached.iter().map(|at| at.display().to_string()).collect();
+        rows.push(("device", devices.join(" ")));
+    }
+    rows.push(("epoch", format!("{}, log position {}", status.epoch, status.seq)));
     if !status.read_only {
         rows.extend([
             ("mode", writeback::mode(served)),

@@ -11,6 +11,7 @@ use crate::{
     control::DeviceServed,
     daemon::{Daemon, listen},
     failure::{Failure, Kind, Outcome},
+    kernel::Attachment,
 };
 
 /// Devices, each with the export that it is.
@@ -44,6 +45,12 @@ impl Devices {
 }
 
 impl Daemon {
+    /// What the kernel's devices of this host show, of this daemon or another one; nothing where it cannot be seen.
+    pub(super) fn attached(&self) -> Vec<Attachment> {
+        let known = Attachment::all(&self.state_dir).unwrap_or_default();
+        known.into_iter().filter(Attachment::holds).collect()
+    }
+
     /// Serves a device. Idempotent: whoever asks may have been interrupted before.
     pub(super) async fn serve_device(&self, export: &str, device: u32) -> Outcome<DeviceServed> {
         let served = DeviceServed { pid: std::process::id() };

@@ -1,12 +1,18 @@
 //! What is mounted.
 
-use std::{fs, io::Result, path::PathBuf};
+use std::{
+    fs,
+    io::Result,
+    path::{Path, PathBuf},
+};
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// MAJOR:MINOR.
     pub number: String,
+    /// Which directory of the filesystem.
+    pub root: PathBuf,
     pub at: PathBuf,
     pub fs: String,
     /// The device, or the dataset.
@@ -19,13 +25,30 @@ pub fn mounts() -> Result<Vec<Mount>> {
     Ok(text.lines().filter_map(mount_of).collect())
 }
 
+/// Whether any process has a directory of a mounted filesystem bound to another place, as a container has what it was given; `directory` counts
+/// from the filesystem's own root. Services with mount namespaces of their own have what is mounted here too, but as it is here. Processes
+/// that end meanwhile or are not to be seen are passed over.
+pub fn is_bound(at: &Path, directory: &Path) -> Result<bool> {
+    let here: Vec<String> =
+        mounts()?.into_iter().filter(|mount| mount.at == at).map(|mount| mount.number).collect();
+    let is_it = |mount: Mount| here.contains(&mount.number) && mount.root == directory;
+    for process in fs::read_dir("/proc")?.flatten() {
+        let text = fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
+        if text.lines().filter_map(mount_of).any(is_it) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn mount_of(line: &str) -> Option<Mount> {
     let (of_mount, of_fs) = line.split_once(" - ")?;
     let mut fields = of_mount.split(' ').skip(2);
-    let (number, _root, at) = (fields.next()?, fields.next()?, fields.next()?);
+    let (number, root, at) = (fields.next()?, fields.next()?, fields.next()?);
     let mut fields = of_fs.split(' ');
     let (fs, source) = (fields.next()?.to_owned(), fields.next()?);
-    Some(Mount { number: number.to_owned(), at: unescape(at).into(), fs, source: unescape(source) })
+    let (number, root, at) = (number.to_owned(), unescape(root).into(), unescape(at).into());
+    Some(Mount { number, root, at, fs, source: unescape(source) })
 }
 
 /// Blanks and the like come as octal numbers.
@@ -54,7 +77,6 @@ pub fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     /// Lines of the kernel are understood, with optional fields or without, and with blanks in names.
     #[test]
@@ -63,6 +85,7 @@ mod tests {
         let mount = mount_of(line).expect("understood");
         assert_eq!((mount.number.as_str(), mount.fs.as_str()), ("0:29", "zfs"));
         assert_eq!((mount.at.as_path(), mount.source.as_str()), (Path::new("/pool/a b"), "pool/a b"));
+        assert_eq!(mount.root, Path::new("/"));
         assert_eq!(
             mount_of(r"36 35 43:0 / /mnt rw - ext4 /dev/nbd0 rw").expect("understood").source,
             "/dev/nbd0"

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use cistern_engine::units::utc;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -17,7 +18,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::UnixStream, sync::oneshot};
 
-use super::volumes::{DockerVolume, Volumes};
+use super::{
+    book::Engine,
+    volumes::{DockerVolume, Volumes},
+};
 use crate::{
     failure::{Failure, Outcome},
     terminal,
@@ -42,9 +46,11 @@ struct Asked {
 
 /// Serves one connection.
 pub(super) async fn talk(stream: UnixStream, volumes: Arc<Volumes>) {
+    let engine = stream.peer_cred().ok().and_then(|peer| Engine::of(peer.pid()?));
+    let Some(engine) = engine else { return tracing::debug!("a client went away") };
     let answer = service_fn(|request| {
-        let volumes = volumes.clone();
-        async move { Ok::<_, Infallible>(answer(request, &volumes).await) }
+        let (volumes, engine) = (volumes.clone(), engine.clone());
+        async move { Ok::<_, Infallible>(answer(request, engine, &volumes).await) }
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(HEAD_BYTES_MAX);
@@ -53,7 +59,7 @@ pub(super) async fn talk(stream: UnixStream, volumes: Arc<Volumes>) {
     }
 }
 
-async fn answer(request: Request<Incoming>, volumes: &Arc<Volumes>) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, engine: Engine, volumes: &Arc<Volumes>) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
         return respond(StatusCode::METHOD_NOT_ALLOWED, &refusal(&Failure::usage("calls are POSTs")));
     }
@@ -62,7 +68,7 @@ async fn answer(request: Request<Incoming>, volumes: &Arc<Volumes>) -> Response<
         Ok(asked) => asked,
         Err(failure) => return respond(StatusCode::BAD_REQUEST, &refusal(&failure)),
     };
-    match to_its_end(&call, asked, volumes).await {
+    match to_its_end(&call, asked, engine, volumes).await {
         Some(Ok(done)) => respond(StatusCode::OK, &done),
         Some(Err(failure)) => respond(StatusCode::INTERNAL_SERVER_ERROR, &refusal(&failure)),
         // So Docker knows that a plugin has not got something.
@@ -71,12 +77,17 @@ async fn answer(request: Request<Incoming>, volumes: &Arc<Volumes>) -> Response<
 }
 
 /// What is begun is done, also where whoever asked is gone: who was to be told of a mount then does not have it.
-async fn to_its_end(call: &str, asked: Asked, volumes: &Arc<Volumes>) -> Option<Outcome<Value>> {
+async fn to_its_end(
+    call: &str,
+    asked: Asked,
+    engine: Engine,
+    volumes: &Arc<Volumes>,
+) -> Option<Outcome<Value>> {
     let (told, answer) = oneshot::channel();
     let (call, volumes) = (call.to_owned(), volumes.clone());
     tokio::spawn(async move {
         let (name, id) = (asked.name.clone(), asked.id.clone());
-        let done = perform(&call, asked, &volumes).await;
+        let done = perform(&call, asked, engine, &volumes).await;
         let is_mounted = call.ends_with(".Mount") && matches!(done, Some(Ok(_)));
         if told.send(done).is_err()
             && is_mounted
@@ -98,15 +109,19 @@ async fn read(body: Incoming) -> Outcome<Asked> {
 }
 
 /// Does what is asked; nothing where there is no such call.
-async fn perform(call: &str, asked: Asked, volumes: &Arc<Volumes>) -> Option<Outcome<Value>> {
+async fn perform(call: &str, asked: Asked, engine: Engine, volumes: &Arc<Volumes>) -> Option<Outcome<Value>> {
     let Asked { name, id, opts } = asked;
     let done = match call.trim_start_matches('/') {
-        "Plugin.Activate" => Ok(json!({ "Implements": ["VolumeDriver"] })),
+        // The first call of a process of Docker's.
+        "Plugin.Activate" => {
+            volumes.forget_the_dead();
+            Ok(json!({ "Implements": ["VolumeDriver"] }))
+        }
         // The same volume can be had by another host.
         "VolumeDriver.Capabilities" => Ok(json!({ "Capabilities": { "Scope": "global" } })),
         "VolumeDriver.Create" => volumes.create(&name, opts.unwrap_or_default()).await.map(|()| json!({})),
         "VolumeDriver.Remove" => volumes.remove(&name).await.map(|()| json!({})),
-        "VolumeDriver.Mount" => volumes.mount(&name, &id).await.map(|at| json!({ "Mountpoint": at })),
+        "VolumeDriver.Mount" => volumes.mount(&name, &id, engine).await.map(|at| json!({ "Mountpoint": at })),
         "VolumeDriver.Unmount" => volumes.unmount(&name, &id).await.map(|()| json!({})),
         "VolumeDriver.Path" => volumes.get(&name).map(|shown| json!({ "Mountpoint": mountpoint(&shown) })),
         "VolumeDriver.Get" => volumes.get(&name).map(|shown| json!({ "Volume": volume(&shown) })),
@@ -122,9 +137,14 @@ fn volume(shown: &DockerVolume) -> Value {
     json!({
         "Name": shown.name,
         "Mountpoint": mountpoint(shown),
-        "CreatedAt": shown.entry.created_at,
+        "CreatedAt": rfc_3339(shown.entry.created_ms),
         "Status": { "url": shown.entry.url, "fs": shown.entry.fs, "containers": shown.entry.users.len() },
     })
+}
+
+/// A time as Docker reads it; another form is an error there, and the volume is not found.
+fn rfc_3339(ms: u64) -> String {
+    utc(ms).replacen(' ', "T", 1).replace(" UTC", "Z")
 }
 
 /// Nothing where it is not mounted.
@@ -144,4 +164,13 @@ fn respond(status: StatusCode, document: &Value) -> Response<Full<Bytes>> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(DOCUMENT));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    /// Times are written as Go's parser of RFC 3339 takes them.
+    #[test]
+    fn times_are_those_of_rfc_3339() {
+        assert_eq!(super::rfc_3339(1_795_668_635_000), "2026-11-26T04:50:35Z");
+    }
 }

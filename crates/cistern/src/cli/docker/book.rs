@@ -1,7 +1,7 @@
 //! What is remembered of Docker's volumes: one file in the state directory, written before a call is answered.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::{self, File, TryLockError},
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -27,14 +27,36 @@ pub(super) struct Entry {
     pub fs: Fs,
     /// Made for Docker, by this host: what Docker removes is removed.
     pub is_ours: bool,
-    /// RFC 3339.
-    pub created_at: String,
-    /// Ids of those who have it mounted.
+    /// Since 1970.
+    pub created_ms: u64,
+    /// Ids of those who have it mounted, and which process of Docker's said so.
     #[serde(default)]
-    pub users: BTreeSet<String>,
+    pub users: BTreeMap<String, Engine>,
     /// It was brought up, and not taken down since until everything was in the store.
     #[serde(default)]
     pub is_here: bool,
+}
+
+/// A process of Docker's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Engine {
+    pid: i32,
+    /// In ticks of the clock since the boot: no other process has both.
+    started: u64,
+}
+
+impl Engine {
+    /// The one of a process id, while it lives.
+    pub(super) fn of(pid: i32) -> Option<Engine> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Counted from behind the name, which may hold anything: field 22 of proc(5).
+        let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Engine { pid, started })
+    }
+
+    pub(super) fn lives(&self) -> bool {
+        Engine::of(self.pid).as_ref() == Some(self)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,8 +123,8 @@ mod tests {
             size_bytes: 1,
             fs: Fs::Ext4,
             is_ours: true,
-            created_at: String::new(),
-            users: ["one".to_owned()].into(),
+            created_ms: 1,
+            users: [("one".to_owned(), Engine { pid: 1, started: 0 })].into(),
             is_here: true,
         }
     }
@@ -122,7 +144,16 @@ mod tests {
         book.save().expect("writable");
         drop(book);
         let book = Book::load(dir.path()).expect("there");
-        assert_eq!(book.volumes["db"], Entry { users: BTreeSet::new(), ..entry() });
+        assert_eq!(book.volumes["db"], Entry { users: BTreeMap::new(), ..entry() });
+    }
+
+    /// A process lives as long as its id is its own.
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let own = Engine::of(std::process::id().cast_signed()).expect("it lives");
+        assert!(own.lives());
+        assert!(!Engine { started: own.started + 1, ..own }.lives());
+        assert_eq!(Engine::of(0), None);
     }
 
     /// Two processes would forget what the other noted: the second is refused. A damaged file is not taken for an empty one.

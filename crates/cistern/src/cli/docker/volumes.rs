@@ -6,13 +6,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use cistern_engine::{store::StoreUrl, units::utc};
+use cistern_engine::store::StoreUrl;
 use clap::ValueEnum;
 use tokio::{
     process::Command,
@@ -22,12 +22,12 @@ use tokio::{
 
 use super::{
     OnRemove,
-    book::{Book, Entry},
+    book::{Book, Engine, Entry},
 };
 use crate::{
     cli::{program, stacks},
     failure::{Failure, Kind, Outcome},
-    kernel::DeviceDriver,
+    kernel::{DeviceDriver, is_bound},
     place::volume_url,
     quantity::ByteSize,
     stack::{Fs, StackRecord},
@@ -95,14 +95,41 @@ impl Volumes {
 
     /// Takes down what the last process left.
     pub(super) fn resume(self: &Arc<Self>) {
+        self.forget_the_dead();
         let left = |(name, entry): (&String, &Entry)| {
             (entry.is_here && entry.users.is_empty()).then(|| name.clone())
         };
         let names: Vec<String> = self.book().volumes.iter().filter_map(left).collect();
         for name in names {
-            let mut turn = self.turn(&name).try_lock_owned().expect("nobody has asked for anything yet");
-            *turn = Some(self.take_down(&name));
+            // Somebody who has it by now takes it down himself.
+            if let Ok(mut turn) = self.turn(&name).try_lock_owned() {
+                turn.get_or_insert_with(|| self.take_down(&name));
+            }
         }
+    }
+
+    /// Takes down what nobody will unmount: a process of Docker's that was killed says nothing of containers that ended with it. Of one that is
+    /// gone no container begins any more, and one that lives on has its directory of the filesystem.
+    pub(super) fn forget_the_dead(self: &Arc<Self>) {
+        let names: Vec<String> = self.book().volumes.keys().cloned().collect();
+        for name in names {
+            let Ok(mut turn) = self.turn(&name).try_lock_owned() else { continue };
+            let Ok(true) = self.entry(&name).map(|entry| self.is_of_the_dead(&name, &entry)) else {
+                continue;
+            };
+            match self.change(&name, |entry| entry.users.clear()) {
+                Ok(()) => {
+                    turn.get_or_insert_with(|| self.take_down(&name));
+                }
+                Err(failure) => terminal::tell(failure.text),
+            }
+        }
+    }
+
+    fn is_of_the_dead(&self, name: &str, entry: &Entry) -> bool {
+        !entry.users.is_empty()
+            && !entry.users.values().any(Engine::lives)
+            && is_bound(&self.at(name), &Path::new("/").join(DATA)).is_ok_and(|is_used| !is_used)
     }
 
     pub(super) async fn create(&self, name: &str, mut opts: BTreeMap<String, String>) -> Outcome {
@@ -142,18 +169,22 @@ impl Volumes {
         }
         let made = self.run(&["create", &url, "--size", &size.0.to_string()]).await;
         let is_ours = match made {
-            Err(failure) if failure.kind == Kind::Exists => false,
+            // It is there, or it is in the trash.
+            Err(failure) if failure.kind == Kind::Exists => match self.run(&["info", &url]).await {
+                Err(info) if info.kind == Kind::NotFound => return Err(failure),
+                _ => false,
+            },
             made => made.map(|()| true)?,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let created_at = utc(u64::try_from(now.as_millis()).unwrap_or_default());
-        let (size_bytes, users, is_here) = (size.0, Default::default(), false);
-        let entry = Entry { url, size_bytes, fs, is_ours, created_at, users, is_here };
+        let created_ms = u64::try_from(now.as_millis()).unwrap_or_default();
+        let (size_bytes, users, is_here) = (size.0, BTreeMap::new(), false);
+        let entry = Entry { url, size_bytes, fs, is_ours, created_ms, users, is_here };
         self.note(|book| drop(book.volumes.insert(name.to_owned(), entry)))
     }
 
     /// Gives what a container is to see.
-    pub(super) async fn mount(self: &Arc<Self>, name: &str, id: &str) -> Outcome<PathBuf> {
+    pub(super) async fn mount(self: &Arc<Self>, name: &str, id: &str, engine: Engine) -> Outcome<PathBuf> {
         let (entry, mut turn) = self.begin(name).await?;
         if let Some(under_way) = turn.take() {
             under_way.interrupt().await;
@@ -185,16 +216,21 @@ impl Volumes {
             }
             return Err(failure);
         }
-        self.change(name, |entry| entry.users.extend([id.to_owned()]))?;
+        self.change(name, |entry| entry.users.extend([(id.to_owned(), engine)]))?;
         Ok(shown)
     }
 
     /// Behind the last one the filesystem is taken down; what is not in the store yet is uploaded behind the answer.
     pub(super) async fn unmount(self: &Arc<Self>, name: &str, id: &str) -> Outcome {
         let (_, mut turn) = self.begin(name).await?;
-        self.change(name, |entry| entry.users.retain(|user| user != id))?;
+        self.change(name, |entry| entry.users.retain(|user, _| user != id))?;
         let entry = self.entry(name)?;
-        if !entry.users.is_empty() || !entry.is_here || turn.is_some() {
+        if self.is_of_the_dead(name, &entry) {
+            self.change(name, |entry| entry.users.clear())?;
+        } else if !entry.users.is_empty() {
+            return Ok(());
+        }
+        if !entry.is_here || turn.is_some() {
             return Ok(());
         }
         let down = self.down(name, &["--keep-dirty"]).await;

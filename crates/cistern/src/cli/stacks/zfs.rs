@@ -131,6 +131,7 @@ mod tests {
             assert!(!dataset(line).is_to_be_shared(), "{line}");
         }
         let mount = |source: &str| Mount {
+            root: "/".into(),
             number: "0:29".into(),
             at: "/".into(),
             fs: "zfs".into(),
