@@ -43,6 +43,8 @@ const STACK: &str = "docker-";
 const DATA: &str = "data";
 /// Docker waits two minutes for an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Between two attempts to take a volume down.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// How volumes are made.
 pub(super) struct VolumeDefaults {
@@ -76,14 +78,14 @@ type Turn = Arc<AsyncMutex<Option<TakeDown>>>;
 /// A `cistern down` that uploads what a volume has in the journal, and releases it.
 struct TakeDown {
     stop: oneshot::Sender<()>,
-    ended: JoinHandle<Outcome>,
+    ended: JoinHandle<()>,
 }
 
 impl TakeDown {
     /// It goes on where it was when the volume is taken down the next time.
     async fn interrupt(self) {
         let _ = self.stop.send(()); // it has ended
-        let _ = self.ended.await.expect("it does not panic and is never aborted");
+        self.ended.await.expect("it does not panic and is never aborted");
     }
 }
 
@@ -247,18 +249,19 @@ impl Volumes {
             ));
         }
         if entry.is_here {
-            let mut down = match turn.take() {
-                Some(under_way) => under_way,
-                None => self.take_down(name),
-            };
-            match tokio::time::timeout(PATIENCE, &mut down.ended).await {
-                Ok(ended) => ended.expect("it does not panic and is never aborted")?,
-                Err(_) => {
-                    *turn = Some(down);
-                    let failure = Failure::new(Kind::InUse, format!("{name} is being uploaded"));
-                    return Err(failure.hint("try again later"));
-                }
+            if let Some(under_way) = turn.take() {
+                under_way.interrupt().await;
             }
+            let down = tokio::time::timeout(PATIENCE, self.down(name, &[])).await;
+            let down = down.unwrap_or_else(|_| {
+                let failure = Failure::new(Kind::InUse, format!("{name} is being uploaded"));
+                Err(failure.hint("try again later"))
+            });
+            if let Err(failure) = down {
+                *turn = Some(self.take_down(name));
+                return Err(failure);
+            }
+            self.change(name, |entry| entry.is_here = false)?;
         }
         let state_dir = self.state_dir.display().to_string();
         let rm = ["rm", &entry.url, "--state-dir", &state_dir];
@@ -329,21 +332,25 @@ impl Volumes {
         Ok((self.entry(name)?, turn))
     }
 
-    /// Takes a volume down until everything is in the store, beside whatever else is done.
+    /// Takes a volume down until everything is in the store, beside whatever else is done; again and again, as a store may be away.
     fn take_down(self: &Arc<Self>, name: &str) -> TakeDown {
-        let (stop, stopped) = oneshot::channel();
+        let (stop, mut stopped) = oneshot::channel();
         let (volumes, name) = (self.clone(), name.to_owned());
         let ended = tokio::spawn(async move {
-            let down = volumes.down(&name, &[]);
-            let ended = tokio::select! {
-                ended = down => ended,
-                Ok(()) = stopped => return Ok(()),
-            };
-            match &ended {
-                Ok(()) => volumes.change(&name, |entry| entry.is_here = false)?,
-                Err(failure) => terminal::tell(format!("{name} is not taken down: {}", failure.text)),
+            loop {
+                let down = tokio::select! {
+                    down = volumes.down(&name, &[]) => down,
+                    _ = &mut stopped => return,
+                };
+                match down.and_then(|()| volumes.change(&name, |entry| entry.is_here = false)) {
+                    Ok(()) => return,
+                    Err(failure) => terminal::tell(format!("{name} is not taken down yet: {}", failure.text)),
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => {}
+                    _ = &mut stopped => return,
+                }
             }
-            ended
         });
         TakeDown { stop, ended }
     }
