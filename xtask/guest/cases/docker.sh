@@ -53,7 +53,10 @@ echo "the page, to a volume that was written: $((($(date +%s%N) - begin) / 10000
 
 # Behind the last container it is unmounted at once, uploaded soon, and free for another host.
 ! grep -q docker/mounts /proc/mounts || fail "still mounted: $(cat /proc/mounts)"
-free() { cistern info "$1" --json | grep -q '"released": *true' && [ -z "$(cistern status --json | grep -o '"pid"')" ]; }
+free() {
+  cistern info "$1" --json | grep -q '"released": *true' && [ -z "$(cistern status --json | grep -o '"pid"')" ] \
+    && ! grep -q '"is_here": true' /var/lib/cistern/docker/volumes.json
+}
 eventually free /disk/store/db
 
 # What it refuses.
@@ -100,6 +103,7 @@ grep -q docker/mounts /proc/mounts || fail "unmounted under a container"
 docker rm -f three > /dev/null
 eventually free /disk/store/db
 docker run --rm --volume db:/data busybox cat /data/still > /dev/null
+eventually free /disk/store/db
 no_errors
 
 # Another host.
