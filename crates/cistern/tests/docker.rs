@@ -188,6 +188,9 @@ fn a_mount_that_fails_holds_nothing() {
     let said = driver.refused("VolumeDriver.Mount", r#"{"Name":"db","ID":"1"}"#);
     assert!(!said.is_empty());
     assert_eq!(driver.done("VolumeDriver.Get", r#"{"Name":"db"}"#)["Volume"]["Status"]["containers"], 0);
+    // Its journal may hold what is in no store: a store that is not there is no reason to forget it.
+    driver.refused("VolumeDriver.Remove", r#"{"Name":"db"}"#);
+    assert_eq!(driver.listed(), ["db"]);
     std::fs::rename(driver.home.path("elsewhere"), driver.home.path("store/db")).expect("a directory store");
     driver.done("VolumeDriver.Unmount", r#"{"Name":"db","ID":"1"}"#);
     driver.done("VolumeDriver.Remove", r#"{"Name":"db"}"#);

@@ -25,20 +25,25 @@ pub fn mounts() -> Result<Vec<Mount>> {
     Ok(text.lines().filter_map(mount_of).collect())
 }
 
-/// Whether any process has a directory of a mounted filesystem bound to another place, as a container has what it was given; `directory` counts
-/// from the filesystem's own root. Services with mount namespaces of their own have what is mounted here too, but as it is here. Processes
-/// that end meanwhile or are not to be seen are passed over.
+/// Whether any process has a directory of a mounted filesystem, or something below it, bound to another place, as a container has what it was
+/// given; `directory` counts from the filesystem's own root. Services with mount namespaces of their own have what is mounted here too,
+/// but as it is here. Processes that end meanwhile or are not to be seen are passed over.
 pub fn is_bound(at: &Path, directory: &Path) -> Result<bool> {
     let here: Vec<String> =
         mounts()?.into_iter().filter(|mount| mount.at == at).map(|mount| mount.number).collect();
-    let is_it = |mount: Mount| here.contains(&mount.number) && mount.root == directory;
     for process in fs::read_dir("/proc")?.flatten() {
         let text = fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
-        if text.lines().filter_map(mount_of).any(is_it) {
+        if binds(&text, &here, directory) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether lines of a `mountinfo` show a directory of a filesystem with one of these numbers, or something below it.
+fn binds(mountinfo: &str, numbers: &[String], directory: &Path) -> bool {
+    let is_it = |mount: Mount| numbers.contains(&mount.number) && mount.root.starts_with(directory);
+    mountinfo.lines().filter_map(mount_of).any(is_it)
 }
 
 fn mount_of(line: &str) -> Option<Mount> {
@@ -92,5 +97,16 @@ mod tests {
         );
         assert_eq!(mount_of("nonsense"), None);
         assert!(!mounts().expect("readable").is_empty());
+    }
+
+    /// A container has the directory it was given, or a part of it; what is mounted as a whole is nobody's.
+    #[test]
+    fn what_a_container_was_given_is_seen() {
+        let has = |line: &str| binds(line, &["43:0".to_owned()], Path::new("/data"));
+        assert!(has("36 35 43:0 /data /srv rw - ext4 /dev/nbd0 rw"));
+        assert!(has("36 35 43:0 /data/sub /srv rw - ext4 /dev/nbd0 rw"));
+        assert!(!has("36 35 43:0 / /var/lib/cistern/docker/mounts/db rw - ext4 /dev/nbd0 rw"));
+        assert!(!has("36 35 43:0 /database /srv rw - ext4 /dev/nbd0 rw"));
+        assert!(!has("36 35 43:1 /data /srv rw - ext4 /dev/nbd1 rw"));
     }
 }

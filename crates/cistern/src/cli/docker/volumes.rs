@@ -357,12 +357,10 @@ impl Volumes {
 
     async fn down(&self, name: &str, how: &[&str]) -> Outcome {
         let (stack, state_dir) = (format!("{STACK}{name}"), self.state_dir.display().to_string());
-        let down = self.run(&[&["down", &stack, "--state-dir", &state_dir], how].concat()).await;
-        match down {
-            // It never stood.
-            Err(failure) if failure.kind == Kind::NotFound => Ok(()),
-            down => down,
+        if stacks::load(&self.state_dir, &stack)?.is_none() {
+            return Ok(()); // it never stood
         }
+        self.run(&[&["down", &stack, "--state-dir", &state_dir], how].concat()).await
     }
 
     /// This program with other arguments; it ends at once where nobody waits for it any more, and another one goes on.
