@@ -99,6 +99,25 @@ impl Env {
         self.0.spawn(name, Box::pin(report(task, send)));
         Task(receive)
     }
+    /// Runs a future as a task of its own and waits for it: what happens in between wakes that task and not the caller,
+    /// whose thread may be another. It ends with the caller's wait. Pending for ever when the host dies, and panics when it did.
+    pub async fn beside<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let (mut send, receive) = oneshot::channel();
+        let until_nobody_waits = async move {
+            let ended = tokio::select! {
+                biased;
+                ended = AssertUnwindSafe(task).catch_unwind() => ended,
+                () = send.closed() => return,
+            };
+            let _ = send.send(ended); // nobody may be waiting any more
+        };
+        self.0.spawn(name, Box::pin(until_nobody_waits));
+        outcome(receive).await
+    }
     pub fn dedicated<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -145,3 +164,35 @@ mod stop;
 
 pub use pauses::Pauses;
 pub use stop::{Running, Stop, StopOnDrop};
+
+#[cfg(test)]
+mod tests {
+    use super::{real::RealEnv, *};
+
+    /// What runs beside its caller ends when the caller no longer waits.
+    #[tokio::test]
+    async fn what_nobody_waits_for_ends() {
+        let (env, (begun, has_begun), (held, has_ended)) =
+            (RealEnv::start(), oneshot::channel(), oneshot::channel::<()>());
+        let task = async move {
+            let _held = held;
+            let _ = begun.send(()); // the test waits for it
+            std::future::pending::<()>().await;
+        };
+        let waits = env.beside("a task", task);
+        tokio::select! {
+            () = waits => unreachable!("it has no end of its own"),
+            begun = has_begun => begun.expect("it begins"),
+        }
+        assert!(has_ended.await.is_err(), "what it held is dropped");
+    }
+
+    /// A panic of what runs beside its caller goes on in the caller.
+    #[tokio::test]
+    async fn a_panic_beside_goes_on_here() {
+        let env = RealEnv::start();
+        let ended =
+            AssertUnwindSafe(env.beside("a task", async { panic!("as planned") })).catch_unwind().await;
+        assert_eq!(ended.expect_err("it panics").downcast_ref::<&str>(), Some(&"as planned"));
+    }
+}

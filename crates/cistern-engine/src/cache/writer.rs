@@ -76,7 +76,8 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
         let data = &data[..data.len().min((part.end - part.start) as usize)];
         let first = pieces(&part).start * PIECE_BYTES;
         chunk[first..first + data.len()].copy_from_slice(data);
-        chunk[first + data.len()..].fill(0); // behind the object's end
+        let written = first + data.len();
+        chunk[written..written.next_multiple_of(PIECE_BYTES)].fill(0); // behind the object's end
         match write_missing(shared, &claim, chunk).await {
             Ok(crcs) => {
                 let object_end = (!end.is_multiple_of(PIECE_BYTES as u32)).then_some(end);

@@ -62,7 +62,7 @@ const BULK_KEYS_MAX: usize = 1000;
 const DIRS_MAX: usize = 100_000;
 /// Bodies from this size on are sent from a thread that may be busy: signing hashes them, which
 /// takes about a millisecond per MiB and must not hold up the requests beside it.
-const HASH_INLINE_BYTES_MAX: usize = 128 << 10;
+const HASH_INLINE_BYTES_MAX: u64 = 128 << 10;
 
 /// What this module asks of a client library's store.
 trait Library: ObjectStore + PaginatedListStore {}
@@ -76,23 +76,23 @@ pub struct CloudStore {
 
 struct Inner {
     env: Env,
-    library: Box<dyn Library>,
+    library: Arc<dyn Library>,
     /// The same store, whose deletions go in bulk; where there are such.
-    bulk: Option<Box<dyn Library>>,
+    bulk: Option<Arc<dyn Library>>,
     /// Empty, or ends in `/`.
     root: String,
     /// The library leaves an object out of a listing whose name is the prefix itself: for Azure it takes it for a directory.
     loses_prefix: bool,
     url: String,
     /// Body bytes of all requests under way.
-    in_flight: AtomicU64,
+    in_flight: Arc<AtomicU64>,
     standstill: Standstill,
 }
 
 /// Counts a request's bytes for as long as it lives.
-struct InFlight<'a>(&'a AtomicU64, u64);
+struct InFlight(Arc<AtomicU64>, u64);
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Relaxed);
     }
@@ -104,27 +104,39 @@ impl Inner {
     }
 
     /// Runs one request within its limit. `bytes` is what its bodies may come to.
-    async fn ask<T>(
+    async fn ask<T: Send + 'static>(
         &self,
         asked: Asked<'_>,
         bytes: u64,
-        request: impl Future<Output = object_store::Result<T>>,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<T, Sorted> {
         self.ask_watched(asked, bytes, request).await.map(|(out, _)| out)
     }
 
     /// The same; gives what was seen beneath the library too.
-    async fn ask_watched<T>(
+    ///
+    /// All of a request, from its signature to the last byte of its answer, is one task of the runtime to which the
+    /// connections belong: whoever asked is woken once, and need not be of that runtime.
+    async fn ask_watched<T: Send + 'static>(
         &self,
         asked: Asked<'_>,
         bytes: u64,
-        request: impl Future<Output = object_store::Result<T>>,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<(T, Option<Answer>), Sorted> {
         let before = self.in_flight.fetch_add(bytes, Relaxed);
-        let _counted = InFlight(&self.in_flight, bytes);
+        let counted = InFlight(self.in_flight.clone(), bytes);
         let limit = LIMIT_BASE + Duration::from_secs(before.saturating_add(bytes) / LINK_BYTES_PER_S);
         let sent = self.standstill.sent();
-        match self.env.timeout(limit, watched(request)).await {
+        let env = self.env.clone();
+        let exchange = async move {
+            let _counted = counted;
+            env.timeout(limit, watched(request)).await
+        };
+        let answered = match asked.what == "PUT" && bytes > HASH_INLINE_BYTES_MAX {
+            true => self.env.blocking(exchange).await,
+            false => self.env.beside("request", exchange).await,
+        };
+        match answered {
             Some((Ok(out), answer)) => match self.stood_still(&sent, answer.as_ref()) {
                 None => Ok((out, answer)),
                 Some(still) => Err(StoreError::Unreachable(format!(
@@ -154,7 +166,8 @@ impl Inner {
         let asked = Asked { what: "PUT", key, condition: mode == PutMode::Create };
         let (path, bytes) = (self.path(key)?, body.len() as u64);
         let options = PutOptions { mode, ..PutOptions::default() };
-        let request = self.library.put_opts(&path, PutPayload::from(body), options);
+        let library = self.library.clone();
+        let request = async move { library.put_opts(&path, PutPayload::from(body), options).await };
         self.ask(asked, bytes, request).await.map(|_| ())
     }
 
@@ -164,20 +177,19 @@ impl Inner {
         let path = self.path(key)?;
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
         let asked = Asked { what: "GET", key, condition: false };
-        let request = async {
-            let got = self.library.get_opts(&path, options).await?;
-            collect(got, bytes_max).await
-        };
+        let library = self.library.clone();
+        let request = async move { collect(library.get_opts(&path, options).await?, bytes_max).await };
         self.ask(asked, bytes_max, request).await?.map_err(|bytes| too_long(key, bytes, bytes_max).into())
     }
 
     /// Deletes in bulk.
-    async fn delete_many(&self, bulk: &dyn Library, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
+    async fn delete_many(&self, bulk: &Arc<dyn Library>, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
         assert!(keys.len() <= BULK_KEYS_MAX, "one request, whose answer is looked at");
         keys.iter().try_for_each(|key| check_key(key))?;
         let paths = keys.iter().map(|key| self.path(key)).collect::<StoreResult<Vec<_>>>()?;
         let bytes = paths.iter().map(|path| path.as_ref().len() as u64).sum();
-        let request = async {
+        let bulk = bulk.clone();
+        let request = async move {
             let mut done = bulk.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
             while done.try_next().await?.is_some() {}
             Ok(())
@@ -196,9 +208,13 @@ impl Inner {
 
     async fn page(&self, prefix: &str, options: PaginatedListOptions) -> StoreResult<Page> {
         let full = format!("{}{prefix}", self.root);
-        let prefix_arg = (!full.is_empty()).then_some(full.as_str());
         let asked = Asked { what: "LIST", key: prefix, condition: false };
-        let page = self.ask(asked, 0, self.library.list_paginated(prefix_arg, options)).await?;
+        let library = self.library.clone();
+        let request = async move {
+            let prefix = (!full.is_empty()).then_some(full.as_str());
+            library.list_paginated(prefix, options).await
+        };
+        let page = self.ask(asked, 0, request).await?;
         let strip = |path: &Path| path.as_ref().strip_prefix(&self.root).map(str::to_owned);
         let objects = page.result.objects.iter();
         Ok(Page {
@@ -250,25 +266,14 @@ fn generic(source: impl std::error::Error + Send + Sync + 'static) -> object_sto
     object_store::Error::Generic { store: "body", source: Box::new(source) }
 }
 
-impl CloudStore {
-    async fn put_mode(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {
-        if body.len() <= HASH_INLINE_BYTES_MAX {
-            return self.inner.put(key, body, mode).await;
-        }
-        let (inner, key) = (self.inner.clone(), key.to_owned());
-        let env = inner.env.clone();
-        env.blocking(async move { inner.put(&key, body, mode).await }).await
-    }
-}
-
 #[async_trait]
 impl Store for CloudStore {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        Ok(self.put_mode(key, body, PutMode::Overwrite).await?)
+        Ok(self.inner.put(key, body, PutMode::Overwrite).await?)
     }
 
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        match self.put_mode(key, body, PutMode::Create).await {
+        match self.inner.put(key, body, PutMode::Create).await {
             Ok(()) => Ok(Put::Created),
             Err(Sorted::Exists) => Ok(Put::Exists),
             Err(other) => Err(other.into()),
@@ -353,7 +358,9 @@ impl Store for CloudStore {
         check_key(key)?;
         let path = self.inner.path(key)?;
         let asked = Asked { what: "DELETE", key, condition: false };
-        match self.inner.ask(asked, 0, self.inner.library.delete(&path)).await.map_err(StoreError::from) {
+        let library = self.inner.library.clone();
+        let request = async move { library.delete(&path).await };
+        match self.inner.ask(asked, 0, request).await.map_err(StoreError::from) {
             Err(StoreError::NotFound(_)) => Ok(()),
             done => done,
         }
@@ -370,7 +377,7 @@ impl Store for CloudStore {
             });
             return Ok(done.filter_map(std::future::ready).collect().await);
         };
-        self.inner.delete_many(bulk.as_ref(), keys).await
+        self.inner.delete_many(bulk, keys).await
     }
 
     fn url(&self) -> String {

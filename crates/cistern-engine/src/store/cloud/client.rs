@@ -5,7 +5,7 @@
 //! DELETE (bulk deletes are not known everywhere), and every exchange passes through `Watch`.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use object_store::{
     ClientOptions, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider, S3ConditionalPut},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
-    client::{ClientConfigKey, HttpClient, HttpConnector, SpawnService},
+    client::{ClientConfigKey, HttpClient, HttpConnector},
     gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
 };
 
@@ -81,7 +81,7 @@ impl CloudStore {
             root,
             loses_prefix: matches!(url.place(), StorePlace::Azure { .. }),
             url: url.to_string(),
-            in_flight: AtomicU64::new(0),
+            in_flight: Arc::default(),
             standstill: Standstill::default(),
         };
         Ok(CloudStore { inner: Arc::new(inner) })
@@ -89,7 +89,7 @@ impl CloudStore {
 }
 
 /// The store for single requests, and the one for bulk deletes: the library knows only one way of deleting in each.
-type WithBulk = (Box<dyn Library>, Option<Box<dyn Library>>);
+type WithBulk = (Arc<dyn Library>, Option<Arc<dyn Library>>);
 
 fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
     let Profiled { mut variables, keys } = completed(variables)?;
@@ -130,7 +130,7 @@ fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
     };
     let single = built(builder.clone().with_disable_bulk_delete(true))?;
     let bulk = builder.with_disable_bulk_delete(false).with_credentials(single.credentials().clone());
-    Ok((Box::new(single), Some(finish(bulk.build())?)))
+    Ok((Arc::new(single), Some(finish(bulk.build())?)))
 }
 
 fn built(builder: AmazonS3Builder) -> StoreResult<AmazonS3> {
@@ -188,7 +188,7 @@ impl KeySources<'_> {
     }
 }
 
-fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
+fn google(bucket: &str, variables: &Variables) -> StoreResult<Arc<dyn Library>> {
     let mut builder = GoogleCloudStorageBuilder::new();
     if let Some(path) = variables.get("SERVICE_ACCOUNT") {
         builder = builder.with_service_account_path(path);
@@ -204,7 +204,7 @@ fn google(bucket: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> 
     finish(builder.build())
 }
 
-fn azure(container: &str, variables: &Variables) -> StoreResult<Box<dyn Library>> {
+fn azure(container: &str, variables: &Variables) -> StoreResult<Arc<dyn Library>> {
     if variables.get("AZURE_STORAGE_ACCOUNT_NAME").is_none() {
         return Err(StoreError::Refused(format!(
             "which storage account has the container {container}? Set AZURE_STORAGE_ACCOUNT_NAME"
@@ -222,9 +222,9 @@ fn azure(container: &str, variables: &Variables) -> StoreResult<Box<dyn Library>
     finish(builder.build())
 }
 
-fn finish<L: Library>(built: object_store::Result<L>) -> StoreResult<Box<dyn Library>> {
+fn finish<L: Library>(built: object_store::Result<L>) -> StoreResult<Arc<dyn Library>> {
     match built {
-        Ok(library) => Ok(Box::new(library)),
+        Ok(library) => Ok(Arc::new(library)),
         Err(e) => Err(StoreError::Refused(root_cause(&e))),
     }
 }
@@ -244,8 +244,8 @@ fn no_retries() -> RetryConfig {
 }
 
 /// Makes HTTP clients that notice dead connections and whose outcomes are noted. Connections belong to the runtime
-/// on which the store was opened: a request may come from the thread of an NBD connection, which can end while
-/// its HTTP connection is used again by others.
+/// of the environment, whose tasks all requests are: whoever asks may be the thread of an NBD connection, which can end
+/// while its HTTP connection is used again by others.
 #[derive(Debug)]
 struct Connector {
     /// One for everything that is built with this connector: its connections are used by all.
@@ -293,8 +293,7 @@ impl Connector {
                 format!("{cause}: has this host CA certificates (Debian: the package ca-certificates)?");
             object_store::Error::Generic { store: "HTTP client", source: text.into() }
         })?;
-        let spawned = SpawnService::new(client, tokio::runtime::Handle::current());
-        Ok(HttpClient::new(spawned))
+        Ok(HttpClient::new(client))
     }
 
     fn builder() -> reqwest::ClientBuilder {
