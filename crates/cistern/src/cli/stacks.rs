@@ -201,20 +201,19 @@ impl Stack {
 
     /// One at a time works on a stack.
     async fn lock(&mut self) -> Outcome {
-        if self.lock.is_some() {
-            return Ok(());
+        let failed = |e: std::io::Error| Failure::io("cannot lock it", &e);
+        while self.lock.is_none() {
+            let file = self.record.lock(&self.state_dir).map_err(failed)?;
+            if let Err(TryLockError::WouldBlock) = file.try_lock() {
+                terminal::remark(format!(
+                    "waiting for another `cistern up` or `down` of {}, or what it began",
+                    self.record.name
+                ));
+            }
+            let locked = tokio::task::spawn_blocking(move || file.lock().map(|()| file)).await;
+            let file = locked.expect("it does not panic").map_err(failed)?;
+            self.lock = self.record.is_lock(&self.state_dir, &file).map_err(failed)?.then_some(file);
         }
-        let failed = |e: &std::io::Error| Failure::io("cannot lock it", e);
-        let file = self.record.lock(&self.state_dir).map_err(|e| failed(&e))?;
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            terminal::remark(format!(
-                "waiting for another `cistern up` or `down` of {}, or what it began",
-                self.record.name
-            ));
-        }
-        let locked =
-            tokio::task::spawn_blocking(move || file.lock().map(|()| file)).await.expect("it does not panic");
-        self.lock = Some(locked.map_err(|e| failed(&e))?);
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 
 use std::{
     fmt,
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{Error, ErrorKind, Result},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -97,14 +98,44 @@ impl StackRecord {
     }
 
     /// Forgets the one of a name, if there is one.
+    ///
+    /// # Errors
+    /// `ResourceBusy` while somebody works on it, or its daemon lives.
     pub fn forget(state_dir: &Path, name: &str) -> Result<()> {
-        for extension in ["lock", "daemon", "log", "json"] {
-            match fs::remove_file(path(state_dir, name).with_extension(extension)) {
+        let file = |extension| path(state_dir, name).with_extension(extension);
+        let mut held = Vec::new();
+        for extension in ["lock", "daemon"] {
+            let lock = match File::open(file(extension)) {
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                lock => lock?,
+            };
+            match lock.try_lock() {
+                Ok(()) => held.push(lock),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::new(ErrorKind::ResourceBusy, format!("{name} is being worked on")));
+                }
+                Err(TryLockError::Error(e)) => return Err(e),
+            }
+        }
+        // Whoever waits for a lock finds out afterwards (`is_lock`).
+        for extension in ["json", "log", "daemon", "lock"] {
+            match fs::remove_file(file(extension)) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Whether what `lock` gave is still the file that others lock: it is not where the stack was forgotten meanwhile.
+    pub fn is_lock(&self, state_dir: &Path, lock: &File) -> Result<bool> {
+        match fs::metadata(path(state_dir, &self.name).with_extension("lock")) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            there => {
+                let (there, locked) = (there?, lock.metadata()?);
+                Ok((there.dev(), there.ino()) == (locked.dev(), locked.ino()))
+            }
+        }
     }
 
     /// The file that is locked while somebody works on it.
@@ -137,12 +168,8 @@ fn path(state_dir: &Path, name: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// What is remembered is read again; what is damaged is an error that names the file.
-    #[test]
-    fn stacks_are_remembered() {
-        let state = tempfile::tempdir().expect("a temporary directory");
-        assert_eq!(StackRecord::load(state.path(), "tank").expect("none"), None);
-        let record = StackRecord {
+    fn record() -> StackRecord {
+        StackRecord {
             name: "tank".into(),
             url: "s3://bucket/tank".into(),
             fs: Fs::Zfs,
@@ -154,7 +181,39 @@ mod tests {
             key_file: None,
             serve_args: vec!["--journal-size".into(), "10G".into()],
             starts_daemon: true,
-        };
+        }
+    }
+
+    /// A stack on which somebody works, or whose daemon lives, is not forgotten; whoever waited for its lock while it was
+    /// forgotten sees that he has another.
+    #[test]
+    fn a_stack_in_use_is_not_forgotten() {
+        let state = tempfile::tempdir().expect("a temporary directory");
+        let record = record();
+        record.save(state.path()).expect("saved");
+        let (mine, daemons) = (record.lock(state.path()), record.daemon_lock(state.path()));
+        for held in [mine.expect("a lock"), daemons.expect("a lock")] {
+            held.lock().expect("locked");
+            let refused = StackRecord::forget(state.path(), "tank").expect_err("in use");
+            assert_eq!(refused.kind(), ErrorKind::ResourceBusy, "{refused}");
+            assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(record.clone()));
+        }
+        let waits = record.lock(state.path()).expect("a lock");
+        assert!(record.is_lock(state.path(), &waits).expect("looked"));
+        StackRecord::forget(state.path(), "tank").expect("forgotten");
+        assert_eq!(StackRecord::load(state.path(), "tank").expect("none"), None);
+        assert!(!record.is_lock(state.path(), &waits).expect("looked"), "it is gone");
+        let _next = record.lock(state.path()).expect("a lock");
+        assert!(!record.is_lock(state.path(), &waits).expect("looked"), "it is another");
+        StackRecord::forget(state.path(), "none").expect("nothing to forget");
+    }
+
+    /// What is remembered is read again; what is damaged is an error that names the file.
+    #[test]
+    fn stacks_are_remembered() {
+        let state = tempfile::tempdir().expect("a temporary directory");
+        assert_eq!(StackRecord::load(state.path(), "tank").expect("none"), None);
+        let record = record();
         record.save(state.path()).expect("saved");
         assert_eq!(StackRecord::load(state.path(), "tank").expect("one"), Some(record.clone()));
         assert_eq!(StackRecord::all(state.path()), std::slice::from_ref(&record));

@@ -275,7 +275,7 @@ impl Volumes {
             _ => {}
         }
         StackRecord::forget(&self.state_dir, &format!("{STACK}{name}"))
-            .map_err(|e| Failure::io("cannot forget it", &e))?;
+            .map_err(|e| Failure::io("cannot forget it, try again later", &e))?;
         let _ = fs::remove_dir(self.at(name)); // it was never mounted
         self.note(|book| drop(book.volumes.remove(name)))
     }
