@@ -52,6 +52,17 @@ pub fn run(name: &str, command: Command, limit: Duration) -> Result<Duration> {
     }
 }
 
+/// The same without a word where it succeeds.
+pub fn run_logged(name: &str, command: Command, limit: Duration) -> Result<()> {
+    let mut log = File::options().read(true).write(true).create(true).truncate(true).open(log_path(name)?)?;
+    let begin = Instant::now();
+    let outcome = run_into(command, &log, limit);
+    if outcome.is_err() {
+        println!("{name}: FAILED after {}\n{}", seconds(begin.elapsed()), what_failed(&mut log)?);
+    }
+    outcome
+}
+
 /// Runs a command to its end within `limit`, however it ends. Its output goes to a log.
 pub fn run_any(name: &str, command: Command, limit: Duration) -> Result<ExitStatus> {
     let path = log_path(name)?;
@@ -73,11 +84,16 @@ fn wait(mut command: Command, log: &File, limit: Duration) -> Result<ExitStatus>
     Guard::spawn(command)?.wait(limit)
 }
 
-fn log_path(name: &str) -> Result<PathBuf> {
-    let dir = root().join("target/xtask");
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    Ok(dir.join(file + ".log"))
+/// Where the output of a step goes; `/` in its name stands for a directory.
+pub fn log_path(name: &str) -> Result<PathBuf> {
+    let file: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '/' | '_') { c } else { '-' })
+        .collect();
+    let path = root().join("target/xtask").join(file + ".log");
+    let dir = path.parent().context("a log lies in a directory")?;
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(path)
 }
 
 /// What each failed test said, and the end of the log.
