@@ -181,6 +181,7 @@ mod tests {
         };
         let waits = env.beside("a task", task);
         tokio::select! {
+            biased;
             () = waits => unreachable!("it has no end of its own"),
             begun = has_begun => begun.expect("it begins"),
         }
