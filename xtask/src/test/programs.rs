@@ -18,8 +18,8 @@ use serde::Deserialize;
 
 use crate::step;
 
-/// Of one program.
-const LIMIT: Duration = Duration::from_secs(1800);
+/// Of one program, ten times what the slowest takes: one that hangs is found while the whole still ends in time.
+const LIMIT: Duration = Duration::from_secs(900);
 /// Programs at a time. More would want more memory and disk, and be later than their own limits expect.
 const WORKERS: usize = 2;
 /// How the files of tests that mount filesystems are named.
