@@ -25,6 +25,7 @@ use crate::{
 };
 
 mod changed;
+mod chunks;
 mod files;
 mod health;
 mod index;
@@ -37,9 +38,10 @@ mod save;
 mod stats;
 mod writer;
 
+use chunks::{mask, pieces, split};
 pub use files::SLAB_NAME;
 use health::Health;
-use lookup::{CacheShared, CacheState, pieces, split};
+use lookup::{CacheShared, CacheState};
 use queue::Queue;
 pub use replay::Replay;
 use stats::CacheCounts;
@@ -189,12 +191,31 @@ impl ChunkCache {
         }
     }
 
+    /// Counts a range as read that somebody got elsewhere, in memory: what is used there is worth keeping here.
+    pub fn note_read(&self, object: CacheKey, range: &Range<u64>) {
+        if range.is_empty() || range.end / CHUNK_BYTES as u64 > u64::from(u32::MAX) {
+            return;
+        }
+        let mut state = self.shared.state();
+        if state.queue.note_read(object, range) {
+            return;
+        }
+        for (id, part) in split(object, range) {
+            state.index.note_read(&id, mask(&pieces(&part)));
+        }
+    }
+
     /// Whether all of a range is here or on its way here, as far as memory knows. Is no use of it.
     pub fn has(&self, object: CacheKey, range: Range<u64>) -> bool {
         let state = self.shared.state();
         let fits = range.end / CHUNK_BYTES as u64 <= u64::from(u32::MAX);
-        state.queue.find(object, &range).is_some()
+        state.queue.has(object, &range)
             || (fits && split(object, &range).all(|(id, part)| state.index.has(&id, pieces(&part))))
+    }
+
+    /// What it can hold, in bytes; 0 when it was switched off because its disk fails.
+    pub fn capacity(&self) -> u64 {
+        if self.shared.health.is_off() { 0 } else { self.shared.slab.len() }
     }
 
     /// Whether much waits for the writer: whoever fills at will should pause.

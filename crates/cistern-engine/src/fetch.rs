@@ -36,6 +36,6 @@ pub use hot::HotParts;
 pub use link::LinkEstimate;
 pub use origins::{OriginParts, Origins};
 pub use pool::PrefetchTask;
-pub use reader::{ObjectReader, ObjectRef};
+pub use reader::{ObjectReader, ObjectRef, Prefetch};
 pub use runs::StoredRuns;
 pub use warm::{WARM_FETCHES, WARM_STEP_TIME, WarmStep, map_fetches, warm_step};

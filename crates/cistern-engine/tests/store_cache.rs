@@ -392,7 +392,15 @@ async fn reading(cached: bool, permits: usize, cut: Option<u64>) -> Reading {
 impl Reading {
     /// All of a range, for somebody who will read all of it.
     async fn prefetch(&self, range: Range<u64>) -> Result<()> {
-        self.reader.prefetch(&self.object, range.clone(), std::slice::from_ref(&range)).await
+        self.prefetch_for(range.clone(), std::slice::from_ref(&range)).await
+    }
+
+    /// The same for somebody who will read parts of it.
+    async fn prefetch_for(&self, range: Range<u64>, wanted: &[Range<u64>]) -> Result<()> {
+        for prefetch in self.reader.begin_prefetch(&self.object, range, wanted) {
+            prefetch.fetch().await?;
+        }
+        Ok(())
     }
 
     /// Ranged GETs so far, and the bytes they brought.
@@ -526,6 +534,55 @@ async fn a_stuck_prefetch_starves_nobody() {
     assert_eq!(read.await.expect("a read"), content(1, 5000..6000));
 }
 
+/// What is planned is on the table before it is fetched: a reader that comes too soon waits, and asks for nothing itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_planned_is_waited_for() {
+    let r = reading(true, 0, None).await;
+    let planned = [0..65_536, 65_536..131_072].map(|range: Range<u64>| {
+        r.reader.begin_prefetch(&r.object, range.clone(), std::slice::from_ref(&range))
+    });
+    let mut read = Box::pin(r.reader.read(&r.object, 70_000..80_000, 0));
+    assert!(futures_util::poll!(&mut read).is_pending());
+    r.gated.gate.add_permits(2);
+    for prefetch in planned.into_iter().flatten() {
+        prefetch.fetch().await.expect("prefetched");
+    }
+    assert_eq!(read.await.expect("a read"), content(1, 70_000..80_000));
+    assert_eq!(r.gets(), (2, 131_072), "no GET of its own");
+}
+
+/// A plan that nobody follows is off the table: its reader does not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_is_dropped_holds_nobody_up() {
+    let r = reading(true, 100, None).await;
+    let range = 0..65_536;
+    let planned = r.reader.begin_prefetch(&r.object, range.clone(), std::slice::from_ref(&range));
+    let mut read = Box::pin(r.reader.read(&r.object, 5000..6000, 0));
+    assert!(futures_util::poll!(&mut read).is_pending());
+    drop(planned);
+    assert_eq!(read.await.expect("a read"), content(1, 5000..6000));
+    let counts = r.reader.ahead_counts();
+    assert_eq!((counts.fetched_bytes, counts.wasted_bytes), (0, 0));
+}
+
+/// What memory has no room for goes to the chunk cache, and is read there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_takes_what_memory_does_not() {
+    let r = reading(true, 100, None).await;
+    for at in (0..900_000).step_by(65_536) {
+        r.prefetch(at..(at + 65_536).min(OBJECT_BYTES)).await.expect("prefetched");
+    }
+    let fetched = r.gets();
+    assert_eq!(fetched.0, 14);
+    for at in (0..900_000).step_by(65_536) {
+        let range = at..(at + 65_536).min(OBJECT_BYTES);
+        let read = r.reader.read(&r.object, range.clone(), 0).await.expect("a read");
+        assert_eq!(read, content(1, range));
+    }
+    assert_eq!(r.gets(), fetched);
+    assert_eq!(r.reader.ahead_counts().wasted_bytes, 0);
+}
+
 /// Prefetches keep no more in memory than they may. What does not fit is not fetched, and pushes out nothing that
 /// somebody will read; what was read makes room.
 #[tokio::test(flavor = "multi_thread")]
@@ -550,7 +607,7 @@ async fn prefetches_keep_a_bounded_memory() {
 async fn a_gap_is_not_waste() {
     let r = reading(false, 100, None).await;
     let wanted = [4096..8192, 40_960..45_056];
-    r.reader.prefetch(&r.object, 4096..45_056, &wanted).await.expect("prefetched");
+    r.prefetch_for(4096..45_056, &wanted).await.expect("prefetched");
     for range in wanted {
         let read = r.reader.read(&r.object, range.clone(), 0).await.expect("a read");
         assert_eq!(read, content(1, range));

@@ -84,6 +84,22 @@ async fn a_sequential_read_is_fetched_ahead() {
     }
 }
 
+/// What a reader got from memory, where read-ahead had brought it, counts as read in the chunk cache: it is hot, and
+/// no guess any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_read_ahead_brought_is_hot() {
+    let fixture = Fixture::written(32 * MIB).await;
+    let cache = fixture.host.cache("cache").await;
+    let volume = fixture.host.open_read_only(Some(cache.clone())).await;
+    for at in (0..32 * MIB).step_by(131_072) {
+        read(&volume, at, 131_072).await;
+    }
+    cache.close().await; // what was on its way to the disk is there now
+    let pieces: u32 = cache.hot(u64::MAX).iter().map(|hot| hot.valid.count_ones()).sum();
+    let stats = cache.stats();
+    assert!(u64::from(pieces) * 4096 >= 31 * MIB, "{pieces} pieces are hot, {stats:?}");
+}
+
 /// Random reads start no prefetch: without a cache, every one costs its own GET and nothing more.
 #[tokio::test(flavor = "multi_thread")]
 async fn random_reads_are_not_fetched_ahead() {

@@ -12,32 +12,13 @@ use hashbrown::HashTable;
 use super::{
     Admission, CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES,
     changed::Changed,
+    chunks::{ChunkId, mask},
     policy::{EvictionPolicy, Ghost, Standing, Tuner},
 };
 
 mod restore;
 
 pub(super) use restore::Restore;
-
-/// Names a chunk of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ChunkId {
-    pub object: CacheKey,
-    pub chunk: u32,
-}
-
-impl ChunkId {
-    /// The same in every run. Whoever could choose keys to collide could as well fill the cache.
-    fn hash(&self) -> u64 {
-        let id = u128::from_le_bytes(self.object.id);
-        let mix = |h: u64, word: u64| {
-            let product = u128::from(h ^ word) * 0x9E37_79B9_7F4A_7C15;
-            (product >> 64) as u64 ^ (product as u64).rotate_left(29)
-        };
-        let words = [id as u64, (id >> 64) as u64, self.object.number, u64::from(self.chunk)];
-        words.into_iter().fold(0x2436_9A03_7073_4A4D, mix)
-    }
-}
 
 /// One place of the slab.
 #[derive(Clone)]
@@ -138,14 +119,30 @@ impl Index {
             return Err(if self.ghost.last(hash).is_some() { Miss::Evicted } else { Miss::Cold });
         };
         self.touch(no, hash);
-        let slot = &mut self.slots[no as usize];
+        let slot = &self.slots[no as usize];
         let wanted = mask(&pieces);
         if slot.valid & wanted != wanted || end > slot.end {
             return Err(Miss::Cold);
         }
-        self.prefetched.used += u64::from((slot.unread & wanted).count_ones());
-        slot.unread &= !wanted;
-        Ok(FoundPieces { slot: no, generation: slot.generation, crcs: slot.crcs })
+        let found = FoundPieces { slot: no, generation: slot.generation, crcs: slot.crcs };
+        self.use_up(no, wanted);
+        Ok(found)
+    }
+
+    /// Counts as a read of some pieces of a chunk, as a mask, that somebody got before they were here.
+    pub fn note_read(&mut self, id: &ChunkId, pieces: u16) {
+        let hash = id.hash();
+        if let Some(no) = self.slot_of(id, hash) {
+            self.touch(no, hash);
+            self.use_up(no, pieces);
+        }
+    }
+
+    /// Counts prefetched pieces that are read.
+    fn use_up(&mut self, no: u32, pieces: u16) {
+        let slot = &mut self.slots[no as usize];
+        self.prefetched.used += u64::from((slot.unread & pieces).count_ones());
+        slot.unread &= !pieces;
     }
 
     /// Whether all of `pieces` are valid. Is no use of them.
@@ -322,13 +319,6 @@ impl Index {
     }
 }
 
-/// One bit for each piece.
-fn mask(pieces: &Range<usize>) -> u16 {
-    debug_assert!(pieces.start < pieces.end && pieces.end <= PIECES, "some pieces of one chunk");
-    let below = |n: usize| (1u32 << n) - 1;
-    (below(pieces.end) & !below(pieces.start)) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,8 +391,11 @@ mod tests {
         assert!(index.find(&id(1, 3), 0..4, 1).is_ok());
         assert!(index.find(&id(1, 3), 2..6, 1).is_ok());
         assert_eq!(index.prefetched, Prefetched { used: 6, wasted: 0 });
+        index.note_read(&id(1, 3), mask(&(5..7)));
+        index.note_read(&id(9, 9), mask(&(5..7)));
+        assert_eq!(index.prefetched, Prefetched { used: 7, wasted: 0 });
         (0..15).for_each(|chunk| fill(&mut index, &id(2, chunk), 0..16, Admission::Written));
-        assert_eq!(index.prefetched, Prefetched { used: 6, wasted: 15 * 16 });
+        assert_eq!(index.prefetched, Prefetched { used: 7, wasted: 15 * 16 });
         assert_eq!(index.find(&id(1, 15), 0..1, 1).err(), Some(Miss::Evicted));
         assert_eq!(index.find(&id(5, 0), 0..1, 1).err(), Some(Miss::Cold));
     }

@@ -13,7 +13,8 @@ use bytes::Bytes;
 
 use super::{
     CHUNK_BYTES, CacheCounts, CacheKey, CacheStats, Health, PIECE_BYTES, Queue,
-    index::{ChunkId, FoundPieces, Index, Miss},
+    chunks::{ChunkId, pieces, split},
+    index::{FoundPieces, Index, Miss},
     pages::IndexId,
 };
 use crate::{
@@ -44,6 +45,15 @@ pub(super) struct CacheShared {
 pub(super) struct CacheState {
     pub index: Index,
     pub queue: Queue,
+}
+
+impl CacheState {
+    /// The oldest fill is written, if it is still this one: what was read while it waited counts now.
+    pub fn done(&mut self, ticket: u64) {
+        for (id, pieces) in self.queue.done(ticket) {
+            self.index.note_read(&id, pieces);
+        }
+    }
 }
 
 /// A part of a read that lies in one chunk.
@@ -104,7 +114,7 @@ impl CacheShared {
         }
         let parts = {
             let mut state = self.state();
-            if let Some(bytes) = state.queue.find(object, &range) {
+            if let Some(bytes) = state.queue.read(object, &range) {
                 return Ok(bytes);
             }
             find_parts(&mut state.index, object, &range)?
@@ -223,24 +233,6 @@ impl CacheShared {
 /// Where a slot begins in the slab.
 pub(super) fn slab_offset(slot: u32) -> u64 {
     u64::from(slot) * CHUNK_BYTES as u64
-}
-
-/// The chunks that a range touches, each with the touched bytes rounded out to pieces.
-pub(super) fn split(object: CacheKey, range: &Range<u64>) -> impl Iterator<Item = (ChunkId, Range<u64>)> {
-    let (chunk, piece) = (CHUNK_BYTES as u64, PIECE_BYTES as u64);
-    let begin = range.start - range.start % piece;
-    let end = range.end.next_multiple_of(piece);
-    (begin / chunk..end.div_ceil(chunk)).map(move |c| {
-        let part = begin.max(c * chunk)..end.min((c + 1) * chunk);
-        (ChunkId { object, chunk: c as u32 }, part)
-    })
-}
-
-/// The pieces of its chunk that a part touches.
-pub(super) fn pieces(part: &Range<u64>) -> Range<usize> {
-    debug_assert!(!part.is_empty());
-    let first = (part.start % CHUNK_BYTES as u64) as usize / PIECE_BYTES;
-    first..first + (part.end - part.start) as usize / PIECE_BYTES
 }
 
 fn find_parts(index: &mut Index, object: CacheKey, range: &Range<u64>) -> Result<ChunkParts, Miss> {

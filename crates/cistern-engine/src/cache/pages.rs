@@ -5,7 +5,7 @@
 
 use crc_fast::crc32_iscsi;
 
-use super::{CHUNK_BYTES, CacheKey, PIECE_BYTES, PIECES, index::ChunkId, policy::Standing};
+use super::{CHUNK_BYTES, CacheKey, PIECE_BYTES, PIECES, chunks::ChunkId, policy::Standing};
 
 /// Bytes of a page, the unit of writing and of checksums.
 pub(super) const PAGE_BYTES: usize = 4096;

@@ -7,7 +7,10 @@ use std::{collections::VecDeque, ops::Range};
 
 use bytes::Bytes;
 
-use super::{Admission, CacheKey};
+use super::{
+    Admission, CHUNK_BYTES, CacheKey,
+    chunks::{ChunkId, mask, pieces, split},
+};
 
 /// Fills that may wait. They are searched one by one.
 const FILLS_MAX: usize = 64;
@@ -27,9 +30,46 @@ pub(super) struct Fill {
     pub admission: Admission,
 }
 
+impl Fill {
+    fn has(&self, object: CacheKey, range: &Range<u64>) -> bool {
+        let end = self.offset + self.bytes.len() as u64;
+        self.object == object && self.offset <= range.start && range.end <= end
+    }
+}
+
+/// A fill that waits.
+struct Waiting {
+    fill: Fill,
+    /// For each of its chunks, one bit for each piece that was read meanwhile; empty while none was.
+    read: Vec<u16>,
+}
+
+impl Waiting {
+    fn chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
+        let Fill { object, offset, bytes, .. } = &self.fill;
+        let range = *offset..offset + bytes.len() as u64;
+        split(*object, &range).map(|(id, _)| id)
+    }
+
+    fn note_read(&mut self, range: &Range<u64>) {
+        if self.read.is_empty() {
+            self.read = vec![0; self.chunks().count()];
+        }
+        let first = self.fill.offset / CHUNK_BYTES as u64;
+        for (id, part) in split(self.fill.object, range) {
+            self.read[(u64::from(id.chunk) - first) as usize] |= mask(&pieces(&part));
+        }
+    }
+
+    fn into_reads(self) -> Vec<(ChunkId, u16)> {
+        let reads = self.chunks().zip(self.read);
+        reads.filter(|(_, pieces)| *pieces != 0).collect()
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Queue {
-    fills: VecDeque<Fill>,
+    fills: VecDeque<Waiting>,
     bytes: usize,
     tickets: u64,
 }
@@ -43,7 +83,8 @@ impl Queue {
         self.bytes += bytes.len();
         self.tickets += 1;
         debug_assert!(!bytes.is_empty(), "a fill brings something");
-        self.fills.push_back(Fill { ticket: self.tickets, object, offset, bytes, admission });
+        let fill = Fill { ticket: self.tickets, object, offset, bytes, admission };
+        self.fills.push_back(Waiting { fill, read: Vec::new() });
         true
     }
 
@@ -58,39 +99,52 @@ impl Queue {
 
     /// Whether nothing waits but what was just written.
     pub fn is_leisurely(&self) -> bool {
-        self.fills.iter().all(|fill| fill.admission == Admission::Written)
+        self.fills.iter().all(|waiting| waiting.fill.admission == Admission::Written)
+    }
+
+    /// Whether one fill has all bytes of a range. Is no use of them.
+    pub fn has(&self, object: CacheKey, range: &Range<u64>) -> bool {
+        self.fills.iter().any(|waiting| waiting.fill.has(object, range))
     }
 
     /// The bytes of a range, if one fill has them all.
-    pub fn find(&self, object: CacheKey, range: &Range<u64>) -> Option<Bytes> {
-        self.fills.iter().filter(|fill| fill.object == object).find_map(|fill| {
-            let begin = range.start.checked_sub(fill.offset)? as usize;
-            let end = range.end.checked_sub(fill.offset)? as usize;
-            (end <= fill.bytes.len()).then(|| fill.bytes.slice(begin..end))
-        })
+    pub fn read(&mut self, object: CacheKey, range: &Range<u64>) -> Option<Bytes> {
+        let waiting = self.fills.iter_mut().find(|waiting| waiting.fill.has(object, range))?;
+        waiting.note_read(range);
+        let Fill { offset, bytes, .. } = &waiting.fill;
+        Some(bytes.slice((range.start - offset) as usize..(range.end - offset) as usize))
+    }
+
+    /// Counts a range as read where a fill has all of it; false where none has.
+    pub fn note_read(&mut self, object: CacheKey, range: &Range<u64>) -> bool {
+        let waiting = self.fills.iter_mut().find(|waiting| waiting.fill.has(object, range));
+        waiting.map(|waiting| waiting.note_read(range)).is_some()
     }
 
     /// The oldest fill, which stays until `done`.
     pub fn front(&self) -> Option<Fill> {
-        self.fills.front().cloned()
+        self.fills.front().map(|waiting| waiting.fill.clone())
     }
 
     /// Whether a fill is still wanted.
     pub fn wants(&self, ticket: u64) -> bool {
-        self.fills.front().is_some_and(|fill| fill.ticket == ticket)
+        self.fills.front().is_some_and(|waiting| waiting.fill.ticket == ticket)
     }
 
-    /// Removes the oldest fill, if it is this one.
-    pub fn done(&mut self, ticket: u64) {
-        if self.wants(ticket) {
-            let fill = self.fills.pop_front().expect("the front was just seen");
-            self.bytes -= fill.bytes.len();
-            debug_assert_eq!(self.fills.is_empty(), self.bytes == 0, "the bytes are those of the fills");
+    /// Removes the oldest fill, if it is this one. Gives which pieces of which chunks were read while it waited, as
+    /// masks.
+    pub fn done(&mut self, ticket: u64) -> Vec<(ChunkId, u16)> {
+        if !self.wants(ticket) {
+            return Vec::new();
         }
+        let waiting = self.fills.pop_front().expect("the front was just seen");
+        self.bytes -= waiting.fill.bytes.len();
+        debug_assert_eq!(self.fills.is_empty(), self.bytes == 0, "the bytes are those of the fills");
+        waiting.into_reads()
     }
 
     pub fn forget(&mut self, object: CacheKey) {
-        self.fills.retain(|fill| fill.object != object);
-        self.bytes = self.fills.iter().map(|fill| fill.bytes.len()).sum();
+        self.fills.retain(|waiting| waiting.fill.object != object);
+        self.bytes = self.fills.iter().map(|waiting| waiting.fill.bytes.len()).sum();
     }
 }

@@ -3,10 +3,7 @@
 //! Runs the index itself, so that a replay of a trace tests what serves. Used by the tests that compare
 //! policies, and by the example that prints them.
 
-use super::{
-    Admission, CHUNK_BYTES, CacheKey, PIECES,
-    index::{ChunkId, Index},
-};
+use super::{Admission, CHUNK_BYTES, CacheKey, PIECES, chunks::ChunkId, index::Index};
 
 /// A cache of so many chunks without bytes.
 pub struct Replay(Index);

@@ -15,8 +15,9 @@ use tokio::sync::mpsc;
 
 use super::{
     CHUNK_BYTES, PIECE_BYTES, PIECES,
+    chunks::{pieces, split},
     index::SlotFill,
-    lookup::{CacheShared, pieces, slab_offset, split},
+    lookup::{CacheShared, slab_offset},
     queue::Fill,
     save,
 };
@@ -42,7 +43,7 @@ pub(super) async fn run(shared: Arc<CacheShared>, mut woken: mpsc::Receiver<()>)
             if let Err(e) = write(&shared, &fill, &mut chunk).await {
                 shared.fault(&e.to_string());
             }
-            shared.state().queue.done(fill.ticket);
+            shared.state().done(fill.ticket);
             save::behind(&shared, fill.bytes.len()).await;
         }
         match open {

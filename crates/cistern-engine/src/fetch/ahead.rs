@@ -5,15 +5,16 @@
 //! anybody's failure. The decisions are in [`super::readahead`]. Which look-ups show what a reader will see, the
 //! volume knows.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, future, stream};
 
 use super::{
     flights::AheadCounts,
     frames::FrameReader,
     pool::PrefetchTask,
     readahead::{Feedback, ReadAhead},
+    reader::Prefetch,
     warm::WARM_FETCH_BYTES_MAX,
 };
 use crate::{
@@ -39,9 +40,14 @@ pub const STEP_MAPPINGS: usize = 4096;
 const DEPTH_PRODUCTS: u64 = 4;
 /// How far ahead before anything is known of the link, in bytes.
 const DEPTH_BYTES_FIRST: u64 = 4 << 20;
-/// How far ahead at most, where the data is scattered over many objects: what one step of a look-up sees of single
-/// blocks.
+/// How far ahead at most, where the data is scattered over many objects and is kept in memory, and what one plan brings at
+/// most: what one step of a look-up sees of single blocks.
 const DEPTH_BYTES_SCATTERED: u64 = STEP_MAPPINGS as u64 * BLOCK;
+/// How long the link may take at most for a plan of what goes to the chunk cache: so long may who reads faster than the link
+/// brings it wait for its first block.
+const PLAN_TIME_MAX: Duration = Duration::from_secs(1);
+/// The share of the chunk cache that may be filled ahead of a stream.
+const CACHE_SHARE: u64 = 8;
 
 /// Read-ahead of one volume.
 pub struct Ahead {
@@ -75,18 +81,34 @@ impl Scatter {
 
     /// How far ahead pays, where `products_bytes` would for data that lies in one piece. A stream over data that was
     /// written at random needs a little of many objects: the further ahead it looks, the larger are
-    /// the parts that it fetches of each. What lies between them takes its share of the memory.
-    fn depth_bytes_max(&self, products_bytes: u64, memory_bytes: u64) -> u64 {
-        let is_scattered = self.gets > 0 && self.fetched_bytes / self.gets < FETCH_BYTES_MIN;
-        let pays = if is_scattered { products_bytes.max(DEPTH_BYTES_SCATTERED) } else { products_bytes };
-        let of_memory = match self.fetched_bytes {
-            0 => memory_bytes,
-            fetched => {
-                (u128::from(memory_bytes) * u128::from(self.wanted_bytes) / u128::from(fetched)) as u64
-            }
-        };
-        pays.min(of_memory / 2)
+    /// the parts that it fetches of each. What lies between them takes its share of the room.
+    fn depth_bytes_max(&self, products_bytes: u64, room: &AheadRoom) -> u64 {
+        if self.gets <= 2 * FETCHES_PER_PLAN {
+            return products_bytes.min(self.wanted_of(room.memory_bytes) / 2);
+        }
+        let in_memory = products_bytes.max(DEPTH_BYTES_SCATTERED).min(self.wanted_of(room.memory_bytes) / 2);
+        // A plan is half of what is ahead.
+        let in_cache = self.wanted_of(room.cache_bytes).min(2 * self.wanted_of(room.plan_bytes));
+        in_memory.max(in_cache.min(2 * DEPTH_BYTES_SCATTERED))
     }
+
+    /// What is wanted of so many bytes.
+    fn wanted_of(&self, bytes: u64) -> u64 {
+        match self.fetched_bytes {
+            0 => bytes,
+            fetched => (u128::from(bytes) * u128::from(self.wanted_bytes) / u128::from(fetched)) as u64,
+        }
+    }
+}
+
+/// What there is room for, in bytes of objects.
+struct AheadRoom {
+    /// That prefetches may keep in memory.
+    memory_bytes: u64,
+    /// That may be brought ahead into the chunk cache; 0 without one.
+    cache_bytes: u64,
+    /// That the link brings in the time of a plan.
+    plan_bytes: u64,
 }
 
 impl Ahead {
@@ -114,7 +136,13 @@ impl Ahead {
 
     fn follow(&self, range: Range<u64>, end: u64) -> Vec<Range<u64>> {
         let now = self.counts();
-        let products = self.frames.link().map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
+        let link = self.frames.link();
+        let products = link.map(|link| link.product_bytes().saturating_mul(DEPTH_PRODUCTS));
+        let room = AheadRoom {
+            memory_bytes: self.memory_bytes,
+            cache_bytes: self.frames.reader().cache_bytes() / CACHE_SHARE,
+            plan_bytes: link.map_or(0, |link| link.bytes_in(PLAN_TIME_MAX)),
+        };
         let scatter = *self.scatter.lock();
         let mut state = self.state.lock();
         let (streams, before) = &mut *state;
@@ -122,8 +150,7 @@ impl Ahead {
         let feedback = Feedback {
             waited: new.waits > 0,
             wasted: new.wasted_bytes > new.used_bytes,
-            depth_bytes_max: scatter
-                .depth_bytes_max(products.unwrap_or(DEPTH_BYTES_FIRST), self.memory_bytes),
+            depth_bytes_max: scatter.depth_bytes_max(products.unwrap_or(DEPTH_BYTES_FIRST), &room),
         };
         streams.note(range, end, feedback)
     }
@@ -187,16 +214,19 @@ struct Fetch {
 }
 
 impl FrameReader {
-    /// Fetches for a reader who will come soon, what it needs first before the rest.
+    /// Fetches for a reader who will come soon, what it needs first before the rest. All of it is on the table before
+    /// the first GET: a reader that comes too soon waits, and asks for nothing that stands in the queue.
     async fn prefetch(&self, mut fetches: Vec<Fetch>) -> Result<()> {
         fetches.sort_unstable_by_key(|fetch| fetch.first);
-        stream::iter(fetches)
-            .map(|fetch| async move {
-                let object = self.object(fetch.seq)?.0;
-                self.reader().prefetch(&object, fetch.range, &fetch.wanted).await
-            })
+        let mut begun = Vec::with_capacity(fetches.len());
+        for Fetch { seq, range, wanted, .. } in fetches {
+            let object = self.object(seq)?.0;
+            begun.extend(self.reader().begin_prefetch(&object, range, &wanted));
+        }
+        stream::iter(begun)
+            .map(Prefetch::fetch)
             .buffer_unordered(FETCHES_MAX)
-            .try_collect()
+            .try_for_each(|_| future::ready(Ok(())))
             .await
     }
 
@@ -285,10 +315,26 @@ mod tests {
     #[test]
     fn scattered_data_is_fetched_from_further_ahead() {
         const MIB: u64 = 1 << 20;
-        let depth = |scatter: Scatter| scatter.depth_bytes_max(2 * MIB, 32 * MIB);
+        let room = AheadRoom { memory_bytes: 32 * MIB, cache_bytes: 0, plan_bytes: 30 * MIB };
+        let depth = |scatter: Scatter| scatter.depth_bytes_max(2 * MIB, &room);
         assert_eq!(depth(Scatter::default()), 2 * MIB);
         assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: MIB, gets: 2 }), 2 * MIB);
         assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: MIB, gets: 64 }), 16 * MIB);
         assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: 4 * MIB, gets: 64 }), 4 * MIB);
+    }
+
+    /// With a chunk cache it is looked at from as far as the link brings within a second, or the cache's share holds.
+    #[test]
+    fn a_cache_takes_what_memory_does_not_hold() {
+        const MIB: u64 = 1 << 20;
+        let scatter = Scatter { wanted_bytes: MIB, fetched_bytes: 2 * MIB, gets: 64 };
+        let depth = |cache_bytes, plan_bytes| {
+            scatter.depth_bytes_max(2 * MIB, &AheadRoom { memory_bytes: 8 * MIB, cache_bytes, plan_bytes })
+        };
+        assert_eq!(depth(0, 30 * MIB), 2 * MIB);
+        assert_eq!(depth(1 << 30, 24 * MIB), 24 * MIB);
+        assert_eq!(depth(1 << 30, 1 << 30), 32 * MIB);
+        assert_eq!(depth(40 * MIB, 1 << 30), 20 * MIB);
+        assert_eq!(depth(1 << 30, MIB), 2 * MIB);
     }
 }

@@ -43,6 +43,11 @@ impl LinkEstimate {
         (self.latency_s * self.bytes_per_s) as u64
     }
 
+    /// Bytes that it carries in a time.
+    pub fn bytes_in(&self, time: Duration) -> u64 {
+        (time.as_secs_f64() * self.bytes_per_s) as u64
+    }
+
     /// How long a GET of so many bytes takes when nothing else is under way.
     pub fn time_of(&self, bytes: u64) -> Duration {
         self.latency().saturating_add(self.transfer_of(bytes))

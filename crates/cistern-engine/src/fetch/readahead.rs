@@ -29,6 +29,8 @@ const SEQUENTIAL_READS_MIN: u32 = 2;
 const SEQUENTIAL_BYTES_MIN: u64 = 512 << 10;
 /// How far ahead at first: two windows of 256 KiB.
 const DEPTH_BYTES_MIN: u64 = 512 << 10;
+/// Further ahead than this goes only a stream that came so far.
+const DEPTH_BYTES_UNPROVEN: u64 = 16 << 20;
 /// Accesses of a stride fetched ahead at first, and at most.
 const STRIDE_AHEAD_MIN: u64 = 4;
 const STRIDE_AHEAD_MAX: u64 = 64;
@@ -241,6 +243,7 @@ impl Pattern {
                 if *reads < SEQUENTIAL_READS_MIN && (*reads == 0 || *bytes < SEQUENTIAL_BYTES_MIN) {
                     return Vec::new();
                 }
+                let depth = depth.min(DEPTH_BYTES_UNPROVEN.max(*bytes));
                 let asked = early.iter().map(|r| r.end).fold(*front, u64::max);
                 let from = (*ahead).max(asked);
                 let to = asked.saturating_add(depth).min(end);

@@ -11,7 +11,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, future::try_join_all};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::{
     flights::{AheadCounts, CoveredPart, Flight, Flights, PrefetchPlan, Purpose, Ticket},
@@ -37,6 +37,8 @@ const GAP_SHARE: u64 = 32;
 const GAP_BYTES: Range<u64> = PIECE_BYTES as u64..64 << 10;
 /// How long to wait for the writer of the cache before warming goes on.
 const CACHE_BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// What only passes on its way to the chunk cache has this share of the memory for prefetches beside what is kept.
+const PASSING_SHARE: u64 = 4;
 /// The least time a reader gives a prefetch that is under way.
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
 /// How long it waits before anything is known of the link.
@@ -59,6 +61,9 @@ pub struct ObjectReader {
     stores: Stores,
     cache: Option<Arc<ChunkCache>>,
     offers: Offers,
+    /// Bytes that may pass through memory at once on their way to the chunk cache.
+    passing: Semaphore,
+    passing_bytes_max: u32,
     state: Ranked<State>,
 }
 
@@ -69,8 +74,8 @@ struct State {
 }
 
 /// A GET that is to be done; it is off the table when this is dropped.
-struct Lead<'a> {
-    reader: &'a ObjectReader,
+struct Lead {
+    reader: Arc<ObjectReader>,
     object: CacheKey,
     range: Range<u64>,
     ticket: Ticket,
@@ -78,7 +83,7 @@ struct Lead<'a> {
     tell: Option<oneshot::Sender<Result<Bytes>>>,
 }
 
-impl Lead<'_> {
+impl Lead {
     /// Tells everybody who waits.
     fn land(mut self, outcome: &Result<Bytes>) {
         let bytes = outcome.as_ref().ok().map(|bytes| bytes.len() as u64);
@@ -90,13 +95,52 @@ impl Lead<'_> {
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for Lead {
     fn drop(&mut self) {
         if self.tell.take().is_some() {
             let now = self.reader.env.now();
             self.reader.state().flights.end(self.object, self.ticket, None, now);
         }
     }
+}
+
+/// A prefetch on the table whose GET is to be done; it is off the table when this is dropped.
+pub struct Prefetch {
+    lead: Lead,
+    object: ObjectRef,
+    purpose: Purpose,
+    /// Memory has no room to keep it: its reader finds it in the chunk cache.
+    passes: bool,
+}
+
+impl Prefetch {
+    /// Does the GET. Gives the bytes it brought.
+    pub async fn fetch(self) -> Result<u64> {
+        let Prefetch { lead, object, purpose, passes } = self;
+        let reader = lead.reader.clone();
+        let range = lead.range.clone();
+        let _passing = if passes { Some(reader.wait_to_pass(range.end - range.start).await) } else { None };
+        let needed = range.start..range.start + 1; // how far it reaches is seen by whoever reads it
+        let store = match purpose {
+            Purpose::Warm => &reader.stores.background,
+            Purpose::Demand | Purpose::Ahead | Purpose::Beside => &reader.stores.ahead,
+        };
+        let outcome = reader.fetch(store, &object, &needed, &range).await;
+        if let (Ok(bytes), Some(cache)) = (&outcome, &reader.cache) {
+            cache.fill(object.cache, range.start, bytes.clone(), Admission::Prefetch);
+        }
+        lead.land(&outcome);
+        Ok(outcome?.len() as u64)
+    }
+}
+
+/// Does GETs one after the other. Gives the bytes they brought.
+async fn fetch_all(prefetches: Vec<Prefetch>) -> Result<u64> {
+    let mut sum = 0;
+    for prefetch in prefetches {
+        sum += prefetch.fetch().await?;
+    }
+    Ok(sum)
 }
 
 /// A GET as the link sees it; one that is dropped counts as brought nothing.
@@ -113,9 +157,9 @@ impl Drop for Passage<'_> {
     }
 }
 
-enum Role<'a> {
+enum Role {
     /// Fetch the lead's range for yourself, and offer these neighbours as prefetches.
-    Lead(Lead<'a>, Vec<Range<u64>>),
+    Lead(Lead, Vec<Range<u64>>),
     Follow(Flight),
 }
 
@@ -130,8 +174,10 @@ impl ObjectReader {
     ) -> (Arc<ObjectReader>, PrefetchTask) {
         let (task, offers) = pool::start(&env);
         let (link, window) = Default::default();
+        let passing_bytes_max = u32::try_from(ahead_bytes_max / PASSING_SHARE).unwrap_or(u32::MAX);
+        let passing = Semaphore::new(passing_bytes_max as usize);
         let state = Ranked::new(Rank::Fetch, State { flights: Flights::new(ahead_bytes_max), link, window });
-        (Arc::new(ObjectReader { env, stores, cache, offers, state }), task)
+        (Arc::new(ObjectReader { env, stores, cache, offers, passing, passing_bytes_max, state }), task)
     }
 
     /// The bytes of `range`, all of them. A miss is fetched with its neighbours, up to `window`
@@ -202,21 +248,27 @@ impl ObjectReader {
         self.offers.offer(prefetch)
     }
 
-    /// Fetches what of `range` is neither here nor under way, and keeps it in memory until what is `wanted` of it
-    /// (ascending, apart) was read. Does nothing where memory does not suffice.
-    pub async fn prefetch(&self, object: &ObjectRef, range: Range<u64>, wanted: &[Range<u64>]) -> Result<()> {
-        self.fetch_ahead(object, range, wanted, Purpose::Ahead).await.map(drop)
+    /// Puts on the table what of `range` is neither here nor under way, to be kept in memory until what is `wanted` of
+    /// it (ascending, apart) was read: who comes for it from now on waits for it. Where memory does not suffice, it will
+    /// go to the chunk cache alone; without one it is not fetched.
+    pub fn begin_prefetch(
+        self: &Arc<Self>,
+        object: &ObjectRef,
+        range: Range<u64>,
+        wanted: &[Range<u64>],
+    ) -> Vec<Prefetch> {
+        self.begin_ahead(object, range, wanted, Purpose::Ahead)
     }
 
     /// Brings `range` into the chunk cache, as fast as that takes it, and waits for what others
     /// fetch of it. Gives the bytes that had to be fetched.
-    pub async fn warm(&self, object: &ObjectRef, range: Range<u64>) -> Result<u64> {
+    pub async fn warm(self: &Arc<Self>, object: &ObjectRef, range: Range<u64>) -> Result<u64> {
         let Some(cache) = &self.cache else { return Ok(0) };
         while cache.is_busy() {
             self.env.sleep(CACHE_BUSY_PAUSE).await;
         }
         let others = self.state().flights.touching(object.cache, &range);
-        let fetched = self.fetch_ahead(object, range, &[], Purpose::Warm).await;
+        let fetched = fetch_all(self.begin_ahead(object, range, &[], Purpose::Warm)).await;
         for other in others {
             let _ = other.await; // its owner says what became of it
         }
@@ -225,6 +277,11 @@ impl ObjectReader {
 
     pub fn has_cache(&self) -> bool {
         self.cache.is_some()
+    }
+
+    /// What the chunk cache can hold, in bytes; 0 without one.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.capacity())
     }
 
     /// Whether all of a range is in the cache.
@@ -314,7 +371,11 @@ impl ObjectReader {
             }
         };
         // A prefetch that failed says nothing to a reader: it may ask for itself.
-        outcome.ok()?.ok().and_then(|bytes| cut(object, &flight.range, range, &bytes).ok()).map(Ok)
+        let bytes = cut(object, &flight.range, range, &outcome.ok()?.ok()?).ok()?;
+        if let Some(cache) = &self.cache {
+            cache.note_read(object.cache, range);
+        }
+        Some(Ok(bytes))
     }
 
     /// How long a reader waits for a prefetch before it does a GET of its own: twice what the link
@@ -328,7 +389,13 @@ impl ObjectReader {
     }
 
     /// Joins a GET under way that covers the range, or starts one.
-    fn join(&self, object: &ObjectRef, range: &Range<u64>, window: u64, demand_only: bool) -> Role<'_> {
+    fn join(
+        self: &Arc<Self>,
+        object: &ObjectRef,
+        range: &Range<u64>,
+        window: u64,
+        demand_only: bool,
+    ) -> Role {
         let mut state = self.state();
         if let Some(flight) = state.flights.joinable(object.cache, range, demand_only) {
             return Role::Follow(flight);
@@ -349,7 +416,7 @@ impl ObjectReader {
             false => (wide, Vec::new()),
         };
         let (ticket, tell) = state.flights.begin(object.cache, now.clone(), Purpose::Demand, Vec::new());
-        let lead = Lead { reader: self, object: object.cache, range: now, ticket, tell: Some(tell) };
+        let lead = Lead { reader: self.clone(), object: object.cache, range: now, ticket, tell: Some(tell) };
         Role::Lead(lead, later)
     }
 
@@ -357,7 +424,7 @@ impl ObjectReader {
         self: &Arc<Self>,
         object: &ObjectRef,
         range: &Range<u64>,
-        lead: Lead<'_>,
+        lead: Lead,
         neighbours: Vec<Range<u64>>,
     ) -> Result<Bytes> {
         // A flight that ended between our miss and our start has filled the cache. That miss is
@@ -377,7 +444,7 @@ impl ObjectReader {
             let prefetch = async move {
                 // A neighbour that cannot be fetched is fetched by whoever needs it.
                 let wanted = std::slice::from_ref(&side);
-                let _ = reader.fetch_ahead(&object, side.clone(), wanted, Purpose::Beside).await;
+                let _ = fetch_all(reader.begin_ahead(&object, side.clone(), wanted, Purpose::Beside)).await;
             };
             self.offer(prefetch.boxed());
         }
@@ -390,52 +457,57 @@ impl ObjectReader {
         cut(object, &fetched, range, &outcome?)
     }
 
-    async fn fetch_ahead(
-        &self,
+    /// Puts on the table what of a range nobody has or fetches.
+    fn begin_ahead(
+        self: &Arc<Self>,
         object: &ObjectRef,
         range: Range<u64>,
         wanted: &[Range<u64>],
         purpose: Purpose,
-    ) -> Result<u64> {
+    ) -> Vec<Prefetch> {
         if range.is_empty() {
-            return Ok(0);
+            return Vec::new();
         }
         let range = self.pieces(&range, object);
         let plans = self.state().flights.plan(object.cache, &range, wanted);
-        let mut sum = 0;
-        for plan in plans {
-            let gap = plan.range.clone();
-            if self.cache.as_ref().is_some_and(|cache| cache.has(object.cache, gap.clone())) {
-                continue;
-            }
-            let Some(lead) = self.begin_ahead(object, plan, purpose) else { continue };
-            let needed = gap.start..gap.start + 1; // how far it reaches is seen by whoever reads it
-            let store = match purpose {
-                Purpose::Warm => &self.stores.background,
-                Purpose::Demand | Purpose::Ahead | Purpose::Beside => &self.stores.ahead,
-            };
-            let outcome = self.fetch(store, object, &needed, &gap).await;
-            if let (Ok(bytes), Some(cache)) = (&outcome, &self.cache) {
-                cache.fill(object.cache, gap.start, bytes.clone(), Admission::Prefetch);
-            }
-            lead.land(&outcome);
-            sum += outcome?.len() as u64;
-        }
-        Ok(sum)
+        let is_cached = |plan: &PrefetchPlan| {
+            self.cache.as_ref().is_some_and(|cache| cache.has(object.cache, plan.range.clone()))
+        };
+        let missing = plans.into_iter().filter(|plan| !is_cached(plan));
+        missing.filter_map(|plan| self.begin_one(object, plan, purpose)).collect()
     }
 
-    /// Puts a prefetch on the table; `None` when somebody else came first or memory is short.
-    fn begin_ahead(&self, object: &ObjectRef, plan: PrefetchPlan, purpose: Purpose) -> Option<Lead<'_>> {
+    /// Puts a prefetch on the table; `None` when somebody else came first or there is no room for it.
+    fn begin_one(
+        self: &Arc<Self>,
+        object: &ObjectRef,
+        plan: PrefetchPlan,
+        purpose: Purpose,
+    ) -> Option<Prefetch> {
         let PrefetchPlan { range, wanted } = plan;
         let now = self.env.now();
+        let cache_takes_it = purpose == Purpose::Ahead && self.cache_bytes() > 0;
         let mut state = self.state();
         let is_free = state.flights.gaps(object.cache, &range) == [range.clone()];
         let has_room = purpose == Purpose::Warm || state.flights.make_room(range.end - range.start, now);
-        if !is_free || !has_room {
+        if !is_free || !(has_room || cache_takes_it) {
             return None;
         }
-        let (ticket, tell) = state.flights.begin(object.cache, range.clone(), purpose, wanted);
-        Some(Lead { reader: self, object: object.cache, range, ticket, tell: Some(tell) })
+        let kept_as = if has_room { purpose } else { Purpose::Warm };
+        let (ticket, tell) = state.flights.begin(object.cache, range.clone(), kept_as, wanted);
+        drop(state);
+        let lead = Lead { reader: self.clone(), object: object.cache, range, ticket, tell: Some(tell) };
+        Some(Prefetch { lead, object: object.clone(), purpose, passes: !has_room })
+    }
+
+    /// Waits until so many bytes may pass through memory, and the cache takes them.
+    async fn wait_to_pass(&self, bytes: u64) -> SemaphorePermit<'_> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.passing_bytes_max);
+        let permit = self.passing.acquire_many(bytes).await.expect("it is never closed");
+        while self.cache.as_ref().is_some_and(|cache| cache.is_busy()) {
+            self.env.sleep(CACHE_BUSY_PAUSE).await;
+        }
+        permit
     }
 
     async fn fetch(

@@ -3,7 +3,7 @@
 //! At low priority; what is there already costs no request. Works from a cursor that the caller keeps, so that whoever
 //! stops asking has stopped it.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub fn map_fetches(levels: &[Vec<RunMeta>]) -> Vec<(ObjectRef, Range<u64>)> {
 /// One step through GETs, from the cursor `from` on. It began at `began`.
 pub async fn warm_step(
     env: &Env,
-    reader: &ObjectReader,
+    reader: &Arc<ObjectReader>,
     fetches: &[(ObjectRef, Range<u64>)],
     from: u64,
     began: Duration,
@@ -66,7 +66,7 @@ pub async fn warm_step(
     Ok(WarmStep { next: None, total, fetched_bytes })
 }
 
-async fn warm_some(reader: &ObjectReader, several: &[(ObjectRef, Range<u64>)]) -> Result<u64> {
+async fn warm_some(reader: &Arc<ObjectReader>, several: &[(ObjectRef, Range<u64>)]) -> Result<u64> {
     stream::iter(several.to_vec())
         .map(|(object, range)| async move {
             match reader.warm(&object, range).await {
