@@ -83,8 +83,8 @@ pub(super) struct CoveredPart {
     pub flight: Option<Flight>,
 }
 
-/// What became of prefetched bytes. What lies between wanted ones and came along is fetched, and neither used
-/// nor wasted.
+/// What became of bytes that were prefetched into memory. What lies between wanted ones and came along is fetched, and
+/// neither used nor wasted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AheadCounts {
     pub fetched_bytes: u64,

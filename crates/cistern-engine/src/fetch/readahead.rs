@@ -354,6 +354,23 @@ mod tests {
         assert_eq!(ahead.depth_bytes, DEPTH_BYTES_MIN);
     }
 
+    /// However much pays, beyond 16 MiB a stream is fetched no further ahead than it has come.
+    #[test]
+    fn a_stream_is_proven_by_what_it_read() {
+        let mut ahead = ReadAhead::default();
+        let (mut fetched, mut furthest) = (0, 0);
+        for n in 0..200u64 {
+            let end = (n + 1) << 20;
+            let feedback = Feedback { depth_bytes_max: 64 << 20, ..WAITED };
+            for plan in ahead.note(n << 20..end, END, feedback) {
+                fetched = plan.end;
+            }
+            assert!(fetched.saturating_sub(end) <= end.max(16 << 20), "{fetched} at {end}");
+            furthest = furthest.max(fetched.saturating_sub(end));
+        }
+        assert_eq!(furthest, 64 << 20);
+    }
+
     /// A stride in either direction, also backwards block by block, is followed.
     #[test]
     fn strides_are_followed() {

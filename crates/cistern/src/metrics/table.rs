@@ -177,7 +177,8 @@ pub const TABLE: &[Metric] = &[
         name: "cistern_read_ahead_bytes_total",
         kind: Counter,
         labels: &["volume", "outcome"],
-        help: "Bytes fetched ahead of readers (fetched), read afterwards (used), or pushed out unread (wasted)",
+        help: "Bytes fetched ahead of readers into memory (fetched), read afterwards (used), or pushed out unread (wasted); \
+               what went to the chunk cache alone is not among them",
         samples: read_ahead,
     },
     Metric {
