@@ -40,11 +40,11 @@ pub const STEP_MAPPINGS: usize = 4096;
 const DEPTH_PRODUCTS: u64 = 4;
 /// How far ahead before anything is known of the link, in bytes.
 const DEPTH_BYTES_FIRST: u64 = 4 << 20;
-/// How far ahead at most, where the data is scattered over many objects and is kept in memory, and what one plan brings at
-/// most: what one step of a look-up sees of single blocks.
+/// How far ahead at most, where the data is scattered over many objects; twice as far where there is a chunk cache. What one
+/// step of a look-up sees of single blocks.
 const DEPTH_BYTES_SCATTERED: u64 = STEP_MAPPINGS as u64 * BLOCK;
-/// How long the link may take at most for a plan of what goes to the chunk cache: so long may who reads faster than the link
-/// brings it wait for its first block.
+/// How long the link may take at most for a plan over scattered data: so long may who reads faster than the link brings it
+/// wait for its first block.
 const PLAN_TIME_MAX: Duration = Duration::from_secs(1);
 /// The share of the chunk cache that may be filled ahead of a stream.
 const CACHE_SHARE: u64 = 8;
@@ -84,12 +84,12 @@ impl Scatter {
     /// the parts that it fetches of each. What lies between them takes its share of the room.
     fn depth_bytes_max(&self, products_bytes: u64, room: &AheadRoom) -> u64 {
         if self.gets <= 2 * FETCHES_PER_PLAN {
-            return products_bytes.min(self.wanted_of(room.memory_bytes) / 2);
+            return products_bytes.min(self.wanted_of(room.memory_bytes / 2));
         }
-        let in_memory = products_bytes.max(DEPTH_BYTES_SCATTERED).min(self.wanted_of(room.memory_bytes) / 2);
-        // A plan is half of what is ahead.
-        let in_cache = self.wanted_of(room.cache_bytes).min(2 * self.wanted_of(room.plan_bytes));
-        in_memory.max(in_cache.min(2 * DEPTH_BYTES_SCATTERED))
+        let most = if room.cache_bytes > 0 { 2 * DEPTH_BYTES_SCATTERED } else { DEPTH_BYTES_SCATTERED };
+        let in_time = self.wanted_of(room.plan_bytes).saturating_mul(2); // a plan is half of what is ahead
+        let in_room = self.wanted_of(room.cache_bytes.max(room.memory_bytes / 2));
+        products_bytes.max(most.min(in_time)).min(in_room)
     }
 
     /// What is wanted of so many bytes.
@@ -323,7 +323,8 @@ mod tests {
         assert_eq!(depth(Scatter { wanted_bytes: MIB, fetched_bytes: 4 * MIB, gets: 64 }), 4 * MIB);
     }
 
-    /// With a chunk cache it is looked at from as far as the link brings within a second, or the cache's share holds.
+    /// With a chunk cache it is looked at from as far as the cache's share holds, and nowhere from further than the link
+    /// brings a plan of within a second.
     #[test]
     fn a_cache_takes_what_memory_does_not_hold() {
         const MIB: u64 = 1 << 20;
@@ -336,5 +337,7 @@ mod tests {
         assert_eq!(depth(1 << 30, 1 << 30), 32 * MIB);
         assert_eq!(depth(40 * MIB, 1 << 30), 20 * MIB);
         assert_eq!(depth(1 << 30, MIB), 2 * MIB);
+        let slow = AheadRoom { memory_bytes: 64 * MIB, cache_bytes: 0, plan_bytes: 4 * MIB };
+        assert_eq!(scatter.depth_bytes_max(2 * MIB, &slow), 4 * MIB);
     }
 }

@@ -493,7 +493,7 @@ impl ObjectReader {
         if !is_free || !(has_room || cache_takes_it) {
             return None;
         }
-        let kept_as = if has_room { purpose } else { Purpose::Warm };
+        let (kept_as, wanted) = if has_room { (purpose, wanted) } else { (Purpose::Warm, Vec::new()) };
         let (ticket, tell) = state.flights.begin(object.cache, range.clone(), kept_as, wanted);
         drop(state);
         let lead = Lead { reader: self.clone(), object: object.cache, range, ticket, tell: Some(tell) };
