@@ -38,7 +38,7 @@ mod save;
 mod stats;
 mod writer;
 
-use chunks::{mask, pieces, split};
+use chunks::{fits, mask, pieces, split};
 pub use files::SLAB_NAME;
 use health::Health;
 use lookup::{CacheShared, CacheState};
@@ -166,8 +166,7 @@ impl ChunkCache {
     pub fn fill(&self, object: CacheKey, offset: u64, bytes: Bytes, admission: Admission) {
         debug_assert!(offset.is_multiple_of(PIECE_BYTES as u64));
         let end = offset.saturating_add(bytes.len() as u64);
-        let fits = end / CHUNK_BYTES as u64 <= u64::from(u32::MAX);
-        if bytes.is_empty() || !fits || self.shared.health.is_off() {
+        if bytes.is_empty() || !fits(end) || self.shared.health.is_off() {
             return;
         }
         let wake = self.wake.lock();
@@ -193,7 +192,7 @@ impl ChunkCache {
 
     /// Counts a range as read that somebody got elsewhere, in memory: what is used there is worth keeping here.
     pub fn note_read(&self, object: CacheKey, range: &Range<u64>) {
-        if range.is_empty() || range.end / CHUNK_BYTES as u64 > u64::from(u32::MAX) {
+        if range.is_empty() || !fits(range.end) {
             return;
         }
         let mut state = self.shared.state();
@@ -208,9 +207,9 @@ impl ChunkCache {
     /// Whether all of a range is here or on its way here, as far as memory knows. Is no use of it.
     pub fn has(&self, object: CacheKey, range: Range<u64>) -> bool {
         let state = self.shared.state();
-        let fits = range.end / CHUNK_BYTES as u64 <= u64::from(u32::MAX);
         state.queue.has(object, &range)
-            || (fits && split(object, &range).all(|(id, part)| state.index.has(&id, pieces(&part))))
+            || (fits(range.end)
+                && split(object, &range).all(|(id, part)| state.index.has(&id, pieces(&part))))
     }
 
     /// What it can hold, in bytes; 0 when it was switched off because its disk fails.

@@ -96,8 +96,12 @@ async fn what_read_ahead_brought_is_hot() {
     }
     cache.close().await; // what was on its way to the disk is there now
     let pieces: u32 = cache.hot(u64::MAX).iter().map(|hot| hot.valid.count_ones()).sum();
-    let stats = cache.stats();
-    assert!(u64::from(pieces) * 4096 >= 31 * MIB, "{pieces} pieces are hot, {stats:?}");
+    // What a busy writer of the cache did not take is not there.
+    let filled = cache.stats().fill_bytes;
+    assert!(
+        filled >= 4 * MIB && u64::from(pieces) * 4096 >= filled / 16 * 15,
+        "{pieces} pieces of {filled} bytes"
+    );
 }
 
 /// Random reads start no prefetch: without a cache, every one costs its own GET and nothing more.

@@ -24,6 +24,11 @@ impl ChunkId {
     }
 }
 
+/// Whether chunks up to this byte of an object have numbers.
+pub(super) fn fits(end: u64) -> bool {
+    end / CHUNK_BYTES as u64 <= u64::from(u32::MAX)
+}
+
 /// The chunks that a range touches, each with the touched bytes rounded out to pieces.
 pub(super) fn split(
     object: CacheKey,

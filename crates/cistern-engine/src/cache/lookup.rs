@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::{
     CHUNK_BYTES, CacheCounts, CacheKey, CacheStats, Health, PIECE_BYTES, Queue,
-    chunks::{ChunkId, pieces, split},
+    chunks::{ChunkId, fits, pieces, split},
     index::{FoundPieces, Index, Miss},
     pages::IndexId,
 };
@@ -236,7 +236,7 @@ pub(super) fn slab_offset(slot: u32) -> u64 {
 }
 
 fn find_parts(index: &mut Index, object: CacheKey, range: &Range<u64>) -> Result<ChunkParts, Miss> {
-    if range.end / CHUNK_BYTES as u64 > u64::from(u32::MAX) {
+    if !fits(range.end) {
         return Err(Miss::Cold);
     }
     let mut find = |(id, part): (ChunkId, Range<u64>)| {

@@ -263,10 +263,10 @@ impl ObjectReader {
     /// Brings `range` into the chunk cache, as fast as that takes it, and waits for what others
     /// fetch of it. Gives the bytes that had to be fetched.
     pub async fn warm(self: &Arc<Self>, object: &ObjectRef, range: Range<u64>) -> Result<u64> {
-        let Some(cache) = &self.cache else { return Ok(0) };
-        while cache.is_busy() {
-            self.env.sleep(CACHE_BUSY_PAUSE).await;
+        if !self.has_cache() {
+            return Ok(0);
         }
+        self.wait_for_cache().await;
         let others = self.state().flights.touching(object.cache, &range);
         let fetched = fetch_all(self.begin_ahead(object, range, &[], Purpose::Warm)).await;
         for other in others {
@@ -504,10 +504,15 @@ impl ObjectReader {
     async fn wait_to_pass(&self, bytes: u64) -> SemaphorePermit<'_> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.passing_bytes_max);
         let permit = self.passing.acquire_many(bytes).await.expect("it is never closed");
+        self.wait_for_cache().await;
+        permit
+    }
+
+    /// Waits until the writer of the cache has room again.
+    async fn wait_for_cache(&self) {
         while self.cache.as_ref().is_some_and(|cache| cache.is_busy()) {
             self.env.sleep(CACHE_BUSY_PAUSE).await;
         }
-        permit
     }
 
     async fn fetch(
