@@ -1,10 +1,10 @@
-//! Bulk writes that give way to syncs on the same file system.
+//! Bulk transfers that give way to syncs on the same file system.
 //!
-//! Where the store is a directory on the journal's disk, a segment of 16 MiB written at once keeps the disk busy for
-//! milliseconds, and a FLUSH waits behind it. So a segment is written in small pieces, one piece at a time on one file
-//! system, with a rest after each that is a multiple of what the piece took; the multiple follows the time that syncs take
-//! against what they take undisturbed, as the kernel's writeback throttling (blk-wbt) and CoDel do it. Whoever has no
-//! time says how little, and the rests shrink to nothing.
+//! Where the store is a directory on the journal's disk, a segment of 16 MiB read back from the journal or written at once
+//! keeps the disk busy for milliseconds, and a FLUSH waits behind it. So both are done in small pieces, one piece at a time on
+//! one file system, with a rest after each that is a multiple of what the piece took; the multiple follows the time that syncs
+//! take against what they take undisturbed, as the kernel's writeback throttling (blk-wbt) and CoDel do it. Whoever has
+//! no time says how little, and the rests shrink to nothing.
 //!
 //! Invariants: nobody waits for a rest of somebody in a hurry; without a sync for [`SYNCS_RECENT`] nobody rests.
 
@@ -22,19 +22,21 @@ use crate::{
     rank::{Locked, Rank, Ranked},
 };
 
-/// A bulk write beside somebody who syncs goes in pieces of this size: the disk takes one in 0.1 ms.
+/// A bulk transfer beside somebody who syncs goes in pieces of this size: the disk takes one in 0.1 ms.
 pub const SMALL_PIECE_BYTES: usize = 64 << 10;
 /// Without a sync for so long nobody is in the way of one.
 const SYNCS_RECENT: Duration = Duration::from_secs(1);
-/// Times that a piece took for which its writer rests, at least and at most: from a sixth of what the disk can do down to a
-/// sixty-fifth.
-const RESTS: std::ops::RangeInclusive<f64> = 5.0..=64.0;
+/// Times that a piece took for which its thread rests, at least and at most: from a sixth of what the disk can do down to a
+/// thirty-third.
+const RESTS: std::ops::RangeInclusive<f64> = 5.0..=32.0;
 /// A sync that takes so many times what syncs take undisturbed was in somebody's way ...
-const SLOW_TIMES: f64 = 3.0;
+const SLOW_TIMES: f64 = 4.0;
 /// ... and makes rests so much longer; ...
 const LONGER: f64 = 1.5;
-/// ... each piece makes them so much shorter: about one sync in a hundred is slow then.
-const SHORTER: f64 = 0.98;
+/// ... each other one makes them so much shorter: one sync in two hundred is slow then.
+const SHORTER: f64 = 0.998;
+/// So does each piece, so that rests become short again where few sync.
+const SHORTER_BY_PIECE: f64 = 0.9995;
 /// Undisturbed is what a tenth of the syncs do not exceed. One sync moves that by this share at most.
 const FLOOR_STEP: f64 = 1.0 / 64.0;
 const FLOOR_SHARE: f64 = 0.1;
@@ -46,7 +48,7 @@ const UTMOST: f64 = 1000.0;
 /// What those who use one file system know of each other.
 pub struct Courtesy {
     syncs: Ranked<Syncs>,
-    /// Held by who writes a piece and rests after it.
+    /// Held by who transfers a piece and rests after it.
     turn: Ranked<()>,
     /// The greatest of `hurries`.
     hurry: AtomicU32,
@@ -58,7 +60,7 @@ struct Syncs {
     last: Option<Duration>,
     /// Seconds that a sync takes undisturbed; zero before the first.
     floor_s: f64,
-    /// Times that a piece took for which its writer rests.
+    /// Times that a piece took for which its thread rests.
     rests: f64,
 }
 
@@ -72,6 +74,8 @@ impl Syncs {
         }
         if took_s > self.floor_s * SLOW_TIMES {
             self.rests = (self.rests * LONGER).min(*RESTS.end());
+        } else {
+            self.rests = (self.rests * SHORTER).max(*RESTS.start());
         }
         let up = if took_s > self.floor_s { FLOOR_SHARE } else { FLOOR_SHARE - 1.0 };
         self.floor_s *= 1.0 + up * FLOOR_STEP;
@@ -79,7 +83,7 @@ impl Syncs {
 
     /// How long to rest after a piece that took `took`.
     fn rest(&mut self, took: Duration) -> Duration {
-        self.rests = (self.rests * SHORTER).max(*RESTS.start());
+        self.rests = (self.rests * SHORTER_BY_PIECE).max(*RESTS.start());
         took.mul_f64(self.rests).min(REST_MAX)
     }
 }
@@ -120,24 +124,24 @@ impl Courtesy {
         lock(&self.syncs).note(now, now.saturating_sub(began));
     }
 
-    /// How little time there is for bulk writes, to be set as that changes.
+    /// How little time there is for bulk transfers, to be set as that changes.
     pub fn hurry(self: &Arc<Courtesy>) -> Hurry {
         let mut hurries = lock(&self.hurries);
         hurries.push(0);
         Hurry { courtesy: self.clone(), thousandths: 0 }
     }
 
-    /// Whether a bulk write should give way now, in small pieces.
+    /// Whether a bulk transfer should give way now, in small pieces.
     pub fn is_due(&self, now: Duration) -> bool {
         let utmost = self.hurry.load(Relaxed) >= UTMOST as u32;
         !utmost && lock(&self.syncs).last.is_some_and(|last| now.saturating_sub(last) < SYNCS_RECENT)
     }
 
-    /// Writes a piece by `write` when it is its turn, and rests. Holds the thread.
-    pub fn give_way<T>(&self, env: &Env, write: impl FnOnce() -> T) -> T {
+    /// Reads or writes a piece by `transfer` when it is its turn, and rests. Holds the thread.
+    pub fn give_way<T>(&self, env: &Env, transfer: impl FnOnce() -> T) -> T {
         let _turn = lock(&self.turn);
         let began = env.now();
-        let out = write();
+        let out = transfer();
         let rest = lock(&self.syncs).rest(env.now().saturating_sub(began));
         let calm = 1.0 - f64::from(self.hurry.load(Relaxed)) / UTMOST;
         hold_thread(rest.mul_f64(calm.max(0.0)));
@@ -157,14 +161,14 @@ impl Courtesy {
     }
 }
 
-/// The hurry of one whose data is written in bulk.
+/// The hurry of one whose data is read and written in bulk.
 pub struct Hurry {
     courtesy: Arc<Courtesy>,
     thousandths: u32,
 }
 
 impl Hurry {
-    /// From 0, none, to 1: bulk writes give way to nothing.
+    /// From 0, none, to 1: bulk transfers give way to nothing.
     pub fn set(&mut self, share: f64) {
         let thousandths = (share.clamp(0.0, 1.0) * UTMOST) as u32;
         if thousandths != self.thousandths {
@@ -186,8 +190,9 @@ mod tests {
 
     const US: Duration = Duration::from_micros(1);
 
-    /// Syncs that go on as undisturbed leave rests short, those that became slow make them long, and the pieces that follow
-    /// make them short again.
+    /// Syncs that go on as undisturbed leave rests short, those that became slow make them long, and quick ones and
+    /// pieces make them short again. With one slow sync of a hundred they are as long as they can be, with one of a thousand
+    /// as short.
     #[test]
     fn rests_follow_the_syncs() {
         let mut syncs = Syncs::default();
@@ -200,12 +205,20 @@ mod tests {
         for n in 0..20 {
             syncs.note(n * US, 2000 * US);
         }
-        assert!(rest(&mut syncs) > 6000);
-        assert!((0..200).map(|_| rest(&mut syncs)).is_sorted_by(|a, b| a >= b));
+        assert!(rest(&mut syncs) > 3000);
+        assert!((0..6000).map(|_| rest(&mut syncs)).is_sorted_by(|a, b| a >= b));
         assert_eq!(rest(&mut syncs), 500);
+        let mut after = |one_in: u32| {
+            for n in 0..20_000 {
+                syncs.note(n * US, if n % one_in == 0 { 2000 * US } else { 50 * US });
+            }
+            rest(&mut syncs)
+        };
+        assert!(after(100) > 2500);
+        assert!(after(1000) < 800);
     }
 
-    /// Only while somebody syncs, and not while anybody is in the utmost hurry, bulk writes give way; those on one file
+    /// Only while somebody syncs, and not while anybody is in the utmost hurry, bulk transfers give way; those on one file
     /// system know of each other.
     #[test]
     fn gives_way_while_it_is_due() {

@@ -10,7 +10,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{courtesy::Courtesy, env::BoxFuture, error::Result};
+use crate::{
+    courtesy::Courtesy,
+    env::{BoxFuture, Env},
+    error::Result,
+};
 
 mod file;
 mod real;
@@ -57,6 +61,10 @@ pub trait DiskFile: Send + Sync + 'static {
     }
     /// Fills `out` from `offset`. Reading past the end is an error.
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
+    /// The same for somebody who has time: gives way to those who sync on the same disk ([`Courtesy`]).
+    async fn read_giving_way(&self, _env: &Env, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.read_at(offset, out).await
+    }
     /// The same from a thread that must not block, where that is possible here and now. When the
     /// outcome is nothing, something is in the way: `read_at` will say what.
     fn read_without_blocking(&self, _offset: u64, _len: usize) -> Option<BoxFuture<Option<AlignedBuf>>> {

@@ -5,7 +5,7 @@
 //!
 //! | rank | layer | locks, and what is taken under them |
 //! |---|---|---|
-//! | `Turn` | 2 | turn at writing in bulk (`courtesy`), held while a piece is written and rested for: anything below |
+//! | `Turn` | 2 | turn at a bulk transfer (`courtesy`), held while a piece is read or written and rested for: anything below |
 //! | `Facade` | 8 | order point (`volume::order`), under which lie journal and map; writes that wait (`volume::pacing`) |
 //! | `Flow` | 7 | what write-back shows (`writeback::control`), loaded groups; points (`upkeep`), under which the map's table is frozen |
 //! | `Space` | 6 | accounts |

@@ -24,7 +24,8 @@ use async_trait::async_trait;
 use super::DiskFile;
 use crate::{
     aligned::{ALIGN_BYTES, AlignedBuf},
-    env::BoxFuture,
+    courtesy::{Courtesy, SMALL_PIECE_BYTES},
+    env::{BoxFuture, Env},
     error::{Error, Result},
     units::BLOCK_BYTES,
     uring,
@@ -36,32 +37,42 @@ const BOUNCE_BYTES_MAX: usize = 1 << 20;
 const VECTOR_MAX: usize = 1024;
 
 const _: () = assert!(BOUNCE_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(SMALL_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(ALIGN_BYTES));
 
+/// What all files of one directory share.
+pub(super) struct Common {
+    /// With others on this file system.
+    pub courtesy: Arc<Courtesy>,
+    /// Whether the log already says that this directory cannot bypass the page cache.
+    pub said_buffered: AtomicBool,
+}
+
 /// An open file.
-#[derive(Debug)]
 pub(super) struct RealFile {
     file: Arc<File>,
     path: PathBuf,
     len: u64,
     direct: bool,
+    common: Arc<Common>,
     /// Why nothing is written any more.
     failed: OnceLock<Error>,
 }
 
 impl RealFile {
     /// Opens an existing file.
-    pub(super) fn open(path: &Path, said_buffered: &AtomicBool) -> Result<RealFile> {
+    pub(super) fn open(path: &Path, common: &Arc<Common>) -> Result<RealFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let (file, direct) = open_direct(&options, path, said_buffered)?;
+        let (file, direct) = open_direct(&options, path, &common.said_buffered)?;
         let len = file.metadata().map_err(|e| Error::io(path.display().to_string(), &e))?.len();
-        Ok(RealFile { file: Arc::new(file), path: path.into(), len, direct, failed: OnceLock::new() })
+        let (file, common) = (Arc::new(file), common.clone());
+        Ok(RealFile { file, path: path.into(), len, direct, common, failed: OnceLock::new() })
     }
 
     /// Makes a new file of `len` reserved bytes. Its content and size are durable on return, its
     /// name is not yet.
-    pub(super) fn create(path: &Path, len: u64, mode: u32, said_buffered: &AtomicBool) -> Result<RealFile> {
+    pub(super) fn create(path: &Path, len: u64, mode: u32, common: &Arc<Common>) -> Result<RealFile> {
         if !len.is_multiple_of(BLOCK_BYTES as u64) || i64::try_from(len).is_err() {
             return Err(Error::Invalid(format!(
                 "a file of {len} bytes is not made of {BLOCK_BYTES} byte blocks"
@@ -79,7 +90,7 @@ impl RealFile {
         reserve(&plain, path, len)?;
         plain.sync_all().map_err(|e| Error::io(format!("sync {}", path.display()), &e))?;
         drop(plain);
-        RealFile::open(path, said_buffered)
+        RealFile::open(path, common)
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<()> {
@@ -279,6 +290,23 @@ impl DiskFile for RealFile {
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check(offset, out.len())?;
         self.read_one(offset, out).map_err(|e| self.io("read", &e))
+    }
+
+    async fn read_giving_way(&self, env: &Env, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check(offset, out.len())?;
+        let read = |offset, out: &mut [u8]| self.read_one(offset, out).map_err(|e| self.io("read", &e));
+        let courtesy = &self.common.courtesy;
+        let (mut offset, mut rest) = (offset, out);
+        while !rest.is_empty() {
+            if !courtesy.is_due(env.now()) {
+                return read(offset, rest);
+            }
+            let (part, behind) = rest.split_at_mut(rest.len().min(SMALL_PIECE_BYTES));
+            let bytes = part.len() as u64;
+            courtesy.give_way(env, || read(offset, part))?;
+            (offset, rest) = (offset + bytes, behind);
+        }
+        Ok(())
     }
 
     fn read_without_blocking(&self, offset: u64, len: usize) -> Option<BoxFuture<Option<AlignedBuf>>> {

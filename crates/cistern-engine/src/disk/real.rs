@@ -14,7 +14,10 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Disk, DiskFile, file::RealFile};
+use super::{
+    Disk, DiskFile,
+    file::{Common, RealFile},
+};
 use crate::{
     courtesy::Courtesy,
     error::{Error, Result},
@@ -31,9 +34,7 @@ const DIR_MODE: u32 = 0o700;
 /// A directory of the local disk.
 pub struct RealDisk {
     dir: PathBuf,
-    courtesy: Arc<Courtesy>,
-    /// Whether the log already says that this directory cannot bypass the page cache.
-    said_buffered: AtomicBool,
+    common: Arc<Common>,
 }
 
 impl RealDisk {
@@ -44,7 +45,8 @@ impl RealDisk {
         if !meta.is_dir() {
             return Err(Error::Invalid(format!("{} is not a directory", dir.display())));
         }
-        Ok(RealDisk { dir, courtesy: Courtesy::on(meta.dev()), said_buffered: AtomicBool::new(false) })
+        let common = Common { courtesy: Courtesy::on(meta.dev()), said_buffered: AtomicBool::new(false) };
+        Ok(RealDisk { dir, common: Arc::new(common) })
     }
 
     /// The same, but makes the directory (and its parents, durably) where it is missing.
@@ -76,7 +78,7 @@ impl RealDisk {
     }
 
     fn create_file(&self, path: &Path, bytes: u64) -> Result<RealFile> {
-        let file = RealFile::create(path, bytes, FILE_MODE, &self.said_buffered)?;
+        let file = RealFile::create(path, bytes, FILE_MODE, &self.common)?;
         sync_dir(&self.dir)?;
         Ok(file)
     }
@@ -92,7 +94,7 @@ fn sync_dir(dir: &Path) -> Result<()> {
 #[async_trait]
 impl Disk for RealDisk {
     async fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(RealFile::open(&self.path(name)?, &self.said_buffered)?))
+        Ok(Arc::new(RealFile::open(&self.path(name)?, &self.common)?))
     }
 
     async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>> {
@@ -154,6 +156,6 @@ impl Disk for RealDisk {
     }
 
     fn courtesy(&self) -> Arc<Courtesy> {
-        self.courtesy.clone()
+        self.common.courtesy.clone()
     }
 }

@@ -163,7 +163,7 @@ pub(super) fn decode_at(block: &[u8], journal: JournalId, pos: u64) -> Option<Gr
     GroupHeader::decode(block).filter(|h| h.journal == journal && h.pos == pos)
 }
 
-/// Reads consecutive whole groups from the disk, at once. `None` for one that is not intact.
+/// Reads consecutive whole groups from the disk for write-back, which has time. `None` for one that is not intact.
 pub(super) async fn load_groups(
     env: &Env,
     ring: &Ring,
@@ -171,7 +171,7 @@ pub(super) async fn load_groups(
     groups: &[Extent],
 ) -> Result<Vec<Option<Group>>> {
     let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return Ok(Vec::new()) };
-    let all = ring.load(env, first.start, last.end() - first.start).await?;
+    let all = ring.load_giving_way(env, first.start, last.end() - first.start).await?;
     let place = |block: u64| (block - first.start) as usize * BLOCK_BYTES;
     let decode = |group: &Extent| {
         let whole = all.slice(place(group.start)..place(group.end()));

@@ -34,14 +34,27 @@ impl Ring {
 
     /// Fills `out` from `pos` on. At most one lap.
     pub async fn read(&self, pos: u64, out: &mut [u8]) -> Result<()> {
+        for (offset, part) in self.parts(pos, out) {
+            self.file.read_at(offset, part).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for somebody who has time, see [`DiskFile::read_giving_way`].
+    async fn read_giving_way(&self, env: &Env, pos: u64, out: &mut [u8]) -> Result<()> {
+        for (offset, part) in self.parts(pos, out) {
+            self.file.read_giving_way(env, offset, part).await?;
+        }
+        Ok(())
+    }
+
+    /// What lies from `pos` on before the end of the ring, and what behind it, with the offsets in the file.
+    fn parts<'a>(&self, pos: u64, out: &'a mut [u8]) -> impl Iterator<Item = (u64, &'a mut [u8])> {
         debug_assert!((out.len() / BLOCK_BYTES) as u64 <= self.blocks, "no position is read twice");
         let first = out.len().min(self.bytes_to_end(pos));
         let (head, rest) = out.split_at_mut(first);
-        self.file.read_at(self.offset(pos), head).await?;
-        if !rest.is_empty() {
-            self.file.read_at(self.offset(pos + (first / BLOCK_BYTES) as u64), rest).await?;
-        }
-        Ok(())
+        let parts = [(self.offset(pos), head), (self.offset(pos + (first / BLOCK_BYTES) as u64), rest)];
+        parts.into_iter().filter(|(_, part)| !part.is_empty())
     }
 
     /// Reads `blocks` from `pos` on, on a thread that may wait for the disk.
@@ -51,7 +64,15 @@ impl Ring {
         Ok(Bytes::from_owner(loaded).slice(..bytes))
     }
 
-    /// The same into the beginning of a buffer that has been there before.
+    /// The same for somebody who has time, see [`DiskFile::read_giving_way`].
+    pub async fn load_giving_way(&self, env: &Env, pos: u64, blocks: u64) -> Result<Bytes> {
+        let bytes = blocks as usize * BLOCK_BYTES;
+        let (ring, on, mut out) = (self.clone(), env.clone(), AlignedBuf::for_reading_large(bytes));
+        let read = async move { ring.read_giving_way(&on, pos, &mut out[..bytes]).await.map(|()| out) };
+        Ok(Bytes::from_owner(env.blocking(read).await?).slice(..bytes))
+    }
+
+    /// As [`load`](Self::load), into the beginning of a buffer that has been there before.
     pub async fn load_into(
         &self,
         env: &Env,

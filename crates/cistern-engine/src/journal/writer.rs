@@ -25,13 +25,10 @@ use crate::{
 const GATHER_MAX: Duration = Duration::from_millis(1);
 /// Without work for so long, the writer fills the ring ahead.
 const FILL_AFTER: Duration = Duration::from_millis(2);
-/// Blocks filled at a time while there is nothing else to do (1 MiB: a flush that comes meanwhile waits
-/// little).
+/// Blocks filled at a time (1 MiB), while there is nothing else to do and when small groups come closer than that to space
+/// never written: so much that one metadata commit serves many syncs, and so little that a flush waits a millisecond
+/// for it and not three.
 const FILL_BLOCKS: u64 = 256;
-/// When small groups come closer than this to space never written (1 MiB) ...
-const FILL_NEAR_BLOCKS: u64 = 256;
-/// ... so much is filled at once (4 MiB), so that one metadata commit serves many syncs.
-const FILL_AHEAD_BLOCKS: u64 = 1024;
 /// Batches from this size on (512 KiB) are cheaper to write into unwritten space than to fill for. So are smaller ones
 /// while nobody flushes: what a sync would pay for is paid once.
 const FILL_FOR_BLOCKS_MAX: u64 = 128;
@@ -157,8 +154,8 @@ impl JournalWriter {
             "recovery looks no further for what tells a torn end from damage"
         );
         let small = batch.end - batch.start < FILL_FOR_BLOCKS_MAX && !self.shared.lock().streams();
-        if small && self.prewritten < batch.end + FILL_NEAR_BLOCKS {
-            self.fill(batch.start, FILL_AHEAD_BLOCKS).await?;
+        if small && self.prewritten < batch.end + FILL_BLOCKS {
+            self.fill(batch.start).await?;
         }
         self.make_room(batch.groups.len());
         let mut chain = self.shared.lock().written_chain();
@@ -279,7 +276,7 @@ impl JournalWriter {
         }
         if fills {
             let written = self.shared.lock().frontiers().written;
-            self.fill(written, FILL_BLOCKS).await?;
+            self.fill(written).await?;
             // Pays for the metadata now rather than at the next flush.
             self.sync(false).await?;
         } else if lags {
@@ -320,15 +317,12 @@ impl JournalWriter {
 
     /// Writes zeroes over the next blocks of the first lap that nothing was written to, none of
     /// them before `from`.
-    async fn fill(&mut self, from: u64, blocks: u64) -> Result<()> {
+    async fn fill(&mut self, from: u64) -> Result<()> {
         let from = from.max(self.prewritten);
-        let end = (from + blocks).min(self.first_lap_end());
-        let mut at = from;
-        while at < end {
-            let blocks = (end - at).min(FILL_BLOCKS);
-            self.shared.ring.write(at, &[&ZEROES[..blocks as usize * BLOCK_BYTES]]).await?;
-            at += blocks;
-            self.prewritten = at;
+        let blocks = FILL_BLOCKS.min(self.first_lap_end().saturating_sub(from));
+        if blocks > 0 {
+            self.shared.ring.write(from, &[&ZEROES[..blocks as usize * BLOCK_BYTES]]).await?;
+            self.prewritten = from + blocks;
         }
         Ok(())
     }

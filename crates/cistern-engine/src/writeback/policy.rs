@@ -64,8 +64,8 @@ pub fn decide(s: &PackSituation) -> Decision {
 /// Shares of the room in use from which on uploads hurry, and at which they hurry as much as they can: writes are slowed
 /// from there.
 const HURRY_FILL: (f64, f64) = (0.4375, 0.5);
-/// Data of this share of the greatest age hurries.
-const HURRY_AGE_SHARE: (u32, u32) = (7, 8);
+/// The same as shares of the greatest age: the promise of an age is kept by going faster in time, not by a flood at its end.
+const HURRY_AGE: (f64, f64) = (0.5, 0.875);
 
 /// How far commits are behind what was written.
 #[derive(Clone, Copy, Debug)]
@@ -81,11 +81,13 @@ pub struct CommitLag {
 
 /// How little time there is to give way to others on the same disk: from 0 to 1.
 pub fn hurry(p: &CommitLag) -> f64 {
-    if p.wanted || p.oldest >= p.dirty_age_max * HURRY_AGE_SHARE.0 / HURRY_AGE_SHARE.1 {
+    if p.wanted {
         return 1.0;
     }
+    let between = |(from, to): (f64, f64), share: f64| ((share - from) / (to - from)).clamp(0.0, 1.0);
     let fill = p.dirty_bytes as f64 / p.room_bytes.max(1) as f64;
-    ((fill - HURRY_FILL.0) / (HURRY_FILL.1 - HURRY_FILL.0)).clamp(0.0, 1.0)
+    let age = p.oldest.as_secs_f64() / p.dirty_age_max.as_secs_f64().max(f64::EPSILON);
+    between(HURRY_FILL, fill).max(between(HURRY_AGE, age))
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
         let calm = CommitLag {
             dirty_bytes: 30,
             room_bytes: 100,
-            oldest: Duration::from_secs(20),
+            oldest: Duration::from_secs(15),
             dirty_age_max: Duration::from_secs(30),
             wanted: false,
         };
@@ -136,7 +138,9 @@ mod tests {
         assert_eq!(hurry(&CommitLag { dirty_bytes: 50, ..calm }), 1.0);
         assert!((0.1..0.9).contains(&hurry(&CommitLag { dirty_bytes: 47, ..calm })));
         assert_eq!(hurry(&CommitLag { wanted: true, ..calm }), 1.0);
+        assert!((0.4..0.6).contains(&hurry(&CommitLag { oldest: Duration::from_millis(20_600), ..calm })));
         assert_eq!(hurry(&CommitLag { oldest: Duration::from_secs(27), ..calm }), 1.0);
+        assert_eq!(hurry(&CommitLag { dirty_age_max: Duration::ZERO, ..calm }), 1.0);
     }
 
     /// An empty journal or a pause means waiting for an event, without a timer.
