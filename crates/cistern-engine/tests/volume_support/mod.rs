@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cistern_engine::{
+    Error,
     cache::ChunkCache,
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
@@ -137,15 +138,19 @@ fn tempdir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
 }
 
-pub async fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
+pub async fn try_read(volume: &Volume, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
-    for piece in volume.read(offset, len).await.expect("read") {
+    for piece in volume.read(offset, len).await? {
         match piece {
             Piece::Data(data) => out.extend_from_slice(&data),
             Piece::Zeroes(n) => out.resize(out.len() + n as usize, 0),
         }
     }
-    out
+    Ok(out)
+}
+
+pub async fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
+    try_read(volume, offset, len).await.expect("read")
 }
 
 /// Bytes that do not compress and differ for every tag.
