@@ -12,7 +12,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -50,6 +50,8 @@ pub struct Courtesy {
     syncs: Ranked<Syncs>,
     /// Held by who transfers a piece and rests after it.
     turn: Ranked<()>,
+    /// Whether a store lies here, too.
+    has_store: AtomicBool,
     /// The greatest of `hurries`.
     hurry: AtomicU32,
     hurries: Ranked<Vec<u32>>,
@@ -93,6 +95,7 @@ impl Default for Courtesy {
         Courtesy {
             syncs: Ranked::new(Rank::File, Syncs::default()),
             turn: Ranked::new(Rank::Turn, ()),
+            has_store: AtomicBool::new(false),
             hurry: AtomicU32::new(0),
             hurries: Ranked::new(Rank::File, Vec::new()),
         }
@@ -135,6 +138,17 @@ impl Courtesy {
     pub fn is_due(&self, now: Duration) -> bool {
         let utmost = self.hurry.load(Relaxed) >= UTMOST as u32;
         !utmost && lock(&self.syncs).last.is_some_and(|last| now.saturating_sub(last) < SYNCS_RECENT)
+    }
+
+    /// A store lies on this file system from now on.
+    pub fn note_store(&self) {
+        self.has_store.store(true, Relaxed);
+    }
+
+    /// The same for what is read back from a journal. Where the store lies elsewhere its link sets the pace of that, and rests
+    /// would keep the link waiting.
+    pub fn is_due_for_reads(&self, now: Duration) -> bool {
+        self.has_store.load(Relaxed) && self.is_due(now)
     }
 
     /// Reads or writes a piece by `transfer` when it is its turn, and rests. Holds the thread.
@@ -219,7 +233,7 @@ mod tests {
     }
 
     /// Only while somebody syncs, and not while anybody is in the utmost hurry, bulk transfers give way; those on one file
-    /// system know of each other.
+    /// system know of each other. What is read from a journal gives way only beside a store.
     #[test]
     fn gives_way_while_it_is_due() {
         let (one, other) = (Courtesy::on(u64::MAX), Courtesy::on(u64::MAX));
@@ -234,5 +248,8 @@ mod tests {
         drop(late);
         assert!(other.is_due(second));
         assert!(!Courtesy::on(u64::MAX - 1).is_due(second));
+        assert!(!one.is_due_for_reads(second));
+        other.note_store();
+        assert!(one.is_due_for_reads(second) && !one.is_due_for_reads(second * 3));
     }
 }

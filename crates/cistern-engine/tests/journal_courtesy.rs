@@ -36,6 +36,7 @@ async fn groups_from_the_disk_wait_for_their_turn() {
         journal.sync(end).await.expect("sync");
     }
     let courtesy = disk.courtesy();
+    courtesy.note_store();
     courtesy.synced(env.now(), env.now() + Duration::from_secs(3600)); // as if all hour long somebody did
 
     let ((has, had), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());

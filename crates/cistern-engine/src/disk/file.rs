@@ -298,7 +298,7 @@ impl DiskFile for RealFile {
         let courtesy = &self.common.courtesy;
         let (mut offset, mut rest) = (offset, out);
         while !rest.is_empty() {
-            if !courtesy.is_due(env.now()) {
+            if !courtesy.is_due_for_reads(env.now()) {
                 return read(offset, rest);
             }
             let (part, behind) = rest.split_at_mut(rest.len().min(SMALL_PIECE_BYTES));

@@ -135,6 +135,7 @@ impl Root {
     fn new(env: &Env, path: PathBuf, marked: bool) -> Root {
         let courtesy = fs::metadata(&path).map(|meta| Courtesy::on(meta.dev())).unwrap_or_default();
         let (env, swept, unsynced) = (env.clone(), Ranked::new(Rank::World, None), OnceLock::new());
+        courtesy.note_store();
         Root { env, path, courtesy, marked, swept, unsynced }
     }
 
