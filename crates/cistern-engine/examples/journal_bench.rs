@@ -17,7 +17,7 @@ use bytes::Bytes;
 use cistern_engine::{
     disk::{AlignedBuf, Disk, DiskFile, RealDisk},
     env::{Env, real::RealEnv},
-    journal::{AppendError, Journal, JournalOptions, Record},
+    journal::{AppendError, Journal, JournalOptions, Record, Recoveries},
     units::{BLOCK_BYTES, Extent, JournalPos, VolumeId},
 };
 
@@ -165,7 +165,9 @@ impl Bench {
         {
             let mut count = |_: &Record, _, _| records += 1;
             let journal =
-                Journal::open(&self.env, &self.disk, VOLUME, self.options(), &mut count).await.expect("open");
+                Journal::open(&self.env, &self.disk, VOLUME, self.options(), &Recoveries::new(1), &mut count)
+                    .await
+                    .expect("open");
             let data = Bytes::from(vec![3; 32 * BLOCK_BYTES]);
             let mut n = 0;
             while journal.dirty_blocks() + 2048 < journal.capacity_blocks() {
@@ -181,7 +183,9 @@ impl Bench {
         let start = now();
         let mut count = |_: &Record, _, _| records += 1;
         let journal =
-            Journal::open(&self.env, &self.disk, VOLUME, self.options(), &mut count).await.expect("open");
+            Journal::open(&self.env, &self.disk, VOLUME, self.options(), &Recoveries::new(1), &mut count)
+                .await
+                .expect("open");
         let (time, used) = (start.elapsed().as_secs_f64(), journal.dirty_blocks() / 256);
         println!("open with {used} MiB, {records} records: {time:.2} s, {:.0} MiB/s", used as f64 / time);
         journal.close().await.expect("close");

@@ -32,6 +32,7 @@ pub mod format;
 mod group;
 mod prepared;
 mod recover;
+mod recoveries;
 mod ring;
 mod scan;
 mod state;
@@ -40,6 +41,7 @@ mod writer;
 
 pub use group::{Group, PlacedRecord};
 pub use prepared::Prepared;
+pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};
 
 use format::{GROUP_PAYLOAD_BLOCKS_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
@@ -208,8 +210,10 @@ impl Journal {
         disk: &Arc<dyn Disk>,
         volume: VolumeId,
         options: JournalOptions,
+        recoveries: &Recoveries,
         visit: &mut (dyn FnMut(&Record, JournalPos, JournalPos) + Send),
     ) -> Result<Arc<Journal>> {
+        let turn = recoveries.turn().await;
         let lock = disk.lock(LOCK_NAME)?;
         let found = recover::find(env, disk).await?;
         if found.superblock.volume != volume {
@@ -221,7 +225,7 @@ impl Journal {
         if found.ring.file.len() != options.bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64 {
             tracing::info!(journal = %found.name, bytes = found.ring.file.len(), "an existing journal keeps its size");
         }
-        let walked = recover::walk(env, &found, &mut |header, _| {
+        let walked = recover::walk(env, &found, &turn, &mut |header, _| {
             for placed in group::place_records(header.pos, &header.records) {
                 visit(&placed.record, placed.pos, JournalPos(header.pos));
             }

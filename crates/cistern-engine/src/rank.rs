@@ -12,7 +12,7 @@
 //! | `Fetch` | 6 | flights, the link; streams; what is hot |
 //! | `Log` | 5 | trouble with the store; the limit of uploads |
 //! | `Wake` | 4 | who may wake the cache's writer, under which lies its queue |
-//! | `Structure` | 4 | state of the journal; tables and levels of the map, its names; index of the cache |
+//! | `Structure` | 4 | state of the journal, buffers of recoveries; tables and levels of the map, its names; index of the cache |
 //! | `World` | 3 | scheduler; meters; what the kinds of store remember |
 //! | `File` | 2 | rings of reads (`uring`); syncs and hurries (`courtesy`) |
 //! | `Tool` | 1 | damage; kept buffers |

@@ -35,7 +35,6 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 
 use crate::{
     Error, Result,
@@ -45,6 +44,7 @@ use crate::{
     disk::Disk,
     env::Env,
     fetch::{Ahead, AheadCounts, DecodedCounts, FrameReader},
+    journal::Recoveries,
     log::branches::Branch,
     map::Map,
     price::Tariff,
@@ -116,8 +116,8 @@ pub struct OpenOptions {
     pub paused: bool,
     /// Bound of the memory this volume may use for buffers and caches.
     pub memory_bytes: u64,
-    /// Turns at reading journals, for all volumes of a daemon: who reads one needs 16 MiB until it is read.
-    pub recoveries: Arc<Semaphore>,
+    /// One for all volumes of a daemon.
+    pub recoveries: Arc<Recoveries>,
     /// The name of this host, shown to whoever finds the volume claimed.
     pub host: String,
     /// Take the volume from a writer that did not release it.

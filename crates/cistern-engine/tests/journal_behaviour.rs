@@ -8,7 +8,7 @@ use cistern_engine::{
     Error,
     disk::Disk,
     env::Env,
-    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, read_only_scan},
+    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries, read_only_scan},
     sectors::SectorMask,
     units::{Extent, JournalPos, VolumeId},
 };
@@ -31,8 +31,10 @@ async fn create(env: &Env, disk: &Arc<dyn Disk>, memory_bytes: u64) -> Arc<Journ
 async fn open(env: &Env, disk: &Arc<dyn Disk>) -> Result<(Arc<Journal>, Vec<Record>), Error> {
     let mut seen = Vec::new();
     let journal =
-        Journal::open(env, disk, VOLUME, options(1 << 20), &mut |record, _, _| seen.push(record.clone()))
-            .await?;
+        Journal::open(env, disk, VOLUME, options(1 << 20), &Recoveries::new(1), &mut |record, _, _| {
+            seen.push(record.clone())
+        })
+        .await?;
     Ok((journal, seen))
 }
 
@@ -139,7 +141,8 @@ fn wrong_journals_are_refused() {
         let again = Journal::create(&env, &disk, VOLUME, JournalPos(0), options(0)).await;
         assert!(matches!(again, Err(Error::Exists(_))));
         let other = VolumeId(uuid::Uuid::from_u128(8));
-        let foreign = Journal::open(&env, &disk, other, options(0), &mut |_, _, _| {}).await;
+        let foreign =
+            Journal::open(&env, &disk, other, options(0), &Recoveries::new(1), &mut |_, _, _| {}).await;
         assert!(matches!(foreign, Err(Error::Corrupt { .. })));
         open(&env, &disk).await.expect("all that changed nothing");
     });

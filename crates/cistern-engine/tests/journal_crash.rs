@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cistern_engine::{
     Error,
-    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record},
+    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries},
     sectors::SectorMask,
     units::{Extent, JournalPos, VolumeId},
 };
@@ -223,10 +223,11 @@ async fn check_groups(journal: &Journal, mut at: JournalPos) -> JournalPos {
 async fn recover(world: &Arc<World>, disk: &FaultyDisk, history: &Shared, seed: u64) -> Arc<Journal> {
     let (env, disk) = (world.env(), disk.shared());
     let mut visited = Vec::new();
-    let opened = Journal::open(&env, &disk, VOLUME, options(seed), &mut |record, pos, group| {
-        visited.push((record.clone(), pos, group));
-    })
-    .await;
+    let opened =
+        Journal::open(&env, &disk, VOLUME, options(seed), &Recoveries::new(1), &mut |record, pos, group| {
+            visited.push((record.clone(), pos, group));
+        })
+        .await;
     let journal = match opened {
         Err(Error::NotFound(_)) => {
             let start = JournalPos(seed % 9999);

@@ -12,7 +12,7 @@ use cistern_engine::{
     Error,
     disk::{Disk, RealDisk},
     env::{Env, real::RealEnv},
-    journal::{AppendError, Journal, JournalOptions, Record},
+    journal::{AppendError, Journal, JournalOptions, Record, Recoveries},
     units::{Extent, JournalPos, VolumeId},
 };
 use tempfile::TempDir;
@@ -42,7 +42,7 @@ async fn open(env: &Env, disk: &Arc<dyn Disk>) -> (Arc<Journal>, Vec<(Record, Jo
     loop {
         let mut seen = Vec::new();
         let mut visit = |record: &Record, pos, _| seen.push((record.clone(), pos));
-        match Journal::open(env, disk, VOLUME, options(), &mut visit).await {
+        match Journal::open(env, disk, VOLUME, options(), &Recoveries::new(1), &mut visit).await {
             Ok(journal) => return (journal, seen),
             Err(Error::Locked(_)) => tokio::task::yield_now().await,
             Err(e) => panic!("{e}"),
@@ -142,7 +142,7 @@ async fn a_second_writer_is_refused() {
     let (_dir, disk) = scratch();
     let env = RealEnv::start();
     let journal = create(&env, &disk).await;
-    let second = Journal::open(&env, &disk, VOLUME, options(), &mut |_, _, _| {}).await;
+    let second = Journal::open(&env, &disk, VOLUME, options(), &Recoveries::new(1), &mut |_, _, _| {}).await;
     assert!(matches!(second, Err(Error::Locked(_))));
     journal.close().await.expect("close");
     let (journal, seen) = open(&env, &disk).await;

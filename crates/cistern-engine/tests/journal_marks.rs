@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 use cistern_engine::{
     disk::{Disk, RealDisk},
     env::real::RealEnv,
-    journal::{FILE_NAME, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, set_aside},
+    journal::{FILE_NAME, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries, set_aside},
     units::{BLOCK_BYTES, Extent, JournalPos, Mark, VolumeId},
 };
 
@@ -31,7 +31,9 @@ async fn create(directory: &tempfile::TempDir) -> Arc<Journal> {
 
 async fn open(directory: &tempfile::TempDir) -> Arc<Journal> {
     let env = RealEnv::start();
-    Journal::open(&env, &disk(directory), VOLUME, options(), &mut |_, _, _| {}).await.expect("opened")
+    Journal::open(&env, &disk(directory), VOLUME, options(), &Recoveries::new(1), &mut |_, _, _| {})
+        .await
+        .expect("opened")
 }
 
 /// Writes one block, which makes a group of its own.

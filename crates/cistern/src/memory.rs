@@ -12,14 +12,37 @@ const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// given back too.
 const THREADS_END: Duration = Duration::from_secs(15);
 
-/// Gives back what was let go: at once, and once more when the threads that came for it are gone. The allocator keeps it
-/// for a while, and looks again only when somebody asks it for memory, which an idle daemon does not.
-pub fn give_back_after_start() {
-    give_back();
-    tokio::spawn(async {
-        tokio::time::sleep(THREADS_END).await;
+/// `mi_option_purge_delay` of `mimalloc.h`: milliseconds after which memory that was let go is given back.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
+/// As long as it lives, memory that is let go goes back to the system at once: for a start, which needs much and many
+/// kinds of it for a moment. Otherwise the allocator keeps it for a while, in the thread that let it go, and looks again
+/// only when somebody asks it for memory, which an idle daemon does not.
+pub struct GiveBackAtOnce {
+    usual_delay_ms: libc::c_long,
+}
+
+impl GiveBackAtOnce {
+    pub fn begin() -> GiveBackAtOnce {
+        // SAFETY: options are plain numbers that may be read and set at any time.
+        unsafe {
+            let usual_delay_ms = libmimalloc_sys::mi_option_get(PURGE_DELAY);
+            libmimalloc_sys::mi_option_set(PURGE_DELAY, 0);
+            GiveBackAtOnce { usual_delay_ms }
+        }
+    }
+}
+
+impl Drop for GiveBackAtOnce {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, self.usual_delay_ms) };
         give_back();
-    });
+        tokio::spawn(async {
+            tokio::time::sleep(THREADS_END).await;
+            give_back();
+        });
+    }
 }
 
 fn give_back() {
@@ -44,5 +67,23 @@ pub fn expect_own_device() {
     // Who started it may have chosen something.
     if fs::read_to_string(OOM_SCORE_FILE).is_ok_and(|score| score.trim() == "0") {
         let _ = fs::write(OOM_SCORE_FILE, OOM_SCORE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number is that of the delay, whose default is a second; while somebody wants memory back at once it is 0, and
+    /// then what it was.
+    #[tokio::test]
+    async fn the_delay_is_nought_for_a_while() {
+        // SAFETY: it reads a number.
+        let delay_ms = || unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
+        assert_eq!(delay_ms(), 1000);
+        let frugal = GiveBackAtOnce::begin();
+        assert_eq!(delay_ms(), 0);
+        drop(frugal);
+        assert_eq!(delay_ms(), 1000);
     }
 }

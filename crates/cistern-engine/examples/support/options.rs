@@ -6,13 +6,13 @@ use cistern_engine::{
     codec::KeySource,
     disk::Disk,
     env::Env,
+    journal::Recoveries,
     log::GRACE,
     price::Tariff,
     space::{Bound, SPACE_BOUND},
     store::Stores,
     volume::{Mode, OpenOptions},
 };
-use tokio::sync::Semaphore;
 
 pub fn options(env: &Env, stores: Stores, state: Arc<dyn Disk>) -> OpenOptions {
     OpenOptions {
@@ -27,7 +27,7 @@ pub fn options(env: &Env, stores: Stores, state: Arc<dyn Disk>) -> OpenOptions {
         dirty_bytes_max: 1 << 30,
         paused: false,
         memory_bytes: 256 << 20,
-        recoveries: Arc::new(Semaphore::new(1)),
+        recoveries: Recoveries::new(1),
         host: "bench".into(),
         take_over: false,
         grace: GRACE,

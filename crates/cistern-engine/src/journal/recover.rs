@@ -14,6 +14,7 @@ use super::{
         chain_behind, crc32c,
     },
     group::Group,
+    recoveries::Turn,
     ring::Ring,
 };
 use crate::{
@@ -28,6 +29,7 @@ use crate::{
 pub(super) const UNSYNCED_BLOCKS_MAX: u64 = 16384;
 /// Blocks read at a time (8 MiB, and as much ahead): full speed of the disk.
 const WINDOW_BLOCKS: u64 = 2048;
+pub(super) const WINDOW_BYTES: usize = WINDOW_BLOCKS as usize * BLOCK_BYTES;
 /// Blocks that a window repeats from the one before: a group that does not fit into one lies
 /// whole in the next.
 const OVERLAP_BLOCKS: u64 = 1 + GROUP_PAYLOAD_BLOCKS_MAX;
@@ -94,10 +96,11 @@ async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<Ali
 pub(super) async fn walk(
     env: &Env,
     found: &FoundJournal,
+    turn: &Turn<'_>,
     visit: &mut (dyn FnMut(&GroupHeader, &[u8]) -> Result<()> + Send),
 ) -> Result<Walked> {
     let sb = &found.superblock;
-    let mut window = RingWindow::new(env, &found.ring, sb.tail + found.ring.blocks);
+    let mut window = RingWindow::new(env, &found.ring, turn, sb.tail + found.ring.blocks);
     let mut walked = Walked {
         starts: VecDeque::new(),
         chains: VecDeque::from([sb.chain]),
@@ -121,7 +124,7 @@ pub(super) async fn walk(
         walked.durable = walked.durable.max(header.durable);
     }
     walked.damage = judge(&mut window, sb, walked.head).await?;
-    window.take_ahead().await?; // nothing goes on behind the caller's back
+    window.close().await?;
     walked.incarnation = walked.incarnation.max(sb.incarnation);
     Ok(walked)
 }
@@ -207,18 +210,17 @@ pub(super) async fn load_payload(
     Ok(intact.then_some(payload))
 }
 
-/// A stretch of the ring in memory; the next one is being read meanwhile. Two buffers take turns: memory that is asked
-/// for and let go again and again stays with the threads that did.
+/// A stretch of the ring in memory; the next one is being read meanwhile. Two buffers take turns.
 struct RingWindow<'a> {
     env: &'a Env,
     ring: &'a Ring,
+    turn: &'a Turn<'a>,
     /// Behind the last position that may be loaded.
     limit: u64,
     first: u64,
     /// How many blocks of the buffer hold something.
     held: u64,
     buffer: AlignedBuf,
-    spare: Option<AlignedBuf>,
     ahead: Option<NextStretch>,
 }
 
@@ -230,9 +232,8 @@ struct NextStretch {
 }
 
 impl<'a> RingWindow<'a> {
-    fn new(env: &'a Env, ring: &'a Ring, limit: u64) -> Self {
-        let (buffer, spare) = (AlignedBuf::zeroed(0), None);
-        RingWindow { env, ring, limit, first: 0, held: 0, buffer, spare, ahead: None }
+    fn new(env: &'a Env, ring: &'a Ring, turn: &'a Turn<'a>, limit: u64) -> Self {
+        RingWindow { env, ring, turn, limit, first: 0, held: 0, buffer: AlignedBuf::zeroed(0), ahead: None }
     }
 
     /// The blocks `[pos, pos + blocks)`; fewer behind the limit.
@@ -242,7 +243,7 @@ impl<'a> RingWindow<'a> {
             self.take_ahead().await?;
         }
         if !self.holds(pos, end) {
-            let (out, blocks) = (self.take_spare(), self.blocks_at(pos));
+            let (out, blocks) = (self.new_buffer(), self.blocks_at(pos));
             let loaded = self.ring.load_into(self.env, pos, blocks, out).await?;
             self.hold(pos, blocks, loaded);
         }
@@ -268,14 +269,12 @@ impl<'a> RingWindow<'a> {
     }
 
     /// A buffer for a stretch.
-    fn take_spare(&mut self) -> AlignedBuf {
-        let bytes = WINDOW_BLOCKS.min(self.ring.blocks) as usize * BLOCK_BYTES;
-        self.spare.take().unwrap_or_else(|| AlignedBuf::zeroed(bytes))
+    fn new_buffer(&self) -> AlignedBuf {
+        self.turn.buffer(WINDOW_BLOCKS.min(self.ring.blocks) as usize * BLOCK_BYTES)
     }
 
     fn hold(&mut self, first: u64, blocks: u64, loaded: AlignedBuf) {
-        let before = std::mem::replace(&mut self.buffer, loaded);
-        self.spare = (!before.is_empty()).then_some(before);
+        self.turn.give_back(std::mem::replace(&mut self.buffer, loaded));
         (self.first, self.held) = (first, blocks);
     }
 
@@ -292,10 +291,17 @@ impl<'a> RingWindow<'a> {
         if self.end() < self.limit && self.end() > self.first + OVERLAP_BLOCKS {
             let first = self.end() - OVERLAP_BLOCKS;
             let (env, ring, blocks) = (self.env.clone(), self.ring.clone(), self.blocks_at(first));
-            let out = self.take_spare();
+            let out = self.new_buffer();
             let load = async move { ring.load_into(&env, first, blocks, out).await };
             self.ahead = Some(NextStretch { first, blocks, task: self.env.spawn("journal-read", load) });
         }
+    }
+
+    /// Nothing goes on behind the caller's back, and the buffers are free.
+    async fn close(mut self) -> Result<()> {
+        self.take_ahead().await?;
+        self.turn.give_back(self.buffer);
+        Ok(())
     }
 
     /// The header of the group that may continue `chain` at `pos`, behind a group of this

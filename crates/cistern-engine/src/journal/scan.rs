@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::{
     group::Group,
     recover::{self, FoundJournal, Walked},
+    recoveries::Recoveries,
 };
 use crate::{
     disk::Disk,
@@ -37,7 +38,8 @@ pub async fn read_only_scan(
     visit: &mut (dyn FnMut(&Group) -> Result<()> + Send),
 ) -> Result<Scan> {
     let found = recover::find(env, disk).await?;
-    let walked = recover::walk(env, &found, &mut |header, payload| {
+    let recoveries = Recoveries::new(1);
+    let walked = recover::walk(env, &found, &recoveries.turn().await, &mut |header, payload| {
         let payload = Bytes::copy_from_slice(payload);
         visit(&Group::from_disk(header.pos, &header.records, header.crcs.clone(), payload))
     })

@@ -455,8 +455,8 @@ async fn open_journal(o: &OpenOptions, identity: &Identity) -> Result<Option<(Ar
     let mut recovered = Recovered::default();
     let mut visit =
         |record: &Record, payload: JournalPos, group: JournalPos| recovered.visit(record, payload, group);
-    let _turn = o.recoveries.acquire().await.expect("the turns are never closed");
-    let opened = Journal::open(&o.env, &o.state, identity.volume, journal_options(o), &mut visit).await;
+    let (options, recoveries) = (journal_options(o), &o.recoveries);
+    let opened = Journal::open(&o.env, &o.state, identity.volume, options, recoveries, &mut visit).await;
     match opened {
         Ok(journal) => Ok(Some((journal, recovered))),
         Err(Error::NotFound(_)) => Ok(None),

@@ -11,13 +11,13 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
+    journal::Recoveries,
     log::{GRACE, own_store, read_identity_anywhere},
     price::Tariff,
     space::{Bound, SPACE_BOUND},
     store::{OtherPlaces, SharedStore, Stores},
     volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
 };
-use tokio::sync::Semaphore;
 
 pub mod narrow;
 #[path = "../store_support/passing.rs"]
@@ -98,7 +98,7 @@ impl Host {
             dirty_bytes_max: 128 * MIB,
             paused: false,
             memory_bytes: 128 * MIB,
-            recoveries: Arc::new(Semaphore::new(1)),
+            recoveries: Recoveries::new(1),
             host: "here".into(),
             take_over: false,
             grace: GRACE,

@@ -10,6 +10,7 @@ use cistern_engine::{
     codec::KeySource,
     env::Env,
     gc,
+    journal::Recoveries,
     price::Tariff,
     snapshot::is_hidden,
     space::Bound,
@@ -22,7 +23,6 @@ use cistern_engine::{
         begin_clone, finish_clone,
     },
 };
-use tokio::sync::Semaphore;
 
 use super::{Device, Engine, Errand, Exported, Settings, Site};
 
@@ -114,7 +114,7 @@ async fn options(
         dirty_bytes_max: settings.dirty_bytes_max,
         paused: false,
         memory_bytes: settings.memory_bytes,
-        recoveries: Arc::new(Semaphore::new(1)),
+        recoveries: Recoveries::new(1),
         host: site.host.clone(),
         take_over,
         grace: settings.grace,

@@ -17,6 +17,7 @@ use cistern_engine::{
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
     env::Env,
+    journal::Recoveries,
     store::{Scheduler, Stores},
     units::VolumeId,
     volume::{CreateOptions, OpenOptions, ReadOnlyOptions, Volume, admin},
@@ -26,7 +27,6 @@ use futures_util::{
     future::{join_all, try_join_all},
     stream,
 };
-use tokio::sync::Semaphore;
 
 use crate::{
     config::{
@@ -64,6 +64,7 @@ pub async fn open_all(
     doors: &Doors,
     scheduler: &Arc<Scheduler>,
 ) -> Outcome<(Vec<Served>, Opener)> {
+    let _frugal = memory::GiveBackAtOnce::begin(); // reading the journals takes much, for a moment
     let finding = plan.volumes.iter().map(|state| find_or_create(env, plan, scheduler, state));
     let found = try_join_all(finding).await?;
     let cached: Vec<&Found> = found.iter().filter(|found| found.wants_cache).collect();
@@ -73,7 +74,7 @@ pub async fn open_all(
         false => open_cache(env, &plan.settings, sizes.map(|sizes| sizes.iter().sum())).await?,
     };
     let memory_bytes = plan.settings.memory_bytes / plan.volumes.len() as u64;
-    let recoveries = Arc::new(Semaphore::new(RECOVERIES_MAX));
+    let recoveries = Recoveries::new(RECOVERIES_MAX);
     let (env, plan) = (env.clone(), plan.clone());
     let opener = Opener { env, plan, prices, cache, memory_bytes, recoveries };
     let volumes = opener.plan.volumes.iter().zip(found);
@@ -81,7 +82,6 @@ pub async fn open_all(
     let results: Vec<Outcome<Served>> = openings.buffered(OPENINGS_MAX).collect().await;
     let (opened, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let opened: Vec<Served> = opened.into_iter().flatten().collect();
-    memory::give_back_after_start(); // what reading the journals took
     match failed.into_iter().find_map(Result::err) {
         None => Ok((opened, opener)),
         Some(failure) => {
@@ -136,7 +136,7 @@ pub struct Opener {
     cache: Option<Arc<ChunkCache>>,
     /// The share of one volume.
     memory_bytes: u64,
-    recoveries: Arc<Semaphore>,
+    recoveries: Arc<Recoveries>,
 }
 
 impl Opener {
@@ -281,7 +281,7 @@ async fn open_alone(
     let prices = Prices::load(&settings.prices)?;
     let scheduler = Scheduler::new(env.clone());
     let stores = volume.open_scheduled(env, &scheduler, COMMAND_PATIENCE).await?.stores;
-    let (memory_bytes, recoveries) = (settings.memory_bytes, Arc::new(Semaphore::new(1)));
+    let (memory_bytes, recoveries) = (settings.memory_bytes, Recoveries::new(1));
     let writing = Writing {
         env,
         settings,
@@ -318,7 +318,7 @@ struct Writing<'a> {
     memory_bytes: u64,
     /// That share the disk of the state directory.
     volumes: u64,
-    recoveries: Arc<Semaphore>,
+    recoveries: Arc<Recoveries>,
     take_over: bool,
     /// Also what is not complete.
     to_receive: bool,
