@@ -42,7 +42,8 @@ use chunks::{fits, mask, pieces, split};
 pub use files::SLAB_NAME;
 use health::Health;
 use lookup::{CacheShared, CacheState};
-use queue::Queue;
+use policy::Stood;
+use queue::{Queue, Why};
 pub use replay::Replay;
 use stats::CacheCounts;
 pub use stats::CacheStats;
@@ -57,6 +58,9 @@ const PIECES: usize = CHUNK_BYTES / PIECE_BYTES;
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Of an object just written, offered at a time.
 const WRITTEN_FILL_BYTES: usize = 1 << 20;
+/// Ranges that were moved, looked up under one hold of the lock.
+const MOVED_BATCH: usize = 128;
+const _: () = assert!(WRITTEN_FILL_BYTES.is_multiple_of(CHUNK_BYTES));
 /// Held by the daemon that uses the cache.
 const LOCK_NAME: &str = "chunks.lock";
 
@@ -90,6 +94,16 @@ pub enum Admission {
     Prefetch,
     /// Just written back: on probation until somebody reads them.
     Written,
+}
+
+/// Bytes that lie in another object from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedBytes {
+    /// Where they were.
+    pub object: CacheKey,
+    pub from: Range<u64>,
+    /// Where they are in the new one. Not always as many: blocks are compressed anew.
+    pub to: Range<u64>,
 }
 
 /// A chunk that is worth having: its identity, without its bytes.
@@ -164,6 +178,10 @@ impl ChunkCache {
     /// Offers bytes of an object. `offset` is a multiple of 4096, and so is the end, unless it is
     /// the end of the object. Never waits: dropped when the writer is busy.
     pub fn fill(&self, object: CacheKey, offset: u64, bytes: Bytes, admission: Admission) {
+        self.push(object, offset, bytes, Why::Offered(admission));
+    }
+
+    fn push(&self, object: CacheKey, offset: u64, bytes: Bytes, why: Why) {
         debug_assert!(offset.is_multiple_of(PIECE_BYTES as u64));
         let end = offset.saturating_add(bytes.len() as u64);
         if bytes.is_empty() || !fits(end) || self.shared.health.is_off() {
@@ -171,7 +189,13 @@ impl ChunkCache {
         }
         let wake = self.wake.lock();
         let Some(wake) = wake.as_ref() else { return };
-        match self.shared.state().queue.push(object, offset, bytes, admission) {
+        let (made_way, is_taken) = {
+            let queue = &mut self.shared.state().queue;
+            let made_way = if matches!(why, Why::Moved(_)) { queue.make_way(bytes.len()) } else { 0 };
+            (made_way, queue.push(object, offset, bytes, why))
+        };
+        self.shared.counts.fills_dropped.fetch_add(made_way, Relaxed);
+        match is_taken {
             true => _ = wake.try_send(()), // full: it is awake already
             false => _ = self.shared.counts.fills_dropped.fetch_add(1, Relaxed),
         }
@@ -187,6 +211,30 @@ impl ChunkCache {
         for from in (0..body.len()).step_by(WRITTEN_FILL_BYTES) {
             let part = body.slice(from..(from + WRITTEN_FILL_BYTES).min(body.len()));
             self.fill(object, from as u64, part, Admission::Written);
+        }
+    }
+
+    /// Offers what of an object was here at other places, before anybody looks for it there: each chunk enters where the best
+    /// of those stood that its bytes were in. What was not here does not enter.
+    pub fn fill_moved(&self, object: CacheKey, body: &Bytes, moved: &[MovedBytes]) {
+        let mut stood: Vec<Option<Stood>> = vec![None; body.len().div_ceil(CHUNK_BYTES)];
+        for batch in moved.chunks(MOVED_BATCH) {
+            let state = self.shared.state();
+            for MovedBytes { object: before, from, to } in batch {
+                let was = state.index.stood(*before, from);
+                for (chunk, _) in split(object, to).filter(|_| was.is_some()) {
+                    let stood = stood.get_mut(chunk.chunk as usize);
+                    debug_assert!(stood.is_some(), "what was moved lies in the object");
+                    stood.into_iter().for_each(|stood| *stood = was.max(*stood));
+                }
+            }
+        }
+        let parts = (0..body.len()).step_by(WRITTEN_FILL_BYTES);
+        for (from, stood) in parts.zip(stood.chunks(WRITTEN_FILL_BYTES / CHUNK_BYTES)) {
+            if stood.iter().any(Option::is_some) {
+                let part = body.slice(from..(from + WRITTEN_FILL_BYTES).min(body.len()));
+                self.push(object, from as u64, part, Why::Moved(stood.into()));
+            }
         }
     }
 
@@ -220,6 +268,21 @@ impl ChunkCache {
     /// Whether much waits for the writer: whoever fills at will should pause.
     pub fn is_busy(&self) -> bool {
         self.shared.state().queue.is_half_full()
+    }
+
+    /// Whether something that was moved waits for the writer: whoever moves more should pause.
+    pub fn has_moved_waiting(&self) -> bool {
+        self.shared.state().queue.has_moved()
+    }
+
+    /// Drops what is here of an object of so many bytes that nobody will look for any more.
+    pub fn let_go(&self, object: CacheKey, bytes: u64) {
+        if bytes == 0 || !fits(bytes) {
+            return;
+        }
+        let mut state = self.shared.state();
+        state.queue.forget(object);
+        split(object, &(0..bytes)).for_each(|(id, _)| state.index.remove_chunk(&id));
     }
 
     /// Drops everything of an object, for instance because it failed a verification further up.

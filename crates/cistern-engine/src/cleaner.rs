@@ -49,6 +49,10 @@ pub trait Blocks: Send + Sync + 'static {
     async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>>;
     /// Whether a mapping's data lies with another volume.
     fn is_foreign(&self, mapping: &Mapping) -> bool;
+    /// Returns once what was moved is at hand for its readers.
+    async fn settled(&self);
+    /// The volume has nothing in a segment of so many bytes any more.
+    fn let_go(&self, seq: Seq, stored_bytes: u64);
     /// Whether a segment of so many bytes is in the cache, all of it.
     fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool;
 }

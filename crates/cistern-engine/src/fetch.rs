@@ -19,6 +19,7 @@ mod forward;
 mod frames;
 mod hot;
 mod link;
+mod moved;
 mod origins;
 mod pool;
 mod readahead;

@@ -124,6 +124,7 @@ fn cache_since(now: &CacheStats, then: &CacheStats) -> CacheStats {
         fill_demand_bytes: grown(|c| c.fill_demand_bytes),
         fill_prefetch_bytes: grown(|c| c.fill_prefetch_bytes),
         fill_written_bytes: grown(|c| c.fill_written_bytes),
+        fill_moved_bytes: grown(|c| c.fill_moved_bytes),
         prefetch_used_bytes: grown(|c| c.prefetch_used_bytes),
         prefetch_wasted_bytes: grown(|c| c.prefetch_wasted_bytes),
         fills_dropped: grown(|c| c.fills_dropped),

@@ -12,8 +12,8 @@ use hashbrown::HashTable;
 use super::{
     Admission, CHUNK_BYTES, CacheKey, HotChunk, PIECE_BYTES, PIECES,
     changed::Changed,
-    chunks::{ChunkId, mask},
-    policy::{EvictionPolicy, Ghost, Standing, Tuner},
+    chunks::{ChunkId, mask, pieces, split},
+    policy::{EvictionPolicy, Ghost, Standing, Stood, Tuner},
 };
 
 mod restore;
@@ -51,6 +51,14 @@ pub(super) struct FoundPieces {
 pub(super) enum Miss {
     Cold,
     Evicted,
+}
+
+/// Where a chunk enters the policy.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entrance {
+    New(Admission),
+    /// Where a chunk stood that had its bytes.
+    InPlace(Stood),
 }
 
 /// A slot that the writer may write to.
@@ -151,6 +159,17 @@ impl Index {
         self.slot_of(id, id.hash()).is_some_and(|no| self.slots[no as usize].valid & wanted == wanted)
     }
 
+    /// Where the best of the chunks of a range stands, if all of that is valid. Is no use of it.
+    pub fn stood(&self, object: CacheKey, range: &Range<u64>) -> Option<Stood> {
+        let stood = |(id, part): (ChunkId, Range<u64>)| {
+            let no = self.slot_of(&id, id.hash())?;
+            let wanted = mask(&pieces(&part));
+            (self.slots[no as usize].valid & wanted == wanted).then(|| self.policy.stood(no))?
+        };
+        let all: Option<Vec<Stood>> = split(object, range).map(stood).collect();
+        all?.into_iter().max()
+    }
+
     /// The slot for filling `pieces` of a chunk, with the pieces that are still to be written.
     /// May evict another chunk. `None` when there is nothing to write. `end` is where the fill
     /// ends in the chunk.
@@ -159,7 +178,7 @@ impl Index {
         id: &ChunkId,
         pieces: Range<usize>,
         end: u32,
-        admission: Admission,
+        entrance: Entrance,
     ) -> Option<SlotFill> {
         let hash = id.hash();
         let known = self.slot_of(id, hash);
@@ -168,25 +187,30 @@ impl Index {
             // An earlier fill took an earlier byte for the object's end: it was wrong, start anew.
             Some(no) => {
                 self.release(no);
-                self.admit(id, hash, admission)?
+                self.admit(id, hash, entrance)?
             }
-            None => self.admit(id, hash, admission)?,
+            None => self.admit(id, hash, entrance)?,
         };
         let slot = &self.slots[no as usize];
         let missing = mask(&pieces) & !slot.valid;
         (missing != 0).then_some(SlotFill { slot: no, generation: slot.generation, missing })
     }
 
-    fn admit(&mut self, id: &ChunkId, hash: u64, admission: Admission) -> Option<u32> {
+    fn admit(&mut self, id: &ChunkId, hash: u64, entrance: Entrance) -> Option<u32> {
         debug_assert!(self.slot_of(id, hash).is_none(), "a chunk has one slot");
         let no = self.free.pop()?;
         debug_assert_eq!(self.slots[no as usize].valid, 0, "a free slot holds nothing");
         self.slots[no as usize].owner = *id;
         self.link(no, hash);
-        self.policy.admit(no, self.ghost.last(hash), admission);
-        match admission {
-            Admission::Demand => self.tune(hash),
-            Admission::Prefetch | Admission::Written => self.tuner.unread(hash, admission),
+        match entrance {
+            Entrance::New(admission) => {
+                self.policy.admit(no, self.ghost.last(hash), admission);
+                match admission {
+                    Admission::Demand => self.tune(hash),
+                    Admission::Prefetch | Admission::Written => self.tuner.unread(hash, admission),
+                }
+            }
+            Entrance::InPlace(stood) => self.policy.admit_in_place(no, stood),
         }
         self.make_room();
         self.policy.place(no).map(|_| no)
@@ -208,7 +232,7 @@ impl Index {
         claim: &SlotFill,
         crcs: &[(usize, u32)],
         end: Option<u32>,
-        admission: Admission,
+        is_prefetched: bool,
     ) {
         let slot = &mut self.slots[claim.slot as usize];
         if slot.generation != claim.generation {
@@ -219,7 +243,7 @@ impl Index {
             debug_assert!(slot.valid & (1 << piece) == 0, "a valid piece is never written again");
             slot.valid |= 1 << piece;
             slot.crcs[piece] = crc;
-            if admission == Admission::Prefetch {
+            if is_prefetched {
                 slot.unread |= 1 << piece;
             }
         }
@@ -242,6 +266,13 @@ impl Index {
     pub fn remove(&mut self, slot: u32, generation: u32) {
         if self.is_current(slot, generation) && self.policy.place(slot).is_some() {
             self.release(slot);
+        }
+    }
+
+    /// Drops a chunk, if it is here.
+    pub fn remove_chunk(&mut self, id: &ChunkId) {
+        if let Some(no) = self.slot_of(id, id.hash()) {
+            self.release(no);
         }
     }
 
@@ -328,10 +359,13 @@ mod tests {
     }
 
     fn fill(index: &mut Index, id: &ChunkId, pieces: Range<usize>, admission: Admission) {
-        let Some(claim) = index.claim(id, pieces.clone(), CHUNK_BYTES as u32, admission) else { return };
+        let Some(claim) = index.claim(id, pieces.clone(), CHUNK_BYTES as u32, Entrance::New(admission))
+        else {
+            return;
+        };
         let crcs: Vec<(usize, u32)> =
             pieces.filter(|p| claim.missing & (1 << p) != 0).map(|p| (p, 9)).collect();
-        index.confirm(&claim, &crcs, None, admission);
+        index.confirm(&claim, &crcs, None, admission == Admission::Prefetch);
     }
 
     /// Only what was confirmed is found, and only while nobody else got the slot.
@@ -343,7 +377,10 @@ mod tests {
         assert!(index.find(&id(1, 0), 2..5, 1).is_ok() && index.has(&id(1, 0), 2..5));
         assert!(index.find(&id(1, 0), 1..5, 1).is_err() && !index.has(&id(1, 0), 1..5));
         assert!(index.find(&id(1, 1), 2..5, 1).is_err());
-        assert!(index.claim(&id(1, 0), 2..5, 1, Admission::Demand).is_none(), "nothing is missing");
+        assert!(
+            index.claim(&id(1, 0), 2..5, 1, Entrance::New(Admission::Demand)).is_none(),
+            "nothing is missing"
+        );
         let found = index.find(&id(1, 0), 3..4, 1).expect("valid");
         index.forget(CacheKey::new([7; 16], 1));
         assert!(!index.is_current(found.slot, found.generation));
@@ -375,11 +412,13 @@ mod tests {
     #[test]
     fn nothing_is_served_beyond_the_end_of_the_object() {
         let mut index = Index::new(4);
-        let claim = index.claim(&id(1, 0), 0..2, 5000, Admission::Demand).expect("new");
-        index.confirm(&claim, &[(0, 1), (1, 1)], Some(5000), Admission::Demand);
+        let claim = index.claim(&id(1, 0), 0..2, 5000, Entrance::New(Admission::Demand)).expect("new");
+        index.confirm(&claim, &[(0, 1), (1, 1)], Some(5000), false);
         assert!(index.find(&id(1, 0), 0..2, 5000).is_ok());
         assert!(index.find(&id(1, 0), 0..2, 5001).is_err());
-        let claim = index.claim(&id(1, 0), 1..3, 12_288, Admission::Demand).expect("the end was elsewhere");
+        let claim = index
+            .claim(&id(1, 0), 1..3, 12_288, Entrance::New(Admission::Demand))
+            .expect("the end was elsewhere");
         assert_eq!(claim.missing, 0b110);
     }
 
@@ -413,5 +452,36 @@ mod tests {
         assert_eq!(hot.iter().map(|hot| hot.chunk).take(2).collect::<Vec<_>>(), [7, 3]);
         assert!(hot.len() == 10 && hot.iter().all(|hot| hot.object.number == 1 && hot.valid == 0xff));
         assert_eq!(index.hot(3 * 8 * PIECE_BYTES as u64).len(), 3);
+    }
+
+    /// A chunk enters where the best stood that had its bytes, however full the cache is of what was read later; what stood
+    /// nowhere, and what is not all here, tells nothing.
+    #[test]
+    fn who_takes_a_place_stands_there() {
+        let mut index = Index::new(1000);
+        let here =
+            |chunk: u32| u64::from(chunk) * CHUNK_BYTES as u64..u64::from(chunk + 1) * CHUNK_BYTES as u64;
+        (0..3).for_each(|chunk| fill(&mut index, &id(1, chunk), 0..16, Admission::Written));
+        fill(&mut index, &id(1, 3), 0..8, Admission::Demand);
+        let again = |index: &mut Index, chunk: u32| {
+            for read in 0..2 {
+                assert!(index.find(&id(1, chunk), 0..8, 1).is_ok());
+                let others = (0..200).map(|n| id(100 + read, chunk * 1000 + n));
+                others.for_each(|other| fill(index, &other, 0..1, Admission::Demand));
+            }
+        };
+        again(&mut index, 1);
+        let object = CacheKey::new([7; 16], 1);
+        assert!(index.stood(object, &here(9)).is_none() && index.stood(object, &here(3)).is_none());
+        let (trial, read) = (index.stood(object, &here(0)), index.stood(object, &here(1)));
+        assert!(trial.is_some() && trial < read);
+        assert_eq!(index.stood(object, &(here(0).start..here(2).end)), read, "the best of them");
+        let entrance = Entrance::InPlace(read.expect("it was read"));
+        let claim = index.claim(&id(2, 0), 0..16, CHUNK_BYTES as u32, entrance).expect("new");
+        let (old, new) = (index.slot_of(&id(1, 1), id(1, 1).hash()).expect("here"), claim.slot);
+        assert_eq!(index.policy.stood(new), index.policy.stood(old));
+        index.remove_chunk(&id(1, 1));
+        index.remove_chunk(&id(1, 1));
+        assert!(index.find(&id(1, 1), 0..1, 1).is_err() && index.policy.place(new).is_some());
     }
 }

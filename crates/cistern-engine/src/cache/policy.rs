@@ -83,6 +83,16 @@ struct Node {
     place: Option<Standing>,
 }
 
+/// Where a chunk stood whose bytes lie elsewhere from now on. The greater, the better it stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stood {
+    place: Standing,
+    /// When it was last counted, as ticks that it was away from the horizon of ages.
+    youth: u16,
+    reads: u8,
+    gap: u16,
+}
+
 /// What a read of a chunk meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Touch {
@@ -144,6 +154,21 @@ impl EvictionPolicy {
                 self.enter(slot, place);
             }
         }
+    }
+
+    /// Where a slot in use stands, for who takes its place.
+    pub fn stood(&self, slot: u32) -> Option<Stood> {
+        let Node { gap, reads, place, .. } = self.nodes[slot as usize];
+        Some(Stood { place: place?, youth: u16::MAX - self.age(slot), reads, gap })
+    }
+
+    /// Takes a slot in where another stood, as the youngest of its queue. Follow up with `victim` until there is none.
+    pub fn admit_in_place(&mut self, slot: u32, stood: Stood) {
+        debug_assert!(self.nodes[slot as usize].place.is_none(), "only a free slot is taken in");
+        let tick = self.tick().wrapping_sub(u16::MAX - stood.youth);
+        self.nodes[slot as usize] = Node { tick, gap: stood.gap, reads: stood.reads, place: None };
+        self.enter(slot, stood.place);
+        self.demote();
     }
 
     /// Says that the chunk of a slot was read.

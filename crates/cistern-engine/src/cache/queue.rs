@@ -3,13 +3,15 @@
 //! Being readable matters: the neighbours that came with a miss are usually asked for before they
 //! can be on the disk, and would be fetched again.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
     Admission, CHUNK_BYTES, CacheKey,
     chunks::{ChunkId, mask, pieces, split},
+    index::Entrance,
+    policy::Stood,
 };
 
 /// Fills that may wait. They are searched one by one.
@@ -27,7 +29,29 @@ pub(super) struct Fill {
     pub object: CacheKey,
     pub offset: u64,
     pub bytes: Bytes,
-    pub admission: Admission,
+    pub why: Why,
+}
+
+/// Why bytes are to be written.
+#[derive(Clone)]
+pub(super) enum Why {
+    Offered(Admission),
+    /// They lay elsewhere: where each of the chunks stood there. Those that stood nowhere are not written.
+    Moved(Arc<[Option<Stood>]>),
+}
+
+impl Why {
+    /// Where a chunk of the fill enters, by its number in it.
+    pub fn entrance(&self, n: usize) -> Option<Entrance> {
+        match self {
+            Why::Offered(admission) => Some(Entrance::New(*admission)),
+            Why::Moved(stood) => stood.get(n).copied().flatten().map(Entrance::InPlace),
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        matches!(self, Why::Offered(Admission::Written))
+    }
 }
 
 impl Fill {
@@ -76,14 +100,14 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Whether there was room.
-    pub fn push(&mut self, object: CacheKey, offset: u64, bytes: Bytes, admission: Admission) -> bool {
+    pub fn push(&mut self, object: CacheKey, offset: u64, bytes: Bytes, why: Why) -> bool {
         if self.fills.len() >= FILLS_MAX || self.bytes + bytes.len() > FILL_BYTES_MAX {
             return false;
         }
         self.bytes += bytes.len();
         self.tickets += 1;
         debug_assert!(!bytes.is_empty(), "a fill brings something");
-        let fill = Fill { ticket: self.tickets, object, offset, bytes, admission };
+        let fill = Fill { ticket: self.tickets, object, offset, bytes, why };
         self.fills.push_back(Waiting { fill, read: Vec::new() });
         true
     }
@@ -97,9 +121,28 @@ impl Queue {
         self.fills.len() < FILLS_MAX / 2 && self.bytes + bytes <= FILL_BYTES_MAX - READ_BYTES_MIN
     }
 
+    /// What was just written makes way for so many bytes that readers want, the last first, as far as it takes that. The
+    /// oldest fill stays: it is being written. Gives the fills that are gone.
+    pub fn make_way(&mut self, bytes: usize) -> u64 {
+        let mut gone = 0;
+        while self.fills.len() >= FILLS_MAX || self.bytes + bytes > FILL_BYTES_MAX {
+            let last = self.fills.iter().rposition(|waiting| waiting.fill.why.is_written());
+            let Some(last) = last.filter(|&last| last > 0) else { break };
+            let waiting = self.fills.remove(last).expect("it was just seen");
+            self.bytes -= waiting.fill.bytes.len();
+            gone += 1;
+        }
+        gone
+    }
+
+    /// Whether anything that was moved waits.
+    pub fn has_moved(&self) -> bool {
+        self.fills.iter().any(|waiting| matches!(waiting.fill.why, Why::Moved(_)))
+    }
+
     /// Whether nothing waits but what was just written.
     pub fn is_leisurely(&self) -> bool {
-        self.fills.iter().all(|waiting| waiting.fill.admission == Admission::Written)
+        self.fills.iter().all(|waiting| waiting.fill.why.is_written())
     }
 
     /// Whether one fill has all bytes of a range. Is no use of them.
@@ -146,5 +189,35 @@ impl Queue {
     pub fn forget(&mut self, object: CacheKey) {
         self.fills.retain(|waiting| waiting.fill.object != object);
         self.bytes = self.fills.iter().map(|waiting| waiting.fill.bytes.len()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// What was just written makes way for what was moved, but for what is being written already; what readers fetched does
+    /// not.
+    #[test]
+    fn what_was_written_makes_way() {
+        let object = |number| CacheKey::new([7; 16], number);
+        let bytes = Bytes::from(vec![0; MIB]);
+        let mut queue = Queue::default();
+        let push = |queue: &mut Queue, number, why| queue.push(object(number), 0, bytes.clone(), why);
+        for number in 0..24 {
+            let admission = if number % 4 == 3 { Admission::Demand } else { Admission::Written };
+            assert!(push(&mut queue, number, Why::Offered(admission)));
+        }
+        assert!(!push(&mut queue, 24, Why::Moved([None].into())) && !queue.has_moved());
+        assert_eq!(queue.make_way(MIB), 1);
+        assert!(push(&mut queue, 24, Why::Moved([None].into())) && queue.has_moved());
+        assert!(!queue.has(object(22), &(0..1)) && queue.has(object(21), &(0..1)), "the last goes first");
+        assert_eq!(queue.make_way(23 * MIB), 16, "all that were written but the first");
+        assert_eq!(queue.make_way(23 * MIB), 0);
+        let left: Vec<u64> = (0..25).filter(|&n| queue.has(object(n), &(0..1))).collect();
+        assert_eq!(left, [0, 3, 7, 11, 15, 19, 23, 24]);
+        assert_eq!(queue.bytes, 8 * MIB);
     }
 }

@@ -3,7 +3,11 @@
 //! Runs the index itself, so that a replay of a trace tests what serves. Used by the tests that compare
 //! policies, and by the example that prints them.
 
-use super::{Admission, CHUNK_BYTES, CacheKey, PIECES, chunks::ChunkId, index::Index};
+use super::{
+    Admission, CHUNK_BYTES, CacheKey, PIECES,
+    chunks::ChunkId,
+    index::{Entrance, Index},
+};
 
 /// A cache of so many chunks without bytes.
 pub struct Replay(Index);
@@ -29,9 +33,10 @@ impl Replay {
     }
 
     fn fill(&mut self, id: &ChunkId, admission: Admission) {
-        if let Some(claim) = self.0.claim(id, 0..PIECES, CHUNK_BYTES as u32, admission) {
+        let entrance = Entrance::New(admission);
+        if let Some(claim) = self.0.claim(id, 0..PIECES, CHUNK_BYTES as u32, entrance) {
             let crcs: [(usize, u32); PIECES] = std::array::from_fn(|piece| (piece, 0));
-            self.0.confirm(&claim, &crcs, None, admission);
+            self.0.confirm(&claim, &crcs, None, admission == Admission::Prefetch);
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Admission, Health, PIECE_BYTES,
     index::{Miss, Prefetched},
+    queue::Why,
 };
 
 /// What a cache has done since it was opened.
@@ -26,6 +27,8 @@ pub struct CacheStats {
     pub fill_demand_bytes: u64,
     pub fill_prefetch_bytes: u64,
     pub fill_written_bytes: u64,
+    /// Of what was here before the cleaner moved it.
+    pub fill_moved_bytes: u64,
     /// Prefetched bytes that somebody read, and those that were evicted before anybody did.
     pub prefetch_used_bytes: u64,
     pub prefetch_wasted_bytes: u64,
@@ -49,6 +52,7 @@ pub(super) struct CacheCounts {
     fill_demand_bytes: AtomicU64,
     fill_prefetch_bytes: AtomicU64,
     fill_written_bytes: AtomicU64,
+    fill_moved_bytes: AtomicU64,
     pub fills_dropped: AtomicU64,
     pub stale: AtomicU64,
 }
@@ -69,7 +73,13 @@ impl CacheCounts {
     pub fn stats(&self, bytes: u64, chunks_used: u64, prefetched: Prefetched, health: &Health) -> CacheStats {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let (cold, evicted) = (of(&self.misses_cold), of(&self.misses_evicted));
-        let fills = [&self.fill_demand_bytes, &self.fill_prefetch_bytes, &self.fill_written_bytes].map(of);
+        let [demand, prefetch, written, moved] = [
+            &self.fill_demand_bytes,
+            &self.fill_prefetch_bytes,
+            &self.fill_written_bytes,
+            &self.fill_moved_bytes,
+        ]
+        .map(of);
         CacheStats {
             bytes,
             chunks_used,
@@ -77,10 +87,11 @@ impl CacheCounts {
             misses: cold + evicted,
             misses_cold: cold,
             misses_evicted: evicted,
-            fill_bytes: fills.iter().sum(),
-            fill_demand_bytes: fills[0],
-            fill_prefetch_bytes: fills[1],
-            fill_written_bytes: fills[2],
+            fill_bytes: demand + prefetch + written + moved,
+            fill_demand_bytes: demand,
+            fill_prefetch_bytes: prefetch,
+            fill_written_bytes: written,
+            fill_moved_bytes: moved,
             prefetch_used_bytes: prefetched.used * PIECE_BYTES as u64,
             prefetch_wasted_bytes: prefetched.wasted * PIECE_BYTES as u64,
             fills_dropped: of(&self.fills_dropped),
@@ -91,11 +102,12 @@ impl CacheCounts {
         }
     }
 
-    pub fn filled(&self, admission: Admission) -> &AtomicU64 {
-        match admission {
-            Admission::Demand => &self.fill_demand_bytes,
-            Admission::Prefetch => &self.fill_prefetch_bytes,
-            Admission::Written => &self.fill_written_bytes,
+    pub fn filled(&self, why: &Why) -> &AtomicU64 {
+        match why {
+            Why::Offered(Admission::Demand) => &self.fill_demand_bytes,
+            Why::Offered(Admission::Prefetch) => &self.fill_prefetch_bytes,
+            Why::Offered(Admission::Written) => &self.fill_written_bytes,
+            Why::Moved(_) => &self.fill_moved_bytes,
         }
     }
 }

@@ -14,11 +14,11 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    CHUNK_BYTES, PIECE_BYTES, PIECES,
+    Admission, CHUNK_BYTES, PIECE_BYTES, PIECES,
     chunks::{pieces, split},
     index::SlotFill,
     lookup::{CacheShared, slab_offset},
-    queue::Fill,
+    queue::{Fill, Why},
     save,
 };
 use crate::{Result, disk::AlignedBuf};
@@ -61,6 +61,7 @@ fn next(shared: &CacheShared) -> Option<Fill> {
 
 async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<()> {
     let range = fill.offset..fill.offset + fill.bytes.len() as u64;
+    let mut filled = 0;
     for (n, (id, part)) in split(fill.object, &range).enumerate() {
         if n.is_multiple_of(BURST_CHUNKS) && shared.state().queue.is_leisurely() {
             shared.env.sleep(BURST_PAUSE).await;
@@ -70,11 +71,13 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
         }
         let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
         let end = (range.end.min(part.end) - begin) as u32;
-        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end, fill.admission) else {
-            continue;
-        };
         let data = &fill.bytes[(part.start - range.start) as usize..];
         let data = &data[..data.len().min((part.end - part.start) as usize)];
+        let Some(entrance) = fill.why.entrance(n) else { continue };
+        filled += data.len() as u64;
+        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end, entrance) else {
+            continue;
+        };
         let first = pieces(&part).start * PIECE_BYTES;
         chunk[first..first + data.len()].copy_from_slice(data);
         let written = first + data.len();
@@ -90,7 +93,7 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
             }
         }
     }
-    shared.counts.filled(fill.admission).fetch_add(fill.bytes.len() as u64, Relaxed);
+    shared.counts.filled(&fill.why).fetch_add(filled, Relaxed);
     Ok(())
 }
 
@@ -123,7 +126,8 @@ fn confirm(
 ) {
     let mut state = shared.state();
     if state.queue.wants(fill.ticket) {
-        state.index.confirm(claim, crcs, object_end, fill.admission);
+        let is_prefetched = matches!(fill.why, Why::Offered(Admission::Prefetch));
+        state.index.confirm(claim, crcs, object_end, is_prefetched);
     }
 }
 

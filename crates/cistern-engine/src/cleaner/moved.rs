@@ -86,7 +86,10 @@ impl Offer for Move {
         let sealed = self.env.compute(move || build(&slot, &keys, compression, whom, base, &blocks)).await;
         self.stored_bytes.store(sealed.body.len() as u64, Relaxed);
         Ok(match whom {
-            For::Volume => NewEntry::Moved(NewMoved { sealed, base }),
+            For::Volume => {
+                let from = self.blocks.iter().map(|(mapping, _)| *mapping).collect();
+                NewEntry::Moved(NewMoved { sealed, base, from })
+            }
             For::Snapshots => NewEntry::Kept(sealed),
         })
     }

@@ -126,7 +126,10 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
         for victim in together {
             match still.contains_key(&victim.victim.seq) {
                 true => unclean.push(victim.victim.seq),
-                false => round.segments.push(victim.vacated()),
+                false => {
+                    parts.blocks.let_go(victim.victim.seq, victim.victim.counts.stored_bytes);
+                    round.segments.push(victim.vacated());
+                }
             }
         }
     }
@@ -200,6 +203,7 @@ pub async fn offer(
     for part in cut(moved, each) {
         let mappings = part.len();
         let part = Arc::new(Move::new(parts, whom, base, part));
+        parts.blocks.settled().await;
         let vacancy = parts.offerer.vacancy().await;
         let segment = parts.offerer.offer(vacancy, part.clone()).await?;
         let extents = || part.blocks().iter().map(|(mapping, _)| mapping.extent);

@@ -279,6 +279,10 @@ impl ObjectReader {
         self.cache.is_some()
     }
 
+    pub(super) fn cache(&self) -> Option<&Arc<ChunkCache>> {
+        self.cache.as_ref()
+    }
+
     /// What the chunk cache can hold, in bytes; 0 without one.
     pub fn cache_bytes(&self) -> u64 {
         self.cache.as_ref().map_or(0, |cache| cache.capacity())
@@ -511,6 +515,13 @@ impl ObjectReader {
     /// Waits until the writer of the cache has room again.
     async fn wait_for_cache(&self) {
         while self.cache.as_ref().is_some_and(|cache| cache.is_busy()) {
+            self.env.sleep(CACHE_BUSY_PAUSE).await;
+        }
+    }
+
+    /// Waits until it has written what was moved.
+    pub(super) async fn wait_for_moved(&self) {
+        while self.cache.as_ref().is_some_and(|cache| cache.has_moved_waiting()) {
             self.env.sleep(CACHE_BUSY_PAUSE).await;
         }
     }

@@ -321,3 +321,51 @@ impl<'a> RingWindow<'a> {
         Ok(header.filter(|(header, _)| continues(header)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        disk::RealDisk,
+        env::real::RealEnv,
+        journal::recoveries::{BUFFERS_PER_TURN, Recoveries},
+    };
+
+    /// What a buffer held for another journal before is never handed out: a window has the ring's blocks and, behind the last
+    /// that it may load, nothing, wherever that lies.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_window_has_nothing_of_another_journal() {
+        const OTHER: u8 = 0xEE;
+        let directory = tempfile::tempdir().expect("a directory");
+        let (env, disk) = (RealEnv::start(), RealDisk::create(directory.path()).expect("a disk"));
+        let blocks = 3 * WINDOW_BLOCKS / 2;
+        let bytes = (SUPERBLOCK_AREA_BLOCKS + blocks) * BLOCK_BYTES as u64;
+        let ring = Ring { file: disk.create(FILE_NAME, bytes).await.expect("a file"), blocks };
+        let content = |pos: u64| [(pos % 199) as u8; BLOCK_BYTES];
+        let mut all = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
+        (0..)
+            .zip(all.chunks_exact_mut(BLOCK_BYTES))
+            .for_each(|(pos, block)| block.copy_from_slice(&content(pos)));
+        ring.write(0, &[&all]).await.expect("written");
+        let recoveries = Recoveries::new(1);
+        let turn = recoveries.turn().await;
+        for limit in [1, 700, WINDOW_BLOCKS, WINDOW_BLOCKS + 1, blocks - 1] {
+            let used = (0..BUFFERS_PER_TURN).map(|_| {
+                let mut buffer = turn.buffer(WINDOW_BYTES);
+                buffer.fill(OTHER);
+                buffer
+            });
+            used.collect::<Vec<_>>().into_iter().for_each(|buffer| turn.give_back(buffer));
+            let mut window = RingWindow::new(&env, &ring, &turn, limit);
+            let mut pos = 0;
+            while pos < limit + 10 {
+                let asked = 1 + pos % GROUP_PAYLOAD_BLOCKS_MAX;
+                let got = window.blocks(pos, asked).await.expect("read").to_vec();
+                let expected: Vec<u8> = (pos..(pos + asked).min(limit)).flat_map(content).collect();
+                assert!(got == expected, "{asked} blocks from {pos} of {limit}");
+                pos += asked;
+            }
+            window.close().await.expect("closed");
+        }
+    }
+}

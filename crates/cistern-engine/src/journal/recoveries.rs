@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Buffers that one recovery uses by turns.
-const BUFFERS_PER_TURN: usize = 2;
+pub(super) const BUFFERS_PER_TURN: usize = 2;
 
 /// What the volumes of a daemon share for opening their journals: only so many are read at once, each with two
 /// buffers of 8 MiB, which the next one takes over. Clearing new ones for each of two hundred journals took longer

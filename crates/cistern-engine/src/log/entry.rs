@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::{
     Error, Result,
     segment::{JournalRange, SealedSegment, Slot},
-    units::{BLOCK_BYTES, Seq},
+    units::{BLOCK_BYTES, Mapping, Seq},
 };
 
 /// Something that somebody wants in the log.
@@ -49,6 +49,8 @@ pub struct NewMoved {
     pub sealed: SealedSegment,
     /// The mover knew the log up to here.
     pub base: Seq,
+    /// Where the blocks were, ascending.
+    pub from: Vec<Mapping>,
 }
 
 impl NewEntry {

@@ -177,6 +177,6 @@ impl Offer for Nothing {
     async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
         let key = self.log.keys().key.as_deref();
         let builder = SegmentBuilder::moved(key, *slot, self.base, self.base.0, Compression::None);
-        Ok(NewEntry::Moved(NewMoved { sealed: builder.finish(), base: self.base }))
+        Ok(NewEntry::Moved(NewMoved { sealed: builder.finish(), base: self.base, from: Vec::new() }))
     }
 }

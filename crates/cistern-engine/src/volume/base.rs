@@ -13,6 +13,7 @@ use crate::{
     Result,
     cleaner::Blocks,
     fetch::FrameReader,
+    log::NewMoved,
     map::Map,
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
     writeback::Bases,
@@ -21,6 +22,14 @@ use crate::{
 pub struct CommittedBlocks {
     pub map: Arc<Map>,
     pub frames: Arc<FrameReader>,
+}
+
+impl CommittedBlocks {
+    /// What readers have of moved blocks in the chunk cache they have at the new places too.
+    pub fn keep_moved(&self, seq: Seq, moved: &NewMoved) {
+        let NewMoved { sealed, from, .. } = moved;
+        self.frames.keep_moved(seq, &sealed.body, from, &sealed.mappings);
+    }
 }
 
 #[async_trait]
@@ -42,6 +51,14 @@ impl Blocks for CommittedBlocks {
 
     fn is_foreign(&self, mapping: &Mapping) -> bool {
         self.frames.is_foreign(mapping)
+    }
+
+    async fn settled(&self) {
+        self.frames.wait_for_moved().await;
+    }
+
+    fn let_go(&self, seq: Seq, stored_bytes: u64) {
+        self.frames.let_go(seq, stored_bytes);
     }
 
     fn is_cached(&self, seq: Seq, stored_bytes: u64) -> bool {

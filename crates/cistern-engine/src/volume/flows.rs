@@ -30,6 +30,7 @@ use crate::{
 struct Joined {
     env: Env,
     core: Arc<Core>,
+    blocks: Arc<CommittedBlocks>,
     control: Arc<Control>,
     points: Points,
     space: Arc<Space>,
@@ -45,7 +46,8 @@ impl Commit for Joined {
             NewEntry::Segment(segment) => self.core.commit_segment(seq, segment),
             // It is in the log, and counts for everybody: so it is asked until there is an answer.
             NewEntry::Moved(moved) => {
-                while let Err(e) = self.core.commit_moved(seq, moved).await {
+                self.blocks.keep_moved(seq, moved); // before anybody looks for it there
+                while let Err(e) = self.core.commit_moved(moved).await {
                     tracing::debug!(error = %e, "what was moved waits for the map");
                     self.env.sleep(MOVED_PAUSE).await;
                 }
@@ -146,6 +148,7 @@ impl Flows {
         let joined = Joined {
             env: o.env.clone(),
             core: core.clone(),
+            blocks: blocks.clone(),
             control: control.clone(),
             points,
             space: space.clone(),

@@ -362,9 +362,7 @@ impl Core {
     ///
     /// # Errors
     /// Of asking the map; then nothing was changed.
-    pub async fn commit_moved(&self, seq: Seq, moved: &NewMoved) -> Result<()> {
-        self.map.insert_moved(&moved.sealed.mappings, moved.base).await?;
-        self.written.offer(seq, &moved.sealed.body);
-        Ok(())
+    pub async fn commit_moved(&self, moved: &NewMoved) -> Result<()> {
+        self.map.insert_moved(&moved.sealed.mappings, moved.base).await
     }
 }

@@ -444,7 +444,7 @@ pub const TABLE: &[Metric] = &[
         name: "cistern_cache_filled_bytes_total",
         kind: Counter,
         labels: &["reason"],
-        help: "Bytes written into the chunk cache because somebody read them, might soon, or wrote them",
+        help: "Bytes written into the chunk cache because somebody read them, might soon, or wrote them, or because they were there before the cleaner moved them",
         samples: |seen| {
             of_cache_by(
                 seen,
@@ -452,6 +452,7 @@ pub const TABLE: &[Metric] = &[
                     ("demand", |cache| cache.fill_demand_bytes),
                     ("prefetch", |cache| cache.fill_prefetch_bytes),
                     ("written", |cache| cache.fill_written_bytes),
+                    ("moved", |cache| cache.fill_moved_bytes),
                 ],
             )
         },

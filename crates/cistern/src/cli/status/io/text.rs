@@ -214,12 +214,13 @@ fn describe_cache(cache: &CacheStats) -> String {
     let mut lines = vec![
         format!("  {ratio}"),
         format!(
-            "  filled: {} on demand, {} prefetched ({} of them read, {} wasted), {} written back; {} dropped",
+            "  filled: {} on demand, {} prefetched ({} of them read, {} wasted), {} written back, {} moved; {} dropped",
             ByteSize(cache.fill_demand_bytes),
             ByteSize(cache.fill_prefetch_bytes),
             ByteSize(cache.prefetch_used_bytes),
             ByteSize(cache.prefetch_wasted_bytes),
             ByteSize(cache.fill_written_bytes),
+            ByteSize(cache.fill_moved_bytes),
             Thousands(cache.fills_dropped)
         ),
     ];
