@@ -13,6 +13,11 @@ use crate::step;
 pub enum Bound {
     AtLeast(f64),
     AtMost(f64),
+    /// Or no more than a plain server has beside the same.
+    AtMostOrPlain {
+        most: f64,
+        plain: f64,
+    },
 }
 
 /// One line of the table.
@@ -39,6 +44,7 @@ impl Report {
         let holds = match bound {
             Bound::AtLeast(least) => value >= least,
             Bound::AtMost(most) => value <= most,
+            Bound::AtMostOrPlain { most, plain } => value <= most.max(plain),
         };
         eprintln!(
             "  {what}: {measured} against {against}: {value:.2} ({})",
@@ -70,6 +76,7 @@ impl Report {
             let bound = match row.bound {
                 Bound::AtLeast(least) => format!(">= {least}"),
                 Bound::AtMost(most) => format!("<= {most}"),
+                Bound::AtMostOrPlain { most, plain } => format!("<= {most} or {plain:.2} (plain)"),
             };
             let verdict = if row.holds { "holds" } else { "MISSED" };
             let measured = row.measured.replace(['\n', '|'], " ");
