@@ -217,15 +217,18 @@ impl ChunkCache {
     /// Offers what of an object was here at other places, before anybody looks for it there: each chunk enters where the best
     /// of those stood that its bytes were in. What was not here does not enter.
     pub fn fill_moved(&self, object: CacheKey, body: &Bytes, moved: &[MovedBytes]) {
+        assert!(
+            moved.iter().all(|moved| moved.to.end <= body.len() as u64),
+            "what was moved lies in the object"
+        );
         let mut stood: Vec<Option<Stood>> = vec![None; body.len().div_ceil(CHUNK_BYTES)];
         for batch in moved.chunks(MOVED_BATCH) {
             let state = self.shared.state();
             for MovedBytes { object: before, from, to } in batch {
-                let was = state.index.stood(*before, from);
-                for (chunk, _) in split(object, to).filter(|_| was.is_some()) {
-                    let stood = stood.get_mut(chunk.chunk as usize);
-                    debug_assert!(stood.is_some(), "what was moved lies in the object");
-                    stood.into_iter().for_each(|stood| *stood = was.max(*stood));
+                let Some(was) = state.index.stood(*before, from) else { continue };
+                for (chunk, _) in split(object, to) {
+                    let stood = &mut stood[chunk.chunk as usize];
+                    *stood = Some(was).max(*stood);
                 }
             }
         }

@@ -194,7 +194,7 @@ fn flushed_rows(run: &Run, plain: &Flushes, report: &mut Report) -> Result<()> {
             flushes.p50_us, flushes.max_us, flushes.count
         ),
         flushes.p99_9_us / flushes.p50_us,
-        Bound::AtMostOrPlain { most: 10.0, plain: plain.p99_9_us / flushes.p50_us },
+        Bound::NoWorseThan { most: 10.0, plain: plain.p99_9_us / flushes.p50_us },
     );
     report.note(format!(
         "FLUSH of nbdkit on a file at this pace, beside a store that takes the link's rate: p99.9 {:.0} us = {:.0} \

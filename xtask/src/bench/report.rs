@@ -13,8 +13,8 @@ use crate::step;
 pub enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// Or no more than a plain server has beside the same.
-    AtMostOrPlain {
+    /// At most so much, or no more than a plain server has beside the same.
+    NoWorseThan {
         most: f64,
         plain: f64,
     },
@@ -44,7 +44,7 @@ impl Report {
         let holds = match bound {
             Bound::AtLeast(least) => value >= least,
             Bound::AtMost(most) => value <= most,
-            Bound::AtMostOrPlain { most, plain } => value <= most.max(plain),
+            Bound::NoWorseThan { most, plain } => value <= most.max(plain),
         };
         eprintln!(
             "  {what}: {measured} against {against}: {value:.2} ({})",
@@ -76,7 +76,7 @@ impl Report {
             let bound = match row.bound {
                 Bound::AtLeast(least) => format!(">= {least}"),
                 Bound::AtMost(most) => format!("<= {most}"),
-                Bound::AtMostOrPlain { most, plain } => format!("<= {most} or {plain:.2} (plain)"),
+                Bound::NoWorseThan { most, plain } => format!("<= {most} or {plain:.2} (plain)"),
             };
             let verdict = if row.holds { "holds" } else { "MISSED" };
             let measured = row.measured.replace(['\n', '|'], " ");

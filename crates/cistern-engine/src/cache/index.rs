@@ -55,10 +55,10 @@ pub(super) enum Miss {
 
 /// Where a chunk enters the policy.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Entrance {
+pub(super) enum EntersAt {
     New(Admission),
     /// Where a chunk stood that had its bytes.
-    InPlace(Stood),
+    PlaceOf(Stood),
 }
 
 /// A slot that the writer may write to.
@@ -178,7 +178,7 @@ impl Index {
         id: &ChunkId,
         pieces: Range<usize>,
         end: u32,
-        entrance: Entrance,
+        enters: EntersAt,
     ) -> Option<SlotFill> {
         let hash = id.hash();
         let known = self.slot_of(id, hash);
@@ -187,30 +187,30 @@ impl Index {
             // An earlier fill took an earlier byte for the object's end: it was wrong, start anew.
             Some(no) => {
                 self.release(no);
-                self.admit(id, hash, entrance)?
+                self.admit(id, hash, enters)?
             }
-            None => self.admit(id, hash, entrance)?,
+            None => self.admit(id, hash, enters)?,
         };
         let slot = &self.slots[no as usize];
         let missing = mask(&pieces) & !slot.valid;
         (missing != 0).then_some(SlotFill { slot: no, generation: slot.generation, missing })
     }
 
-    fn admit(&mut self, id: &ChunkId, hash: u64, entrance: Entrance) -> Option<u32> {
+    fn admit(&mut self, id: &ChunkId, hash: u64, enters: EntersAt) -> Option<u32> {
         debug_assert!(self.slot_of(id, hash).is_none(), "a chunk has one slot");
         let no = self.free.pop()?;
         debug_assert_eq!(self.slots[no as usize].valid, 0, "a free slot holds nothing");
         self.slots[no as usize].owner = *id;
         self.link(no, hash);
-        match entrance {
-            Entrance::New(admission) => {
+        match enters {
+            EntersAt::New(admission) => {
                 self.policy.admit(no, self.ghost.last(hash), admission);
                 match admission {
                     Admission::Demand => self.tune(hash),
                     Admission::Prefetch | Admission::Written => self.tuner.unread(hash, admission),
                 }
             }
-            Entrance::InPlace(stood) => self.policy.admit_in_place(no, stood),
+            EntersAt::PlaceOf(stood) => self.policy.admit_in_place(no, stood),
         }
         self.make_room();
         self.policy.place(no).map(|_| no)
@@ -359,7 +359,7 @@ mod tests {
     }
 
     fn fill(index: &mut Index, id: &ChunkId, pieces: Range<usize>, admission: Admission) {
-        let Some(claim) = index.claim(id, pieces.clone(), CHUNK_BYTES as u32, Entrance::New(admission))
+        let Some(claim) = index.claim(id, pieces.clone(), CHUNK_BYTES as u32, EntersAt::New(admission))
         else {
             return;
         };
@@ -378,7 +378,7 @@ mod tests {
         assert!(index.find(&id(1, 0), 1..5, 1).is_err() && !index.has(&id(1, 0), 1..5));
         assert!(index.find(&id(1, 1), 2..5, 1).is_err());
         assert!(
-            index.claim(&id(1, 0), 2..5, 1, Entrance::New(Admission::Demand)).is_none(),
+            index.claim(&id(1, 0), 2..5, 1, EntersAt::New(Admission::Demand)).is_none(),
             "nothing is missing"
         );
         let found = index.find(&id(1, 0), 3..4, 1).expect("valid");
@@ -412,12 +412,12 @@ mod tests {
     #[test]
     fn nothing_is_served_beyond_the_end_of_the_object() {
         let mut index = Index::new(4);
-        let claim = index.claim(&id(1, 0), 0..2, 5000, Entrance::New(Admission::Demand)).expect("new");
+        let claim = index.claim(&id(1, 0), 0..2, 5000, EntersAt::New(Admission::Demand)).expect("new");
         index.confirm(&claim, &[(0, 1), (1, 1)], Some(5000), false);
         assert!(index.find(&id(1, 0), 0..2, 5000).is_ok());
         assert!(index.find(&id(1, 0), 0..2, 5001).is_err());
         let claim = index
-            .claim(&id(1, 0), 1..3, 12_288, Entrance::New(Admission::Demand))
+            .claim(&id(1, 0), 1..3, 12_288, EntersAt::New(Admission::Demand))
             .expect("the end was elsewhere");
         assert_eq!(claim.missing, 0b110);
     }
@@ -476,8 +476,8 @@ mod tests {
         let (trial, read) = (index.stood(object, &here(0)), index.stood(object, &here(1)));
         assert!(trial.is_some() && trial < read);
         assert_eq!(index.stood(object, &(here(0).start..here(2).end)), read, "the best of them");
-        let entrance = Entrance::InPlace(read.expect("it was read"));
-        let claim = index.claim(&id(2, 0), 0..16, CHUNK_BYTES as u32, entrance).expect("new");
+        let enters = EntersAt::PlaceOf(read.expect("it was read"));
+        let claim = index.claim(&id(2, 0), 0..16, CHUNK_BYTES as u32, enters).expect("new");
         let (old, new) = (index.slot_of(&id(1, 1), id(1, 1).hash()).expect("here"), claim.slot);
         assert_eq!(index.policy.stood(new), index.policy.stood(old));
         index.remove_chunk(&id(1, 1));

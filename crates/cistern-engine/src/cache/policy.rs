@@ -87,7 +87,7 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stood {
     place: Standing,
-    /// When it was last counted, as ticks that it was away from the horizon of ages.
+    /// The greatest age less its own, in ticks since it was last counted.
     youth: u16,
     reads: u8,
     gap: u16,

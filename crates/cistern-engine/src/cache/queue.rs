@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{
     Admission, CHUNK_BYTES, CacheKey,
     chunks::{ChunkId, mask, pieces, split},
-    index::Entrance,
+    index::EntersAt,
     policy::Stood,
 };
 
@@ -42,10 +42,10 @@ pub(super) enum Why {
 
 impl Why {
     /// Where a chunk of the fill enters, by its number in it.
-    pub fn entrance(&self, n: usize) -> Option<Entrance> {
+    pub fn enters(&self, n: usize) -> Option<EntersAt> {
         match self {
-            Why::Offered(admission) => Some(Entrance::New(*admission)),
-            Why::Moved(stood) => stood.get(n).copied().flatten().map(Entrance::InPlace),
+            Why::Offered(admission) => Some(EntersAt::New(*admission)),
+            Why::Moved(stood) => stood.get(n).copied().flatten().map(EntersAt::PlaceOf),
         }
     }
 

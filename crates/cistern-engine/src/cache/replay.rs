@@ -6,7 +6,7 @@
 use super::{
     Admission, CHUNK_BYTES, CacheKey, PIECES,
     chunks::ChunkId,
-    index::{Entrance, Index},
+    index::{EntersAt, Index},
 };
 
 /// A cache of so many chunks without bytes.
@@ -33,8 +33,8 @@ impl Replay {
     }
 
     fn fill(&mut self, id: &ChunkId, admission: Admission) {
-        let entrance = Entrance::New(admission);
-        if let Some(claim) = self.0.claim(id, 0..PIECES, CHUNK_BYTES as u32, entrance) {
+        let enters = EntersAt::New(admission);
+        if let Some(claim) = self.0.claim(id, 0..PIECES, CHUNK_BYTES as u32, enters) {
             let crcs: [(usize, u32); PIECES] = std::array::from_fn(|piece| (piece, 0));
             self.0.confirm(&claim, &crcs, None, admission == Admission::Prefetch);
         }

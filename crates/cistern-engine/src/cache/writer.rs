@@ -73,9 +73,9 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
         let end = (range.end.min(part.end) - begin) as u32;
         let data = &fill.bytes[(part.start - range.start) as usize..];
         let data = &data[..data.len().min((part.end - part.start) as usize)];
-        let Some(entrance) = fill.why.entrance(n) else { continue };
+        let Some(enters) = fill.why.enters(n) else { continue };
         filled += data.len() as u64;
-        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end, entrance) else {
+        let Some(claim) = shared.state().index.claim(&id, pieces(&part), end, enters) else {
             continue;
         };
         let first = pieces(&part).start * PIECE_BYTES;
