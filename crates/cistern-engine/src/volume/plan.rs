@@ -1,7 +1,5 @@
 //! What a collection would do and take, by the newest committed state: `cistern gc --dry-run`. Changes nothing.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
 use crate::{
@@ -12,7 +10,7 @@ use crate::{
     fetch::MOVE_GAP_BYTES,
     log::{Committed, VolumeKeys, keys, usage::Counts},
     space::{Plan, plan},
-    store::{Meter, StoreStats, Stores},
+    store::Stores,
     units::{BLOCK_BYTES, Extent, Mapping, Place},
     upkeep::SEGMENTS_PER_CHECKPOINT,
     volume::{
@@ -74,14 +72,9 @@ pub async fn plan_collection(
     };
     let mut out = CollectPlan::of(&plan(accounting.segments(), committed.walk.seq, ratio));
     if let Collect::Defragment { offset, len } = what {
-        let meter = Arc::new(Meter::new(place.read.clone(), env.clone()));
-        let stores = Stores { read: meter.clone(), ..place }.within(&keys::directory(keys.volume));
+        let stores = place.within(&keys::directory(keys.volume));
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: MEMORY_BYTES };
         out.add_defragmentation(parts, &keys, &committed, (offset, len), progress).await?;
-        // Whoever moves reads the map as this does.
-        let (gets, bytes) = gets(&meter.snapshot());
-        out.gets += gets;
-        out.fetched_bytes += bytes;
     }
     out.add_checkpoints();
     Ok(out)
@@ -145,12 +138,6 @@ impl CollectPlan {
         }
         Ok(())
     }
-}
-
-/// GETs so far, and what they brought.
-fn gets(stats: &StoreStats) -> (u64, u64) {
-    let kinds = || stats.kinds.iter().filter(|kind| kind.kind.name().starts_with("get"));
-    (kinds().map(|kind| kind.requests).sum(), kinds().map(|kind| kind.bytes).sum())
 }
 
 /// Requests for what is live in a victim, if that lies anywhere in it: one for the footer, and one for each stretch without a
