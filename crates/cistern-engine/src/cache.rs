@@ -263,6 +263,28 @@ impl ChunkCache {
                 && split(object, &range).all(|(id, part)| state.index.has(&id, pieces(&part))))
     }
 
+    /// From the first piece of a range that is not here, nor on its way here, to the last; `None` if all of it is.
+    pub fn missing(&self, object: CacheKey, range: &Range<u64>) -> Option<Range<u64>> {
+        let state = self.shared.state();
+        if !fits(range.end) {
+            return Some(range.clone());
+        }
+        let mut missing: Option<Range<u64>> = None;
+        for (id, part) in split(object, range) {
+            let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
+            let valid = state.index.valid(&id);
+            for piece in pieces(&part).filter(|piece| valid & 1 << piece == 0) {
+                let start = begin + (piece * PIECE_BYTES) as u64;
+                let piece = start.max(range.start)..(start + PIECE_BYTES as u64).min(range.end);
+                if !state.queue.has(object, &piece) {
+                    let start = missing.map_or(piece.start, |missing| missing.start);
+                    missing = Some(start..piece.end);
+                }
+            }
+        }
+        missing
+    }
+
     /// What it can hold, in bytes; 0 when it was switched off because its disk fails.
     pub fn capacity(&self) -> u64 {
         if self.shared.health.is_off() { 0 } else { self.shared.slab.len() }

@@ -431,6 +431,17 @@ async fn a_miss_brings_its_neighbours() {
     assert_eq!(r.gets().1, 262_144 + OBJECT_BYTES - 786_432 + 4096, "no window: one piece");
 }
 
+/// Of a window, and of what is fetched ahead, what is here is not fetched again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_here_is_not_fetched_again() {
+    let r = reading(true, 100, None).await;
+    r.reader.read(&r.object, 0..131_072, 0).await.expect("a read");
+    r.reader.read(&r.object, 131_072..135_168, 262_144).await.expect("a read");
+    assert_eq!(r.gets(), (2, 262_144), "the neighbours in front were here");
+    r.prefetch(200_000..300_000).await.expect("fetched");
+    assert_eq!(r.gets(), (3, 300_000_u64.next_multiple_of(4096)), "its beginning was here");
+}
+
 /// Many readers of one place share one GET.
 #[tokio::test(flavor = "multi_thread")]
 async fn misses_share_one_get() {

@@ -156,7 +156,12 @@ impl Index {
     /// Whether all of `pieces` are valid. Is no use of them.
     pub fn has(&self, id: &ChunkId, pieces: Range<usize>) -> bool {
         let wanted = mask(&pieces);
-        self.slot_of(id, id.hash()).is_some_and(|no| self.slots[no as usize].valid & wanted == wanted)
+        self.valid(id) & wanted == wanted
+    }
+
+    /// One bit for each valid piece of a chunk.
+    pub fn valid(&self, id: &ChunkId) -> u16 {
+        self.slot_of(id, id.hash()).map_or(0, |no| self.slots[no as usize].valid)
     }
 
     /// Where the best of the chunks of a range stands, if all of that is valid. Is no use of it.

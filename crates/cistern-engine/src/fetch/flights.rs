@@ -352,7 +352,7 @@ fn total(ranges: &[Range<u64>]) -> u64 {
 }
 
 /// What of `ranges` lies in `bounds`.
-fn within(ranges: &[Range<u64>], bounds: &Range<u64>) -> Vec<Range<u64>> {
+pub(super) fn within(ranges: &[Range<u64>], bounds: &Range<u64>) -> Vec<Range<u64>> {
     let cut = ranges.iter().map(|r| r.start.max(bounds.start)..r.end.min(bounds.end));
     cut.filter(|r| !r.is_empty()).collect()
 }

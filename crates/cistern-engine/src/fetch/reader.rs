@@ -14,7 +14,7 @@ use futures_util::{FutureExt, future::try_join_all};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::{
-    flights::{AheadCounts, CoveredPart, Flight, Flights, PrefetchPlan, Purpose, Ticket},
+    flights::{AheadCounts, CoveredPart, Flight, Flights, PrefetchPlan, Purpose, Ticket, within},
     link::{Link, LinkEstimate},
     pool::{self, Offers, PrefetchTask},
     window::{ReadWindow, WINDOW_BYTES_MAX},
@@ -405,8 +405,10 @@ impl ObjectReader {
             return Role::Follow(flight);
         }
         let needed = self.pieces(range, object);
-        let wide = match self.cache {
-            Some(_) => clip(&state.flights, object.cache, widen(range, window, object.bytes), &needed),
+        let wide = match &self.cache {
+            Some(cache) => {
+                clip(&state.flights, cache, object.cache, widen(range, window, object.bytes), &needed)
+            }
             None => needed.clone(), // the neighbours would be thrown away
         };
         // Where their transfer takes time, the neighbours come apart from what somebody waits for.
@@ -474,11 +476,15 @@ impl ObjectReader {
         }
         let range = self.pieces(&range, object);
         let plans = self.state().flights.plan(object.cache, &range, wanted);
-        let is_cached = |plan: &PrefetchPlan| {
-            self.cache.as_ref().is_some_and(|cache| cache.has(object.cache, plan.range.clone()))
-        };
-        let missing = plans.into_iter().filter(|plan| !is_cached(plan));
+        let missing = plans.into_iter().filter_map(|plan| self.without_cached(object, plan));
         missing.filter_map(|plan| self.begin_one(object, plan, purpose)).collect()
+    }
+
+    /// What of a plan is not in the cache, from its first byte to its last; `None` when all is.
+    fn without_cached(&self, object: &ObjectRef, plan: PrefetchPlan) -> Option<PrefetchPlan> {
+        let Some(cache) = &self.cache else { return Some(plan) };
+        let range = cache.missing(object.cache, &plan.range)?;
+        Some(PrefetchPlan { wanted: within(&plan.wanted, &range), range })
     }
 
     /// Puts a prefetch on the table; `None` when somebody else came first or there is no room for it.
@@ -565,12 +571,19 @@ fn too_short(object: &ObjectRef, bytes: u64, range: &Range<u64>) -> Error {
     Error::corrupt(&object.key, format!("it ends at byte {bytes}, bytes {range:?} are needed"))
 }
 
-/// What of a window around `needed` nobody fetches, without holes.
-fn clip(flights: &Flights, object: CacheKey, wide: Range<u64>, needed: &Range<u64>) -> Range<u64> {
-    let before = flights.gaps(object, &(wide.start..needed.start));
-    let behind = flights.gaps(object, &(needed.end..wide.end));
-    let begin = before.last().filter(|gap| gap.end == needed.start).map_or(needed.start, |gap| gap.start);
-    let end = behind.first().filter(|gap| gap.start == needed.end).map_or(needed.end, |gap| gap.end);
+/// What of a window around `needed` is not in the cache and nobody fetches, without holes.
+fn clip(
+    flights: &Flights,
+    cache: &ChunkCache,
+    object: CacheKey,
+    wide: Range<u64>,
+    needed: &Range<u64>,
+) -> Range<u64> {
+    let missing = |gap: Option<Range<u64>>| gap.and_then(|gap| cache.missing(object, &gap));
+    let before = missing(flights.gaps(object, &(wide.start..needed.start)).pop());
+    let behind = missing(flights.gaps(object, &(needed.end..wide.end)).into_iter().next());
+    let begin = before.filter(|gap| gap.end == needed.start).map_or(needed.start, |gap| gap.start);
+    let end = behind.filter(|gap| gap.start == needed.end).map_or(needed.end, |gap| gap.end);
     begin..end
 }
 
