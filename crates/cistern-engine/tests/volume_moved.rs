@@ -50,6 +50,8 @@ impl Passing for Counting {
 /// cache.
 const READ_MIB: u64 = 20;
 const WRITTEN_MIB: u64 = 40;
+/// What may come with it, where reads missed: whoever misses brings neighbours.
+const NEIGHBOURS_MIB: u64 = 6;
 
 async fn open(host: &Host, mode: Mode, cache: &Arc<ChunkCache>) -> Arc<Volume> {
     let cleaning = Bound::Ratio(f64::INFINITY).into();
@@ -89,8 +91,9 @@ fn hot_bytes(cache: &ChunkCache) -> u64 {
     cache.hot(u64::MAX).iter().map(|hot| u64::from(hot.valid.count_ones()) * 4096).sum()
 }
 
-/// What was read is in the cache also where it was moved to, before anybody looks for it there; what nobody read is not;
-/// and what it was moved out of takes no room any more. Also in writearound, where nothing that is written enters.
+/// What was read is in the cache also where it was moved to, before anybody looks for it there; what was not in the cache
+/// does not enter; and what it was moved out of takes no room any more. Also in writearound, where nothing that is written
+/// enters.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_stays_in_the_cache_where_it_is_moved() {
     for mode in [Mode::Writeback, Mode::Writearound] {
@@ -126,9 +129,18 @@ async fn what_was_read_stays_in_the_cache_where_it_is_moved() {
         let missed = store.reads.load(Relaxed) - reads;
         let filled = cache.stats();
         assert_eq!(missed, 0, "{mode:?}: reads of the store behind the cleaner; {filled:?}");
-        assert!(filled.fill_moved_bytes <= (READ_MIB + 2) * MIB, "{mode:?}: what nobody read: {filled:?}");
+        // Half of what was read is moved; in writeback what was written is there too, read or not.
+        let had = if mode == Mode::Writearound { READ_MIB / 2 } else { WRITTEN_MIB / 2 };
+        assert!(
+            filled.fill_moved_bytes <= (had + NEIGHBOURS_MIB) * MIB,
+            "{mode:?}: what was not there: {filled:?}"
+        );
+        // With what was moved still at its old place it would be half as much again.
         let hot = hot_bytes(&cache);
-        assert!(hot <= (READ_MIB + 2) * MIB, "{mode:?}: what was vacated is still there: {hot} bytes");
+        assert!(
+            hot <= (READ_MIB + NEIGHBOURS_MIB) * MIB,
+            "{mode:?}: what was vacated is still there: {hot} bytes"
+        );
         close(volume).await;
     }
 }
