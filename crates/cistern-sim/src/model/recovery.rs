@@ -90,8 +90,8 @@ impl Branch {
         entries.retain(|e| fits.contains(&e.op) || self.op(e.op).invoked <= newest_end);
         for entry in &mut entries {
             entry.anonymous |= fits.len() > 1 && fits.contains(&entry.op);
-            if Some(entry.op) == shown {
-                // What had replaced it before may be what was lost.
+            if fits.contains(&entry.op) {
+                // It may be what is there, also where several fit; and what had replaced it before may be what was lost.
                 entry.superseded_at = NEVER;
                 entry.superseded_by = None;
                 if fits.len() == 1 {

@@ -128,6 +128,24 @@ fn a_recovery_settles_the_past() {
     assert!(explained(&branch, &[]).is_err(), "1 is flushed now");
 }
 
+/// Zeroes that a recovery showed may be those of an op that was under way all the time, as well as those of an earlier one: a
+/// write between them that was lost may have been hidden, and need not come back when more is flushed.
+#[test]
+fn zeroes_may_be_those_of_whoever_ended_last() {
+    let mut branch = fresh();
+    branch.begin(1, Kind::Zero { allocated: false }, 0, 8, 10);
+    branch.begin(2, Kind::Zero { allocated: false }, 0, 8, 12);
+    branch.acknowledge(2, Forced::No, 13, now());
+    wrote(&mut branch, 3, 0, 8, (15, 16));
+    branch.acknowledge(1, Forced::Local, 17, now());
+    branch.end_life(20);
+    let state = found(&[]);
+    let cut = branch.explain(&state, Scope::Journal, 0).expect("a prefix without the write");
+    branch.adopt(&state, Scope::Journal, cut, 21);
+    branch.flushed(30);
+    assert!(explained(&branch, &[]).is_ok(), "the zeroes stay");
+}
+
 /// A resize is part of the history.
 #[test]
 fn a_size_has_its_place_in_the_history() {
