@@ -171,8 +171,7 @@ impl Index {
             let wanted = mask(&pieces(&part));
             (self.slots[no as usize].valid & wanted == wanted).then(|| self.policy.stood(no))?
         };
-        let all: Option<Vec<Stood>> = split(object, range).map(stood).collect();
-        all?.into_iter().max()
+        split(object, range).map(stood).try_fold(None, |best, stood| Some(best.max(Some(stood?)))).flatten()
     }
 
     /// The slot for filling `pieces` of a chunk, with the pieces that are still to be written.

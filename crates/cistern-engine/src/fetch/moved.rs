@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::frames::FrameReader;
 use crate::{
-    cache::MovedBytes,
+    cache::{ChunkCache, MovedBytes},
     units::{Mapping, Place, Seq},
 };
 
@@ -32,7 +32,7 @@ impl FrameReader {
 
     /// Waits until the cache has written what was moved.
     pub async fn wait_for_moved(&self) {
-        self.reader().wait_for_moved().await;
+        self.reader().wait_while(ChunkCache::has_moved_waiting).await;
     }
 
     /// Nothing of the volume is in a segment of so many bytes any more.

@@ -520,14 +520,12 @@ impl ObjectReader {
 
     /// Waits until the writer of the cache has room again.
     async fn wait_for_cache(&self) {
-        while self.cache.as_ref().is_some_and(|cache| cache.is_busy()) {
-            self.env.sleep(CACHE_BUSY_PAUSE).await;
-        }
+        self.wait_while(ChunkCache::is_busy).await;
     }
 
-    /// Waits until it has written what was moved.
-    pub(super) async fn wait_for_moved(&self) {
-        while self.cache.as_ref().is_some_and(|cache| cache.has_moved_waiting()) {
+    /// Waits for the writer of the cache, if there is one.
+    pub(super) async fn wait_while(&self, is_behind: fn(&ChunkCache) -> bool) {
+        while self.cache.as_ref().is_some_and(|cache| is_behind(cache)) {
             self.env.sleep(CACHE_BUSY_PAUSE).await;
         }
     }
