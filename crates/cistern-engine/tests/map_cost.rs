@@ -108,6 +108,27 @@ async fn a_limited_lookup_stops_early() {
     assert_eq!(found.iter().filter(|m| matches!(m.place, Place::Frame(_))).count(), 50);
 }
 
+/// A merge of short runs takes one request for each, whatever parts they have.
+#[tokio::test]
+async fn a_merge_reads_a_short_run_at_once() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = open_map(&plain_env(), &io, None, MapOptions::default(), Levels::new(), Seq(0));
+    let mut merges = 0;
+    for seq in 1..=20u64 {
+        let batch: Vec<_> =
+            (0..2000).map(|i| frame(i * 250_000 + seq * 1000, 1, seq, i as u32 * 4120)).collect();
+        map.insert(&batch);
+        map.freeze(Seq(seq));
+        map.flush().await.unwrap();
+        let (runs, before) = (map.levels().iter().flatten().count() as u64, reads(&io));
+        if map.merge_step().await.unwrap() {
+            assert!(reads(&io) - before <= runs, "{} reads of {runs} runs", reads(&io) - before);
+            merges += 1;
+        }
+    }
+    assert!(merges >= 3, "{merges} merges of 20 levels");
+}
+
 /// Filling a device in order ends in one level of full runs, each written about three times.
 #[tokio::test]
 async fn an_ordered_fill_becomes_one_level() {

@@ -31,13 +31,15 @@ const FETCH_BYTES_MIN: u64 = 256 << 10;
 const FETCH_BYTES_MAX: u64 = 4 << 20;
 /// GETs that one plan is cut into, where its size allows.
 const FETCHES_PER_PLAN: u64 = 4;
+/// The part by which blocks that do not compress are longer in the store at most: they get no GET of their own.
+const FRAMING_PART: u64 = 64;
 /// GETs of one prefetch at once.
 const FETCHES_MAX: usize = 8;
 /// Mappings looked at in one step.
 pub const STEP_MAPPINGS: usize = 4096;
-/// How far ahead pays: so many times what the link carries in one latency. Enough for the reader's
-/// own time and for estimates that are low by half.
-const DEPTH_PRODUCTS: u64 = 4;
+/// How far ahead pays: so many times what the link carries in one latency. Four are enough for the reader's own time
+/// and for estimates that are low by half; with eight the GETs are twice as large.
+const DEPTH_PRODUCTS: u64 = 8;
 /// How far ahead before anything is known of the link, in bytes.
 const DEPTH_BYTES_FIRST: u64 = 4 << 20;
 /// How far ahead at most, where the data is scattered over many objects; twice as far where there is a chunk cache. What one
@@ -160,7 +162,8 @@ impl Ahead {
         if lookups.is_empty() {
             return; // all of it is dirty, and so at hand
         }
-        let get_bytes = (plan.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
+        let part_bytes = (plan.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
+        let get_bytes = part_bytes + part_bytes / FRAMING_PART;
         let (frames, scatter) = (self.frames.clone(), self.scatter.clone());
         let prefetch = async move {
             let fetched = async {

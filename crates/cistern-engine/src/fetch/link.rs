@@ -3,30 +3,54 @@
 //! Both are estimates for deciding how much to fetch, never for correctness. Latency is the time of
 //! a GET beyond the transfer of its bytes, near the least that was seen; bandwidth is what GETs
 //! under way at the same time brought together, near the most that was seen. Both forget slowly, so
-//! that they follow a link that changes.
+//! that they follow a link that changes. How long a GET took beside others says little of either: it may have
+//! waited for them, and it may have come in a burst after them.
 
 use std::time::Duration;
 
 /// GETs from this size on say something of the bandwidth; below it latency is all there is.
 const LARGE_BYTES: u64 = 64 << 10;
-/// Busy time after which what arrived in it counts as one observation of the bandwidth.
+/// Busy time after which what arrived in it counts as one observation of the bandwidth: at least, and as a multiple
+/// of the longest GET in it, of which part may have come before.
 const PERIOD: Duration = Duration::from_millis(100);
+const PERIOD_GETS: u32 = 4;
 /// GETs before anything is said of the link: one may have met a pause of ours.
 const GETS_MIN: u32 = 8;
-/// Weight of an observation that is worse than the estimate: about thirty make it the new truth.
+/// GETs that took longer than this, as a multiple of what the link takes for each alone, had to share it.
+const SHARED: f64 = 1.25;
+/// Weight of an observation that is worse than the estimate: about thirty make it the new truth. One of several
+/// periods' time counts as so many.
 const FORGET: f64 = 0.03;
 
 /// The estimate and what is under way.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     latency_s: Option<f64>,
+    /// What large GETs suggest, until a small one has shown it.
+    latency_guess_s: Option<f64>,
     bytes_per_s: Option<f64>,
     gets: u32,
     under_way: u32,
-    /// Since when something has been under way without a pause, at most a period ago.
-    busy_since: Duration,
-    busy_bytes: u64,
-    busy_gets: u64,
+    period: Period,
+}
+
+/// A time in which something has been under way without a pause, and the GETs that ended in it.
+#[derive(Debug, Default)]
+struct Period {
+    since: Duration,
+    bytes: u64,
+    gets: u64,
+    /// Together, and the longest of them.
+    took_s: f64,
+    longest: Duration,
+    /// The least among small ones.
+    latency_s: Option<f64>,
+}
+
+impl Period {
+    fn begin(since: Duration) -> Period {
+        Period { since, ..Period::default() }
+    }
 }
 
 /// An estimate of the link.
@@ -67,7 +91,7 @@ impl Link {
     /// A GET begins.
     pub fn begin(&mut self, now: Duration) {
         if self.under_way == 0 {
-            (self.busy_since, self.busy_bytes, self.busy_gets) = (now, 0, 0);
+            self.period = Period::begin(now);
         }
         self.under_way += 1;
     }
@@ -78,47 +102,97 @@ impl Link {
         if bytes == 0 {
             return;
         }
-        let took = now.saturating_sub(began).as_secs_f64().max(1e-6);
+        let took = now.saturating_sub(began);
+        let took_s = took.as_secs_f64().max(1e-6);
         self.gets = self.gets.saturating_add(1);
-        self.busy_bytes += bytes;
-        self.busy_gets += 1;
+        let period = &mut self.period;
+        period.bytes += bytes;
+        period.gets += 1;
+        period.took_s += took_s;
+        period.longest = period.longest.max(took);
+        let (busy, longest) = (now.saturating_sub(period.since), period.longest);
+        let alone = self.under_way == 0 && period.gets == 1 && began == period.since;
         if bytes >= LARGE_BYTES {
-            let transfer = (took - self.latency_s.unwrap_or(0.0)).max(took / 8.0);
-            let seen = bytes as f64 / transfer;
-            // One of several has only its share of the link: together they are counted below.
-            let alone = self.under_way == 0 && self.busy_gets == 1;
-            if alone || self.bytes_per_s.is_none_or(|known| seen > known) {
-                self.learn_bandwidth(seen);
-            }
+            self.end_large(took_s, bytes, alone);
+        } else {
+            self.end_small(took_s, bytes, alone);
         }
+        if busy >= PERIOD.max(longest.saturating_mul(PERIOD_GETS)) {
+            self.end_period(busy.as_secs_f64());
+            self.period = Period::begin(now);
+        }
+    }
+
+    fn end_large(&mut self, took_s: f64, bytes: u64, alone: bool) {
+        if alone {
+            let transfer = (took_s - self.latency().unwrap_or(0.0)).max(took_s / 2.0);
+            self.learn_bandwidth(bytes as f64 / transfer, 1.0);
+        } else {
+            // One of several has only a share of the link, but that it has.
+            let share = bytes as f64 / took_s;
+            self.bytes_per_s = Some(self.bytes_per_s.map_or(share, |known| known.max(share)));
+        }
+        let seen = self.latency_seen(took_s, bytes);
+        self.latency_guess_s = Some(self.latency_guess_s.map_or(seen, |known| known.min(seen)));
+    }
+
+    fn end_small(&mut self, took_s: f64, bytes: u64, alone: bool) {
+        let seen = self.latency_seen(took_s, bytes);
+        if alone || self.latency_s.is_none_or(|known| seen < known) {
+            self.learn_latency(seen, 1.0);
+        }
+        self.period.latency_s = Some(self.period.latency_s.map_or(seen, |least| least.min(seen)));
+    }
+
+    fn end_period(&mut self, busy_s: f64) {
+        let periods = busy_s / PERIOD.as_secs_f64();
+        match self.period.latency_s {
+            _ if self.period.bytes / self.period.gets >= LARGE_BYTES => {
+                let seen = self.period.bytes as f64 / busy_s;
+                // Where nobody waited for others, the link may have more than it was asked for.
+                if self.was_shared() || self.bytes_per_s.is_none_or(|known| seen > known) {
+                    self.learn_bandwidth(seen, periods);
+                }
+            }
+            Some(least) => self.learn_latency(least, periods),
+            None => {}
+        }
+    }
+
+    /// Whether the GETs of the period took longer than they would have alone.
+    fn was_shared(&self) -> bool {
+        let transfer = self.bytes_per_s.map_or(0.0, |b| self.period.bytes as f64 / b);
+        let alone = self.latency().unwrap_or(0.0) * self.period.gets as f64 + transfer;
+        self.period.took_s > alone * SHARED
+    }
+
+    fn latency_seen(&self, took_s: f64, bytes: u64) -> f64 {
         let transfer = self.bytes_per_s.map_or(0.0, |b| bytes as f64 / b);
-        self.learn_latency((took - transfer).max(took / 8.0), bytes < LARGE_BYTES);
-        let busy = now.saturating_sub(self.busy_since);
-        if busy >= PERIOD {
-            if self.busy_bytes / self.busy_gets >= LARGE_BYTES {
-                self.learn_bandwidth(self.busy_bytes as f64 / busy.as_secs_f64());
-            }
-            (self.busy_since, self.busy_bytes, self.busy_gets) = (now, 0, 0);
-        }
+        (took_s - transfer).max(took_s / 8.0)
     }
 
     /// What is known, once both sides are.
     pub fn estimate(&self) -> Option<LinkEstimate> {
         (self.gets >= GETS_MIN).then_some(())?;
-        Some(LinkEstimate { latency_s: self.latency_s?, bytes_per_s: self.bytes_per_s? })
+        Some(LinkEstimate { latency_s: self.latency()?, bytes_per_s: self.bytes_per_s? })
     }
 
-    fn learn_latency(&mut self, seen: f64, trusted: bool) {
+    fn latency(&self) -> Option<f64> {
+        self.latency_s.or(self.latency_guess_s)
+    }
+
+    /// Seen for so many periods.
+    fn learn_latency(&mut self, seen: f64, periods: f64) {
         self.latency_s = Some(match self.latency_s {
-            Some(known) if seen >= known && !trusted => known,
-            Some(known) if seen >= known => known + (seen - known) * FORGET,
+            Some(known) if seen >= known => seen + (known - seen) * (1.0 - FORGET).powf(periods),
             _ => seen,
         });
     }
 
-    fn learn_bandwidth(&mut self, seen: f64) {
+    /// Seen for so many periods.
+    fn learn_bandwidth(&mut self, seen: f64, periods: f64) {
         self.bytes_per_s = Some(match self.bytes_per_s {
-            Some(known) if seen <= known => known - (known - seen) * FORGET,
+            Some(known) if seen <= known => seen + (known - seen) * (1.0 - FORGET).powf(periods),
             _ => seen,
         });
     }
@@ -161,6 +235,60 @@ mod tests {
         }
         let found = link.estimate().expect("seen");
         assert!((90e6..140e6).contains(&found.bytes_per_s), "{found:?}");
+    }
+
+    /// A link of 20 ms and 30 MB/s that carries GETs one behind the other, always eight of them at once and of all
+    /// sizes, shows itself as about that: neither is what came in a burst taken for its rate, nor the wait for others
+    /// for its latency.
+    #[test]
+    fn a_queue_does_not_hide_the_link() {
+        const BYTES_PER_S: u64 = 30_000_000;
+        let mut link = Link::default();
+        let sizes = (0..600u64).map(|n| match n % 7 {
+            0 | 3 => 8 << 10,
+            1 | 2 => 120 << 10,
+            _ => 1 << 20,
+        });
+        let (mut free_at, mut under_way) = (ms(0), std::collections::VecDeque::new());
+        for (n, bytes) in sizes.enumerate() {
+            let began = match under_way.len() < 8 {
+                true => ms(0),
+                false => {
+                    let (began, ended, bytes) = under_way.pop_front().expect("eight");
+                    link.end(began, ended, bytes);
+                    ended
+                }
+            };
+            link.begin(began);
+            free_at = free_at.max(began + ms(20)) + Duration::from_micros(bytes * 1_000_000 / BYTES_PER_S);
+            under_way.push_back((began, free_at, bytes));
+            if n > 100 {
+                let found = link.estimate().expect("seen");
+                assert!((24e6..40e6).contains(&found.bytes_per_s), "{n}: {found:?}");
+                assert!((0.015..0.04).contains(&found.latency_s), "{n}: {found:?}");
+            }
+        }
+    }
+
+    /// Who asks a link for less than it bears does not make it narrow.
+    #[test]
+    fn a_link_that_is_not_full_keeps_its_width() {
+        let mut link = Link::default();
+        for n in 0..20 {
+            link.begin(ms(n * 100));
+            link.end(ms(n * 100), ms(n * 100 + 55), 1 << 20); // 20 ms and 30 MB/s
+            link.begin(ms(n * 100 + 60));
+            link.end(ms(n * 100 + 60), ms(n * 100 + 80), 4096);
+        }
+        let known = link.estimate().expect("seen");
+        assert!((25e6..35e6).contains(&known.bytes_per_s), "{known:?}");
+        for n in 200..2000 {
+            link.begin(ms(n * 12));
+            if n > 201 {
+                link.end(ms((n - 2) * 12), ms(n * 12), 100_000); // two at once, 8 MB/s
+            }
+        }
+        assert!(link.estimate().expect("seen").bytes_per_s > 25e6, "{:?}", link.estimate());
     }
 
     /// A link that becomes ten times slower is noticed.

@@ -32,7 +32,7 @@ use crate::{
 const APART_MIN: Duration = Duration::from_millis(5);
 const APART_LATENCY_PART: u32 = 4;
 /// Requests of one read that wait for the store at the same time, as a share of its latency each.
-const GAP_SHARE: u64 = 32;
+const GAP_SHARE: u64 = 8;
 /// Bounds of a gap: a piece costs a local file nothing, and a link is never filled with what nobody wants.
 const GAP_BYTES: Range<u64> = PIECE_BYTES as u64..64 << 10;
 /// How long to wait for the writer of the cache before warming goes on.

@@ -67,7 +67,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Brings the first mappings that end behind `block` into the cursor.
-    pub(super) async fn seek(&mut self, runs: &Runs, origin: Origin, block: u64) -> Result<()> {
+    pub(super) async fn seek(&mut self, runs: &Runs, origin: Origin<'_>, block: u64) -> Result<()> {
         let mut held = HeldParts::default();
         while let Some((run, wanted)) = self.advance(runs, block, &held)? {
             runs.load(origin, run, wanted, &mut held).await?;

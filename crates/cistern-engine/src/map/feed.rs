@@ -1,8 +1,8 @@
 //! One input of a merge: the mappings of one level within a window, in ascending order.
 //!
 //! Holds about one read-ahead of sealed bytes and one decoded block, whatever the size of its
-//! runs. Reading (`refill`, waits) and decoding (`head`, computes) are apart, so that decoding
-//! runs on worker threads. A block that does not verify is read once more, from the store itself: then
+//! runs; a run that is not longer than that is read with one request. Reading (`refill`, waits) and decoding
+//! (`head`, computes) are apart, so that decoding runs on worker threads. A block that does not verify is read once more, from the store itself: then
 //! what is bad is the run, and the error says which.
 
 use std::collections::VecDeque;
@@ -28,6 +28,8 @@ pub(super) type RunResult<T> = Result<T, (RunId, Error)>;
 struct Open {
     meta: RunMeta,
     sealer: Sealer,
+    /// All of its bytes, where they are few.
+    whole: Option<Bytes>,
     /// Sections and blocks still to come.
     sections: VecDeque<FencePart>,
     blocks: VecDeque<FencePart>,
@@ -130,7 +132,7 @@ impl Feed {
                 self.open = None;
                 return Ok(());
             };
-            self.open = Some(Open::start(runs, meta).await?);
+            self.open = Some(Open::start(runs, meta, self.read_bytes).await?);
         }
         let open = self.open.as_mut().expect("opened just above");
         if !open.raw.is_empty() {
@@ -141,13 +143,25 @@ impl Feed {
 }
 
 impl Open {
-    async fn start(runs: &Runs, meta: RunMeta) -> RunResult<Open> {
-        let top = runs.top(&meta).await.map_err(|e| (meta.id, e))?;
+    async fn start(runs: &Runs, meta: RunMeta, read_bytes: u64) -> RunResult<Open> {
+        let is_small = meta.bytes <= read_bytes;
+        let whole = match is_small {
+            true => read_whole(runs, &meta).await.map_err(|e| (meta.id, e))?,
+            false => None,
+        };
+        let known = match &whole {
+            Some(whole) => runs.top_in(&meta, whole).await,
+            None => None,
+        };
+        let top = match known {
+            Some(top) => top,
+            None => runs.top(&meta).await.map_err(|e| (meta.id, e))?,
+        };
         let entries = &top.fence.entries[top.fence.find(meta.span.start)..];
         let sections = entries.iter().take_while(|e| e.first < meta.span.end()).copied().collect();
         let (blocks, raw, raw_at) = (VecDeque::new(), Bytes::new(), 0);
         let trust = Trust::Unknown;
-        Ok(Open { sealer: top.sealer.clone(), meta, sections, blocks, raw, raw_at, trust })
+        Ok(Open { sealer: top.sealer.clone(), meta, whole, sections, blocks, raw, raw_at, trust })
     }
 
     fn is_done(&self) -> bool {
@@ -158,7 +172,14 @@ impl Open {
     async fn read(&mut self, runs: &Runs, read_bytes: u64) -> Result<(), Error> {
         if self.blocks.is_empty() {
             let Some(section) = self.sections.pop_front() else { return Ok(()) };
-            let fence = runs.section(&self.meta, section).await?;
+            let known = match &self.whole {
+                Some(whole) => runs.section_in(&self.meta, section, whole).await,
+                None => None,
+            };
+            let fence = match known {
+                Some(fence) => fence,
+                None => runs.section(&self.meta, section).await?,
+            };
             let entries = &fence.entries[fence.find(self.meta.span.start)..];
             self.blocks = entries.iter().take_while(|e| e.first < self.meta.span.end()).copied().collect();
         }
@@ -174,7 +195,7 @@ impl Open {
         let first = *first;
         self.raw_at = first.offset;
         if self.trust == Trust::Unknown {
-            match runs.read_to_merge(&self.meta, self.raw_at..end).await {
+            match runs.read_to_merge(&self.meta, self.raw_at..end, self.whole.as_ref()).await {
                 Err(e) if e.is_damage() => {}
                 read => {
                     self.raw = read?;
@@ -218,5 +239,13 @@ impl Open {
         self.raw = self.raw.slice(entry.bytes as usize..);
         self.raw_at += u64::from(entry.bytes);
         Ok(out.last().map_or(end, |last| last.extent().end()))
+    }
+}
+
+/// All of a run; `None` when it is not as it was written, so that its parts are looked at one by one.
+async fn read_whole(runs: &Runs, meta: &RunMeta) -> Result<Option<Bytes>, Error> {
+    match runs.read_to_merge(meta, 0..meta.bytes, None).await {
+        Err(e) if e.is_damage() => Ok(None),
+        read => read.map(Some),
     }
 }

@@ -32,7 +32,7 @@ pub struct Lookup {
     pub(super) levels: Arc<Levels>,
     pub(super) runs: Arc<Runs>,
     /// How runs are read.
-    pub(super) origin: Origin,
+    pub(super) origin: Origin<'static>,
     /// What was born up to here is not told from what was never written.
     pub(super) since: Seq,
 }

@@ -113,13 +113,15 @@ fn tail_at(run: &RunMeta) -> u64 {
 
 /// Which copy of a part is read.
 #[derive(Clone, Copy)]
-pub(super) enum Origin {
+pub(super) enum Origin<'a> {
     /// Any that is at hand.
     Any,
     /// The same, and nobody waits for it.
     Patient,
     /// What the store has.
     Store,
+    /// All bytes of the run, which were read before.
+    Whole(&'a Bytes),
 }
 
 /// What one look into a run gives without waiting.
@@ -255,7 +257,7 @@ impl Runs {
     /// Reads a part that `look` missed, and keeps it in the cache and in `held`.
     pub(super) async fn load(
         &self,
-        origin: Origin,
+        origin: Origin<'_>,
         run: &RunMeta,
         wanted: Wanted,
         held: &mut HeldParts,
@@ -289,10 +291,31 @@ impl Runs {
         }
     }
 
+    /// The top of a run of which all bytes are here, unless they do not verify.
+    pub(super) async fn top_in(&self, run: &RunMeta, whole: &Bytes) -> Option<Arc<Top>> {
+        debug_assert_eq!(whole.len() as u64, run.bytes, "it is whole");
+        self.load_top(Origin::Whole(whole), run).await.ok().map(Arc::new)
+    }
+
+    /// A section of such a run.
+    pub(super) async fn section_in(
+        &self,
+        run: &RunMeta,
+        entry: FencePart,
+        whole: &Bytes,
+    ) -> Option<Arc<Fence>> {
+        debug_assert_eq!(whole.len() as u64, run.bytes, "it is whole");
+        let (origin, wanted) = (Origin::Whole(whole), Wanted::Section(entry));
+        match self.load_from(origin, run, wanted, &HeldParts::default()).await {
+            Ok(Part::Section(fence)) => Some(fence),
+            _ => None,
+        }
+    }
+
     /// A part, verified. What does not verify is read from the store itself before it is believed.
     async fn load_sound(
         &self,
-        origin: Origin,
+        origin: Origin<'_>,
         run: &RunMeta,
         wanted: Wanted,
         held: &HeldParts,
@@ -346,7 +369,7 @@ impl Runs {
 
     async fn load_from(
         &self,
-        origin: Origin,
+        origin: Origin<'_>,
         run: &RunMeta,
         wanted: Wanted,
         held: &HeldParts,
@@ -369,7 +392,7 @@ impl Runs {
 
     async fn load_plain(
         &self,
-        origin: Origin,
+        origin: Origin<'_>,
         run: &RunMeta,
         entry: FencePart,
         held: &HeldParts,
@@ -383,22 +406,28 @@ impl Runs {
     }
 
     /// Reads exactly `range` of a run, at most a few parts long.
-    async fn read(&self, origin: Origin, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
+    async fn read(&self, origin: Origin<'_>, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
         check_range(run, &range)?;
         let bytes = match origin {
             Origin::Any => self.io.read(run, range.clone()).await?,
             Origin::Patient => self.io.read_patiently(run, range.clone()).await?,
             Origin::Store => self.io.read_fresh(run, range.clone()).await?,
+            Origin::Whole(bytes) => bytes.slice(range.start as usize..range.end as usize),
         };
         whole(run, &range, bytes)
     }
 
-    /// Some of a run as it is stored, for a merge.
-    pub(super) async fn read_to_merge(&self, run: &RunMeta, range: Range<u64>) -> Result<Bytes> {
-        self.read(Origin::Patient, run, range).await
+    /// Some of a run as it is stored, for a merge; from all of it, where that is here.
+    pub(super) async fn read_to_merge(
+        &self,
+        run: &RunMeta,
+        range: Range<u64>,
+        whole: Option<&Bytes>,
+    ) -> Result<Bytes> {
+        self.read(whole.map_or(Origin::Patient, Origin::Whole), run, range).await
     }
 
-    async fn load_top(&self, origin: Origin, run: &RunMeta) -> Result<Top> {
+    async fn load_top(&self, origin: Origin<'_>, run: &RunMeta) -> Result<Top> {
         let sealer = self.sealer_to_read(run);
         let tail_at = tail_at(run);
         let tail = self.read(origin, run, tail_at..run.bytes).await?;
