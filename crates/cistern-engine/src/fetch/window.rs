@@ -100,7 +100,7 @@ impl ReadWindow {
     /// Bytes to fetch around a miss now.
     pub fn bytes(&self, link: Option<LinkEstimate>) -> u64 {
         let bytes = WINDOW_BYTES_MIN << self.size.saturating_sub(self.doubt / DOUBT_HALVES);
-        bytes.min(link.map_or(WINDOW_BYTES_BLIND, |_| WINDOW_BYTES_MAX))
+        bytes.min(link.map_or(WINDOW_BYTES_BLIND, |link| WINDOW_BYTES_MIN << largest(link)))
     }
 
     /// Bytes of an object were read, from wherever.
@@ -157,9 +157,7 @@ impl ReadWindow {
 
     fn decide(&mut self, link: Option<LinkEstimate>) {
         let Some(link) = link.filter(|_| self.seen >= SEEN_MIN) else { return };
-        let transfer_bytes = link.product_bytes() as f64 * TRANSFER_LATENCIES_MAX;
-        let largest =
-            (0..SIZES).rev().find(|s| (WINDOW_BYTES_MIN << s) as f64 <= transfer_bytes).unwrap_or(0);
+        let largest = largest(link);
         let mut best = 0;
         for size in 1..=largest {
             if self.gain(size, link) > self.gain(best, link) {
@@ -171,6 +169,12 @@ impl ReadWindow {
             self.size = best;
         }
     }
+}
+
+/// The largest size that does not keep the link for too long.
+fn largest(link: LinkEstimate) -> usize {
+    let transfer_bytes = link.product_bytes() as f64 * TRANSFER_LATENCIES_MAX;
+    (0..SIZES).rev().find(|s| (WINDOW_BYTES_MIN << s) as f64 <= transfer_bytes).unwrap_or(0)
 }
 
 /// The neighbourhoods that a range touches.
@@ -221,6 +225,14 @@ mod tests {
             }
         }
         window.bytes(Some(link))
+    }
+
+    /// Nothing needs to be learnt for a window not to take longer than eight latencies: the first ones do not either.
+    #[test]
+    fn the_first_windows_fit_the_link() {
+        let window = ReadWindow::default();
+        assert_eq!(window.bytes(Some(SLOW)), 128 << 10);
+        assert_eq!(window.bytes(Some(FAST)), WINDOW_BYTES_FIRST);
     }
 
     /// Reads without neighbours make the window a single piece, on every link.
