@@ -1,9 +1,10 @@
 //! One input of a merge: the mappings of one level within a window, in ascending order.
 //!
 //! Holds about one read-ahead of sealed bytes and one decoded block, whatever the size of its
-//! runs; a run that is not longer than that is read with one request. Reading (`refill`, waits) and decoding
-//! (`head`, computes) are apart, so that decoding runs on worker threads. A block that does not verify is read once more, from the store itself: then
-//! what is bad is the run, and the error says which.
+//! runs; a run that is not longer than that is read with one request. Reading (`refill`, waits) and
+//! decoding (`head`, computes) are apart, so that decoding runs on worker threads. A block that does
+//! not verify is read once more, from the store itself: then what is bad is the run, and the error
+//! says which.
 
 use std::collections::VecDeque;
 
