@@ -1,8 +1,12 @@
 //! Directories of one test, on a real disk, gone afterwards.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::CString,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 /// A directory under `target/scratch` for data, and a short one for sockets.
@@ -19,6 +23,19 @@ impl Scratch {
         let data = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(parent)?;
         let sockets = tempfile::Builder::new().prefix("cistern-").tempdir()?;
         Ok(Scratch { data, sockets })
+    }
+
+    /// The same where so much is free: a store that gets full half an hour later says less.
+    pub fn with_room(name: &str, gib: u64) -> Result<Scratch> {
+        let scratch = Scratch::new(name)?;
+        let free = free_bytes(scratch.path())?;
+        ensure!(
+            free >= gib << 30,
+            "{name} needs {gib} GiB, and below {} {} GiB are free: make room, or name another disk with CISTERN_SCRATCH",
+            root()?.display(),
+            free >> 30
+        );
+        Ok(scratch)
     }
 
     /// The same in memory: for what is far away in earnest, and whose disk is not that of this machine.
@@ -52,6 +69,22 @@ impl Scratch {
     /// A path for a socket.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)
+    }
+}
+
+/// What a process that is not root may still write there.
+fn free_bytes(path: &Path) -> Result<u64> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a zeroed statvfs is valid, and both live through the call.
+    let (done, found) = unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(name.as_ptr(), &mut found), found)
+    };
+    match done {
+        0 => Ok(found.f_bavail * found.f_frsize),
+        _ => {
+            Err(std::io::Error::last_os_error()).with_context(|| format!("cannot look at {}", path.display()))
+        }
     }
 }
 

@@ -171,7 +171,7 @@ fn a_store_away_shows() {
     std::fs::rename(home.path("tank"), home.path("away")).expect("renamed");
     let said = home.fails(8, &["drain", "./tank", "--timeout", "5s"]);
     assert!(
-        said.contains("It is tried again") && said.contains("not in the store yet; the store: "),
+        said.contains("It is tried again") && said.contains("not in the store yet; the store of tank: "),
         "{said}"
     );
     let told = home.ok(&["status"]);

@@ -22,6 +22,8 @@ const CACHE: &str = "4G";
 /// Reads of everything, before all of it is in the cache: fills are dropped when the disk is busy.
 const PASSES_MAX: usize = 20;
 const PROBE_S: u64 = 3;
+/// What all turns write, with journals and cache: what was deleted is kept for its grace.
+const STORE_GIB: u64 = 35;
 /// How far a client may be from a quarter.
 const UNEVEN_MAX: f64 = 0.2;
 /// Shorter runs say nothing about shares.
@@ -43,7 +45,8 @@ struct Run {
 
 impl Served {
     fn start(plan: &Plan) -> Result<Served> {
-        let scratch = Scratch::new("bench-clients")?;
+        let scratch =
+            Scratch::with_room("bench-clients", if plan.quick { STORE_GIB / 2 } else { STORE_GIB })?;
         let store = scratch.dir("store")?;
         let urls: Vec<String> = (0..CLIENTS).map(|n| store.join(name(n)).display().to_string()).collect();
         let size = format!("{VOLUME_MIB}M");

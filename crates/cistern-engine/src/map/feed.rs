@@ -150,14 +150,7 @@ impl Open {
             true => read_whole(runs, &meta).await.map_err(|e| (meta.id, e))?,
             false => None,
         };
-        let known = match &whole {
-            Some(whole) => runs.top_in(&meta, whole).await,
-            None => None,
-        };
-        let top = match known {
-            Some(top) => top,
-            None => runs.top(&meta).await.map_err(|e| (meta.id, e))?,
-        };
+        let top = runs.top_to_merge(&meta, whole.as_ref()).await.map_err(|e| (meta.id, e))?;
         let entries = &top.fence.entries[top.fence.find(meta.span.start)..];
         let sections = entries.iter().take_while(|e| e.first < meta.span.end()).copied().collect();
         let (blocks, raw, raw_at) = (VecDeque::new(), Bytes::new(), 0);
@@ -173,14 +166,7 @@ impl Open {
     async fn read(&mut self, runs: &Runs, read_bytes: u64) -> Result<(), Error> {
         if self.blocks.is_empty() {
             let Some(section) = self.sections.pop_front() else { return Ok(()) };
-            let known = match &self.whole {
-                Some(whole) => runs.section_in(&self.meta, section, whole).await,
-                None => None,
-            };
-            let fence = match known {
-                Some(fence) => fence,
-                None => runs.section(&self.meta, section).await?,
-            };
+            let fence = runs.section_to_merge(&self.meta, section, self.whole.as_ref()).await?;
             let entries = &fence.entries[fence.find(self.meta.span.start)..];
             self.blocks = entries.iter().take_while(|e| e.first < self.meta.span.end()).copied().collect();
         }

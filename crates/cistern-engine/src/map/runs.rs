@@ -270,7 +270,7 @@ impl Runs {
     }
 
     /// The top of a run, from memory or read.
-    pub(super) async fn top(&self, run: &RunMeta) -> Result<Arc<Top>> {
+    async fn top(&self, run: &RunMeta) -> Result<Arc<Top>> {
         let mut held = HeldParts::default();
         loop {
             if let Some(Part::Top(top)) = self.get((run.id, TOP), &held) {
@@ -280,35 +280,39 @@ impl Runs {
         }
     }
 
-    /// A section of a run, read past the cache.
-    pub(super) async fn section(&self, run: &RunMeta, entry: FencePart) -> Result<Arc<Fence>> {
-        if let Some(Part::Section(fence)) = self.cache.get(&(run.id, entry.offset)) {
-            return Ok(fence);
-        }
-        match self.load_sound(Origin::Any, run, Wanted::Section(entry), &HeldParts::default()).await? {
-            Part::Section(fence) => Ok(fence),
-            Part::Top(_) | Part::Block(_) => unreachable!("a section was wanted"),
+    /// The top for a merge, from all bytes of the run where they are here and verify.
+    pub(super) async fn top_to_merge(&self, run: &RunMeta, whole: Option<&Bytes>) -> Result<Arc<Top>> {
+        match whole {
+            Some(whole) => match self.load_top(Origin::Whole(whole), run).await {
+                Ok(top) => Ok(Arc::new(top)),
+                Err(_) => self.top(run).await,
+            },
+            None => self.top(run).await,
         }
     }
 
-    /// The top of a run of which all bytes are here, unless they do not verify.
-    pub(super) async fn top_in(&self, run: &RunMeta, whole: &Bytes) -> Option<Arc<Top>> {
-        debug_assert_eq!(whole.len() as u64, run.bytes, "it is whole");
-        self.load_top(Origin::Whole(whole), run).await.ok().map(Arc::new)
-    }
-
-    /// A section of such a run.
-    pub(super) async fn section_in(
+    /// A section for a merge, the same way; past the cache.
+    pub(super) async fn section_to_merge(
         &self,
         run: &RunMeta,
         entry: FencePart,
-        whole: &Bytes,
-    ) -> Option<Arc<Fence>> {
-        debug_assert_eq!(whole.len() as u64, run.bytes, "it is whole");
-        let (origin, wanted) = (Origin::Whole(whole), Wanted::Section(entry));
-        match self.load_from(origin, run, wanted, &HeldParts::default()).await {
-            Ok(Part::Section(fence)) => Some(fence),
-            _ => None,
+        whole: Option<&Bytes>,
+    ) -> Result<Arc<Fence>> {
+        if let Some(Part::Section(fence)) = self.cache.get(&(run.id, entry.offset)) {
+            return Ok(fence);
+        }
+        let (wanted, held) = (Wanted::Section(entry), HeldParts::default());
+        let here = match whole {
+            Some(whole) => self.load_from(Origin::Whole(whole), run, wanted, &held).await.ok(),
+            None => None,
+        };
+        let part = match here {
+            Some(part) => part,
+            None => self.load_sound(Origin::Any, run, wanted, &held).await?,
+        };
+        match part {
+            Part::Section(fence) => Ok(fence),
+            Part::Top(_) | Part::Block(_) => unreachable!("a section was wanted"),
         }
     }
 

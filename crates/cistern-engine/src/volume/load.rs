@@ -124,13 +124,15 @@ impl Writer {
         if loading.collected.is_empty() {
             return Ok(());
         }
+        // Until it is done: whoever gives up anywhere in between drops at least the record that came with it.
+        loading.is_torn = true;
         while loading.on_their_way.len() >= loading.most {
             let front = *loading.on_their_way.front().expect("there are some");
             self.drain_to(front).await?;
             loading.on_their_way.pop_front();
         }
         let mut content = std::mem::take(&mut loading.collected);
-        (loading.data_bytes, loading.is_torn) = (0, true);
+        loading.data_bytes = 0;
         // Of several shares each ascends by itself.
         content.sort_by_key(|record| record.extent.start);
         // Copies of this process draw the same, and load something else: they have to part here.

@@ -1,11 +1,12 @@
 //! `cistern drain`: upload everything now, and wait for it.
 
 use std::{
-    cell::RefCell,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use clap::Args;
+use futures_util::future::{join_all, try_join_all};
 
 use crate::{
     cli::Context,
@@ -53,60 +54,88 @@ impl Drain {
             return Err(Failure::new(Kind::NotFound, text)
                 .hint("what a journal holds is uploaded once `cistern serve` opens the volume"));
         };
-        let trouble = RefCell::default();
-        let drained = wait(&daemon, &url, self.timeout, &trouble).await?;
+        let waited = wait(&[daemon], Some(&url), self.timeout).await?;
         if self.json {
-            terminal::say_json(&drained)?;
+            waited.drained.iter().try_for_each(terminal::say_json)?;
         }
-        match drained.clean {
+        match waited.is_clean() {
             true if self.json => Ok(()),
             true => terminal::say(format!("{}: everything acknowledged is in the store", self.volume.name)),
-            false => {
-                let dirty = ByteSize(drained.dirty_bytes);
-                let said = trouble.take().map(|said| format!("; the store: {said}")).unwrap_or_default();
-                let text = format!("not drained: {dirty} are not in the store yet{said}");
-                Err(Failure::new(Kind::NotClean, text).hint(
-                    "`cistern status --writeback` shows whether the store answers and how fast it goes",
-                ))
-            }
+            false => Err(Failure::new(Kind::NotClean, format!("not drained: {}", waited.left()))
+                .hint("`cistern status --writeback` shows whether the store answers and how fast it goes")),
         }
     }
 }
 
-/// Waits, and tells what the store says meanwhile where it refuses or does not answer: once, and in `trouble`.
+/// What a drain of some daemons came to.
+pub(super) struct Waited {
+    pub drained: Vec<Drained>,
+    /// What the store of a volume, by its name, said last while it took nothing.
+    trouble: BTreeMap<String, String>,
+}
+
+impl Waited {
+    pub fn is_clean(&self) -> bool {
+        self.drained.iter().all(|drained| drained.clean)
+    }
+
+    /// How much is not in the store, and why.
+    pub fn left(&self) -> String {
+        let dirty = ByteSize(self.drained.iter().map(|drained| drained.dirty_bytes).sum());
+        let said = self.trouble.iter().map(|(name, said)| format!("; the store of {name}: {said}"));
+        format!("{dirty} are not in the store yet{}", said.collect::<String>())
+    }
+}
+
+/// Waits until one volume of these daemons, or each, is in the store; tells meanwhile, once, what a store says that takes nothing.
 pub(super) async fn wait(
-    daemon: &DaemonClient,
-    url: &str,
+    daemons: &[DaemonClient],
+    volume: Option<&str>,
     timeout: Option<Span>,
-    trouble: &RefCell<Option<String>>,
-) -> Outcome<Drained> {
-    let (progress, began) = (terminal::Progress::spinning("uploading"), Instant::now());
+) -> Outcome<Waited> {
+    let progress = terminal::Progress::spinning("uploading");
     let limit_ms = timeout.map(|span| span.0.as_millis() as u64);
-    let request = Request::Drain { volume: Some(url.to_owned()), limit_ms };
+    let request = Request::Drain { volume: volume.map(str::to_owned), limit_ms };
     let limit = timeout.map(|span| span.0 + ANSWER_GRACE);
+    let (began, mut trouble) = (Instant::now(), BTreeMap::new());
     let show = async {
         loop {
-            if let Ok(status) = daemon.status().await
-                && let Some(served) = status.volumes.iter().find(|served| served.is(url))
-            {
-                progress.message(format!("{} to upload", ByteSize(served.status.dirty_bytes)));
-                let now = trouble_since(served, began.elapsed());
-                if now.is_some() && *trouble.borrow() != now {
-                    progress.remark(format!(
-                        "the store: {}. It is tried again, and everything is safe in the journal meanwhile",
-                        now.as_deref().unwrap_or_default()
-                    ));
-                    *trouble.borrow_mut() = now;
-                }
-            }
+            show(daemons, volume, &progress, began, &mut trouble).await;
             tokio::time::sleep(SHOW_INTERVAL).await;
         }
     };
-    tokio::select! {
+    let asked = try_join_all(daemons.iter().map(|daemon| daemon.ask::<Drained>(&request, limit)));
+    let drained = tokio::select! {
         biased;
-        drained = daemon.ask::<Drained>(&request, limit) => drained,
+        drained = asked => drained?,
         () = show => unreachable!("shows until the other ends"),
+    };
+    Ok(Waited { drained, trouble })
+}
+
+/// Shows once how far it is; puts into `trouble` what is new of that.
+async fn show(
+    daemons: &[DaemonClient],
+    volume: Option<&str>,
+    progress: &terminal::Progress,
+    began: Instant,
+    trouble: &mut BTreeMap<String, String>,
+) {
+    let shown = join_all(daemons.iter().map(DaemonClient::status)).await;
+    let served = shown.iter().flatten().flat_map(|daemon| &daemon.volumes);
+    let mut dirty_bytes = 0;
+    for served in served.filter(|served| volume.is_none_or(|volume| served.is(volume))) {
+        dirty_bytes += served.status.dirty_bytes;
+        let Some(now) = trouble_since(served, began.elapsed()) else { continue };
+        if trouble.get(&served.name) != Some(&now) {
+            progress.remark(format!(
+                "the store of {}: {now}. It is tried again, and everything is safe in the journal meanwhile",
+                served.name
+            ));
+            trouble.insert(served.name.clone(), now);
+        }
     }
+    progress.message(format!("{} to upload", ByteSize(dirty_bytes)));
 }
 
 /// What keeps a store from taking data now: it is away, or it said so within the time that was `waited`.

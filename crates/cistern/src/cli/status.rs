@@ -13,16 +13,13 @@ use futures_util::future::try_join_all;
 use serde::Serialize;
 
 use crate::{
-    cli::Context,
+    cli::{Context, drain},
     config::StateSettings,
-    control::{self, AutoSnapshotStatus, DaemonClient, DaemonStatus, Drained, Request, ServedStatus},
+    control::{self, AutoSnapshotStatus, DaemonClient, DaemonStatus, ServedStatus},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, Span},
     terminal,
 };
-
-/// Extra time for a daemon to answer after a wait: it measures the time itself.
-const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
 /// Show the volumes being served on this host, and how much of them is still to be uploaded
 ///
@@ -37,7 +34,8 @@ pub(super) struct Status {
 
     /// Wait until everything acknowledged before this moment is in the store
     ///
-    /// Exit code 0 means that it is; 8 that it is not within --timeout.
+    /// Exit code 0 means that it is; 8 that it is not within --timeout. What a store says meanwhile that takes
+    /// nothing is shown.
     #[arg(long)]
     wait_clean: bool,
 
@@ -133,28 +131,16 @@ impl Status {
     }
 
     async fn wait(&self, daemons: &[DaemonClient]) -> Outcome {
-        let _progress = terminal::Progress::spinning("waiting until everything is in the store");
-        let request = Request::Drain {
-            volume: self.volume.clone(),
-            limit_ms: self.timeout.map(|span| span.0.as_millis() as u64),
-        };
-        let limit = self.timeout.map(|span| span.0 + ANSWER_GRACE);
-        let asked = daemons.iter().map(|daemon| daemon.ask::<Drained>(&request, limit));
-        let drained = try_join_all(asked).await?;
-        let clean = drained.iter().all(|drained| drained.clean);
+        let waited = drain::wait(daemons, self.volume.as_deref(), self.timeout).await?;
         if self.json {
-            terminal::say_json(&drained)?;
+            terminal::say_json(&waited.drained)?;
         }
-        if clean {
-            return if self.json {
-                Ok(())
-            } else {
-                terminal::say("clean: everything acknowledged is in the store")
-            };
+        match waited.is_clean() {
+            true if self.json => Ok(()),
+            true => terminal::say("clean: everything acknowledged is in the store"),
+            false => Err(Failure::new(Kind::NotClean, format!("not clean: {}", waited.left()))
+                .hint("`cistern status` shows whether the store answers and how fast it goes")),
         }
-        let dirty = ByteSize(drained.iter().map(|drained| drained.dirty_bytes).sum());
-        Err(Failure::new(Kind::NotClean, format!("not clean: {dirty} are not in the store yet"))
-            .hint("`cistern status` shows whether the store answers and how fast it goes"))
     }
 }
 

@@ -1,7 +1,6 @@
 //! Doing a step.
 
 use std::{
-    cell::RefCell,
     fs::{self, File, TryLockError},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -21,7 +20,6 @@ use crate::{
     control::{self, Request},
     failure::{Failure, Kind, Outcome},
     kernel::{Mount, mounts},
-    quantity::ByteSize,
     secret,
     stack::{Fs, NfsServer, OnDevice, StackRecord, StackState, StackStep},
     terminal,
@@ -296,13 +294,10 @@ impl Stack {
 
     async fn drain(&mut self) -> Outcome {
         let Some((daemon, _)) = self.serving().await? else { return Ok(()) };
-        let drained = drain::wait(&daemon, &self.record.url, None, &RefCell::default()).await?;
-        match drained.clean {
+        let waited = drain::wait(&[daemon], Some(&self.record.url), None).await?;
+        match waited.is_clean() {
             true => Ok(()),
-            false => Err(Failure::new(
-                Kind::NotClean,
-                format!("{} are not in the store", ByteSize(drained.dirty_bytes)),
-            )),
+            false => Err(Failure::new(Kind::NotClean, waited.left())),
         }
     }
 
