@@ -144,3 +144,36 @@ async fn what_was_read_stays_in_the_cache_where_it_is_moved() {
         close(volume).await;
     }
 }
+
+/// Blocks that are decoded in memory stay there while the cleaner moves more than it holds, and are read without the store afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_moved_does_not_push_out_what_is_at_hand() {
+    const READ_AT: u64 = 48 * MIB;
+    let env = RealEnv::start();
+    let store = Through::new(Counting { inner: MemoryStore::new(), reads: AtomicU64::new(0) });
+    let host = Host::with_volume(env, store.clone(), 64 * MIB, KeySource::None).await;
+    let cleaning = Bound::Ratio(f64::INFINITY).into();
+    let options = OpenOptions { memory_bytes: 32 * MIB, cleaning, grace: Duration::ZERO, ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    for mib in 0..WRITTEN_MIB {
+        volume.write(mib * MIB, noise(mib, MIB as usize), false).await.expect("written");
+    }
+    volume.drain().await.expect("drained");
+    for mib in 0..WRITTEN_MIB {
+        volume.write(mib * MIB, noise(100 + mib, MIB as usize / 2), false).await.expect("overwritten");
+    }
+    volume.drain().await.expect("drained");
+    volume.write(READ_AT, noise(1000, MIB as usize), false).await.expect("written");
+    volume.drain().await.expect("drained");
+    let is_there =
+        async || assert!(read(&volume, READ_AT, MIB).await == noise(1000, MIB as usize), "what was written");
+    is_there().await;
+    let reads = store.reads.load(Relaxed);
+    is_there().await;
+    assert_eq!(store.reads.load(Relaxed), reads, "it is in memory");
+    assert!(clean(&volume).await >= WRITTEN_MIB / 2 * MIB, "little was moved");
+    let reads = store.reads.load(Relaxed);
+    is_there().await;
+    assert_eq!(store.reads.load(Relaxed), reads, "it is still in memory");
+    close(volume).await;
+}

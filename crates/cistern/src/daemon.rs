@@ -176,8 +176,10 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
     let metrics_url = metrics.as_ref().map(http::TcpDoor::metrics_url);
     let doors_of_http =
         metrics.into_iter().chain(dashboard).map(|door| tokio::spawn(door.serve(daemon.clone())));
-    let tasks: Vec<_> =
-        doors_of_http.chain(std::iter::once_with(|| tokio::spawn(recorder::run(daemon.clone())))).collect();
+    // Beside what `--memory` bounds there are segments on their way, the table of new mappings and the program.
+    let memory = tokio::spawn(memory::keep_near(plan.settings.memory_bytes / 4 * 5));
+    let recorder = tokio::spawn(recorder::run(daemon.clone()));
+    let tasks: Vec<_> = doors_of_http.chain([memory, recorder]).collect();
     // Whatever fails from here on: the volumes are open, and closed in an orderly way.
     let served = match &control {
         Ok(_) => serve(&daemon, doors, limits, metrics_url.as_deref(), &mut signals).await,

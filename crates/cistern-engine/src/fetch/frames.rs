@@ -15,7 +15,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, future::try_join, stream};
 use serde::{Deserialize, Serialize};
 
@@ -412,11 +412,7 @@ impl FrameReader {
     async fn read_group_to_move(&self, group: JointRead) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read_to_move(&object, group.range.clone());
-        let mut decoded =
-            self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b)).await?;
-        // One block must not keep a whole frame in memory until it is moved.
-        decoded.iter_mut().for_each(|(_, blocks)| *blocks = Bytes::copy_from_slice(blocks));
-        Ok(decoded)
+        self.read_twice(&object, salt, &group, read, |s, g, b| self.decode_to_move(s, g, b)).await
     }
 
     /// The blocks of every part, with what was asked for; a miss brings neighbours up to `window` bytes in all.
@@ -464,27 +460,59 @@ impl FrameReader {
         stored: &Bytes,
     ) -> Result<Decoded, (Range<u64>, Error)> {
         let mut out: Decoded = Vec::with_capacity(group.parts.len());
+        let keep = |part: &FramePart, decoded: &Bytes| {
+            self.decoded.insert((part.frame.seq.0, part.range.start), decoded.clone());
+        };
+        self.decode_each(sealer, group, stored, keep, |part, blocks| out.push((part.at, blocks)))?;
+        Ok(out)
+    }
+
+    /// The same, all in one piece of memory and nothing of it kept: what is read to be moved goes from its place, and pieces of a
+    /// block each, let go by other threads, would leave the allocator with pages that are hardly used.
+    fn decode_to_move(
+        &self,
+        sealer: &Sealer,
+        group: &JointRead,
+        stored: &Bytes,
+    ) -> Result<Decoded, (Range<u64>, Error)> {
+        let blocks: u64 = group.parts.iter().map(|part| part.blocks).sum();
+        let mut all = BytesMut::with_capacity(blocks as usize * BLOCK_BYTES);
+        self.decode_each(sealer, group, stored, |_, _| {}, |_, blocks| all.extend_from_slice(&blocks))?;
+        let mut all = all.freeze();
+        let cut = |part: &FramePart| (part.at, all.split_to(part.blocks as usize * BLOCK_BYTES));
+        Ok(group.parts.iter().map(cut).collect())
+    }
+
+    /// Gives the blocks of one part after the other, and each frame when it was decoded.
+    fn decode_each(
+        &self,
+        sealer: &Sealer,
+        group: &JointRead,
+        stored: &Bytes,
+        decoded: impl Fn(&FramePart, &Bytes),
+        mut take: impl FnMut(&FramePart, Bytes),
+    ) -> Result<(), (Range<u64>, Error)> {
         let mut last: Option<(u64, Bytes)> = None;
         for part in &group.parts {
-            let decoded = match &last {
-                Some((start, decoded)) if *start == part.range.start => decoded.clone(),
+            let frame = match last.take() {
+                Some((start, frame)) if start == part.range.start => frame,
                 _ => {
                     let from = (part.range.start - group.range.start) as usize;
                     let to = (part.range.end - group.range.start) as usize;
-                    let decoded =
+                    let frame =
                         self.open(sealer, part, &stored[from..to]).map_err(|e| (part.range.clone(), e))?;
-                    self.decoded.insert((part.frame.seq.0, part.range.start), decoded.clone());
-                    decoded
+                    decoded(part, &frame);
+                    frame
                 }
             };
-            let blocks = self.cut(part, &decoded).ok_or_else(|| {
+            let blocks = self.cut(part, &frame).ok_or_else(|| {
                 let short = "a frame is shorter than the map says";
                 (part.range.clone(), Error::corrupt(keys::entry(part.frame.seq), short))
             })?;
-            out.push((part.at, blocks));
-            last = Some((part.range.start, decoded));
+            take(part, blocks);
+            last = Some((part.range.start, frame));
         }
-        Ok(out)
+        Ok(())
     }
 
     fn open(&self, sealer: &Sealer, part: &FramePart, stored: &[u8]) -> Result<Bytes> {
