@@ -16,7 +16,7 @@ const THREADS_END: Duration = Duration::from_secs(15);
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 /// As long as it lives, memory that is let go goes back to the system at once: for a start, which needs much and many
-/// kinds of it for a moment. Otherwise the allocator keeps it for a while, in the thread that let it go, and looks again
+/// kinds of it for a moment, and for [`keep_near`]. One at a time. Otherwise the allocator keeps it for a while, in the thread that let it go, and looks again
 /// only when somebody asks it for memory, which an idle daemon does not.
 pub struct GiveBackAtOnce {
     usual_delay_ms: libc::c_long,
