@@ -5,10 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -17,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
 
 use crate::{
-    Error, Result, env::Env, journal::Group, log::LogWriter, sectors::SectorMask, units::FRAME_BLOCKS_MAX,
-    writeback::pack::incomplete,
+    Error, Result, env::Env, log::LogWriter, sectors::SectorMask, units::FRAME_BLOCKS_MAX,
+    writeback::pack::Newest,
 };
 
 /// Bases read at once for one segment.
@@ -51,14 +48,9 @@ pub(super) struct Completed {
     pub lost: Vec<u64>,
 }
 
-/// Completes every block of which the groups hold sectors only. Ends when the store is there.
-pub(super) async fn complete(
-    env: &Env,
-    bases: &dyn Bases,
-    log: &LogWriter,
-    groups: Vec<Arc<Group>>,
-) -> Completed {
-    let mut left = env.compute(move || incomplete(&groups)).await;
+/// Completes every block of which a range holds sectors only. Ends when the store is there.
+pub(super) async fn complete(env: &Env, bases: &dyn Bases, log: &LogWriter, newest: &Newest) -> Completed {
+    let mut left: Vec<_> = newest.sectors().collect();
     let mut out = Completed::default();
     let mut pauses = DAMAGE_PAUSES_MS.into_iter();
     while !left.is_empty() {

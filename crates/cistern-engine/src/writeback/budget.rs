@@ -19,19 +19,16 @@ impl Budget {
         Budget { left_bytes: 0.0, filled: now }
     }
 
-    /// Fills up to `now`.
-    pub fn fill(&mut self, now: Duration, rate_bytes_per_s: f64, segment_bytes: u64) {
+    /// Fills up to `now`. Of an unused rate what is kept suffices for a segment in any case, and the deepest debt is a range
+    /// in any case: what had to be sealed at once is not held against what comes later.
+    pub fn fill(&mut self, now: Duration, rate_bytes_per_s: f64, segment_bytes: u64, range_bytes: u64) {
         debug_assert!(rate_bytes_per_s >= 0.0, "a rate is a number: {rate_bytes_per_s}");
+        debug_assert!(segment_bytes <= range_bytes, "a range fills a segment at least");
         let time_s = now.saturating_sub(self.filled).as_secs_f64();
         self.filled = now;
-        let most = Self::most_bytes(rate_bytes_per_s, segment_bytes);
-        self.left_bytes = (self.left_bytes + rate_bytes_per_s * time_s).clamp(-most, most);
-    }
-
-    /// The most that is kept, and the deepest debt: what had to be sealed at once is not held
-    /// against what comes later.
-    fn most_bytes(rate_bytes_per_s: f64, segment_bytes: u64) -> f64 {
-        (rate_bytes_per_s * KEPT.as_secs_f64()).max(segment_bytes as f64)
+        let kept_bytes = rate_bytes_per_s * KEPT.as_secs_f64();
+        let (debt, most) = (kept_bytes.max(range_bytes as f64), kept_bytes.max(segment_bytes as f64));
+        self.left_bytes = (self.left_bytes + rate_bytes_per_s * time_s).clamp(-debt, most);
     }
 
     pub fn spend(&mut self, bytes: u64) {
@@ -59,6 +56,7 @@ mod tests {
     use super::*;
 
     const SEGMENT: u64 = 16 << 20;
+    const RANGE: u64 = 4 * SEGMENT;
 
     /// Segments are sealed at the rate, one at a time, and a pause is not made up for.
     #[test]
@@ -68,20 +66,20 @@ mod tests {
         assert_eq!(budget.wait(rate), Duration::ZERO);
         budget.spend(SEGMENT);
         assert_eq!(budget.wait(rate).as_secs(), 2);
-        budget.fill(Duration::from_secs(3600), rate, SEGMENT);
+        budget.fill(Duration::from_secs(3600), rate, SEGMENT, RANGE);
         assert!(!budget.keeps_up(SEGMENT));
         budget.spend(SEGMENT);
         budget.spend(SEGMENT);
         assert_eq!(budget.wait(rate).as_secs(), 2);
     }
 
-    /// What had to go at once leaves a debt of one segment, not of all of it.
+    /// What had to go at once leaves a debt of one range, not of all of it.
     #[test]
     fn debt_is_bounded() {
         let rate = (1 << 20) as f64;
         let mut budget = Budget::new(Duration::ZERO);
         (0..100).for_each(|_| budget.spend(SEGMENT));
-        budget.fill(Duration::ZERO, rate, SEGMENT);
-        assert_eq!(budget.wait(rate).as_secs(), 16);
+        budget.fill(Duration::ZERO, rate, SEGMENT, RANGE);
+        assert_eq!(budget.wait(rate).as_secs(), 64);
     }
 }

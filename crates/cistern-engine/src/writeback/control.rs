@@ -43,6 +43,10 @@ impl Tuning {
     pub fn segment_bytes(&self) -> u64 {
         policy::segment_bytes(self.room_bytes)
     }
+
+    pub fn range_bytes(&self) -> u64 {
+        policy::range_bytes(self.room_bytes)
+    }
 }
 
 /// What the flow shows of its controller.

@@ -16,7 +16,7 @@ use crate::{
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
         budget::Budget,
-        pack::payload_bytes,
+        pack::{Newest, payload_bytes},
         pi::Controller,
         policy::{CommitLag, Decision, PackSituation, decide, hurry},
         range::Range,
@@ -134,7 +134,7 @@ impl Flow {
     fn control_rate(&mut self, tuning: &Tuning, now: Duration) -> Duration {
         let segment_bytes = tuning.segment_bytes();
         let rate = self.controller.rate().rate_bytes_per_s;
-        self.budget.fill(now, rate, segment_bytes);
+        self.budget.fill(now, rate, segment_bytes, tuning.range_bytes());
         let dirty_bytes = self.parts.journal.dirty_blocks() * BLOCK_BYTES as u64;
         let follows = self.budget.keeps_up(segment_bytes) && !self.control.is_paused();
         self.controller.update(&tuning.goal(), now, dirty_bytes, follows);
@@ -163,7 +163,7 @@ impl Flow {
     async fn offer(&mut self, vacancy: Vacancy, appended: JournalPos, tuning: &Tuning) -> Result<()> {
         self.vacancy = None;
         self.parts.journal.sync(appended).await?;
-        let range = self.load(tuning.segment_bytes()).await?;
+        let range = self.load(tuning).await?;
         let JournalRange { from, to, .. } = range.range;
         assert_eq!(from, self.packed, "ranges are consecutive: what lies between two would be lost");
         assert!(to.pos <= self.parts.journal.durable(), "only what a crash leaves here is uploaded");
@@ -176,31 +176,32 @@ impl Flow {
         Ok(())
     }
 
-    /// Reads the groups from `packed` on, until a segment is full or nothing durable is left; behind an operation nothing but
-    /// operations, so that what a snapshot shows is what its segment ends with.
-    async fn load(&self, segment_bytes: u64) -> Result<Range> {
+    /// Reads the groups from `packed` on, until what they leave of each other fills a segment or nothing durable is left; behind an
+    /// operation nothing but operations, so that what a snapshot shows is what its segment ends with.
+    async fn load(&self, tuning: &Tuning) -> Result<Range> {
         let journal = &self.parts.journal;
         let (from, durable) = (self.packed, journal.durable());
-        let (mut to, mut data_bytes, mut records, mut operations) = (from.pos, 0, 0, 0);
+        let (mut to, mut read_bytes, mut records, mut operations) = (from.pos, 0, 0, 0);
         let mut size_bytes = self.size_bytes;
-        let (mut groups, mut content) = (Vec::new(), None);
+        let (mut newest, mut content) = (Newest::default(), None);
         let mut loaded = VecDeque::new();
         while to < durable {
             if loaded.is_empty() {
                 loaded.extend(journal.groups(to).await?);
             }
             let group = loaded.pop_front().expect("the group that was asked for comes first");
-            let payload_bytes = payload_bytes(&group);
-            let full = data_bytes + payload_bytes > segment_bytes as usize
+            let payload_bytes = payload_bytes(&group) as u64;
+            let full = newest.data_bytes() + payload_bytes > tuning.segment_bytes()
+                || read_bytes + payload_bytes > tuning.range_bytes()
                 || records + group.records().len() > RECORDS_MAX;
             let is_operation = group.is_operation();
             let load = group.load().filter(|token| self.parts.loads.has(*token));
             let ends = operations == OPERATIONS_MAX || (operations > 0 && !is_operation) || load.is_some();
-            if !groups.is_empty() && (full || ends) {
+            if !newest.is_empty() && (full || ends) {
                 break;
             }
             operations += usize::from(is_operation);
-            data_bytes += payload_bytes;
+            read_bytes += payload_bytes;
             records += group.records().len();
             for placed in group.records() {
                 if let Record::Resize { size_bytes: new } = placed.record {
@@ -208,7 +209,7 @@ impl Flow {
                 }
             }
             to = group.next();
-            groups.push(group);
+            newest.push(group);
             content = load.and_then(|token| self.parts.loads.take(token)).map(Arc::new);
             if content.is_some() {
                 break;
@@ -225,7 +226,7 @@ impl Flow {
             range: JournalRange { journal: journal.id(), from, to },
             size_bytes,
             content,
-            loaded: Ranked::new(Rank::Flow, Some(groups)),
+            loaded: Ranked::new(Rank::Flow, Some(newest)),
         })
     }
 

@@ -38,6 +38,16 @@ enum BlockSource {
     },
 }
 
+impl BlockSource {
+    /// How many of the blocks of an extent that was set to it have data.
+    fn data_blocks(&self, extent: Extent) -> u64 {
+        match self {
+            BlockSource::Zero { .. } => 0,
+            BlockSource::Payload { .. } | BlockSource::Sectors { .. } => extent.len,
+        }
+    }
+}
+
 impl Divisible for BlockSource {
     fn skip(&self, blocks: u64) -> BlockSource {
         match *self {
@@ -53,51 +63,98 @@ impl Divisible for BlockSource {
     }
 }
 
-/// One journal range, read and ready to be sealed.
-pub struct LoadedRange {
-    pub range: JournalRange,
-    pub groups: Vec<Arc<Group>>,
-    /// Size of the volume as of the end of the range.
-    pub size_bytes: u64,
+/// Groups one behind the other, and what each of their blocks was last set to.
+#[derive(Default)]
+pub struct Newest {
+    groups: Vec<Arc<Group>>,
+    index: ExtentMap<BlockSource>,
+    /// Blocks of the index with data.
+    data_blocks: u64,
 }
 
-/// The blocks of which the groups hold nothing newer than sectors, ascending.
-pub fn incomplete(groups: &[Arc<Group>]) -> Vec<Sectors> {
-    let mut out = Vec::new();
-    for (extent, source) in newest(groups).iter() {
-        if let BlockSource::Sectors { group, pos, mask } = *source {
-            out.push(Sectors { block: extent.start, mask, payload: payload(&groups[group], pos, 1) });
+impl Newest {
+    pub fn push(&mut self, group: Arc<Group>) {
+        debug_assert!(
+            self.groups.last().is_none_or(|last| last.next() == group.start()),
+            "what a range leaves out would be lost"
+        );
+        let number = self.groups.len();
+        for placed in group.records() {
+            match placed.record {
+                Record::Write(extent) => {
+                    self.set(extent, BlockSource::Payload { group: number, pos: placed.pos })
+                }
+                Record::Sectors { block, mask } => {
+                    let extent = Extent::new(block, 1);
+                    let before = self.index.overlapping(extent).next();
+                    let fits = |(_, before)| matches!(before, BlockSource::Sectors { mask: m, .. } if mask.contains(m));
+                    assert!(before.is_none_or(fits), "sectors are written over what is committed");
+                    self.set(extent, BlockSource::Sectors { group: number, pos: placed.pos, mask });
+                }
+                Record::Zero { extent, allocated } => self.set(extent, BlockSource::Zero { allocated }),
+                Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => {}
+            }
         }
+        self.groups.push(group);
     }
-    out
+
+    fn set(&mut self, extent: Extent, source: BlockSource) {
+        let mut gone_blocks = 0;
+        self.index.insert(extent, source, |gone, before| gone_blocks += before.data_blocks(gone));
+        debug_assert!(gone_blocks <= self.data_blocks, "what is replaced was counted");
+        self.data_blocks = self.data_blocks + source.data_blocks(extent) - gone_blocks;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Bytes of block data that their segment will have, before compression.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_blocks * BLOCK_BYTES as u64
+    }
+
+    /// The blocks of which they hold nothing newer than sectors, ascending.
+    pub fn sectors(&self) -> impl Iterator<Item = Sectors> {
+        self.index.iter().filter_map(|(extent, source)| match *source {
+            BlockSource::Sectors { group, pos, mask } => {
+                Some(Sectors { block: extent.start, mask, payload: self.payload(group, pos, 1) })
+            }
+            _ => None,
+        })
+    }
+
+    fn payload(&self, group: usize, pos: JournalPos, blocks: u64) -> Bytes {
+        payload(&self.groups[group], pos, blocks)
+    }
+
+    /// Whether they lie one behind the other from the beginning of a range to its end.
+    fn are_the_range(&self, range: &JournalRange) -> bool {
+        let next = |at, group: &Arc<Group>| (group.start() == at).then(|| group.next());
+        self.groups.iter().try_fold(range.from.pos, next) == Some(range.to.pos)
+    }
 }
 
-/// Whether there are such blocks, perhaps.
-pub fn has_sectors(groups: &[Arc<Group>]) -> bool {
-    let records = groups.iter().flat_map(|group| group.records());
-    records.into_iter().any(|placed| matches!(placed.record, Record::Sectors { .. }))
-}
-
-/// Seals a load into its slot. Of blocks that it holds sectors of, those are in it that are `complete`.
+/// Seals a range of the journal into its slot. Of blocks that it holds sectors of, those are in it that are `complete`.
 pub fn pack(
-    load: &LoadedRange,
+    newest: &Newest,
+    range: JournalRange,
+    size_bytes: u64,
     complete: &Completed,
     slot: &Slot,
     keys: &VolumeKeys,
     compression: Compression,
 ) -> SealedSegment {
-    assert!(are_the_range(&load.groups, &load.range), "what is not packed of a range would be lost");
-    let index = newest(&load.groups);
-    let mut builder =
-        SegmentBuilder::written(keys.key.as_deref(), *slot, load.range, load.size_bytes, compression);
-    builder.reserve(load.groups.iter().map(|g| payload_bytes(g)).sum());
-    for (extent, source) in index.iter() {
+    assert!(newest.are_the_range(&range), "what is not packed of a range would be lost");
+    let mut builder = SegmentBuilder::written(keys.key.as_deref(), *slot, range, size_bytes, compression);
+    builder.reserve(newest.data_bytes() as usize);
+    for (extent, source) in newest.index.iter() {
         match *source {
             BlockSource::Zero { allocated } => {
                 builder.zero(extent, allocated);
             }
             BlockSource::Payload { group, pos } => {
-                builder.data(extent.start, &payload(&load.groups[group], pos, extent.len));
+                builder.data(extent.start, &newest.payload(group, pos, extent.len));
             }
             BlockSource::Sectors { .. } => match complete.blocks.get(&extent.start) {
                 Some(bytes) => builder.data(extent.start, bytes),
@@ -105,7 +162,7 @@ pub fn pack(
             },
         }
     }
-    operations(&load.groups).into_iter().for_each(|operation| builder.operation(operation));
+    operations(&newest.groups).into_iter().for_each(|operation| builder.operation(operation));
     builder.finish()
 }
 
@@ -151,12 +208,6 @@ fn operations(groups: &[Arc<Group>]) -> Vec<Operation> {
     out
 }
 
-/// Whether groups lie one behind the other from the beginning of a range to its end.
-fn are_the_range(groups: &[Arc<Group>], range: &JournalRange) -> bool {
-    let end = groups.iter().try_fold(range.from.pos, |at, group| (group.start() == at).then(|| group.next()));
-    end == Some(range.to.pos)
-}
-
 fn payload(group: &Group, pos: JournalPos, blocks: u64) -> Bytes {
     group.payload(pos, blocks).expect("the record lies in its group")
 }
@@ -164,31 +215,4 @@ fn payload(group: &Group, pos: JournalPos, blocks: u64) -> Bytes {
 /// Bytes of block data in a group.
 pub fn payload_bytes(group: &Group) -> usize {
     (group.next().0 - group.start().0 - 1) as usize * BLOCK_BYTES
-}
-
-fn newest(groups: &[Arc<Group>]) -> ExtentMap<BlockSource> {
-    let mut index = ExtentMap::default();
-    for (number, group) in groups.iter().enumerate() {
-        for placed in group.records() {
-            match placed.record {
-                Record::Write(extent) => {
-                    let source = BlockSource::Payload { group: number, pos: placed.pos };
-                    index.insert(extent, source, |_, _| {});
-                }
-                Record::Sectors { block, mask } => {
-                    let extent = Extent::new(block, 1);
-                    let before = index.overlapping(extent).next();
-                    let fits = |(_, before)| matches!(before, BlockSource::Sectors { mask: m, .. } if mask.contains(m));
-                    assert!(before.is_none_or(fits), "sectors are written over what is committed");
-                    let source = BlockSource::Sectors { group: number, pos: placed.pos, mask };
-                    index.insert(extent, source, |_, _| {});
-                }
-                Record::Zero { extent, allocated } => {
-                    index.insert(extent, BlockSource::Zero { allocated }, |_, _| {});
-                }
-                Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => {}
-            }
-        }
-    }
-    index
 }

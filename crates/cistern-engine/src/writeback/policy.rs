@@ -17,6 +17,18 @@ pub fn segment_bytes(room_bytes: u64) -> u64 {
     (room_bytes / SEGMENT_PART).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64)
 }
 
+/// What is overwritten within a range of the journal never reaches the store, so a segment is made of as many bytes of the journal as
+/// leave of each other what fills it: at most this many times as many, because they are in memory while it is packed,
+const RANGE_SEGMENTS: u64 = 4;
+/// and at most this part of the room for dirty data, because it all comes back at once.
+const RANGE_PART: u64 = 8;
+
+/// Bytes of block data in the journal that go into one segment at most.
+pub fn range_bytes(room_bytes: u64) -> u64 {
+    let segment_bytes = segment_bytes(room_bytes);
+    (room_bytes / RANGE_PART).clamp(segment_bytes, RANGE_SEGMENTS * segment_bytes)
+}
+
 /// What the decision is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct PackSituation {
@@ -156,5 +168,14 @@ mod tests {
         assert_eq!(segment_bytes(3 << 30), SEGMENT_DATA_BYTES_MAX as u64);
         assert_eq!(segment_bytes(96 << 20), 6 << 20);
         assert_eq!(segment_bytes(0), SEGMENT_BYTES_MIN);
+    }
+
+    /// What goes into one segment may be more than it holds, but no large part of the room.
+    #[test]
+    fn ranges_fit_the_room() {
+        assert_eq!(range_bytes(3 << 30), 64 << 20);
+        assert_eq!(range_bytes(256 << 20), 32 << 20);
+        assert_eq!(range_bytes(96 << 20), 12 << 20);
+        assert_eq!(range_bytes(0), SEGMENT_BYTES_MIN);
     }
 }

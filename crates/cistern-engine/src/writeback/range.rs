@@ -11,7 +11,7 @@ use crate::{
     Result,
     codec::Compression,
     env::Env,
-    journal::{Group, Journal},
+    journal::Journal,
     log::{LogWriter, NewEntry, NewSegment, Offer},
     rank::Ranked,
     segment::{JournalRange, Slot},
@@ -19,8 +19,8 @@ use crate::{
     units::BLOCK_BYTES,
     writeback::{
         Bases,
-        bases::{Completed, complete},
-        pack::{LoadedRange, has_sectors, pack, pack_load},
+        bases::complete,
+        pack::{Newest, pack, pack_load},
     },
 };
 
@@ -36,8 +36,8 @@ pub struct Range {
     pub size_bytes: u64,
     /// What its token stands for, if it is that of a load.
     pub content: Option<Arc<Vec<StreamRecord>>>,
-    /// Its groups, read when it was decided how far it goes. Taken by the first sealing.
-    pub loaded: Ranked<Option<Vec<Arc<Group>>>>,
+    /// What is in it, read when it was decided how far it goes. Taken by the first sealing.
+    pub loaded: Ranked<Option<Newest>>,
 }
 
 impl Range {
@@ -54,27 +54,27 @@ impl Range {
         NewEntry::Segment(NewSegment { sealed, left_out: Vec::new(), range, size_bytes })
     }
 
-    async fn groups(&self) -> Result<Vec<Arc<Group>>> {
+    async fn newest(&self) -> Result<Newest> {
         let loaded = self.loaded.lock().take();
         match loaded {
-            Some(groups) => Ok(groups),
+            Some(newest) => Ok(newest),
             None => self.load_again().await,
         }
     }
 
-    async fn load_again(&self) -> Result<Vec<Arc<Group>>> {
+    async fn load_again(&self) -> Result<Newest> {
         let JournalRange { from, to, .. } = self.range;
-        let (mut groups, mut next) = (Vec::new(), from.pos);
+        let (mut newest, mut next) = (Newest::default(), from.pos);
         while next < to.pos {
             for group in self.journal.groups(next).await? {
                 if next < to.pos {
                     next = group.next();
-                    groups.push(group);
+                    newest.push(group);
                 }
             }
         }
         assert_eq!(next, to.pos, "a range ends where a group does");
-        Ok(groups)
+        Ok(newest)
     }
 }
 
@@ -84,15 +84,13 @@ impl Offer for Range {
         if let Some(content) = self.content.clone() {
             return Ok(self.seal_load(slot, content).await);
         }
-        let groups = self.groups().await?;
-        let complete = match has_sectors(&groups) {
-            true => complete(&self.env, &*self.bases, &self.log, groups.clone()).await,
-            false => Completed::default(),
-        };
+        let newest = self.newest().await?;
+        let complete = complete(&self.env, &*self.bases, &self.log, &newest).await;
         let left_out = complete.lost.clone();
-        let load = LoadedRange { range: self.range, groups, size_bytes: self.size_bytes };
         let (slot, keys, compression) = (*slot, self.log.keys().clone(), self.compression);
-        let sealed = self.env.compute(move || pack(&load, &complete, &slot, &keys, compression)).await;
-        Ok(NewEntry::Segment(NewSegment { sealed, left_out, range: self.range, size_bytes: self.size_bytes }))
+        let (range, size_bytes) = (self.range, self.size_bytes);
+        let pack = move || pack(&newest, range, size_bytes, &complete, &slot, &keys, compression);
+        let sealed = self.env.compute(pack).await;
+        Ok(NewEntry::Segment(NewSegment { sealed, left_out, range, size_bytes }))
     }
 }

@@ -184,7 +184,7 @@ impl World {
     fn seal(&mut self, age_max: Duration) {
         loop {
             let rate = self.controller.rate().rate_bytes_per_s;
-            self.budget.fill(self.now, rate, self.segment_bytes);
+            self.budget.fill(self.now, rate, self.segment_bytes, self.segment_bytes);
             let follows = self.budget.keeps_up(self.segment_bytes);
             self.controller.update(&self.goal, self.now, self.dirty_bytes as u64, follows);
             let rate = self.controller.rate().rate_bytes_per_s;
