@@ -182,7 +182,12 @@ impl ChunkCache {
     }
 
     fn push(&self, object: CacheKey, offset: u64, bytes: Bytes, why: Why) {
-        debug_assert!(offset.is_multiple_of(PIECE_BYTES as u64));
+        debug_assert!(offset.is_multiple_of(PIECE_BYTES as u64), "a fill begins with a piece");
+        debug_assert!(
+            !matches!(&why, Why::Moved(stood) if stood.len() != bytes.len().div_ceil(CHUNK_BYTES)
+                || !offset.is_multiple_of(CHUNK_BYTES as u64)),
+            "of each chunk that was moved it is known where it stood"
+        );
         let end = offset.saturating_add(bytes.len() as u64);
         if bytes.is_empty() || !fits(end) || self.shared.health.is_off() {
             return;
@@ -282,6 +287,10 @@ impl ChunkCache {
                 }
             }
         }
+        debug_assert!(
+            missing.as_ref().is_none_or(|m| range.start <= m.start && m.start < m.end && m.end <= range.end),
+            "what is missing of a range lies in it"
+        );
         missing
     }
 

@@ -223,6 +223,22 @@ struct Inner {
     roots: Vec<(Seq, Arc<Levels>)>,
 }
 
+impl Inner {
+    /// Levels, frozen tables and the table hold the log one behind the other.
+    fn assert_invariant(&self) {
+        let (newest, oldest) = (self.frozen.front(), self.frozen.back());
+        debug_assert_eq!(
+            newest.map_or(self.covered, |f| f.covered),
+            self.frozen_to,
+            "what is frozen is kept"
+        );
+        debug_assert!(oldest.is_none_or(|f| self.covered <= f.covered), "levels hold only what was flushed");
+        debug_assert!(check_levels(&self.levels).is_ok(), "runs of a level ascend and are apart");
+        debug_assert!(self.roots.is_sorted_by(|a, b| a.0 < b.0), "a snapshot has one root");
+        debug_assert!(self.roots.last().is_none_or(|root| root.0 <= self.covered), "a root has been flushed");
+    }
+}
+
 #[derive(Clone)]
 struct Frozen {
     table: Arc<Table>,
@@ -241,7 +257,7 @@ impl Map {
         levels: Levels,
         covered: Seq,
     ) -> Arc<Map> {
-        debug_assert!(check_levels(&levels).is_ok());
+        debug_assert!(check_levels(&levels).is_ok(), "whoever decodes levels checks them");
         let inner = Inner {
             table: Table::default(),
             frozen: VecDeque::new(),
@@ -279,7 +295,10 @@ impl Map {
             let mut inner = self.inner();
             let Inner { table, snapshots, .. } = &mut *inner;
             for m in part {
-                assert!(m.extent.len <= BLOCKS_MAX && m.extent.start <= BLOCKS_MAX - m.extent.len);
+                assert!(
+                    m.extent.len <= BLOCKS_MAX && m.extent.start <= BLOCKS_MAX - m.extent.len,
+                    "a mapping lies in the largest volume"
+                );
                 table.insert(m, snapshots);
             }
         }
@@ -287,7 +306,7 @@ impl Map {
 
     /// From now on shows what these levels have and nothing else: the same content, of a map into which nothing is inserted.
     pub fn show(&self, levels: Levels) {
-        debug_assert!(check_levels(&levels).is_ok());
+        debug_assert!(check_levels(&levels).is_ok(), "whoever decodes levels checks them");
         let mut inner = self.inner();
         debug_assert!(inner.dead.is_empty() && inner.used_up.is_empty(), "it is for reading only");
         (inner.table, inner.levels) = (Table::default(), Arc::new(levels));
@@ -312,6 +331,12 @@ impl Map {
             }
             late.extend((at < m.extent.end()).then(|| m.slice(Extent::between(at, m.extent.end()))));
         }
+        let blocks = |mappings: &[Mapping]| mappings.iter().map(|m| m.extent.len).sum::<u64>();
+        debug_assert_eq!(
+            blocks(&counting) + blocks(&late),
+            blocks(batch),
+            "what was moved counts, or came late"
+        );
         self.insert(&counting);
         let mut inner = self.inner();
         let Inner { table, snapshots, .. } = &mut *inner;
@@ -349,7 +374,7 @@ impl Map {
     /// As `begin_limited`, and captures at most `captured_max` mappings: the lookup's extent ends where they
     /// do. So the work done now is bounded, also where `finish` is to give all of that extent.
     pub fn begin_first(&self, mut extent: Extent, captured_max: usize, count_max: usize) -> Lookup {
-        debug_assert!(extent.end() <= BLOCKS_MAX);
+        debug_assert!(extent.end() <= BLOCKS_MAX, "who asks asks for what the largest volume has");
         let (captured_max, count_max) = (captured_max.max(1), count_max.max(1));
         let inner = self.inner();
         let table = inner.table.pieces(extent, captured_max);
@@ -383,6 +408,7 @@ impl Map {
     pub async fn lookup_each_in(&self, root: &Arc<Levels>, extents: &[Extent]) -> Result<Vec<Mapping>> {
         let mut out = Vec::with_capacity(extents.len());
         for together in extents.chunks(EXTENTS_PER_LOOKUP) {
+            debug_assert!(together.is_sorted_by(|a, b| a.end() <= b.start), "ascending and apart");
             let extent = Extent::between(together[0].start, together[together.len() - 1].end());
             let (levels, runs) = (root.clone(), self.runs.clone());
             let (table, frozen, origin, since) = (Vec::new(), Vec::new(), Origin::Patient, Seq(0));
@@ -455,6 +481,7 @@ impl Map {
         inner.frozen_to = covered;
         let table = Arc::new(std::mem::take(&mut inner.table));
         inner.frozen.push_front(Frozen { table, covered });
+        inner.assert_invariant();
     }
 
     /// Writes the oldest frozen table as a new level. False when there is none.
@@ -521,6 +548,7 @@ impl Map {
             let root = (inner.covered, inner.levels.clone());
             inner.roots.push(root);
         }
+        inner.assert_invariant();
     }
 
     /// The levels and what they cover, and everything that died since the state taken before.
@@ -552,7 +580,7 @@ impl Map {
     /// Says where there are snapshots, ascending. A new one is told when the table is frozen at it, before anything behind
     /// it is inserted: its root are the levels behind the flush of that table.
     pub fn set_snapshots(&self, snapshots: Vec<Seq>) {
-        debug_assert!(snapshots.is_sorted());
+        debug_assert!(snapshots.is_sorted(), "snapshots ascend");
         self.inner().snapshots = snapshots.into();
     }
 

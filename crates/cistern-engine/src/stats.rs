@@ -60,6 +60,14 @@ impl IoKind {
     }
 }
 
+const _: () = {
+    let mut kind = 0;
+    while kind < IoKind::ALL.len() {
+        assert!(IoKind::ALL[kind] as usize == kind, "a kind is counted under its own name");
+        kind += 1;
+    }
+};
+
 /// The requests of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindIo {

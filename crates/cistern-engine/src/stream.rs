@@ -35,12 +35,14 @@ pub const FORMAT: u8 = 1;
 const STREAM: [u8; 8] = *b"stream\0\0";
 /// Bytes of a header before the names.
 const HEADER_BYTES: usize = 104;
+const _: () = assert!(MAGIC.len() + 1 + STREAM.len() + 3 * 16 + 3 * 8 + 3 * 4 + 4 == HEADER_BYTES);
 /// Bytes of a record before its payload.
 const RECORD_BYTES: usize = 24;
 /// Bytes of a checksum.
 const CHECKSUM_BYTES: usize = 32;
 /// Bytes of the longest payload: what does not compress, and the byte that says so.
 const PAYLOAD_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES + 1;
+const _: () = assert!(PAYLOAD_BYTES_MAX <= u32::MAX as usize, "a record says how long it is");
 
 const DATA: u8 = 1;
 const ZERO: u8 = 2;
@@ -219,7 +221,7 @@ impl StreamHeader {
         let base_name = self.base.as_ref().map_or("", |base| &base.name);
         let len = |name: &str| u8::try_from(name.len()).expect("names have at most 255 bytes");
         out.extend([compression, 0, len(&self.to.name), len(base_name)]);
-        debug_assert_eq!(out.len(), HEADER_BYTES);
+        debug_assert_eq!(out.len(), HEADER_BYTES, "names begin where who reads a header expects them");
         out.extend(self.to.name.as_bytes());
         out.extend(base_name.as_bytes());
         out

@@ -20,6 +20,7 @@ impl Changed {
         if !std::mem::replace(&mut self.waits[page as usize], true) {
             self.queue.push_back(page);
         }
+        debug_assert!(self.queue.len() <= self.waits.len(), "a page waits once");
     }
 
     pub fn len(&self) -> usize {

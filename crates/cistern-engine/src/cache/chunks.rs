@@ -34,6 +34,7 @@ pub(super) fn split(
     object: CacheKey,
     range: &Range<u64>,
 ) -> impl Iterator<Item = (ChunkId, Range<u64>)> + use<> {
+    debug_assert!(fits(range.end), "chunks up to there have numbers");
     let (chunk, piece) = (CHUNK_BYTES as u64, PIECE_BYTES as u64);
     let begin = range.start - range.start % piece;
     let end = range.end.next_multiple_of(piece);
@@ -45,7 +46,11 @@ pub(super) fn split(
 
 /// The pieces of its chunk that a part touches.
 pub(super) fn pieces(part: &Range<u64>) -> Range<usize> {
-    debug_assert!(!part.is_empty());
+    debug_assert!(!part.is_empty(), "a part has pieces");
+    debug_assert!(
+        part.start.is_multiple_of(PIECE_BYTES as u64) && part.end.is_multiple_of(PIECE_BYTES as u64),
+        "a part is whole pieces: {part:?}"
+    );
     let first = (part.start % CHUNK_BYTES as u64) as usize / PIECE_BYTES;
     first..first + (part.end - part.start) as usize / PIECE_BYTES
 }

@@ -57,6 +57,7 @@ impl Health {
     pub fn fault(&self, now: Duration, what: &str) {
         self.faults.fetch_add(1, Relaxed);
         let mut recent = self.recent.lock();
+        debug_assert_eq!(self.is_off(), recent.reason.is_some(), "a cache that is off says why");
         if recent.faults == 0 || now.saturating_sub(recent.since) > FAULT_TIME {
             (recent.since, recent.faults) = (now, 0);
         }

@@ -134,6 +134,7 @@ impl Index {
         }
         let found = FoundPieces { slot: no, generation: slot.generation, crcs: slot.crcs };
         self.use_up(no, wanted);
+        self.assert_slot(no);
         Ok(found)
     }
 
@@ -195,7 +196,11 @@ impl Index {
             }
             None => self.admit(id, hash, enters)?,
         };
+        self.assert_invariant();
+        self.assert_slot(no);
         let slot = &self.slots[no as usize];
+        debug_assert_eq!(slot.owner, *id, "a chunk is written where it is looked for");
+        debug_assert!(end <= slot.end, "a fill ends where its object ends, or before");
         let missing = mask(&pieces) & !slot.valid;
         (missing != 0).then_some(SlotFill { slot: no, generation: slot.generation, missing })
     }
@@ -255,6 +260,7 @@ impl Index {
             slot.end = end;
         }
         self.changed.mark(claim.slot);
+        self.assert_slot(claim.slot);
     }
 
     pub fn is_current(&self, slot: u32, generation: u32) -> bool {
@@ -271,6 +277,7 @@ impl Index {
         if self.is_current(slot, generation) && self.policy.place(slot).is_some() {
             self.release(slot);
         }
+        self.assert_invariant();
     }
 
     /// Drops a chunk, if it is here.
@@ -278,6 +285,7 @@ impl Index {
         if let Some(no) = self.slot_of(id, id.hash()) {
             self.release(no);
         }
+        self.assert_invariant();
     }
 
     /// Drops all chunks of an object.
@@ -287,6 +295,7 @@ impl Index {
                 self.release(no);
             }
         }
+        self.assert_invariant();
     }
 
     /// What is worth having of what was read, the most read first, of together at most `bytes_max`.
@@ -308,6 +317,28 @@ impl Index {
             .collect();
         hot.sort_by_key(|(reads, _)| std::cmp::Reverse(*reads)); // stable: else by queue and age
         hot.into_iter().map(|(_, hot)| hot).collect()
+    }
+
+    /// Between two calls every slot is either free, or found by its owner and in a queue of the policy.
+    fn assert_invariant(&self) {
+        debug_assert_eq!(
+            self.map.len() + self.free.len(),
+            self.slots.len(),
+            "a slot is free or found by its owner"
+        );
+        debug_assert_eq!(self.map.len(), self.policy.used() as usize, "what is found stands in a queue");
+        debug_assert!(!self.free.is_empty(), "one slot is always free");
+    }
+
+    /// What holds of a slot in use.
+    fn assert_slot(&self, no: u32) {
+        let slot = &self.slots[no as usize];
+        debug_assert!(self.policy.place(no).is_some(), "a slot in use stands in a queue");
+        debug_assert_eq!(slot.unread & !slot.valid, 0, "only what is here waits for its first reader");
+        debug_assert!(
+            (1..=CHUNK_BYTES as u32).contains(&slot.end),
+            "an object ends behind a byte of its chunk"
+        );
     }
 
     fn slot_of(&self, id: &ChunkId, hash: u64) -> Option<u32> {

@@ -73,6 +73,7 @@ impl ChunkPart {
     /// Whether these are the bytes that were written.
     fn is_sound(&self, bytes: &[u8]) -> bool {
         let crcs = &self.found.crcs[pieces(&self.range)];
+        debug_assert_eq!(bytes.len(), crcs.len() * PIECE_BYTES, "every piece that was found is verified");
         bytes.chunks_exact(PIECE_BYTES).zip(crcs).all(|(piece, crc)| crc_fast::crc32_iscsi(piece) == *crc)
     }
 }
@@ -119,6 +120,10 @@ impl CacheShared {
             }
             find_parts(&mut state.index, object, &range)?
         };
+        debug_assert!(
+            parts.as_slice().windows(2).all(|two| two[0].range.end == two[1].range.start),
+            "the parts of a read are neighbours"
+        );
         let whole = match self.read_here(parts.as_slice()).await {
             Some(read) => self.judged(parts.as_slice(), read),
             None => {
@@ -130,6 +135,11 @@ impl CacheShared {
         };
         let whole = whole.ok_or(Miss::Cold)?;
         let begin = (range.start % PIECE_BYTES as u64) as usize;
+        debug_assert_eq!(
+            whole.len(),
+            (begin + (range.end - range.start) as usize).next_multiple_of(PIECE_BYTES),
+            "a hit is what was asked for, rounded out to pieces"
+        );
         Ok(whole.slice(begin..begin + (range.end - range.start) as usize))
     }
 

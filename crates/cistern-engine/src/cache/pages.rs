@@ -26,8 +26,12 @@ const CRC_AT: usize = PAGE_BYTES - 4;
 const SLOTS_AT: usize = 32;
 const CHUNK_BYTES_AT: usize = 36;
 const PIECE_BYTES_AT: usize = 40;
+/// And in a record.
+const CRCS_AT: usize = 48;
 
 const _: () = assert!(HEAD_BYTES + RECORDS * RECORD_BYTES == CRC_AT);
+const _: () = assert!(CRCS_AT + PIECES * 4 == RECORD_BYTES);
+const _: () = assert!(ID_AT + size_of::<IndexId>() == SLOTS_AT && PIECE_BYTES_AT + 4 <= HEAD_BYTES);
 
 /// Drawn when an index file is made: pages of another one do not count.
 pub(super) type IndexId = [u8; 16];
@@ -43,6 +47,12 @@ pub(super) struct SlotRecord {
     pub reads: u8,
     pub stamp: u32,
     pub crcs: [u32; PIECES],
+}
+
+impl SlotRecord {
+    fn is_sound(&self) -> bool {
+        self.valid != 0 && self.unread & !self.valid == 0 && (1..=CHUNK_BYTES as u32).contains(&self.end)
+    }
 }
 
 /// What the header page says.
@@ -64,6 +74,7 @@ pub(super) fn page_of(slot: u32) -> u32 {
 
 /// The slots of a page.
 pub(super) fn slots_of(page: u32, slots: u32) -> std::ops::Range<u32> {
+    debug_assert!(page < pages(slots), "a page has slots");
     let first = page * RECORDS as u32;
     first..slots.min(first + RECORDS as u32)
 }
@@ -113,6 +124,8 @@ pub(super) fn encode_page(
     records: impl Iterator<Item = Option<SlotRecord>>,
     out: &mut [u8],
 ) {
+    debug_assert_eq!(out.len(), PAGE_BYTES, "a page is made whole");
+    debug_assert!(records.size_hint().0 <= RECORDS, "every slot of a page has room in it");
     out.fill(0);
     let places = out[HEAD_BYTES..].chunks_exact_mut(RECORD_BYTES);
     for (record, out) in records.zip(places) {
@@ -134,6 +147,7 @@ pub(super) fn decode_page<'a>(
 }
 
 fn encode_record(record: &SlotRecord, out: &mut [u8]) {
+    debug_assert!(record.is_sound(), "what is written makes sense to who reads it: {record:?}");
     out[..16].copy_from_slice(&record.owner.object.id);
     out[16..24].copy_from_slice(&record.owner.object.number.to_le_bytes());
     put(out, 24, record.owner.chunk);
@@ -144,7 +158,7 @@ fn encode_record(record: &SlotRecord, out: &mut [u8]) {
     out[37] = record.reads;
     put(out, 40, record.stamp);
     for (piece, crc) in record.crcs.iter().enumerate() {
-        put(out, 48 + piece * 4, *crc);
+        put(out, CRCS_AT + piece * 4, *crc);
     }
 }
 
@@ -155,8 +169,7 @@ fn decode_record(bytes: &[u8]) -> Option<SlotRecord> {
     let number = u64::from(get(bytes, 16)) | u64::from(get(bytes, 20)) << 32;
     let (end, valid, unread) = (get(bytes, 28), half(32), half(34));
     let place = Standing::of(bytes[36])?;
-    let sound = valid != 0 && unread & !valid == 0 && (1..=CHUNK_BYTES as u32).contains(&end);
-    sound.then(|| SlotRecord {
+    let record = SlotRecord {
         owner: ChunkId { object: CacheKey::new(id, number), chunk: get(bytes, 24) },
         end,
         valid,
@@ -164,8 +177,9 @@ fn decode_record(bytes: &[u8]) -> Option<SlotRecord> {
         place,
         reads: bytes[37],
         stamp: get(bytes, 40),
-        crcs: std::array::from_fn(|piece| get(bytes, 48 + piece * 4)),
-    })
+        crcs: std::array::from_fn(|piece| get(bytes, CRCS_AT + piece * 4)),
+    };
+    record.is_sound().then_some(record)
 }
 
 /// Completes the head of a page.

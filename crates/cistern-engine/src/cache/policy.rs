@@ -119,7 +119,7 @@ impl EvictionPolicy {
     pub fn new(slots: u32, capacity: u32, shares: Shares) -> EvictionPolicy {
         assert!(capacity >= 1 && slots >= capacity, "there are slots for what is kept");
         let node = Node { tick: 0, gap: 0, reads: 0, place: None };
-        EvictionPolicy {
+        let policy = EvictionPolicy {
             capacity,
             shares,
             nodes: vec![node; slots as usize],
@@ -129,7 +129,12 @@ impl EvictionPolicy {
             tick_reads: ((capacity / SPAN_DIVISOR).min(SPAN_MAX) / TICKS_PER_SPAN)
                 .max(capacity / TICKS_MAX)
                 .max(1),
-        }
+        };
+        assert!(
+            capacity / policy.tick_reads * HORIZON < u32::from(u16::MAX) / 2,
+            "the clock wraps long after the horizon"
+        );
+        policy
     }
 
     pub fn set_shares(&mut self, shares: Shares) {
@@ -195,7 +200,9 @@ impl EvictionPolicy {
         if self.used() <= self.capacity {
             return None;
         }
-        let slot = self.choose()?;
+        let chosen = self.choose();
+        debug_assert!(chosen.is_some(), "of those that are used one can go");
+        let slot = chosen?;
         self.leave(slot);
         Some(slot)
     }
@@ -240,6 +247,7 @@ impl EvictionPolicy {
     /// Puts a slot where it was in an earlier life. To be called from the oldest to the youngest.
     pub fn restore(&mut self, slot: u32, place: Standing, reads: u8, stamp: u32) {
         debug_assert!(self.nodes[slot as usize].place.is_none(), "a slot is restored once");
+        debug_assert!(stamp <= self.now(), "what was counted is in the past");
         let age = self.now().saturating_sub(stamp).min(u32::from(u16::MAX)) as u16;
         let tick = self.tick().wrapping_sub(age);
         self.nodes[slot as usize] = Node { tick, gap: self.horizon(), reads, place: None };

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    Admission, CHUNK_BYTES, CacheKey,
+    Admission, CHUNK_BYTES, CacheKey, WRITTEN_FILL_BYTES,
     chunks::{ChunkId, mask, pieces, split},
     index::EntersAt,
     policy::Stood,
@@ -20,6 +20,7 @@ const FILLS_MAX: usize = 64;
 const FILL_BYTES_MAX: usize = 24 << 20;
 /// What just written objects leave of that to what was read.
 const READ_BYTES_MIN: usize = 4 << 20;
+const _: () = assert!(READ_BYTES_MIN + WRITTEN_FILL_BYTES <= FILL_BYTES_MAX, "both have room");
 
 /// Bytes of an object to be written.
 #[derive(Clone)]
@@ -109,6 +110,7 @@ impl Queue {
         debug_assert!(!bytes.is_empty(), "a fill brings something");
         let fill = Fill { ticket: self.tickets, object, offset, bytes, why };
         self.fills.push_back(Waiting { fill, read: Vec::new() });
+        self.assert_invariant();
         true
     }
 
@@ -132,6 +134,7 @@ impl Queue {
             self.bytes -= waiting.fill.bytes.len();
             gone += 1;
         }
+        self.assert_invariant();
         gone
     }
 
@@ -182,13 +185,29 @@ impl Queue {
         }
         let waiting = self.fills.pop_front().expect("the front was just seen");
         self.bytes -= waiting.fill.bytes.len();
-        debug_assert_eq!(self.fills.is_empty(), self.bytes == 0, "the bytes are those of the fills");
+        self.assert_invariant();
         waiting.into_reads()
     }
 
     pub fn forget(&mut self, object: CacheKey) {
         self.fills.retain(|waiting| waiting.fill.object != object);
         self.bytes = self.fills.iter().map(|waiting| waiting.fill.bytes.len()).sum();
+        self.assert_invariant();
+    }
+
+    fn assert_invariant(&self) {
+        let fills = || self.fills.iter().map(|waiting| &waiting.fill);
+        debug_assert!(self.fills.len() <= FILLS_MAX && self.bytes <= FILL_BYTES_MAX, "what waits is bounded");
+        debug_assert_eq!(
+            fills().map(|fill| fill.bytes.len()).sum::<usize>(),
+            self.bytes,
+            "the bytes are those of the fills"
+        );
+        debug_assert!(
+            fills().map(|fill| fill.ticket).is_sorted_by(|a, b| a < b),
+            "fills are written in the order in which they came"
+        );
+        debug_assert!(fills().all(|fill| fill.ticket <= self.tickets), "a ticket is given out once");
     }
 }
 

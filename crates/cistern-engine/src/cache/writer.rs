@@ -73,6 +73,11 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
         let end = (range.end.min(part.end) - begin) as u32;
         let data = &fill.bytes[(part.start - range.start) as usize..];
         let data = &data[..data.len().min((part.end - part.start) as usize)];
+        debug_assert_eq!(
+            data.len() as u64,
+            u64::from(end) + begin - part.start,
+            "a chunk gets its part of the fill"
+        );
         let Some(enters) = fill.why.enters(n) else { continue };
         filled += data.len() as u64;
         let Some(claim) = shared.state().index.claim(&id, pieces(&part), end, enters) else {
@@ -93,6 +98,7 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
             }
         }
     }
+    debug_assert!(filled <= fill.bytes.len() as u64, "no more is filled in than was offered");
     shared.counts.filled(&fill.why).fetch_add(filled, Relaxed);
     Ok(())
 }
@@ -124,6 +130,7 @@ fn confirm(
     crcs: &[(usize, u32)],
     object_end: Option<u32>,
 ) {
+    debug_assert_eq!(crcs.len(), claim.missing.count_ones() as usize, "all that was claimed was written");
     let mut state = shared.state();
     if state.queue.wants(fill.ticket) {
         let is_prefetched = matches!(fill.why, Why::Offered(Admission::Prefetch));

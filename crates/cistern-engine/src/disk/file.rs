@@ -171,7 +171,7 @@ impl RealFile {
 
     /// One pwritev; the number of bytes it wrote.
     fn write_vector(&self, offset: u64, parts: &[&[u8]]) -> io::Result<usize> {
-        debug_assert!(parts.len() <= VECTOR_MAX);
+        debug_assert!(parts.len() <= VECTOR_MAX, "the kernel takes all buffers of a call");
         let vector: Vec<libc::iovec> = parts
             .iter()
             .map(|p| libc::iovec { iov_base: p.as_ptr() as *mut libc::c_void, iov_len: p.len() })

@@ -14,6 +14,7 @@ pub struct Pauses {
 
 impl Pauses {
     pub const fn new(first: Duration, longest: Duration) -> Pauses {
+        assert!(!first.is_zero() && first.as_nanos() <= longest.as_nanos(), "pauses rest, and grow");
         Pauses { first, longest, next: first }
     }
 

@@ -29,6 +29,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// most, so that the first bytes are not long in coming.
 const FETCH_BYTES_MIN: u64 = 256 << 10;
 const FETCH_BYTES_MAX: u64 = 4 << 20;
+const _: () = assert!(FETCH_BYTES_MIN <= FETCH_BYTES_MAX);
 /// GETs that one plan is cut into, where its size allows.
 const FETCHES_PER_PLAN: u64 = 4;
 /// The part by which blocks that do not compress are longer in the store at most: they get no GET of their own.
@@ -74,11 +75,13 @@ struct Scatter {
 impl Scatter {
     fn of(fetches: &[Fetch]) -> Scatter {
         let len = |range: &Range<u64>| range.end - range.start;
-        Scatter {
+        let scatter = Scatter {
             wanted_bytes: fetches.iter().flat_map(|f| &f.wanted).map(len).sum(),
             fetched_bytes: fetches.iter().map(|f| len(&f.range)).sum(),
             gets: fetches.len() as u64,
-        }
+        };
+        debug_assert!(scatter.wanted_bytes <= scatter.fetched_bytes, "what is wanted is fetched");
+        scatter
     }
 
     /// How far ahead pays, where `products_bytes` would for data that lies in one piece. A stream over data that was
@@ -162,6 +165,10 @@ impl Ahead {
         if lookups.is_empty() {
             return; // all of it is dirty, and so at hand
         }
+        debug_assert!(
+            lookups.iter().all(|lookup| plan.intersect(lookup.extent()) == Some(lookup.extent())),
+            "only what is planned is looked up"
+        );
         let part_bytes = (plan.len * BLOCK / FETCHES_PER_PLAN).clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX);
         let get_bytes = part_bytes + part_bytes / FRAMING_PART;
         let (frames, scatter) = (self.frames.clone(), self.scatter.clone());
@@ -280,17 +287,30 @@ fn join_ranges(frames: Vec<(Seq, Range<u64>)>, gap_bytes: u64, bytes_max: u64) -
             _ => out.push(Fetch { seq, wanted: vec![range.clone()], range, first: at }),
         }
     }
+    debug_assert!(
+        out.iter().all(|fetch| fetch.wanted.len() == 1 || fetch.range.end - fetch.range.start <= bytes_max),
+        "a GET is bounded"
+    );
     out
 }
 
 impl Fetch {
     /// Brings a range, which does not begin before the last one, too.
     fn want(&mut self, range: Range<u64>) {
+        debug_assert!(
+            self.wanted.last().is_none_or(|last| last.start <= range.start),
+            "what is wanted comes in ascending order"
+        );
         self.range.end = self.range.end.max(range.end);
         match self.wanted.last_mut() {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
             _ => self.wanted.push(range),
         }
+        debug_assert_eq!(
+            self.wanted.last().map(|last| last.end),
+            Some(self.range.end),
+            "a GET ends with what is wanted of it"
+        );
     }
 }
 

@@ -181,12 +181,14 @@ impl Flights {
         let read = |entry: &mut TrackedFlight| subtract(&mut entry.unread, range);
         self.counts.used_bytes += list.iter_mut().map(read).sum::<u64>();
         self.drop_read(object);
+        self.assert_invariant();
         parts
     }
 
     /// The parts of `range` that nobody fetches, each with what of `wanted` (ascending, apart) lies in it; what
     /// lies in prefetches under way or landed is kept there until it is read.
     pub fn plan(&mut self, object: CacheKey, range: &Range<u64>, wanted: &[Range<u64>]) -> Vec<PrefetchPlan> {
+        debug_assert!(are_apart(wanted), "what is wanted ascends and is apart");
         for entry in self.objects.get_mut(&object).into_iter().flatten().filter(|entry| entry.is_kept()) {
             entry.unread = union(&entry.unread, &within(wanted, &entry.flight.range));
         }
@@ -239,7 +241,6 @@ impl Flights {
 
     /// Makes room for a prefetch of so many bytes, or says that there is none.
     pub fn make_room(&mut self, bytes: u64, now: Duration) -> bool {
-        debug_assert!(self.landed_bytes <= self.held_bytes, "what landed and stays is held");
         if self.held_bytes - self.landed_bytes + bytes > self.held_bytes_max {
             return false; // what is under way alone is too much
         }
@@ -249,6 +250,7 @@ impl Flights {
                 None => return false, // all of it is waited for
             }
         }
+        self.assert_invariant();
         true
     }
 
@@ -267,6 +269,7 @@ impl Flights {
         wanted: Vec<Range<u64>>,
     ) -> (Ticket, oneshot::Sender<Result<Bytes>>) {
         debug_assert!(range.start < range.end, "a GET brings something");
+        debug_assert!(are_apart(&wanted), "what is wanted ascends and is apart");
         debug_assert!(
             wanted.iter().all(|w| range.start <= w.start && w.end <= range.end),
             "it brings what is wanted"
@@ -279,6 +282,7 @@ impl Flights {
         self.under_way_bytes += entry.bytes();
         self.held_bytes += if entry.is_kept() { entry.bytes() } else { 0 };
         self.objects.entry(object).or_default().push(entry);
+        self.assert_invariant();
         (ticket, tell)
     }
 
@@ -289,6 +293,7 @@ impl Flights {
         match (entry, bytes) {
             (Some(entry), Some(bytes)) if entry.is_kept() => {
                 debug_assert!(!entry.landed, "a GET ends once");
+                debug_assert!(bytes <= entry.bytes(), "a GET brings no more than it asks for");
                 entry.landed = true;
                 self.under_way_bytes -= entry.bytes();
                 self.landed_bytes += entry.bytes();
@@ -301,6 +306,7 @@ impl Flights {
             }
             _ => self.remove(object, ticket),
         }
+        self.assert_invariant();
     }
 
     /// Nothing of an object is served from here any more.
@@ -308,6 +314,19 @@ impl Flights {
         while let Some(ticket) = self.objects.get(&object).and_then(|list| list.first()).map(|f| f.ticket) {
             self.remove(object, ticket);
         }
+        self.assert_invariant();
+    }
+
+    fn assert_invariant(&self) {
+        debug_assert!(self.landed_bytes <= self.held_bytes, "what landed and stays is held");
+        debug_assert!(
+            self.held_bytes - self.landed_bytes <= self.under_way_bytes,
+            "what is held and has not landed is under way"
+        );
+        debug_assert!(
+            !self.objects.is_empty() || (self.held_bytes, self.under_way_bytes) == (0, 0),
+            "where nothing is fetched nothing is held"
+        );
     }
 
     #[cfg(test)]
@@ -351,6 +370,11 @@ fn total(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|r| r.end - r.start).sum()
 }
 
+/// Whether ranges ascend, each with something in it, and none overlaps the next.
+fn are_apart(ranges: &[Range<u64>]) -> bool {
+    ranges.iter().all(|r| !r.is_empty()) && ranges.is_sorted_by(|a, b| a.end <= b.start)
+}
+
 /// What of `ranges` lies in `bounds`.
 pub(super) fn within(ranges: &[Range<u64>], bounds: &Range<u64>) -> Vec<Range<u64>> {
     let cut = ranges.iter().map(|r| r.start.max(bounds.start)..r.end.min(bounds.end));
@@ -370,6 +394,7 @@ fn subtract(ranges: &mut Vec<Range<u64>>, range: &Range<u64>) -> u64 {
     let rest: Vec<Range<u64>> = ends.into_iter().filter(|r| r.start < r.end).collect();
     let left = total(&rest);
     ranges.splice(from..to, rest);
+    debug_assert!(are_apart(ranges), "what is left ascends and is apart");
     before - left
 }
 

@@ -147,6 +147,11 @@ impl Forwarding {
                 }
             }
         }
+        debug_assert_eq!(
+            missing.extents.iter().chain(missing.found.iter().map(|m| &m.extent)).map(|e| e.len).sum::<u64>(),
+            mapping.extent.len,
+            "a block is found once or missing"
+        );
         match missing.extents.first() {
             None => Ok(missing.found()),
             Some(extent) => {
@@ -254,11 +259,20 @@ impl Missing {
             }
             self.extents = left;
         }
+        debug_assert!(self.extents.iter().all(|extent| !extent.is_empty()), "what is missing is something");
+        debug_assert!(
+            self.extents.is_sorted_by(|a, b| a.end() <= b.start),
+            "what is missing ascends and is apart"
+        );
     }
 
     /// All that was found, ascending.
     fn found(mut self) -> Vec<Mapping> {
         self.found.sort_unstable_by_key(|part| part.extent.start);
+        debug_assert!(
+            self.found.is_sorted_by(|a, b| a.extent.end() <= b.extent.start),
+            "a block is found in one place"
+        );
         self.found
     }
 }

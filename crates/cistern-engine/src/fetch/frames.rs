@@ -221,10 +221,12 @@ impl FrameReader {
 
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
     pub async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
-        match mappings.iter().any(|mapping| self.is_foreign(mapping)) {
-            true => self.read_all(mappings, BlockUser::Reader).await,
-            false => self.read_own(mappings).await,
-        }
+        let read = match mappings.iter().any(|mapping| self.is_foreign(mapping)) {
+            true => self.read_all(mappings, BlockUser::Reader).await?,
+            false => self.read_own(mappings).await?,
+        };
+        debug_assert!(are_whole(mappings, &read), "every mapping has its blocks");
+        Ok(read)
     }
 
     /// The blocks of data mappings that are the volume's own, whoever wants them.
@@ -256,6 +258,12 @@ impl FrameReader {
             }
         };
         let (their_blocks, own_blocks) = try_join(foreign.read(&their_mappings, user), read_own).await?;
+        assert_eq!(
+            their_blocks.len(),
+            their_mappings.len(),
+            "who has foreign blocks gives those of each mapping"
+        );
+        assert_eq!(own_blocks.len(), own_mappings.len(), "every mapping has its blocks");
         let mut out = vec![Bytes::new(); mappings.len()];
         let places = theirs.into_iter().zip(their_blocks).chain(own.into_iter().zip(own_blocks));
         places.for_each(|(at, blocks)| out[at] = blocks);
@@ -400,6 +408,7 @@ impl FrameReader {
                 out[at] = blocks;
             }
         }
+        debug_assert!(are_whole(mappings, &out), "every mapping has its blocks");
         Ok(out)
     }
 
@@ -492,6 +501,11 @@ impl FrameReader {
         decoded: impl Fn(&FramePart, &Bytes),
         mut take: impl FnMut(&FramePart, Bytes),
     ) -> Result<(), (Range<u64>, Error)> {
+        debug_assert_eq!(
+            stored.len() as u64,
+            group.range.end - group.range.start,
+            "a read brings what was asked for"
+        );
         let mut last: Option<(u64, Bytes)> = None;
         for part in &group.parts {
             let frame = match last.take() {
@@ -549,6 +563,12 @@ impl FrameReader {
     }
 }
 
+/// Whether each mapping has all of its blocks.
+fn are_whole(mappings: &[Mapping], blocks: &[Bytes]) -> bool {
+    let is_whole = |(m, blocks): (&Mapping, &Bytes)| blocks.len() as u64 == m.extent.len * BLOCK_BYTES as u64;
+    blocks.len() == mappings.len() && mappings.iter().zip(blocks).all(is_whole)
+}
+
 /// The log object at `seq`, for reading.
 pub(super) fn entry_object(seq: Seq, salt: Salt) -> ObjectRef {
     ObjectRef { key: keys::entry(seq), cache: entry_key(seq, salt), bytes: None }
@@ -567,6 +587,7 @@ pub(super) fn group_to_move(parts: Vec<FramePart>) -> Vec<JointRead> {
 /// Parts by object and place, together where no more than `gap_bytes` lie between them: data that was written at
 /// random lies in the order of its blocks in each of many objects.
 fn group(mut parts: Vec<FramePart>, gap_bytes: u64, bytes_max: u64) -> Vec<JointRead> {
+    let count = parts.len();
     parts.sort_unstable_by_key(|part| (part.frame.seq, part.range.start));
     let mut groups: Vec<JointRead> = Vec::new();
     for part in parts {
@@ -578,6 +599,7 @@ fn group(mut parts: Vec<FramePart>, gap_bytes: u64, bytes_max: u64) -> Vec<Joint
             _ => groups.push(JointRead { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] }),
         }
     }
+    debug_assert_eq!(groups.iter().map(|g| g.parts.len()).sum::<usize>(), count, "each part is read once");
     groups
 }
 

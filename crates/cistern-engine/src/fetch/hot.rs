@@ -137,6 +137,10 @@ impl HotParts {
         for ranges in set.objects.values_mut() {
             join(ranges);
         }
+        debug_assert!(
+            set.objects.values().map(Vec::len).sum::<usize>() <= RANGES_MAX,
+            "a hot set is no larger than it may be to be read back"
+        );
         set
     }
 

@@ -98,6 +98,7 @@ impl Link {
 
     /// A GET that began at `began` has ended; `bytes` is 0 for one that failed or was cancelled.
     pub fn end(&mut self, began: Duration, now: Duration, bytes: u64) {
+        debug_assert!(self.under_way > 0, "a GET ends once");
         self.under_way = self.under_way.saturating_sub(1);
         if bytes == 0 {
             return;
@@ -121,6 +122,14 @@ impl Link {
             self.end_period(busy.as_secs_f64());
             self.period = Period::begin(now);
         }
+        self.assert_invariant();
+    }
+
+    /// What is divided by is something.
+    fn assert_invariant(&self) {
+        let is_some = |seen: f64| seen > 0.0 && seen.is_finite();
+        debug_assert!(self.bytes_per_s.is_none_or(is_some), "a link bears something: {self:?}");
+        debug_assert!(self.latency().is_none_or(is_some), "a GET takes some time: {self:?}");
     }
 
     fn end_large(&mut self, took_s: f64, bytes: u64, alone: bool) {

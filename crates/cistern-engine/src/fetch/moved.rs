@@ -45,6 +45,8 @@ impl FrameReader {
 
 /// The parts of two lists of mappings that are of the same blocks.
 fn in_common(from: &[Mapping], to: &[Mapping]) -> Vec<(Mapping, Mapping)> {
+    let are_apart = |list: &[Mapping]| list.is_sorted_by(|a, b| a.extent.end() <= b.extent.start);
+    debug_assert!(are_apart(from) && are_apart(to), "both lists ascend without overlaps");
     let (mut out, mut first) = (Vec::new(), 0);
     for after in to {
         first += from[first..].partition_point(|before| before.extent.end() <= after.extent.start);

@@ -76,6 +76,7 @@ struct OpenOrigin {
 
 impl Origins {
     pub fn new(parts: OriginParts, all: Vec<CloneOrigin>) -> Origins {
+        debug_assert!(all.is_sorted_by(|a, b| a.at < b.at), "origins ascend by their positions");
         Origins { parts, all, open: Ranked::new(Rank::Fetch, VecDeque::new()) }
     }
 
@@ -88,6 +89,7 @@ impl Origins {
         if open.len() > OPEN_MAX {
             open.pop_front(); // whoever reads it goes on with it
         }
+        debug_assert_eq!(open.iter().filter(|(other, _)| *other == at).count(), 1, "an origin is open once");
         cell
     }
 
@@ -253,6 +255,7 @@ impl ForeignBlocks for Origins {
         });
         let mut out = vec![Bytes::new(); mappings.len()];
         for (places, blocks) in try_join_all(read).await? {
+            assert_eq!(blocks.len(), places.len(), "an origin gives the blocks of each mapping");
             places.into_iter().zip(blocks).for_each(|(place, blocks)| out[place] = blocks);
         }
         Ok(out)

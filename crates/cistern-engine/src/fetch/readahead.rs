@@ -34,6 +34,8 @@ const DEPTH_BYTES_UNPROVEN: u64 = 16 << 20;
 /// Accesses of a stride fetched ahead at first, and at most.
 const STRIDE_AHEAD_MIN: u64 = 4;
 const STRIDE_AHEAD_MAX: u64 = 64;
+const _: () = assert!(STRIDE_AHEAD_MIN <= STRIDE_AHEAD_MAX && DEPTH_BYTES_MIN <= DEPTH_BYTES_UNPROVEN);
+const _: () = assert!(RECENT_TRIED <= RECENT_MAX && STRIDE_READS <= RECENT_MAX, "strides can be found");
 
 /// What became of earlier prefetches since the read before, and how far they may go.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +92,7 @@ impl ReadAhead {
     /// A client reads `range` (bytes, not empty) of a volume of `end` bytes. What to fetch ahead now: a few
     /// disjoint ranges, mostly none.
     pub fn note(&mut self, range: Range<u64>, end: u64, feedback: Feedback) -> Vec<Range<u64>> {
+        debug_assert!(!range.is_empty(), "a read reads something");
         self.clock += 1;
         self.adapt(feedback);
         let (depth, accesses) = (self.depth_bytes, self.stride_ahead);
@@ -199,6 +202,7 @@ fn sequential(
                 // What is missing does not come: the reader skips it.
                 *front = early.iter().map(|r| r.start).min().unwrap_or(*front);
                 absorb(front, early);
+                debug_assert!(early.len() <= EARLY_MAX, "early requests are bounded");
             }
         }
         return believed;
@@ -217,6 +221,7 @@ fn absorb(front: &mut u64, early: &mut Vec<Range<u64>>) {
     while let Some(at) = early.iter().position(|r| r.start <= *front) {
         *front = (*front).max(early.swap_remove(at).end);
     }
+    debug_assert!(early.iter().all(|r| r.start > *front), "what is early lies beyond the front");
 }
 
 /// Whether a request continues a strided stream; moves it.

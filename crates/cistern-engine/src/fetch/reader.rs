@@ -197,6 +197,7 @@ impl ObjectReader {
         let parts = try_join_all(parts.into_iter().map(|part| self.read_part(object, part, window))).await?;
         let mut whole = BytesMut::with_capacity((range.end - range.start) as usize);
         parts.iter().for_each(|part| whole.extend_from_slice(part));
+        debug_assert_eq!(whole.len() as u64, range.end - range.start, "the parts of a range are all of it");
         Ok(whole.freeze())
     }
 
@@ -557,7 +558,7 @@ impl ObjectReader {
 
 /// The part `range` of what was fetched.
 fn cut(object: &ObjectRef, fetched: &Range<u64>, range: &Range<u64>, bytes: &Bytes) -> Result<Bytes> {
-    debug_assert!(fetched.start <= range.start);
+    debug_assert!(fetched.start <= range.start && range.end <= fetched.end, "what is wanted was fetched");
     let part = (range.start - fetched.start) as usize..(range.end - fetched.start) as usize;
     match part.end <= bytes.len() {
         true => Ok(bytes.slice(part)),
@@ -600,7 +601,7 @@ fn widen(range: &Range<u64>, window: u64, object_bytes: Option<u64>) -> Range<u6
         end = end.max(begin + window);
     }
     let wide = begin..end.min(object_bytes.unwrap_or(u64::MAX));
-    debug_assert!(wide.start <= range.start && range.end <= wide.end);
+    debug_assert!(wide.start <= range.start && range.end <= wide.end, "a window has what is needed");
     wide
 }
 

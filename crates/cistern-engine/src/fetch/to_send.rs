@@ -44,6 +44,10 @@ impl FrameReader {
                 out[at] = blocks;
             }
         }
+        debug_assert!(
+            !out.iter().any(|blocks| matches!(blocks, BlockData::Plain(plain) if plain.is_empty())),
+            "every mapping has its blocks"
+        );
         Ok(out)
     }
 

@@ -83,6 +83,10 @@ async fn warm_some(reader: &Arc<ObjectReader>, several: &[(ObjectRef, Range<u64>
 pub(super) fn fetch_steps(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut out: Vec<Range<u64>> = Vec::new();
     for mut range in ranges {
+        debug_assert!(
+            out.last().is_none_or(|last| last.end <= range.start) && !range.is_empty(),
+            "ranges ascend and are apart"
+        );
         if let Some(last) = out.last_mut()
             && range.start <= last.end + GAP_BYTES_MAX
             && range.end - last.start <= WARM_FETCH_BYTES_MAX
@@ -96,6 +100,7 @@ pub(super) fn fetch_steps(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range
         }
         out.push(range);
     }
+    debug_assert!(out.iter().all(|r| r.end - r.start <= WARM_FETCH_BYTES_MAX), "a GET is bounded");
     out
 }
 

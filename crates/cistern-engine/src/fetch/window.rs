@@ -55,6 +55,9 @@ const MISS_WEIGHT: f64 = 1.0 / 32.0;
 const SIZES: usize = 9;
 const WORDS: usize = WINDOW_BYTES_MAX as usize / PIECE_BYTES / 64;
 const _: () = assert!(WINDOW_BYTES_MIN << (SIZES - 1) == WINDOW_BYTES_MAX);
+const _: () = assert!(WINDOW_BYTES_FIRST.is_power_of_two() && WINDOW_BYTES_FIRST <= WINDOW_BYTES_MAX);
+const _: () = assert!(WINDOW_BYTES_MIN <= WINDOW_BYTES_BLIND && WINDOW_BYTES_BLIND <= WINDOW_BYTES_MAX);
+const _: () = assert!(SEEN_MIN < SEEN_HALVE, "halving the sums does not end deciding");
 
 #[derive(Debug)]
 struct Watched {
@@ -116,6 +119,7 @@ impl ReadWindow {
 
     /// Bytes of an object had to be fetched for somebody who waits. May change the size.
     pub fn note_miss(&mut self, object: CacheKey, range: &Range<u64>, link: Option<LinkEstimate>) {
+        debug_assert!(!range.is_empty(), "who misses wants something");
         let hood = range.start / WINDOW_BYTES_MAX;
         let pieces = pieces_in(hood, range);
         self.pieces_per_read += (pieces.len() as f64 - self.pieces_per_read) * MISS_WEIGHT;
@@ -132,6 +136,18 @@ impl ReadWindow {
             self.learn(&watched);
             self.decide(link);
         }
+        self.assert_invariant();
+    }
+
+    fn assert_invariant(&self) {
+        debug_assert_eq!(self.watched.len(), self.order.len(), "what is watched is in order, once");
+        debug_assert!(self.order.len() <= WATCHED_MAX, "what is watched is bounded");
+        debug_assert!(
+            self.size < SIZES && self.doubt <= DOUBT_MAX,
+            "a size is one of those that are counted"
+        );
+        debug_assert!(self.seen <= SEEN_HALVE, "sums are halved before they tell of too long ago");
+        debug_assert!(self.pieces_per_read >= 1.0, "a miss brings a piece");
     }
 
     fn learn(&mut self, watched: &Watched) {
@@ -144,6 +160,7 @@ impl ReadWindow {
             let pieces = 1usize << size;
             let begin = watched.first & !(pieces - 1);
             let read = count(&watched.read, begin..begin + pieces);
+            debug_assert!(read > 0, "the piece that missed was read");
             self.used[size] += (read - 1) as f64; // the first one is read by definition
             self.unused[size] += (pieces - read) as f64;
         }
@@ -187,6 +204,7 @@ fn pieces_in(hood: u64, range: &Range<u64>) -> Range<usize> {
     let begin = hood * WINDOW_BYTES_MAX;
     let from = range.start.max(begin) - begin;
     let to = range.end.min(begin + WINDOW_BYTES_MAX) - begin;
+    debug_assert!(from < to && to <= WINDOW_BYTES_MAX, "a range touches its neighbourhoods");
     from as usize / PIECE_BYTES..(to as usize).div_ceil(PIECE_BYTES)
 }
 

@@ -54,6 +54,7 @@ impl Block {
     /// The first chunk with a mapping that ends behind `block`, from that mapping on up to one that reaches
     /// `limit`, cut to `span`. Empty when there is none; `None` when the bytes are malformed.
     pub(super) fn find(&self, block: u64, limit: u64, span: Extent) -> Option<Vec<Mapping>> {
+        debug_assert!(block >= span.start, "nobody asks for what lies before the span");
         let behind = self.chunks.partition_point(|c| c.start <= block);
         let mut out = Vec::new();
         // The last chunk that begins before `block` may end before it too; then it is the next one.
@@ -65,6 +66,11 @@ impl Block {
                 break;
             }
         }
+        debug_assert!(
+            out.first().is_none_or(|m| m.extent.end() > block)
+                && out.is_sorted_by(|a, b| a.extent.end() <= b.extent.start),
+            "what is found ends behind the block, ascends and is apart"
+        );
         Some(out)
     }
 }

@@ -82,7 +82,8 @@ impl Columns {
 /// Appends a chunk of `versions` (1 to 128, ascending) to a block whose first mapping starts at
 /// `base`.
 pub(super) fn put(versions: &[Version], base: u64, out: &mut Vec<u8>) {
-    assert!((1..=CHUNK_MAPPINGS_MAX).contains(&versions.len()));
+    assert!((1..=CHUNK_MAPPINGS_MAX).contains(&versions.len()), "a chunk has 1 to 128 mappings");
+    debug_assert!(base <= versions[0].extent().start, "a block begins with its first mapping");
     let mut columns = Columns::new();
     fill(&mut columns, versions);
     out.push((versions.len() - 1) as u8);
@@ -102,7 +103,10 @@ fn fill(columns: &mut Columns, versions: &[Version]) {
     let mut frame_before = None;
     for (i, version) in versions.iter().enumerate() {
         let m = &version.mapping;
-        debug_assert!(m.extent.start >= end && !m.extent.is_empty() && m.extent.end() <= BLOCKS_MAX);
+        debug_assert!(
+            m.extent.start >= end && !m.extent.is_empty() && m.extent.end() <= BLOCKS_MAX,
+            "mappings ascend, are apart and lie in the largest volume"
+        );
         debug_assert!(version.over <= version.placed(), "it stands for what was before it");
         columns.over[i] = version.placed().0 - version.over.0;
         columns.gap[i] = m.extent.start - end;

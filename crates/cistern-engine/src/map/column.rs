@@ -15,10 +15,11 @@ pub(super) const CHUNK_MAPPINGS_MAX: usize = 128;
 const NARROW_BITS: usize = 57;
 /// Bytes that hold any value from the byte in which it begins: 64 bits and 7 before them, rounded up to a word.
 const WINDOW_BYTES: usize = 16;
+const _: () = assert!(NARROW_BITS + 7 <= u64::BITS as usize && 64 + 7 <= WINDOW_BYTES * 8);
 
 /// Appends `values` (not empty) to `out`.
 pub(super) fn put(values: &[u64], out: &mut Vec<u8>) {
-    debug_assert!(!values.is_empty() && values.len() <= CHUNK_MAPPINGS_MAX);
+    debug_assert!(!values.is_empty() && values.len() <= CHUNK_MAPPINGS_MAX, "a column is of one chunk");
     let (min, max) = values.iter().fold((u64::MAX, 0), |(min, max), &v| (min.min(v), max.max(v)));
     let width = u64::BITS - (max - min).leading_zeros();
     out.push(width as u8);
@@ -26,6 +27,7 @@ pub(super) fn put(values: &[u64], out: &mut Vec<u8>) {
     if width == 0 {
         return;
     }
+    let packed_at = out.len();
     let (mut bits, mut held) = (0u128, 0);
     for &v in values {
         bits |= u128::from(v - min) << held;
@@ -38,6 +40,11 @@ pub(super) fn put(values: &[u64], out: &mut Vec<u8>) {
     }
     let rest = (held as usize).div_ceil(8);
     out.extend_from_slice(&(bits as u64).to_le_bytes()[..rest]);
+    debug_assert_eq!(
+        out.len() - packed_at,
+        (values.len() * width as usize).div_ceil(8),
+        "a column is as long as who reads it expects"
+    );
 }
 
 /// A column as it is stored: any range of its values can be had without the others.
@@ -50,7 +57,7 @@ pub(super) struct Column<'a> {
 
 /// Takes one column off the front of `input`. `None` when the bytes are no column of `count` values.
 pub(super) fn take<'a>(input: &mut &'a [u8], count: usize) -> Option<Column<'a>> {
-    debug_assert!(count <= CHUNK_MAPPINGS_MAX);
+    debug_assert!(count <= CHUNK_MAPPINGS_MAX, "a column is of one chunk");
     let (&width, rest) = input.split_first()?;
     *input = rest;
     let base = varint::take(input)?;
@@ -70,6 +77,7 @@ impl Column<'_> {
         if width == 0 {
             return base;
         }
+        debug_assert!((i + 1) * width <= packed.len() * 8, "a column has so many values");
         let (at, shift) = (i * width / 8, i * width % 8);
         let mask = u64::MAX >> (64 - width);
         if let Some(window) = packed[at..].first_chunk::<8>().filter(|_| width <= NARROW_BITS) {

@@ -47,7 +47,7 @@ impl<'a> Cursor<'a> {
 
     /// What lies at `block` or behind it, below `limit`. Blocks asked for must not go back.
     pub(super) fn at(&mut self, block: u64, limit: u64) -> Known {
-        debug_assert!(block < limit && limit <= self.limit);
+        debug_assert!(block < limit && limit <= self.limit, "nobody asks for what lies behind the limit");
         while let Some(m) = self.chunk.get(self.next) {
             if m.extent.end() > block {
                 return Known::Next(*m);

@@ -110,7 +110,7 @@ impl Feed {
     /// Takes the front mapping up to `to` (behind its start) away.
     pub(super) fn consume(&mut self, to: u64) {
         let version = &mut self.decoded[self.next];
-        debug_assert!(to > version.extent().start);
+        debug_assert!(to > version.extent().start, "what is consumed is something");
         if to >= version.extent().end() {
             self.next += 1;
         } else {
@@ -204,7 +204,7 @@ impl Open {
     /// Decodes the next block into `out`, cut to the span, and takes it off. Returns where its mappings end.
     fn decode(&mut self, end: u64, out: &mut Vec<Version>) -> Result<u64, Error> {
         let entry = *self.blocks.front().expect("raw bytes are whole blocks");
-        debug_assert_eq!(entry.offset, self.raw_at);
+        debug_assert_eq!(entry.offset, self.raw_at, "blocks are decoded in the order in which they lie");
         let sealed = self.raw.slice(..entry.bytes as usize);
         let plain = runs::open(&self.sealer, &self.meta, entry.offset, &sealed)?;
         let malformed = || corrupt(&self.meta, entry.offset, "the block is malformed");

@@ -16,9 +16,13 @@ pub(super) const TAG_TRAILER: u8 = 4;
 
 /// Plain bytes of the trailer.
 pub(super) const TRAILER_BYTES: usize = 64;
+const _: () = assert!(TRAILER_BYTES == 8 + TRAILER_WORDS * size_of::<u64>());
+/// Numbers of the trailer behind tag and bytes of the top.
+const TRAILER_WORDS: usize = 7;
 /// The last bytes of a run: magic and format version.
 pub(super) const TAIL_MARK_BYTES: usize = 8;
 const TAIL_MAGIC: [u8; 7] = *b"cistern";
+const _: () = assert!(TAIL_MAGIC.len() + size_of_val(&VERSION) == TAIL_MARK_BYTES);
 /// The version of the run format that is written, and the greatest that is read.
 pub(super) const VERSION: u8 = 2;
 
@@ -44,13 +48,14 @@ pub(super) struct Fence {
 impl Fence {
     /// The plain bytes of a section (`TAG_SECTION`) or top (`TAG_TOP`).
     pub(super) fn encode(tag: u8, entries: &[FencePart]) -> Vec<u8> {
-        debug_assert!(tag == TAG_SECTION || tag == TAG_TOP);
+        debug_assert!(tag == TAG_SECTION || tag == TAG_TOP, "a fence is a section or the top");
+        debug_assert!(!entries.is_empty(), "decode refuses empty fences");
         let mut out = vec![tag];
         let (mut offset, mut first) = entries.first().map_or((0, 0), |e| (e.offset, e.first));
         varint::put(offset, &mut out);
         varint::put(first, &mut out);
         for e in entries {
-            debug_assert!(e.offset == offset, "listed parts are consecutive");
+            debug_assert!(e.offset == offset && e.first >= first, "listed parts are consecutive and ascend");
             varint::put(e.first - first, &mut out);
             varint::put(u64::from(e.bytes), &mut out);
             varint::put(e.birth_max.0, &mut out);
@@ -103,7 +108,7 @@ impl Trailer {
         let mut out = [0; TRAILER_BYTES];
         out[0] = TAG_TRAILER;
         out[4..8].copy_from_slice(&self.top_bytes.to_le_bytes());
-        let words = [
+        let words: [u64; TRAILER_WORDS] = [
             u64::from(VERSION),
             self.top_offset,
             self.mappings,

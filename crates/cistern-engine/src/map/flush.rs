@@ -46,6 +46,11 @@ pub(super) async fn write_table(
             }
         }
     }
+    debug_assert_eq!(
+        level.iter().map(|run| run.mapped_blocks).sum::<u64>(),
+        table.starting_at(0).map(|m| m.extent.len).sum::<u64>(),
+        "every block of a table comes into a run"
+    );
     Ok(level)
 }
 

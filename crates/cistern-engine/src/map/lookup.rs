@@ -84,7 +84,10 @@ impl Lookup {
         let mut at = extent.start;
         while at < extent.end() {
             let m = walk.resolve(at, extent.end()).await?;
-            debug_assert!(m.extent.start == at && !m.extent.is_empty() && m.extent.end() <= extent.end());
+            debug_assert!(
+                m.extent.start == at && !m.extent.is_empty() && m.extent.end() <= extent.end(),
+                "an answer goes on where the one before ended"
+            );
             at = m.extent.end();
             if out.last_mut().is_some_and(|last| try_join(last, &m)) {
                 continue;
@@ -105,6 +108,10 @@ impl Lookup {
             let mut at = part.start;
             while at < part.end() {
                 let m = walk.resolve(at, part.end()).await?;
+                debug_assert!(
+                    m.extent.start == at && !m.extent.is_empty() && m.extent.end() <= part.end(),
+                    "an answer goes on where the one before ended"
+                );
                 at = m.extent.end();
                 out.push(m);
             }

@@ -86,6 +86,7 @@ pub(super) async fn merge(
         }
     }
     let end = state.end.unwrap_or(plan.window.end());
+    assert!(plan.window.start < end && end <= plan.window.end(), "a merge comes on, within its window");
     let extent = Extent::between(plan.window.start, end);
     let rank = plan.rank;
     let (dead, writer) = (state.dead, state.writer);
@@ -211,13 +212,14 @@ impl Merge {
         let FeedFront::Version(version) = self.feeds[winner].head()? else {
             unreachable!("the first of all is a version")
         };
-        debug_assert!(version.extent().start == start && start >= self.done);
+        debug_assert!(version.extent().start == start && start >= self.done, "a merge does not go back");
         let newer = self.starts[..winner].iter().flatten().min().copied();
         let decoded = match version.extent().len > FRAME_BLOCKS_MAX as u64 {
             true => self.feeds[winner + 1..].iter().filter_map(Feed::decoded_to).min(),
             false => None,
         };
         let end = version.extent().end().min(newer.unwrap_or(ENDED)).min(decoded.unwrap_or(ENDED));
+        debug_assert!(start < end, "what is taken is something");
         self.feeds[winner].consume(end);
         self.starts[winner] = None;
         self.done = end;
@@ -229,13 +231,14 @@ impl Merge {
     /// Counts what lies beneath the front, and is newer than all that the feeds behind its own have: each part of it lost its place when
     /// the next newer version came there, and the front stands for it from now on.
     fn lose(&mut self, lost: Version) {
-        let mut front = Vec::with_capacity(self.front.len() + 2);
+        let (mut front, mut counted) = (Vec::with_capacity(self.front.len() + 2), 0);
         for above in self.front.drain(..) {
             let Some(part) = above.extent().intersect(lost.extent()) else {
                 front.push(above);
                 continue;
             };
             self.dead.lose(&lost.mapping.slice(part), above.over, &self.bases.snapshots);
+            counted += part.len;
             let ends = [
                 Extent::between(above.extent().start, part.start),
                 Extent::between(part.end(), above.extent().end()),
@@ -245,6 +248,11 @@ impl Merge {
             front.push(Version { over: lost.over, ..above.slice(part) });
             front.extend(behind);
         }
+        debug_assert_eq!(counted, lost.extent().len, "what is lost lies beneath the front, all of it");
+        debug_assert!(
+            front.is_sorted_by(|a: &Version, b| a.extent().end() == b.extent().start),
+            "the front is one piece in parts"
+        );
         self.front = front;
     }
 

@@ -79,7 +79,7 @@ impl Map {
         let own = used_up.filter(|run| run.owner.is_none()); // another volume's are that one's to give up
         inner.used_up.extend(own.map(|run| UsedUp { run: run.clone(), until }));
         inner.dead.add(&merged.dead);
-        debug_assert!(check_levels(&inner.levels).is_ok());
+        debug_assert!(check_levels(&inner.levels).is_ok(), "runs of a level ascend and are apart");
         Ok(())
     }
 

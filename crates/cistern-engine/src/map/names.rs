@@ -42,7 +42,8 @@ impl Writing {
     /// The id of a run that is to be written.
     pub fn draw(&mut self, env: &Env) -> RunId {
         let id = RunId(env.uuid());
-        self.all.ids().insert(id);
+        let is_new = self.all.ids().insert(id);
+        debug_assert!(is_new, "an id is drawn once");
         self.own.push(id);
         id
     }

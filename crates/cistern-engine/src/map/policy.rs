@@ -42,9 +42,21 @@ pub(super) struct MergePlan {
 pub(super) fn plan(levels: &Levels, shape: RunShape, damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
     let bottom = levels.len().checked_sub(1)?;
     let run_mappings = shape.run_mappings();
-    full_rank(levels, bottom, damaged)
+    let plan = full_rank(levels, bottom, damaged)
         .or_else(|| full_window(levels, bottom, run_mappings / 2, damaged))
-        .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64, damaged))
+        .or_else(|| small_neighbours(levels, run_mappings / SMALL_NEIGHBOURS as u64, damaged))?;
+    debug_assert!(
+        !plan.levels.is_empty() && plan.levels.end <= levels.len() && !plan.window.is_empty(),
+        "a merge is of something: {plan:?}"
+    );
+    debug_assert!(
+        levels[plan.levels.clone()]
+            .iter()
+            .flatten()
+            .all(|run| run.span.intersect(plan.window).is_none() || !damaged.contains(&run.id)),
+        "no merge reads a damaged run: {plan:?}"
+    );
+    Some(plan)
 }
 
 /// The merge by which the first run of another volume leaves the levels, or a part of it; `None` when there is none.
@@ -244,7 +256,11 @@ pub(super) fn apply(
     merged: Extent,
     output: Option<RunMeta>,
 ) -> Levels {
-    debug_assert!(!inputs.is_empty() && inputs.end <= levels.len());
+    debug_assert!(!inputs.is_empty() && inputs.end <= levels.len(), "what was merged is among the levels");
+    debug_assert!(
+        output.as_ref().is_none_or(|run| run.span.intersect(merged) == Some(run.span)),
+        "what came out lies where it was merged"
+    );
     let mut out: Levels = Vec::with_capacity(levels.len() + 1);
     for (i, level) in levels.iter().enumerate() {
         if i == inputs.end && i < levels.len() {
@@ -275,7 +291,7 @@ fn overlaps(level: &[RunMeta], extent: Extent) -> bool {
 }
 
 fn insert(level: &mut Vec<RunMeta>, mut run: RunMeta) {
-    debug_assert!(!overlaps(level, run.span));
+    debug_assert!(!overlaps(level, run.span), "runs of a level are apart");
     run.rank = run.rank.max(rank_of(level));
     let at = level.partition_point(|other| other.span.start < run.span.start);
     level.insert(at, run);

@@ -264,6 +264,7 @@ impl Runs {
     ) -> Result<()> {
         let part = self.load_sound(origin, run, wanted, held).await?;
         let key = wanted.key(run);
+        debug_assert!(held.0.iter().all(|(other, _)| *other != key), "a part that is held is not read again");
         self.cache.insert(key, part.clone());
         held.0.push((key, part));
         Ok(())

@@ -21,7 +21,10 @@ impl Divisible for Value {
     fn skip(&self, blocks: u64) -> Value {
         match self.place {
             Place::Frame(mut f) => {
-                debug_assert!(u64::from(f.index) + blocks < FRAME_BLOCKS_MAX as u64);
+                debug_assert!(
+                    u64::from(f.index) + blocks < FRAME_BLOCKS_MAX as u64,
+                    "a part of a mapping stays inside its frame"
+                );
                 f.index += blocks as u8;
                 Value { place: Place::Frame(f), ..*self }
             }
@@ -45,7 +48,10 @@ impl Table {
     /// Puts a mapping on top of all others.
     pub(super) fn insert(&mut self, m: &Mapping, snapshots: &[Seq]) {
         if let Place::Frame(f) = m.place {
-            assert!(f.stored > 0 && u64::from(f.index) + m.extent.len <= FRAME_BLOCKS_MAX as u64);
+            assert!(
+                f.stored > 0 && u64::from(f.index) + m.extent.len <= FRAME_BLOCKS_MAX as u64,
+                "a mapping stays inside its frame"
+            );
         }
         let (dead, replaced) = (&mut self.dead, version::placed(m));
         self.map.insert(m.extent, Value { birth: m.birth, place: m.place }, |extent, old| {

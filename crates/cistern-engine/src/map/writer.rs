@@ -58,9 +58,10 @@ impl Default for RunShape {
 impl RunShape {
     /// Panics on a shape whose parts or runs could become larger than a reader accepts.
     pub(super) fn assert_bounds(&self) {
-        assert!((1..=CHUNK_MAPPINGS_MAX).contains(&self.chunk_mappings));
-        assert!((32..=32 << 10).contains(&self.block_bytes) && (1..=1024).contains(&self.section_blocks));
-        assert!(self.run_bytes <= 64 << 20);
+        assert!((1..=CHUNK_MAPPINGS_MAX).contains(&self.chunk_mappings), "a chunk has 1 to 128 mappings");
+        assert!((32..=32 << 10).contains(&self.block_bytes), "a block is one part");
+        assert!((1..=1024).contains(&self.section_blocks), "a section is one part");
+        assert!(self.run_bytes <= 64 << 20, "a run has room for its index");
         let blocks = self.run_bytes / self.block_bytes + 1;
         let sections = blocks / self.section_blocks + 1;
         assert!(sections * ENTRY_BYTES_MAX < PART_BYTES_MAX as usize / 2, "the top is one part");
@@ -131,7 +132,10 @@ impl RunWriter {
     /// Adds a mapping behind all others.
     pub(super) fn push(&mut self, version: Version) {
         let extent = version.extent();
-        debug_assert!(!extent.is_empty() && extent.end() <= super::BLOCKS_MAX);
+        debug_assert!(
+            !extent.is_empty() && extent.end() <= super::BLOCKS_MAX,
+            "a mapping maps something that the largest volume has"
+        );
         assert!(self.pending.is_empty() || extent.start >= self.totals.end, "mappings ascend");
         self.totals.end = extent.end();
         if self.pending.last_mut().is_some_and(|last| last.try_join(&version)) {
@@ -220,6 +224,11 @@ impl RunWriter {
         let RunTotals { mappings, frame_blocks, mapped_blocks, start, end, birth_min, birth_max } =
             self.totals;
         let span = Extent::between(start, end);
+        assert!(
+            frame_blocks <= mapped_blocks && mapped_blocks <= span.len,
+            "a block of the span is mapped once"
+        );
+        debug_assert!(birth_min <= birth_max, "something was born");
         let trailer = Trailer { top_offset, top_bytes, mappings, span, birth_min, birth_max };
         self.seal(&trailer.encode());
         self.body.extend_from_slice(&fence::tail_mark());

@@ -13,6 +13,7 @@ pub const RATIO_MAX: f64 = 1.5;
 
 /// Where the search for y ends: a store of 64 times what is live.
 const OVERWRITES_MAX: f64 = 64.0;
+const _: () = assert!(1.0 < RATIO_MIN && RATIO_MIN <= RATIO_MAX, "a store has more than what is live");
 
 /// Bytes written to the store for each byte of new data, when the store is held at `ratio` times what is live and
 /// overwrites hit every block alike. Falls with the ratio towards 1; infinite at 1 and below.

@@ -59,7 +59,12 @@ impl Default for Latencies {
 impl Latencies {
     pub fn record(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.buckets[index(ns.div_ceil(1000))].fetch_add(1, Relaxed);
+        let bucket = index(ns.div_ceil(1000));
+        debug_assert!(
+            ns.div_ceil(1000) <= upper_us(bucket) || bucket == BUCKETS - 1,
+            "a bucket has what is not above its bound"
+        );
+        self.buckets[bucket].fetch_add(1, Relaxed);
         self.sum_ns.fetch_add(ns, Relaxed);
         // Nearly always just this load: a maximum is rarely beaten.
         if ns > self.max_ns.load(Relaxed) {

@@ -22,12 +22,14 @@ impl Pending {
     /// A request begins; what it gives ends it.
     pub fn begin(&self, now: Duration) -> u64 {
         let token = (units(now) << COUNT_BITS) | 1;
-        self.0.fetch_add(token, Relaxed);
+        let before = self.0.fetch_add(token, Relaxed);
+        debug_assert!(before & COUNT_MASK < COUNT_MASK, "the count has room for all that are in flight");
         token
     }
 
     pub fn end(&self, token: u64) {
-        self.0.fetch_sub(token, Relaxed);
+        let before = self.0.fetch_sub(token, Relaxed);
+        debug_assert!(before & COUNT_MASK > 0, "a request ends once");
     }
 
     /// How many are in flight, and how long they have been so together.

@@ -35,6 +35,7 @@ impl<W: Write> RbdWriter<W> {
     /// The next extent.
     pub fn record(&mut self, record: &StreamRecord) -> io::Result<()> {
         let offset = record.extent.start * BLOCK;
+        assert!(offset < self.size_bytes, "records are within the volume");
         let len = (record.extent.end() * BLOCK).min(self.size_bytes) - offset;
         self.totals.records += 1;
         match record.data().map_err(io::Error::other)? {

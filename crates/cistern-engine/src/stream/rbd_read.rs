@@ -168,6 +168,7 @@ impl<R: Read> RbdReader<R> {
     fn piece(&mut self) -> Result<Patch> {
         let (offset, left) = self.rest;
         let len = left.min(PIECE_BYTES - offset % PIECE_BYTES);
+        debug_assert!(len > 0 && offset + left <= self.size_bytes, "a piece is something within the image");
         let mut data = vec![0; len as usize];
         read_exact(&mut self.from, &mut data)?;
         self.rest = (offset + len, left - len);

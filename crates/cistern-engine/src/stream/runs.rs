@@ -16,6 +16,7 @@ pub fn zero_runs(offset: u64, data: &[u8]) -> Vec<(usize, bool)> {
             _ => runs.push((part.len(), is_zero)),
         }
     }
+    debug_assert_eq!(runs.iter().map(|(len, _)| len).sum::<usize>(), data.len(), "runs are all of the data");
     runs
 }
 

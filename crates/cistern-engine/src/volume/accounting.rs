@@ -62,6 +62,22 @@ pub struct SpaceReport {
 }
 
 impl SpaceReport {
+    fn assert_sorted(&self) {
+        let SpaceReport { segments, dead, map, grace, fences, other, orphans, .. } = self;
+        let sorts = [segments, dead, map, grace, fences, other, orphans];
+        debug_assert_eq!(
+            sorts.iter().map(|sum| sum.bytes).sum::<u64>(),
+            self.all.bytes,
+            "every byte is of one sort"
+        );
+        debug_assert_eq!(
+            sorts.iter().map(|sum| sum.objects).sum::<u64>(),
+            self.all.objects,
+            "every object is of one sort"
+        );
+        debug_assert!(self.live_bytes <= segments.bytes, "what is live is a part of what counts");
+    }
+
     fn counted(&mut self, is_live: bool) -> &mut Sum {
         if is_live { &mut self.segments } else { &mut self.dead }
     }
@@ -211,6 +227,7 @@ impl Accounting {
                 }
             }
         }
+        report.assert_sorted();
         Ok(report)
     }
 

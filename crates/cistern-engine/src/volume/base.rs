@@ -36,6 +36,7 @@ impl CommittedBlocks {
 impl Bases for CommittedBlocks {
     async fn read(&self, block: u64) -> Result<Bytes> {
         let mappings = self.map.lookup(Extent::new(block, 1)).await?;
+        assert_eq!(mappings.len(), 1, "a block is one thing: what is taken for zeroes is nothing else");
         match mappings.as_slice() {
             [mapping] if matches!(mapping.place, Place::Frame(_)) => self.frames.read_to_pack(mapping).await,
             _ => Ok(Bytes::from_static(&[0; BLOCK_BYTES])),

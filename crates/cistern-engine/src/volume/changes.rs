@@ -120,6 +120,10 @@ impl Volume {
     pub(super) async fn changed_in(&self, part: Extent, since: Seq) -> Result<(Vec<Mapping>, u64)> {
         let mut mappings = self.map.changes(part, since, STEP_MAPPINGS).await?;
         let end = mappings.last().map_or(part.end(), |mapping| mapping.extent.end());
+        debug_assert!(
+            part.start < end && end <= part.end(),
+            "every look sees something, and no more than its part"
+        );
         mappings.retain(|mapping| mapping.birth > Seq(0));
         Ok((mappings, end))
     }
@@ -361,6 +365,7 @@ async fn difference(
             unique = unique.iter().flat_map(|mapping| not_in(mapping, &later, SameBy::Birth)).collect();
         }
         found.unique = unique.iter().map(blocks_in_frames).sum();
+        debug_assert!(found.unique <= found.written, "only what was written is shown by nothing else");
         Ok((found, end))
     };
     let mut out = Difference::default();

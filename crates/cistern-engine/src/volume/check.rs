@@ -183,6 +183,7 @@ impl State {
             match self.volume.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await {
                 Ok(mappings) => {
                     let end = mappings.last().map_or(blocks, |m| m.extent.end());
+                    debug_assert!(at < end && end <= blocks, "every look sees something of the volume");
                     let step = Extent::between(at, end);
                     match account(&self.volume, &mappings, &before, step, &mut accounting).await {
                         Err(e) if e.is_damage() => report.fault(format!("the newest snapshot: {e}")),
@@ -273,6 +274,7 @@ impl State {
         while at < blocks {
             let seen = this.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
             let end = seen.last().map_or(blocks, |mapping| mapping.extent.end());
+            debug_assert!(at < end && end <= blocks, "every look sees something of the volume");
             let seen = this.frames.resolve(seen).await?;
             account(this, &seen, before, Extent::between(at, end), accounting).await?;
             let later = match what.data {

@@ -135,7 +135,8 @@ impl Hot {
         let name = (epoch, *number);
         let body = set.encode(&self.env, keys.key.as_deref(), keys.volume, name)?;
         let put = store.put_if_absent(&keys::hot(name.0, name.1), body).await?;
-        debug_assert!(matches!(put, Put::Created | Put::Exists)); // the name is ours alone: so is what exists
+        // So is what exists.
+        debug_assert!(matches!(put, Put::Created | Put::Exists), "the name is ours alone");
         self.learn(Arc::new(set));
         gc::prune_hot_sets(store.as_ref(), name).await
     }

@@ -53,6 +53,10 @@ where
             told_to = end;
         }
     }
+    debug_assert!(
+        pending.is_empty() && done.is_empty() && running.is_empty(),
+        "all that was looked at was told"
+    );
     Ok(())
 }
 

@@ -25,6 +25,8 @@ use crate::{
 const MEMORY_SHARE: u64 = 4;
 /// Records of one: each makes at most two mappings more than its own.
 const RECORDS_MAX: usize = MAPPINGS_MAX / 4;
+const _: () =
+    assert!(3 * RECORDS_MAX <= MAPPINGS_MAX, "the mappings of all records are those of one segment");
 
 /// What is being loaded.
 pub struct Loading {
@@ -79,6 +81,7 @@ impl Volume {
         }
         loading.data_bytes += record.data_bytes();
         loading.collected.push(record);
+        debug_assert!(loading.collected.len() <= RECORDS_MAX, "what is collected is one segment");
         Ok(())
     }
 
@@ -132,6 +135,11 @@ impl Writer {
             loading.on_their_way.pop_front();
         }
         let mut content = std::mem::take(&mut loading.collected);
+        debug_assert_eq!(
+            loading.data_bytes,
+            content.iter().map(StreamRecord::data_bytes).sum::<u64>(),
+            "what is collected is counted"
+        );
         loading.data_bytes = 0;
         // Of several shares each ascends by itself.
         content.sort_by_key(|record| record.extent.start);
@@ -153,7 +161,12 @@ impl Writer {
                 return Err(e);
             }
         };
+        assert!(
+            loading.on_their_way.back().is_none_or(|before| *before < to),
+            "loads end one behind the other"
+        );
         loading.on_their_way.push_back(to);
+        debug_assert!(loading.on_their_way.len() <= loading.most, "what is on its way is bounded");
         loading.is_torn = false;
         self.control.want(to);
         Ok(())

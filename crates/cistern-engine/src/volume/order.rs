@@ -25,7 +25,7 @@ use crate::{
     rank::{FairlyLocked, FairlyRanked, Rank},
     sectors::SectorMask,
     snapshot::{NOT_COMMITTED, Operation, Snapshot, Snapshots},
-    units::{BLOCK_BYTES, Extent, JournalPos, Salt, Seq},
+    units::{BLOCK_BYTES, Extent, JournalPos, SECTOR_BYTES, Salt, Seq},
     volume::{
         dirty::{Dirty, DirtyIndex},
         locks::{Held, HeldExtents},
@@ -209,6 +209,10 @@ impl Core {
                     "what was appended is found in the journal"
                 );
                 if let Record::Resize { size_bytes } = record {
+                    debug_assert!(
+                        size_bytes.is_multiple_of(SECTOR_BYTES as u64),
+                        "a volume ends with a sector"
+                    );
                     self.size_bytes.store(*size_bytes, Ordering::Release);
                 }
                 order.is_changed = true;

@@ -95,6 +95,7 @@ impl Pacer {
         }
         state.throttle.spend(took as i64 - asked as i64);
         let dirty = self.journal.dirty();
+        debug_assert!(dirty.start >= state.seen, "what is committed stays committed");
         if dirty.start > state.seen {
             let drained = state.seen..dirty.start;
             state.throttle.note_commit(now, bytes_of(&drained));

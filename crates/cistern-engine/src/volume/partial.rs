@@ -213,6 +213,7 @@ impl Volume {
         let wanted: Range<u64> = at..at + SECTOR;
         let pieces = self.read_blocks(Extent::new(at / BLOCK, 1), &wanted).await?;
         let inside = (at % BLOCK) as usize;
+        assert_eq!(pieces.len(), 1, "a block is one piece: what is taken for zeroes is nothing else");
         Ok(match pieces.as_slice() {
             [Piece::Data(data)] => data.slice(inside..inside + SECTOR_BYTES),
             _ => Bytes::from_static(&[0; SECTOR_BYTES]),

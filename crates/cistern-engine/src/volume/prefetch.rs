@@ -102,6 +102,7 @@ impl Volume {
         let mut fetched = 0;
         let view = self.view_first(extent, VIEW_PIECES, STEP_MAPPINGS)?;
         let seen_to = view.end;
+        debug_assert!(extent.start < seen_to && seen_to <= extent.end(), "every look sees something");
         for lookup in mapped(view.parts) {
             let part_end = lookup.extent().end();
             let mappings = self.frames.resolve(lookup.finish().await?).await?;

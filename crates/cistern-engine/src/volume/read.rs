@@ -147,7 +147,9 @@ impl Volume {
         if mask.contains(SectorMask::touched(from as usize..until as usize)) {
             return Ok(vec![Piece::Data(sectors)]);
         }
-        let mut block = match self.read_mapped(base).await?.as_slice() {
+        let base = self.read_mapped(base).await?;
+        assert_eq!(base.len(), 1, "a block is one piece: what is taken for zeroes is nothing else");
+        let mut block = match base.as_slice() {
             [Piece::Data(data)] => BytesMut::from(&data[..]),
             _ => BytesMut::zeroed(BLOCK_BYTES),
         };
@@ -156,7 +158,13 @@ impl Volume {
     }
 
     async fn read_mapped(&self, lookup: Lookup) -> Result<Vec<Piece>> {
+        let extent = lookup.extent();
         let mappings = self.frames.resolve(lookup.finish().await?).await?;
+        debug_assert_eq!(
+            mappings.iter().map(|m| m.extent.len).sum::<u64>(),
+            extent.len,
+            "a lookup finds what every block is"
+        );
         let data: Vec<Mapping> =
             mappings.iter().filter(|m| matches!(m.place, Place::Frame(_))).copied().collect();
         let mut frames =
@@ -338,6 +346,7 @@ pub(super) fn kind_of(m: &Mapping) -> RangeKind {
 }
 
 fn join<K: PartialEq>(found: &mut Vec<(Extent, K)>, part: Extent, kind: K) {
+    debug_assert!(found.last().is_none_or(|(last, _)| last.end() == part.start), "ranges have no gaps");
     match found.last_mut() {
         Some((last, k)) if *k == kind => last.len += part.len,
         _ => found.push((part, kind)),

@@ -78,6 +78,7 @@ impl Sending {
             self.read_ahead().await?;
             let Some((end, read)) = self.reads.pop_front() else { return Ok(None) };
             self.ready = ended(read.await)?.into();
+            debug_assert!(self.at <= end, "what is told ascends");
             self.at = end;
         }
     }
@@ -130,6 +131,10 @@ impl Sending {
         }
         let most = if mappings.len() < FEW_MAPPINGS { self.looks_max * 2 } else { self.looks_min };
         self.looks_max = most.min(self.looks_min * LOOKS_GROWTH);
+        debug_assert!(
+            self.found.last().zip(mappings.first()).is_none_or(|(a, b)| a.extent.end() <= b.extent.start),
+            "what is found ascends and is apart"
+        );
         self.found_blocks += data_blocks(&mappings);
         self.found.extend(mappings);
         if self.reads.is_empty() && self.found.is_empty() {
@@ -148,6 +153,7 @@ impl Sending {
         let rest = self.found.split_off(count);
         let group = std::mem::replace(&mut self.found, rest);
         self.found_blocks -= data_blocks(&group);
+        debug_assert_eq!(self.found_blocks, data_blocks(&self.found), "what waits to be read is counted");
         let end = group.last().map_or(0, |mapping| mapping.extent.end());
         let volume = self.volume.clone();
         let read = async move { volume.read_to_send(group).await };
@@ -257,6 +263,16 @@ fn records(mappings: &[Mapping], blocks: Vec<BlockData>) -> Vec<StreamRecord> {
         }
     }
     data.end(&mut out);
+    debug_assert!(blocks.next().is_none(), "one for each mapping");
+    debug_assert!(
+        out.is_sorted_by(|a: &StreamRecord, b| a.extent.end() <= b.extent.start),
+        "records ascend and are apart"
+    );
+    debug_assert_eq!(
+        out.iter().map(|record| record.extent.len).sum::<u64>(),
+        mappings.iter().map(|mapping| mapping.extent.len).sum::<u64>(),
+        "records tell of all that was looked at"
+    );
     out
 }
 
@@ -298,6 +314,11 @@ impl Joined {
                 if are_dense { BlockData::Dense(joined) } else { BlockData::Plain(joined) }
             }
         };
+        debug_assert_eq!(
+            content.bytes().len() as u64,
+            self.blocks * BLOCK,
+            "what lies side by side is joined without gaps"
+        );
         let extent = Extent::new(self.start, self.blocks);
         out.push(StreamRecord { extent, content: StreamContent::Data(content) });
         *self = Joined::default();

@@ -230,6 +230,7 @@ impl Volume {
         let (mut at, mut rest, mut to) = (offset, data, JournalPos(0));
         while !rest.is_empty() {
             let end = ((at + most) / BLOCK * BLOCK).min(at + rest.len() as u64);
+            assert!(end > at, "every part brings a write on");
             let part = rest.split_to((end - at) as usize);
             let (touched, whole) = blocks_of(at, part.len() as u64);
             to = if touched == whole {

@@ -68,6 +68,7 @@ impl Restore {
             Entry::Vacant(place) => _ = place.insert(no),
         }
         let slot = &mut index.slots[no as usize];
+        debug_assert_eq!(slot.valid, 0, "a slot has one record");
         slot.owner = record.owner;
         (slot.end, slot.valid, slot.unread) = (record.end, record.valid, record.unread);
         (slot.inherited, slot.crcs) = (true, record.crcs);
@@ -88,6 +89,7 @@ impl Restore {
         while let Some(victim) = index.policy.victim() {
             index.release(victim); // every slot was full: one must be free
         }
+        index.assert_invariant();
         index
     }
 }

@@ -30,6 +30,11 @@ impl Ghost {
         let known = bucket.iter().position(|gone| gone.print == print).unwrap_or(WAYS - 1);
         bucket[..=known].rotate_right(1);
         bucket[0] = Gone { print, tick };
+        debug_assert_eq!(
+            bucket.iter().filter(|gone| gone.print == print).count(),
+            1,
+            "a chunk is remembered once"
+        );
     }
 
     /// When a chunk was last read that was here once.

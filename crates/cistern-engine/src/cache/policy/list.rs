@@ -19,6 +19,14 @@ impl Default for List {
     }
 }
 
+impl List {
+    fn assert_invariant(&self) {
+        debug_assert_eq!(self.head == NONE, self.len == 0, "only an empty queue has no head");
+        debug_assert_eq!(self.tail == NONE, self.len == 0, "only an empty queue has no tail");
+        debug_assert_eq!(self.head == self.tail, self.len <= 1, "both ends of a queue of one are the same");
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Neighbours {
     younger: u32,
@@ -30,7 +38,7 @@ pub(super) struct Links(Vec<Neighbours>);
 
 impl Links {
     pub fn new(slots: u32) -> Links {
-        assert!(slots < NONE);
+        assert!(slots < NONE, "no slot has the number that stands for none");
         Links(vec![Neighbours { younger: NONE, older: NONE }; slots as usize])
     }
 
@@ -43,11 +51,18 @@ impl Links {
         }
         list.head = slot;
         list.len += 1;
+        list.assert_invariant();
     }
 
     /// Takes a slot out of its queue.
     pub fn unlink(&mut self, list: &mut List, slot: u32) {
         let Neighbours { younger, older } = self.0[slot as usize];
+        debug_assert_eq!(
+            younger == NONE,
+            list.head == slot,
+            "the head is who has nobody younger in this queue"
+        );
+        debug_assert_eq!(older == NONE, list.tail == slot, "the tail is who has nobody older in this queue");
         match younger {
             NONE => list.head = older,
             younger => self.0[younger as usize].older = older,
@@ -56,8 +71,9 @@ impl Links {
             NONE => list.tail = younger,
             older => self.0[older as usize].younger = younger,
         }
-        debug_assert!(list.len > 0);
+        debug_assert!(list.len > 0, "who leaves a queue was counted in it");
         list.len -= 1;
+        list.assert_invariant();
     }
 
     /// The slots of a queue, the youngest first.

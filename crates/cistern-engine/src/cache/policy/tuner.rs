@@ -23,6 +23,14 @@ const FIRST: usize = 2;
 const SAMPLE_CHUNKS: u32 = 2048;
 /// How many hits the followed one may fall behind the best: what a sampled cache holds, divided by this.
 const PATIENCE_DIVISOR: u32 = 10;
+const _: () = assert!(FIRST < TRIED.len());
+const _: () = {
+    let mut tried = 0;
+    while tried < TRIED.len() {
+        assert!(TRIED[tried].window <= WHOLE && TRIED[tried].trial <= WHOLE);
+        tried += 1;
+    }
+};
 
 struct Copy {
     policy: EvictionPolicy,
@@ -114,5 +122,8 @@ impl Copy {
             self.slots.remove(&gone);
             self.free.push(slot);
         }
+        debug_assert_eq!(self.slots.len() + self.free.len(), self.hashes.len(), "a slot is free or taken");
+        debug_assert_eq!(self.slots.len(), self.policy.used() as usize, "what is taken stands in a queue");
+        debug_assert!(!self.free.is_empty(), "one slot is always free");
     }
 }

@@ -21,7 +21,7 @@ impl Recent {
     /// Looks back over `span`, or over `count_min` amounts where they come rarely. Amounts within
     /// `resolution` count as one.
     pub fn new(now: Duration, span: Duration, resolution: Duration, count_min: usize) -> Recent {
-        debug_assert!((1..SAMPLES_MAX).contains(&count_min));
+        debug_assert!((1..SAMPLES_MAX).contains(&count_min), "so many amounts are kept");
         Recent { samples: VecDeque::from([(now, 0)]), bytes: 0, span, resolution, count_min }
     }
 
@@ -44,6 +44,11 @@ impl Recent {
             let mark = self.samples.front().expect("one is always kept");
             self.bytes -= mark.1;
         }
+        debug_assert!((2..=SAMPLES_MAX).contains(&self.samples.len()), "what just came is kept");
+        debug_assert!(
+            self.samples.back().is_some_and(|(_, newest)| *newest <= self.bytes),
+            "the sum is of all that came behind the mark"
+        );
     }
 
     /// Whether the measured time may begin one sample later.

@@ -41,6 +41,8 @@ const WRITTEN_SPAN: Duration = Duration::from_secs(10);
 const WRITTEN_RESOLUTION: Duration = Duration::from_millis(250);
 /// Without a commit for so long nothing drains, for people.
 const STANDSTILL: Duration = Duration::from_secs(15);
+const _: () = assert!(0.0 < HIGH_WATER && HIGH_WATER < 1.0 && 0.0 < BALANCE && BALANCE < 1.0);
+const _: () = assert!(LEAST_BYTES_PER_S > 0.0, "who waits has a time for which to");
 
 /// Bytes a second that may be acknowledged; `None` without limit. `fill` is the share of the room
 /// in use, `left_bytes` what is left of it.
