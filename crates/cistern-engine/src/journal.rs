@@ -44,7 +44,7 @@ pub use prepared::Prepared;
 pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};
 
-use format::{GROUP_PAYLOAD_BLOCKS_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
+use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
 use prepared::check_fits_ring;
 use recover::Walked;
 use ring::Ring;
@@ -65,6 +65,8 @@ pub const JOURNAL_BYTES_MIN: u64 =
 const LOAD_BLOCKS: u64 = 256;
 /// Positions beyond are not given to a new journal.
 const START_MAX: u64 = 1 << 56;
+
+const _: () = assert!(START_MAX < POSITION_MAX, "what a new journal writes is read");
 
 /// One thing that happened to the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -329,9 +331,14 @@ impl Journal {
         let mut parts = Vec::with_capacity(prepared.parts().len());
         let end = self.with_state(|state| {
             let end = state.append(prepared, &mut parts)?;
+            debug_assert!(self.shared.appended.load(Ordering::Relaxed) <= end.0, "positions only grow");
             self.shared.appended.store(end.0, Ordering::Release);
             Ok::<_, AppendError>(end)
         })?;
+        debug_assert!(
+            parts.is_sorted_by(|a, b| a.0.end() <= b.0.start && a.1 < b.1) && parts.iter().all(|p| p.1 < end),
+            "parts ascend, in the volume and in the journal"
+        );
         for (part, pos) in parts {
             placed(part, pos);
         }
@@ -405,6 +412,10 @@ impl Journal {
             Err(places) => places,
         };
         let Shared { env, ring, .. } = &*self.shared;
+        debug_assert!(
+            places.first().is_some_and(|first| first.start == at.0),
+            "the one asked for comes first"
+        );
         let groups = recover::load_groups(env, ring, self.id, &places).await?;
         // What was freed meanwhile may have been written over.
         if self.tail().0 > at.0 {

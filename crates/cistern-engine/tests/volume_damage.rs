@@ -370,6 +370,31 @@ async fn refused_checkpoints_hold_up_no_commit() {
     }
 }
 
+/// What the store refuses of an upload shows for as long as it does, also between two tries, and no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_shows_until_it_ends() {
+    let store = Trying::new();
+    let host = host(&store).await;
+    let volume = host.open().await;
+    *store.refused.lock().expect("not poisoned") = Some("log/");
+    volume.write(0, noise(7, BLOCK as usize).into(), false).await.expect("written");
+    let (drained, ()) = tokio::join!(volume.drain(), async {
+        while !volume.status().store_refuses {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..1000 {
+            let status = volume.status();
+            assert!(status.store_refuses && status.store_error.is_some_and(|e| e.contains("403")));
+            tokio::task::yield_now().await;
+        }
+        *store.refused.lock().expect("not poisoned") = None;
+    });
+    drained.expect("the store takes it now");
+    let status = volume.status();
+    assert!(!status.store_refuses && status.store_error.is_some());
+    close(volume).await;
+}
+
 /// A merge that never ends, because the store of low priority does not answer, holds up no checkpoint.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_merge_without_end_holds_up_no_checkpoint() {

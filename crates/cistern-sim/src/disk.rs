@@ -26,6 +26,9 @@ mod media;
 
 pub use media::{Death, Media};
 
+/// Bytes of a journal's file before its groups.
+const SUPERBLOCKS_BYTES: usize = 16 * BLOCK_BYTES;
+
 /// What is wrong with a disk. All off by default.
 #[derive(Clone, Debug, Default)]
 pub struct DiskFaults {
@@ -160,11 +163,14 @@ impl SimDisk {
         self.with(|s| !s.faults.fail_next_sync && !s.faults.fail_next_write)
     }
 
-    /// One bit of the journal is lost, among those that are not zero.
+    /// One bit of the journal is lost, among those that are not zero; every third time one of a superblock.
     pub fn rot(&self) {
         let Some(file) = self.with(|s| s.files.get(JOURNAL).cloned()) else { return };
         let mut media = file.lock().expect("no panic under this lock");
-        let written = media.written();
+        let mut written = media.written();
+        if self.sim.chance(1.0 / 3.0) {
+            written.retain(|&at| at < SUPERBLOCKS_BYTES);
+        }
         if written.is_empty() {
             return;
         }

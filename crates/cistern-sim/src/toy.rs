@@ -437,6 +437,7 @@ impl Device for Toy {
             uploads_in_flight: 0,
             store_error: None,
             store_error_age_ms: None,
+            store_refuses: false,
             latched: s.latched.as_ref().map(Error::to_string),
             damage: Default::default(),
             write_back: None,

@@ -234,7 +234,7 @@ fn a_full_store_loses_nothing() {
     let error = volume["store"]["last_error"]["text"].as_str().unwrap_or_default();
     assert!(error.contains("the file system is full"), "{error}");
     assert!(volume["dirty_bytes"].as_u64() > Some(20 * MIB), "{volume}");
-    let said = home.fails(8, &["status", "--wait-clean", "--timeout", "1s"]);
+    let said = home.fails(8, &["status", "--wait-clean", "--timeout", "1ms"]);
     assert!(said.contains("not clean") && said.contains("the file system is full"), "{said}");
     store.remount("size=256m");
     home.ok(&["status", "--wait-clean", "--timeout", "2m"]);

@@ -244,12 +244,13 @@ impl EvictionPolicy {
         self.clock = u64::from(stamp) * u64::from(self.tick_reads);
     }
 
-    /// Puts a slot where it was in an earlier life. To be called from the oldest to the youngest.
+    /// Puts a slot where it was in an earlier life, which may have counted on. To be called from the oldest to the youngest.
     pub fn restore(&mut self, slot: u32, place: Standing, reads: u8, stamp: u32) {
         debug_assert!(self.nodes[slot as usize].place.is_none(), "a slot is restored once");
         debug_assert!(stamp <= self.now(), "what was counted is in the past");
         let age = self.now().saturating_sub(stamp).min(u32::from(u16::MAX)) as u16;
         let tick = self.tick().wrapping_sub(age);
+        let reads = reads.min(READS_MAX);
         self.nodes[slot as usize] = Node { tick, gap: self.horizon(), reads, place: None };
         self.enter(slot, place);
     }
@@ -376,5 +377,20 @@ impl EvictionPolicy {
             }
             (candidate, _) => Some(candidate),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A count of reads that no life of the cache could have left does not run over when it is counted on.
+    #[test]
+    fn an_inherited_count_does_not_overflow() {
+        let shares = Shares { window: 1024, trial: 1024 };
+        let mut policy = EvictionPolicy::new(2, 1, shares);
+        policy.restore(0, Standing::Trial, u8::MAX, 0);
+        assert!(policy.touch(0).counted);
+        assert_eq!(policy.reads(0), READS_MAX);
     }
 }

@@ -41,7 +41,7 @@ const START_BITS: u32 = 56;
 /// Blocks of the largest volume.
 const VOLUME_BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
 /// Positions beyond are refused when decoded, so that adding to one cannot overflow.
-const POSITION_MAX: u64 = 1 << 60;
+pub(super) const POSITION_MAX: u64 = 1 << 60;
 
 const KIND_WRITE: u64 = 1;
 const KIND_HOLE: u64 = 2;
@@ -55,6 +55,7 @@ const _: () = assert!(VOLUME_BLOCKS_MAX < 1 << START_BITS);
 const _: () = assert!(RECORD_BYTES + GROUP_PAYLOAD_BLOCKS_MAX as usize * CRC_BYTES <= ENTRIES_BYTES);
 const _: () = assert!(CLAIMS_AT + CLAIMS_MAX * size_of::<Salt>() <= CRC_AT);
 const _: () = assert!(SUPERBLOCK_SLOTS[1] < SUPERBLOCK_AREA_BLOCKS);
+const _: () = assert!(KIND_LOAD < 1 << (u64::BITS - START_BITS));
 
 /// CRC32C of some bytes.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -117,6 +118,7 @@ impl Superblock {
             self.chain.0,
             self.claims.len() as u64,
         ];
+        debug_assert!(48 + 8 * numbers.len() <= CLAIMS_AT, "claims lie behind the numbers");
         for (n, value) in numbers.into_iter().enumerate() {
             put_u64(out, 48 + 8 * n, value);
         }
@@ -125,6 +127,10 @@ impl Superblock {
             out.copy_from_slice(&salt.0);
         }
         put_crc(out);
+        debug_assert!(
+            Superblock::decode(out).is_ok_and(|read| read.as_ref() == Some(self)),
+            "a superblock that is written is read: {self:?}"
+        );
     }
 
     /// `None` for anything that is not an intact superblock; `Error::Version` for an intact one
@@ -228,6 +234,10 @@ impl GroupHeader {
         }
         debug_assert!(at <= CRC_AT);
         put_crc(out);
+        debug_assert!(
+            GroupHeader::decode(out).is_some_and(|read| read.crcs == crcs),
+            "recovery takes every group that is written: {stamp:?}"
+        );
     }
 
     /// `None` for anything that is not an intact group header of this version.

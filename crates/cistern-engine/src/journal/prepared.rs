@@ -42,6 +42,16 @@ impl Prepared {
             blocks,
             "the parts are the whole payload"
         );
+        debug_assert!(
+            blocks + parts.len() as u64 <= blocks_needed(blocks),
+            "a record takes no more of the ring than is kept for it"
+        );
+        debug_assert!(
+            parts
+                .windows(2)
+                .all(|pair| pair[0].0.extent().map(|e| e.end()) == pair[1].0.extent().map(|e| e.start)),
+            "parts ascend without gaps"
+        );
         Ok(Prepared { record, parts })
     }
 

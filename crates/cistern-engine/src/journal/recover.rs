@@ -124,6 +124,10 @@ pub(super) async fn walk(
         walked.durable = walked.durable.max(header.durable);
     }
     walked.damage = judge(&mut window, sb, walked.head).await?;
+    debug_assert!(
+        walked.damage.is_some() || walked.durable <= walked.head,
+        "what was synced is there, or it is damage"
+    );
     window.close().await?;
     walked.incarnation = walked.incarnation.max(sb.incarnation);
     Ok(walked)
@@ -174,6 +178,10 @@ pub(super) async fn load_groups(
     groups: &[Extent],
 ) -> Result<Vec<Option<Group>>> {
     let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return Ok(Vec::new()) };
+    debug_assert!(
+        groups.windows(2).all(|pair| pair[0].end() == pair[1].start),
+        "groups that are read together lie one behind the other"
+    );
     let all = ring.load_giving_way(env, first.start, last.end() - first.start).await?;
     let place = |block: u64| (block - first.start) as usize * BLOCK_BYTES;
     let decode = |group: &Extent| {
@@ -238,6 +246,7 @@ impl<'a> RingWindow<'a> {
 
     /// The blocks `[pos, pos + blocks)`; fewer behind the limit.
     async fn blocks(&mut self, pos: u64, blocks: u64) -> Result<&[u8]> {
+        debug_assert!(blocks <= OVERLAP_BLOCKS, "what is asked for lies whole in one window");
         let end = (pos + blocks).min(self.limit).max(pos);
         if !self.holds(pos, end) {
             self.take_ahead().await?;
@@ -274,6 +283,8 @@ impl<'a> RingWindow<'a> {
     }
 
     fn hold(&mut self, first: u64, blocks: u64, loaded: AlignedBuf) {
+        debug_assert!(blocks == 0 || first + blocks <= self.limit, "no position is read in a later lap");
+        debug_assert!(blocks as usize * BLOCK_BYTES <= loaded.len(), "a stretch lies whole in its buffer");
         self.turn.give_back(std::mem::replace(&mut self.buffer, loaded));
         (self.first, self.held) = (first, blocks);
     }

@@ -51,6 +51,7 @@ impl Ring {
     /// What lies from `pos` on before the end of the ring, and what behind it, with the offsets in the file.
     fn parts<'a>(&self, pos: u64, out: &'a mut [u8]) -> impl Iterator<Item = (u64, &'a mut [u8])> {
         debug_assert!((out.len() / BLOCK_BYTES) as u64 <= self.blocks, "no position is read twice");
+        debug_assert!(out.len().is_multiple_of(BLOCK_BYTES), "positions are whole blocks");
         let first = out.len().min(self.bytes_to_end(pos));
         let (head, rest) = out.split_at_mut(first);
         let parts = [(self.offset(pos), head), (self.offset(pos + (first / BLOCK_BYTES) as u64), rest)];
@@ -105,6 +106,7 @@ impl Ring {
             before.extend((!head.is_empty()).then_some(head));
             behind.extend((!rest.is_empty()).then_some(rest));
         }
+        debug_assert_eq!(left, 0, "a transfer that wraps reaches the end of the ring");
         self.file.write_vectored_at(self.offset(pos), &before).await?;
         self.file.write_vectored_at(self.offset(wrapped), &behind).await
     }

@@ -34,7 +34,7 @@ const FILL_BLOCKS: u64 = 256;
 const FILL_FOR_BLOCKS_MAX: u64 = 128;
 /// Promised room that was not used for so long is given to the next who waits.
 const REGRANT_AFTER: Duration = Duration::from_millis(10);
-/// Without work for so long, the superblock is brought up to date.
+/// Without work for so long, a superblock is brought up to date.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// What the ring is filled with ahead of the writers: one piece of memory for all of them, who may be hundreds.
@@ -46,6 +46,8 @@ pub(super) struct JournalWriter {
     shared: Arc<Shared>,
     /// As last synced; the claims, as the next one names them.
     superblock: Superblock,
+    /// What the other slot holds, where this is known.
+    twin: Option<Superblock>,
     /// Goes into every group's header, and so into the chain.
     opening: u64,
     /// In the first lap, positions before this one have been written once.
@@ -78,7 +80,7 @@ impl JournalWriter {
         let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
         let headers = AlignedBuf::zeroed(BLOCK_BYTES);
-        JournalWriter { shared, superblock, opening, prewritten, headers, _lock: lock }
+        JournalWriter { shared, superblock, twin: None, opening, prewritten, headers, _lock: lock }
     }
 
     /// Writes until the journal is closed or stopped.
@@ -212,6 +214,7 @@ impl JournalWriter {
             self.superblock.tail <= at.freed,
             "the tail never goes back: what lies before it is written over"
         );
+        debug_assert!(self.superblock.durable <= at.durable, "what is durable stays so");
         let next = with_superblock.then(|| Superblock {
             generation: self.superblock.generation + 1,
             tail: at.freed,
@@ -221,13 +224,20 @@ impl JournalWriter {
             ..self.superblock.clone()
         });
         if let Some(next) = &next {
+            assert_ne!(
+                next.slot_offset(),
+                self.superblock.slot_offset(),
+                "a superblock is not written over the newest one"
+            );
             let block = &mut self.headers[..BLOCK_BYTES];
             next.encode(block);
             self.shared.ring.file.write_at(next.slot_offset(), block).await?;
         }
         self.shared.ring.file.sync().await?;
         let done = self.shared.lock().finish_sync(at.written, next.as_ref().map(|sb| sb.tail));
-        self.superblock = next.unwrap_or_else(|| self.superblock.clone());
+        if let Some(next) = next {
+            self.twin = Some(std::mem::replace(&mut self.superblock, next));
+        }
         for answer in done {
             let _ = answer.send(Ok(())); // whoever waited may have given up
         }
@@ -243,28 +253,29 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Whether the superblock lags behind what is known.
-    fn superblock_lags(&self) -> bool {
+    /// Whether a superblock lags behind what is known. Neither may at rest: nothing later vouches for the last groups, so
+    /// where one slot rots, the other has to tell what was synced.
+    fn a_superblock_lags(&self) -> bool {
         let at = self.shared.lock().frontiers();
         let filled = self.prewritten.min(self.first_lap_end());
-        self.superblock.tail != at.freed
-            || self.superblock.durable != at.written
-            || self.superblock.prewritten < filled
+        let lags =
+            |sb: &Superblock| sb.tail != at.freed || sb.durable != at.written || sb.prewritten < filled;
+        lags(&self.superblock) || self.twin.as_ref().is_none_or(lags)
     }
 
     /// Nothing is queued: ends if closing, else waits for work and uses the time.
     async fn rest(&mut self) -> Result<bool> {
         if self.shared.lock().is_drained() {
-            // Twice, so that the superblock can name as durable what the first sync made so.
-            for _ in 0..2 {
-                if self.superblock_lags() {
+            // Once more than there are slots, so that both can name as durable what the first sync made so.
+            for _ in 0..=SUPERBLOCK_SLOTS.len() {
+                if self.a_superblock_lags() {
                     self.sync(true).await?;
                 }
             }
             return Ok(false);
         }
         let fills = self.prewritten < self.first_lap_end();
-        let lags = self.superblock_lags();
+        let lags = self.a_superblock_lags();
         let unused = self.shared.lock().grants_block_others();
         let patience = [(fills, FILL_AFTER), (unused, REGRANT_AFTER), (lags, REST_AFTER)];
         let patience = patience.into_iter().find_map(|(reason, time)| reason.then_some(time));
@@ -318,6 +329,10 @@ impl JournalWriter {
     /// Writes zeroes over the next blocks of the first lap that nothing was written to, none of
     /// them before `from`.
     async fn fill(&mut self, from: u64) -> Result<()> {
+        assert!(
+            self.shared.lock().frontiers().written <= self.prewritten,
+            "zeroes are never written over what was written"
+        );
         let from = from.max(self.prewritten);
         let blocks = FILL_BLOCKS.min(self.first_lap_end().saturating_sub(from));
         if blocks > 0 {

@@ -73,6 +73,8 @@ struct Inner {
     given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
     trouble: Ranked<Option<(String, Duration)>>,
+    /// How many uploads the store refused, or did not answer, that are tried again.
+    refused: AtomicU64,
 }
 
 /// The slots of an epoch that are left. There is one of it, so no seq is given out twice.
@@ -123,7 +125,8 @@ impl LogWriter {
         let Tenure { keys, epoch, salt, next, .. } = tenure;
         let (store, trouble) = (stores.write_back.clone(), Ranked::new(Rank::Log, None));
         let given = AtomicU64::new(next.0 - 1);
-        let inner = Inner { env, store, keys, epoch, salt, presence, given, trouble };
+        let inner =
+            Inner { env, store, keys, epoch, salt, presence, given, trouble, refused: AtomicU64::new(0) };
         let log = LogWriter { inner: Arc::new(inner) };
         (log.clone(), Slots { log, next })
     }
@@ -151,6 +154,11 @@ impl LogWriter {
         self.inner.trouble.lock().clone()
     }
 
+    /// Whether something that is to be uploaded was refused, or not answered, and is tried again.
+    pub fn is_refused(&self) -> bool {
+        self.inner.refused.load(Ordering::Relaxed) > 0
+    }
+
     /// Puts `body` into its slot and returns when it is known what the slot holds. Tries for as long
     /// as the store is away.
     ///
@@ -167,6 +175,7 @@ impl LogWriter {
             (slot.epoch, slot.salt),
             "an object is sealed for its slot"
         );
+        let mut refused = None;
         loop {
             self.confirm(Before::Sending).await?;
             let answer = match store.put_if_absent(&key, body.clone()).await {
@@ -182,6 +191,7 @@ impl LogWriter {
                 }
                 Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
                     self.note_trouble(&e);
+                    refused.get_or_insert_with(|| self.refused());
                     env.sleep(RETRY_PAUSE).await;
                 }
                 Err(e) => return Err(e),
@@ -199,10 +209,12 @@ impl LogWriter {
 
     /// The same, only if there is reason to.
     async fn confirm(&self, before: Before) -> Result<()> {
+        let mut refused = None;
         loop {
             match self.inner.presence.confirm(before).await {
                 Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
                     self.note_trouble(&e);
+                    refused.get_or_insert_with(|| self.refused());
                     self.inner.env.sleep(RETRY_PAUSE).await;
                 }
                 done => return done,
@@ -257,6 +269,12 @@ impl LogWriter {
         }
     }
 
+    /// An upload is refused until it is through, or nobody asks any more.
+    pub fn refused(&self) -> Refused {
+        self.inner.refused.fetch_add(1, Ordering::Relaxed);
+        Refused { log: self.clone() }
+    }
+
     /// Something could not be stored and will be tried again: for `status`.
     pub fn note_trouble(&self, e: &Error) {
         self.inner.presence.doubt();
@@ -270,6 +288,18 @@ impl LogWriter {
             tracing::warn!(error = %text, "the store is in trouble; uploads are tried again until it is back");
         }
         *trouble = Some((text, now));
+    }
+}
+
+/// An upload that is refused.
+pub struct Refused {
+    log: LogWriter,
+}
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        let before = self.log.inner.refused.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "an upload that is refused is counted once");
     }
 }
 

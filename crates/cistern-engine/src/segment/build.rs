@@ -10,10 +10,20 @@ use super::{
 use crate::{
     codec::{BlockData, Compression, Compressor, MasterKey, Sealer},
     snapshot::Operation,
-    units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, Seq},
+    units::{BLOCK_BYTES, Extent, FRAME_BLOCKS_MAX, FrameRef, Mapping, Place, SEGMENT_DATA_BYTES_MAX, Seq},
 };
 
 const FRAME_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES;
+
+const _: () = assert!(
+    PREFIX_BYTES
+        + SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES
+            * (BLOCK_BYTES + Sealer::overhead_of(EntryKind::Segment.sealed_as(), true))
+        + FOOTER_BYTES_MAX
+        + TRAILER_BYTES
+        < OBJECT_BYTES_MAX as usize,
+    "a full segment that does not compress fits an object"
+);
 
 /// Takes blocks in ascending order and packs them into frames.
 ///
@@ -137,6 +147,7 @@ impl SegmentBuilder {
                 self.flush();
             }
         }
+        self.assert_invariant();
     }
 
     /// Adds whole blocks that lie within a multiple of 16 in the form they have: a frame of their own, unless they are plain.
@@ -157,6 +168,7 @@ impl SegmentBuilder {
             BlockData::Packed(payload) => append_packed(sealer, extent.len, payload, body),
             BlockData::Plain(data) | BlockData::Dense(data) => append_raw(sealer, data, body),
         });
+        self.assert_invariant();
     }
 
     /// Adds an extent that reads as zeroes: `allocated`, or a hole. Order as for `data`.
@@ -191,9 +203,29 @@ impl SegmentBuilder {
     /// The finished object.
     pub fn finish(mut self) -> SealedSegment {
         self.flush();
+        debug_assert!(self.births.is_empty(), "births are of blocks that wait for their frame");
+        debug_assert_eq!(
+            self.mappings
+                .iter()
+                .filter(|m| matches!(m.place, Place::Frame(_)))
+                .map(|m| m.extent.len)
+                .sum::<u64>(),
+            self.data_bytes / BLOCK_BYTES as u64,
+            "each block of data is mapped once"
+        );
         let mut body = self.body;
+        let frames = PREFIX_BYTES as u32..body.len() as u32;
         append_end(&self.sealer, EntryKind::Segment, &self.slot, &mut body, |out| {
+            let from = out.len();
             footer::encode(&self.content, &self.operations, &self.mappings, out);
+            debug_assert!(
+                footer::decode(&out[from..], self.slot.seq, frames).is_ok_and(|read| {
+                    read.content == self.content
+                        && read.operations == self.operations
+                        && read.mappings == self.mappings
+                }),
+                "a footer says what was put into it"
+            );
         });
         assert!(body.len() as u64 <= OBJECT_BYTES_MAX);
         let (mappings, operations) = (self.mappings, self.operations);
@@ -249,8 +281,33 @@ impl SegmentBuilder {
         debug_assert_eq!(u64::from(frame.index), extent.len, "births tell all blocks of a frame");
     }
 
+    fn assert_invariant(&self) {
+        let waiting = (self.pending.len() / BLOCK_BYTES) as u64;
+        debug_assert!(self.pending.len() < FRAME_BYTES_MAX, "no more waits than a frame takes");
+        debug_assert!(
+            waiting == 0 || !self.pending_end().is_multiple_of(FRAME_BLOCKS_MAX as u64),
+            "no frame crosses a multiple of 16 blocks"
+        );
+        debug_assert_eq!(
+            self.births.iter().map(|(blocks, _)| blocks).sum::<u64>(),
+            waiting,
+            "births tell all blocks that wait for their frame"
+        );
+    }
+
     fn push(&mut self, mapping: Mapping) {
         assert!(self.mappings.len() < MAPPINGS_MAX, "the segment is sealed before it is full");
+        debug_assert!(
+            self.content.is_moved() || mapping.birth == self.slot.seq,
+            "what is written is born where it is written"
+        );
+        debug_assert!(
+            self.mappings.last().is_none_or(|last| match self.content {
+                Content::Kept { .. } => last.extent.start <= mapping.extent.start,
+                _ => last.extent.end() <= mapping.extent.start,
+            }),
+            "mappings ascend"
+        );
         self.mappings.push(mapping);
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::{
     Claim, Entry, EntryHead, EntryKind, FORMAT, HOST_BYTES_MAX, OBJECT_BYTES_MAX, Release, Rollback, Slot,
     TAIL_BYTES,
-    footer::{self, check_size},
+    footer::{self, FOOTER_BYTES_MAX, check_size},
 };
 use crate::{
     Error, Result,
@@ -97,6 +97,13 @@ fn encode_small(
     let sealer = Sealer::new(key, slot.volume, kind.sealed_as(), slot.salt, slot.seq.0);
     let mut body = start_object();
     append_end(&sealer.with_nonce(slot.nonce), kind, &slot, &mut body, |out| out.extend_from_slice(&plain));
+    debug_assert!(
+        matches!(
+            read_tail(key, slot.volume, slot.seq, body.len() as u64, &body),
+            Ok(Tail::Whole(head, _)) if head.kind == kind && head.epoch == slot.epoch && head.salt == slot.salt
+        ),
+        "what is put into the log is read"
+    );
     body.into()
 }
 
@@ -119,6 +126,10 @@ pub(super) fn append_end(
     let offset = body.len();
     body.extend_from_slice(&slot.epoch.0.to_le_bytes());
     footer(body);
+    debug_assert!(
+        body.len() - offset <= size_of::<u64>() + FOOTER_BYTES_MAX,
+        "there is room for the longest footer"
+    );
     sealer.seal_tail(offset as u64, body, offset);
     let trailer = body.len();
     body.extend_from_slice(slot.volume.0.as_bytes());

@@ -131,6 +131,10 @@ struct FooterWriter {
 
 impl FooterWriter {
     fn mapping(&mut self, mapping: &Mapping, out: &mut Vec<u8>) {
+        debug_assert!(
+            !mapping.extent.is_empty() && mapping.extent.end() <= BLOCKS_MAX,
+            "a mapping lies within a volume"
+        );
         let gap = mapping.extent.start - self.block;
         self.block = if self.may_overlap { mapping.extent.start } else { mapping.extent.end() };
         let mut tag = if gap == 0 { ADJACENT } else { 0 };
@@ -187,6 +191,10 @@ pub(super) fn decode(plain: &[u8], seq: Seq, frames: std::ops::Range<u32>) -> Re
     if reader.offset != frames.end {
         return Err("its frames do not fill the object");
     }
+    debug_assert!(
+        may_overlap || mappings.is_sorted_by(|a, b| a.extent.end() <= b.extent.start),
+        "a footer gives mappings that ascend"
+    );
     Ok(Footer { content, operations, mappings })
 }
 

@@ -72,10 +72,18 @@ pub(super) fn append_frame(compressor: &mut Compressor, sealer: &Sealer, data: &
 
 /// The same of blocks of which it is known that compressing them does not pay.
 pub(super) fn append_raw(sealer: &Sealer, data: &[u8], body: &mut Vec<u8>) {
+    assert!(data.len().is_multiple_of(BLOCK_BYTES), "what is left of a block would be lost");
+    debug_assert!((1..=FRAME_BLOCKS_MAX).contains(&(data.len() / BLOCK_BYTES)), "a frame has 1 to 16 blocks");
+    let from = body.len();
     for block in data.chunks_exact(BLOCK_BYTES) {
         let at = body.len();
         sealer.seal(at as u64, block, body);
     }
+    debug_assert_eq!(
+        body.len() - from,
+        data.len() / BLOCK_BYTES * sealed_block_bytes(sealer),
+        "a raw frame is so many sealed blocks"
+    );
 }
 
 /// The same of so many blocks that are compressed already.
@@ -94,6 +102,10 @@ fn seal_packed(sealer: &Sealer, body: &mut Vec<u8>, from: usize) {
         body.push(0);
     }
     sealer.seal_tail(from as u64, body, from);
+    debug_assert!(
+        !(body.len() - from).is_multiple_of(sealed_block_bytes(sealer)),
+        "its length tells a packed frame from a raw one"
+    );
 }
 
 /// The blocks of a whole frame (`frame.index` is not applied), out of its bytes as stored.

@@ -139,13 +139,13 @@ impl Segments {
                         let mut counts = before;
                         counts.add(&added);
                         self.rows[at] = Row::of(seq, &counts);
-                        self.count(seq, counts);
+                        self.count(at);
                     }
                 }
             }
             (Err(at), UsageChange::Added(added)) if added.stored_bytes > 0 => {
                 self.rows.insert(at, Row::of(seq, &added)); // at the end, but for objects that are read out of order
-                self.count(seq, added);
+                self.count(at);
             }
             _ => {}
         }
@@ -155,11 +155,14 @@ impl Segments {
         }
     }
 
-    fn count(&mut self, seq: Seq, counts: Counts) {
-        self.totals = self.totals.with(counts);
-        // More dead than written can not be: such counts are wrong, and nothing is deleted because of them.
-        if counts.dead_blocks == counts.written_blocks {
-            self.dead.insert(seq);
+    /// Counts what the row says, which is what is subtracted when it changes.
+    fn count(&mut self, at: usize) {
+        let row = &self.rows[at];
+        self.totals = self.totals.with(row.counts());
+        // More dead than written can not be, nor more than a row holds: such counts are wrong, and nothing is deleted
+        // because of them.
+        if row.dead_blocks == row.written_blocks && row.written_blocks < u32::MAX {
+            self.dead.insert(Seq(row.seq));
         }
     }
 }
@@ -193,6 +196,17 @@ mod tests {
         segments.apply(&added(1, 0, 0, 1));
         segments.apply(&added(3, 0, 0, 2));
         assert_eq!(segments.dead().collect::<Vec<_>>(), [Seq(1), Seq(2)]);
+    }
+
+    /// Counts that no segment can have leave no trace once they are gone, and make nothing dead.
+    #[test]
+    fn counts_beyond_a_segment_leave_with_it() {
+        let mut segments = Segments::default();
+        segments.apply(&added(1, u64::MAX, 1 << 40, 0));
+        segments.apply(&added(2, u64::MAX, 1 << 40, 1 << 41));
+        assert_eq!(segments.dead().next(), None);
+        [gone(1), gone(2)].iter().for_each(|gone| segments.apply(gone));
+        assert_eq!(segments.totals(), Totals::default());
     }
 
     /// What is gone stays gone, and what died in a segment that nobody told of counts for nothing.

@@ -103,6 +103,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         uploads_in_flight: 0,
         store_error: None,
         store_error_age_ms: None,
+        store_refuses: false,
         latched: None,
         damage: volume.damage.report(volume.env.now()),
         write_back: None,
@@ -132,6 +133,7 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     status.uploads_in_flight = control.in_flight();
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
     status.store_error = trouble.map(|(text, _)| text);
+    status.store_refuses = writer.log.is_refused();
     status.write_back = Some(live::write_back_status(writer, status.dirty_bytes));
     status.space = Some(space_status(writer));
     status.latched = writer.core.refusal().filter(|e| !matches!(e, Error::Closed)).map(|e| e.to_string());

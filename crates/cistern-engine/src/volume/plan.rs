@@ -1,5 +1,7 @@
 //! What a collection would do and take, by the newest committed state: `cistern gc --dry-run`. Changes nothing.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
     fetch::MOVE_GAP_BYTES,
     log::{Committed, VolumeKeys, keys, usage::Counts},
     space::{Plan, plan},
-    store::Stores,
+    store::{Meter, SharedStore, StoreKind, StoreStats, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place},
     upkeep::SEGMENTS_PER_CHECKPOINT,
     volume::{
@@ -72,9 +74,15 @@ pub async fn plan_collection(
     };
     let mut out = CollectPlan::of(&plan(accounting.segments(), committed.walk.seq, ratio));
     if let Collect::Defragment { offset, len } = what {
-        let stores = place.within(&keys::directory(keys.volume));
+        let within = place.within(&keys::directory(keys.volume));
+        let meter = Meter::new(within.read.clone(), env.clone());
+        let [ahead, background] = [&within.ahead, &within.background]
+            .map(|store| Arc::new(meter.beside(store.clone())) as SharedStore);
+        let meter = Arc::new(meter);
+        let stores = Stores { read: meter.clone(), ahead, background, ..within };
         let parts = ReadParts { env, stores: &stores, cache: None, memory_bytes: MEMORY_BYTES };
         out.add_defragmentation(parts, &keys, &committed, (offset, len), progress).await?;
+        out.add_reads_of_the_map(&meter.snapshot());
     }
     out.add_checkpoints();
     Ok(out)
@@ -106,6 +114,15 @@ impl CollectPlan {
     fn add_checkpoints(&mut self) {
         if self.puts + self.dead_segments > 0 {
             self.puts += PUTS_PER_CHECKPOINT * (self.puts / SEGMENTS_PER_CHECKPOINT + 2);
+        }
+    }
+
+    /// The rounds have read of the map what the cleaner will read, and nothing else.
+    fn add_reads_of_the_map(&mut self, read: &StoreStats) {
+        for kind in read.kinds.iter().filter(|kind| matches!(kind.kind, StoreKind::Get | StoreKind::GetRange))
+        {
+            self.gets += kind.requests;
+            self.fetched_bytes += kind.bytes;
         }
     }
 

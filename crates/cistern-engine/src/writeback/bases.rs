@@ -51,6 +51,7 @@ pub(super) struct Completed {
 /// Completes every block of which a range holds sectors only. Ends when the store is there.
 pub(super) async fn complete(env: &Env, bases: &dyn Bases, log: &LogWriter, newest: &Newest) -> Completed {
     let mut left: Vec<_> = newest.sectors().collect();
+    let wanted = left.len();
     let mut out = Completed::default();
     let mut pauses = DAMAGE_PAUSES_MS.into_iter();
     while !left.is_empty() {
@@ -73,6 +74,7 @@ pub(super) async fn complete(env: &Env, bases: &dyn Bases, log: &LogWriter, newe
             damaged.iter().for_each(|(block, error)| tell_loss(*block, error));
         }
     }
+    debug_assert_eq!(out.blocks.len() + out.lost.len(), wanted, "every block is complete or lost");
     out
 }
 
@@ -87,6 +89,7 @@ fn tell_loss(block: u64, error: &Error) {
 
 /// One request at a time finds out whether the store is back.
 async fn wait_for_store(env: &Env, bases: &dyn Bases, log: &LogWriter, block: u64, error: Error) {
+    let _refused = log.refused();
     let mut error = Some(error);
     while let Some(e) = error {
         log.note_trouble(&e);

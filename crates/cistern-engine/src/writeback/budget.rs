@@ -24,6 +24,7 @@ impl Budget {
     pub fn fill(&mut self, now: Duration, rate_bytes_per_s: f64, segment_bytes: u64, range_bytes: u64) {
         debug_assert!(rate_bytes_per_s >= 0.0, "a rate is a number: {rate_bytes_per_s}");
         debug_assert!(segment_bytes <= range_bytes, "a range fills a segment at least");
+        debug_assert!(self.filled <= now, "no time is counted twice");
         let time_s = now.saturating_sub(self.filled).as_secs_f64();
         self.filled = now;
         let kept_bytes = rate_bytes_per_s * KEPT.as_secs_f64();

@@ -188,6 +188,7 @@ impl Control {
     pub fn want(&self, to: JournalPos) {
         let mut state = self.state.lock();
         state.wanted = state.wanted.max(to);
+        debug_assert!(state.packed <= self.journal.appended(), "only what was appended is packed");
         drop(state);
         self.wake.notify_one();
     }

@@ -12,7 +12,7 @@ use crate::{
     log::{Published, Vacancy},
     rank::{Rank, Ranked},
     segment::{self, JournalRange, OPERATIONS_MAX},
-    units::{BLOCK_BYTES, JournalPos, Mark, Seq},
+    units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, JournalPos, Mark, SEGMENT_DATA_BYTES_MAX, Seq},
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
         budget::Budget,
@@ -25,6 +25,11 @@ use crate::{
 
 /// Records of one segment: each makes at most two mappings more than its own, far below what a footer holds.
 const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
+
+/// Every record makes two extents at most, and a frame ends at every 16th block.
+const _: () = assert!(
+    2 * RECORDS_MAX + 2 * SEGMENT_DATA_BYTES_MAX / (FRAME_BLOCKS_MAX * BLOCK_BYTES) <= segment::MAPPINGS_MAX
+);
 
 pub struct Flow {
     parts: WritebackParts,
@@ -173,6 +178,7 @@ impl Flow {
         self.control.set_packed(to.pos); // before it may be committed
         let published = self.parts.offerer.offer(vacancy, Arc::new(range));
         self.on_their_way.push_back(OnItsWay { to: to.pos, published });
+        self.assert_invariant();
         Ok(())
     }
 
@@ -216,6 +222,11 @@ impl Flow {
             }
         }
         assert!(to > from.pos, "sealing was decided because something is unpacked, and it was synced");
+        debug_assert!(
+            newest.data_bytes() <= tuning.segment_bytes(),
+            "a segment takes what a range leaves of itself"
+        );
+        debug_assert!(operations <= OPERATIONS_MAX, "a segment carries all operations of its range");
         let to = journal.mark_at(to).expect("a group ends there that was written");
         Ok(Range {
             env: self.parts.env.clone(),
@@ -234,5 +245,22 @@ impl Flow {
     fn committed(&mut self, seq: Seq) {
         let OnItsWay { to, .. } = self.on_their_way.pop_front().expect("it was just heard of");
         assert!(to <= self.control.committed(), "the journal has heard of seq {seq} before");
+        self.assert_invariant();
+    }
+
+    fn assert_invariant(&self) {
+        debug_assert!(
+            self.on_their_way.iter().is_sorted_by(|a, b| a.to < b.to),
+            "ranges on their way are in the order of the journal"
+        );
+        debug_assert!(
+            self.on_their_way.back().is_none_or(|last| last.to == self.packed.pos),
+            "the next range begins where the last one ends"
+        );
+        debug_assert!(self.control.committed() <= self.packed.pos, "only what was packed is committed");
+        debug_assert!(
+            self.control.in_flight() <= self.on_their_way.len() as u64,
+            "what is not committed is waited for"
+        );
     }
 }

@@ -163,7 +163,13 @@ pub fn pack(
         }
     }
     operations(&newest.groups).into_iter().for_each(|operation| builder.operation(operation));
-    builder.finish()
+    let sealed = builder.finish();
+    debug_assert_eq!(
+        sealed.mappings.iter().map(|mapping| mapping.extent.len).sum::<u64>() + complete.lost.len() as u64,
+        newest.index.iter().map(|(extent, _)| extent.len).sum::<u64>(),
+        "each block of the range is mapped once, or lost"
+    );
+    sealed
 }
 
 /// Seals what was loaded into a slot, for the range of the journal in which its token is alone.
@@ -188,7 +194,13 @@ pub fn pack_load(
             StreamContent::Hole => builder.zero(record.extent, false),
         }
     }
-    builder.finish()
+    let sealed = builder.finish();
+    debug_assert_eq!(
+        sealed.mappings.iter().map(|mapping| mapping.extent.len).sum::<u64>(),
+        content.iter().map(|record| record.extent.len).sum::<u64>(),
+        "each block of a load is mapped once"
+    );
+    sealed
 }
 
 /// The operations on snapshots in some groups, in order. What does not read as one was refused when the journal was opened.

@@ -27,6 +27,9 @@ const UNLIMITED_SHARE: (u64, u64) = (3, 8);
 /// The shortest age the least rate is derived from.
 const AGE_MIN: Duration = Duration::from_secs(1);
 
+const _: () = assert!(UNLIMITED_SHARE.0 * TARGET_PART > UNLIMITED_SHARE.1, "at the target there is a limit");
+const _: () = assert!(INTERVAL.as_millis() <= STEP_MAX.as_millis(), "an update accounts for an interval");
+
 /// What the controller aims at.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
@@ -109,6 +112,7 @@ impl Controller {
             integral = (integral + proportional * step_s / INTEGRAL_S).max(0.0);
         }
         let rate = (proportional + integral).max(goal.least_bytes_per_s);
+        debug_assert!(rate.is_finite() && integral.is_finite(), "a rate is a number: {rate}, {integral}");
         self.rate = Rate {
             rate_bytes_per_s: rate,
             unlimited: dirty_bytes >= goal.unlimited_bytes,

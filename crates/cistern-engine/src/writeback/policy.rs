@@ -12,6 +12,9 @@ const SEGMENT_PART: u64 = 16;
 /// Bytes of the smallest full segment: below, requests cost more than they carry.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 
+const _: () = assert!(SEGMENT_BYTES_MIN <= SEGMENT_DATA_BYTES_MAX as u64);
+const _: () = assert!(SEAL_AGE_SHARE.0 < SEAL_AGE_SHARE.1, "there is time to upload what is sealed");
+
 /// Bytes of block data after which a segment is full, with so much room for dirty data.
 pub fn segment_bytes(room_bytes: u64) -> u64 {
     (room_bytes / SEGMENT_PART).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64)
@@ -78,6 +81,8 @@ pub fn decide(s: &PackSituation) -> Decision {
 const HURRY_FILL: (f64, f64) = (0.4375, 0.5);
 /// The same as shares of the greatest age: the promise of an age is kept by going faster in time, not by a flood at its end.
 const HURRY_AGE: (f64, f64) = (0.5, 0.875);
+
+const _: () = assert!(HURRY_FILL.0 < HURRY_FILL.1 && HURRY_AGE.0 < HURRY_AGE.1, "hurry grows");
 
 /// How far commits are behind what was written.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,6 @@
 //! `cistern drain`: upload everything now, and wait for it.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use futures_util::future::{join_all, try_join_all};
@@ -97,10 +94,10 @@ pub(super) async fn wait(
     let limit_ms = timeout.map(|span| span.0.as_millis() as u64);
     let request = Request::Drain { volume: volume.map(str::to_owned), limit_ms };
     let limit = timeout.map(|span| span.0 + ANSWER_GRACE);
-    let (began, mut trouble) = (Instant::now(), BTreeMap::new());
-    let show = async {
+    let mut trouble = BTreeMap::new();
+    let showing = async {
         loop {
-            show(daemons, volume, &progress, began, &mut trouble).await;
+            show(daemons, volume, &progress, &mut trouble).await;
             tokio::time::sleep(SHOW_INTERVAL).await;
         }
     };
@@ -108,8 +105,11 @@ pub(super) async fn wait(
     let drained = tokio::select! {
         biased;
         drained = asked => drained?,
-        () = show => unreachable!("shows until the other ends"),
+        () = showing => unreachable!("shows until the other ends"),
     };
+    if !drained.iter().all(|drained| drained.clean) {
+        show(daemons, volume, &progress, &mut trouble).await; // it may have ended before the first look
+    }
     Ok(Waited { drained, trouble })
 }
 
@@ -118,7 +118,6 @@ async fn show(
     daemons: &[DaemonClient],
     volume: Option<&str>,
     progress: &terminal::Progress,
-    began: Instant,
     trouble: &mut BTreeMap<String, String>,
 ) {
     let shown = join_all(daemons.iter().map(DaemonClient::status)).await;
@@ -126,7 +125,7 @@ async fn show(
     let mut dirty_bytes = 0;
     for served in served.filter(|served| volume.is_none_or(|volume| served.is(volume))) {
         dirty_bytes += served.status.dirty_bytes;
-        let Some(now) = trouble_since(served, began.elapsed()) else { continue };
+        let Some(now) = refusal(served) else { continue };
         if trouble.get(&served.name) != Some(&now) {
             progress.remark(format!(
                 "the store of {}: {now}. It is tried again, and everything is safe in the journal meanwhile",
@@ -138,12 +137,11 @@ async fn show(
     progress.message(format!("{} to upload", ByteSize(dirty_bytes)));
 }
 
-/// What keeps a store from taking data now: it is away, or it said so within the time that was `waited`.
-fn trouble_since(served: &ServedStatus, waited: Duration) -> Option<String> {
+/// What keeps a store from taking data now: it is away, or refuses what is to be uploaded.
+fn refusal(served: &ServedStatus) -> Option<String> {
     let status = &served.status;
-    let recent = status.store_error_age_ms.is_some_and(|age| u128::from(age) <= waited.as_millis());
     match &status.store_error {
-        Some(error) if recent => Some(error.clone()),
+        Some(error) if status.store_refuses => Some(error.clone()),
         _ => served.store_away_ms.and(served.store["last_error"]["text"].as_str().map(str::to_owned)),
     }
 }

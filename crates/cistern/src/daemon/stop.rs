@@ -226,6 +226,7 @@ mod tests {
             uploads_in_flight: 0,
             store_error: None,
             store_error_age_ms: None,
+            store_refuses: false,
             latched: None,
             damage: Default::default(),
             write_back: None,

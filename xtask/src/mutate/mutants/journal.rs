@@ -126,4 +126,19 @@ pub const MUTANTS: &[Mutant] = &[
         test: test("-p cistern-engine --test journal_behaviour", "damage_in_the_synced_part_is_refused"),
         simulation: themed("rotten-journal", 60),
     },
+    Mutant {
+        name: "one-superblock-vouches-at-rest",
+        promise: "P8",
+        story: "the last groups of a journal at rest are vouched for by one superblock only, and that rots with them",
+        changes: &[Change {
+            file: WRITER,
+            old: "lags(&self.superblock) || self.twin.as_ref().is_none_or(lags)",
+            new: "lags(&self.superblock)",
+        }],
+        test: test(
+            "-p cistern-engine --test journal_behaviour",
+            "damage_to_the_last_group_is_found_after_rest",
+        ),
+        simulation: themed("rotten-journal", 200),
+    },
 ];
