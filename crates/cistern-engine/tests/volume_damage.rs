@@ -377,7 +377,7 @@ async fn a_refusal_shows_until_it_ends() {
     let host = host(&store).await;
     let volume = host.open().await;
     *store.refused.lock().expect("not poisoned") = Some("log/");
-    volume.write(0, noise(7, BLOCK as usize).into(), false).await.expect("written");
+    volume.write(0, noise(7, BLOCK as usize), false).await.expect("written");
     let (drained, ()) = tokio::join!(volume.drain(), async {
         while !volume.status().store_refuses {
             tokio::task::yield_now().await;
