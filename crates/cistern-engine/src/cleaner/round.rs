@@ -153,6 +153,7 @@ fn account(told: &[Seen], kept: &[PlacedSegment]) -> Vec<HeldBlocks> {
             *rows.entry((offered.target.segment, seen.by)).or_default() += seen.version.extent.len;
         }
     }
+    debug_assert!(told.next().is_none(), "whatever only snapshots see lies in a segment that is kept");
     let row = |((segment, seen_by), blocks)| HeldBlocks { segment, seen_by, blocks };
     rows.into_iter().map(row).collect()
 }
@@ -166,6 +167,7 @@ struct Read {
 async fn read(parts: &CleanerParts, victim: &Looked) -> Result<Read> {
     let mappings: Vec<Mapping> = victim.needed().copied().collect();
     let mut live = parts.blocks.read(&mappings).await?;
+    debug_assert_eq!(live.len(), mappings.len(), "each mapping has its data");
     let seen = live.split_off(victim.live.len());
     Ok(Read { live, seen })
 }
@@ -196,6 +198,10 @@ pub async fn offer(
     mut moved: Vec<(Mapping, Bytes)>,
 ) -> Result<Vec<PlacedSegment>> {
     moved.sort_by_key(|(mapping, _)| mapping.extent.start);
+    debug_assert!(
+        whom == For::Snapshots || moved.is_sorted_by(|(a, _), (b, _)| a.extent.end() <= b.extent.start),
+        "the volume sees one version of a block"
+    );
     let blocks: u64 = moved.iter().map(|(mapping, _)| mapping.extent.len).sum();
     let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);
     let each = blocks.div_ceil(segments);
@@ -218,7 +224,7 @@ pub async fn offer(
 /// Consecutive parts of about `each` blocks, none with more mappings than a segment takes.
 fn cut(live: Vec<(Mapping, Bytes)>, each: u64) -> Vec<Vec<(Mapping, Bytes)>> {
     let mut parts: Vec<Vec<(Mapping, Bytes)>> = Vec::new();
-    let mut blocks = each;
+    let (mut blocks, count) = (each, live.len());
     for one in live {
         if blocks >= each || parts.last().is_none_or(|part| part.len() >= MAPPINGS_MAX / 2) {
             parts.push(Vec::new());
@@ -227,6 +233,11 @@ fn cut(live: Vec<(Mapping, Bytes)>, each: u64) -> Vec<Vec<(Mapping, Bytes)>> {
         blocks += one.0.extent.len;
         parts.last_mut().expect("one was begun").push(one);
     }
+    debug_assert_eq!(
+        parts.iter().map(Vec::len).sum::<usize>(),
+        count,
+        "what is not offered is lost with its victim"
+    );
     parts
 }
 

@@ -45,6 +45,7 @@ struct Bracket {
 
 impl<'a> Views<'a> {
     pub fn new(parts: &'a CleanerParts, roots: Vec<(Seq, MapPair)>) -> Views<'a> {
+        debug_assert!(roots.is_sorted_by(|a, b| a.0 < b.0), "snapshots ascend");
         Views { parts, roots, levels: Vec::new() }
     }
 
@@ -75,6 +76,7 @@ impl<'a> Views<'a> {
                     false if root == part.first => continue, // nobody sees it
                     false => Bracket { last_max: root - 1, ..part },
                 };
+                debug_assert!(part.first <= part.last && part.last <= part.last_max, "a bracket closes");
                 if part.last < part.last_max {
                     let middle = (part.last + part.last_max).div_ceil(2);
                     asked.entry(middle).or_default().push(part);

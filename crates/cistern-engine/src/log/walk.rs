@@ -122,6 +122,7 @@ impl Walk {
         assert_eq!(head.seq, self.seq.next(), "a walk has no gaps");
         self.seq = head.seq;
         self.epoch_max = self.epoch_max.max(head.epoch);
+        debug_assert!(self.epoch <= self.epoch_max, "the epoch in force was met");
         match entry {
             Entry::Claim(claim) if head.epoch > self.epoch => {
                 self.epoch = head.epoch;

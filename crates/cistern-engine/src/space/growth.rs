@@ -18,6 +18,7 @@ pub struct Growth {
 impl Growth {
     /// A checkpoint tells what is live, and covers so much that clients wrote since the one before.
     pub fn measure(&mut self, live_bytes: f64, written_bytes: f64) {
+        debug_assert!(live_bytes >= 0.0 && written_bytes >= 0.0, "bytes are counted");
         let before = self.live_bytes.replace(live_bytes);
         if let Some(before) = before {
             let kept = (-written_bytes / (MEMORY * live_bytes).max(1.0)).exp();

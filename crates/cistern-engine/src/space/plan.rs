@@ -39,6 +39,7 @@ pub fn plan(segments: &Segments, newest: Seq, ratio: f64) -> Plan {
         after_bytes -= victim.counts.stored_bytes - victim.counts.live_bytes();
         victims.push(victim);
     }
+    debug_assert!(after_bytes >= before.live_bytes, "what is live stays");
     Plan { before, dead, victims, after_bytes }
 }
 

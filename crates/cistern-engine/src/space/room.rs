@@ -97,6 +97,7 @@ impl State {
         };
         let unlearned =
             self.unlearned_blocks.min(totals.live_blocks) as f64 / totals.live_blocks.max(1) as f64;
+        debug_assert!((0.0..=1.0).contains(&unlearned), "no more dies than is live");
         Some(Room {
             stored_bytes: totals.stored_bytes as f64 + sum(|segment| segment.is_moved),
             written_bytes: sum(|segment| !segment.is_moved),

@@ -144,6 +144,7 @@ impl Segments {
                 }
             }
             (Err(at), UsageChange::Added(added)) if added.stored_bytes > 0 => {
+                debug_assert!(at == 0 || self.rows[at - 1].seq < seq.0, "rows ascend, one for each segment");
                 self.rows.insert(at, Row::of(seq, &added)); // at the end, but for objects that are read out of order
                 self.count(at);
             }
@@ -164,6 +165,7 @@ impl Segments {
         if row.dead_blocks == row.written_blocks && row.written_blocks < u32::MAX {
             self.dead.insert(Seq(row.seq));
         }
+        debug_assert!(self.dead.len() as u64 <= self.totals.segments, "what is dead is counted");
     }
 }
 

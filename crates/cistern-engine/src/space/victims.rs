@@ -72,6 +72,8 @@ pub fn choose(segments: &Segments, situation: &Situation<'_>, data_blocks: u64) 
         blocks += victim.counts.live_blocks();
         chosen.push(victim);
     }
+    debug_assert!(chosen.len() <= VICTIMS_MAX, "the footers of all victims fit into memory");
+    debug_assert!(chosen.iter().all(|victim| victim.counts.live_blocks() > 0), "what is dead goes unread");
     chosen
 }
 
