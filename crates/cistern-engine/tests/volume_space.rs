@@ -17,7 +17,7 @@ use cistern_engine::{
     price::Tariff,
     space::{Bound, Cleaning, SPACE_BOUND},
     store::{MemoryStore, Store, StoreError, StoreResult},
-    volume::{Collect, LiveSettings, OpenOptions, SpaceStatus, Volume, admin},
+    volume::{Collect, LiveSettings, OpenOptions, SpaceStatus, Volume, admin, plan_collection},
 };
 use volume_support::{
     Host, MIB, close, is_own_below, noise, own_name,
@@ -345,18 +345,24 @@ async fn what_is_asked_for_is_collected() {
     close(volume).await;
 }
 
+/// Writes 8 MiB in order and blocks of its first half one by one; gives where those lie.
+async fn scatter(volume: &Volume) -> Vec<u64> {
+    write(volume, 0, 1, 8 * MIB).await;
+    let scattered: Vec<u64> = (0..256).map(|n| (n * 37 % 256) * 16384).collect();
+    for &offset in &scattered {
+        volume.write(offset, noise(offset, 4096), false).await.expect("written");
+    }
+    volume.drain().await.expect("drained");
+    scattered
+}
+
 /// Blocks that were written one by one are put side by side, once: what is in order is left alone, and everything reads as
 /// before.
 #[tokio::test(flavor = "multi_thread")]
 async fn scattered_blocks_are_put_side_by_side() {
     let (host, _) = host(true).await;
     let volume = open(&host, f64::INFINITY).await;
-    write(&volume, 0, 1, 8 * MIB).await;
-    let scattered: Vec<u64> = (0..256).map(|n| (n * 37 % 256) * 16384).collect();
-    for &offset in &scattered {
-        volume.write(offset, noise(offset, 4096), false).await.expect("written");
-    }
-    volume.drain().await.expect("drained");
+    let scattered = scatter(&volume).await;
     let all = Collect::Defragment { offset: 0, len: 64 * MIB };
     let scattered_bytes = 4 * MIB - 3 * 4096; // the last three follow what lies behind them
     assert_eq!(
@@ -373,6 +379,51 @@ async fn scattered_blocks_are_put_side_by_side() {
     let behind = Collect::Defragment { offset: 64 * MIB, len: 1 };
     volume.collect(behind).await.expect_err("behind the end");
     close(volume).await;
+}
+
+/// A store in memory that counts what is read of its data and of its map.
+#[derive(Default)]
+struct Watched {
+    inner: MemoryStore,
+    data_reads: AtomicU64,
+    map_reads: AtomicU64,
+}
+
+#[async_trait]
+impl Passing for Watched {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn before(&self, request: &str, key: &str) -> StoreResult<()> {
+        for (prefix, reads) in [("log/", &self.data_reads), ("map/", &self.map_reads)] {
+            if request.starts_with("get") && is_own_below(prefix, key) {
+                reads.fetch_add(1, SeqCst);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A dry run of a defragmentation foresees what is read of the data, and counts what it reads of the map for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_counts_the_map() {
+    let store = Through::new(Watched::default());
+    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    let volume = open(&host, f64::INFINITY).await;
+    scatter(&volume).await;
+    close(volume).await;
+    let all = Collect::Defragment { offset: 0, len: 64 * MIB };
+    let planned =
+        plan_collection(&host.env, host.stores(), &host.key, all, &|_, _| {}).await.expect("a plan");
+    let map_reads = store.map_reads.load(SeqCst);
+    let volume = open(&host, f64::INFINITY).await;
+    let before = store.data_reads.load(SeqCst);
+    collect(&volume, all).await;
+    let data_reads = store.data_reads.load(SeqCst) - before;
+    close(volume).await;
+    assert!(data_reads > 0 && map_reads > 0);
+    let foreseen = data_reads + 1..=data_reads + map_reads;
+    assert!(foreseen.contains(&planned.gets), "{planned:?}: {data_reads} of data, {map_reads} of the map");
 }
 
 /// Where holding garbage costs more than moving what is live, cleaning does not wait for the bound; and what it moved reads
