@@ -17,6 +17,8 @@ use crate::{
 
 /// Extra time for a daemon to answer after a wait: it measures the time itself.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
+/// A request that failed and is tried again fails again within this time: tries are ten seconds apart at most.
+const TRIES_APART: Duration = Duration::from_secs(15);
 /// How often the progress is shown.
 const SHOW_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -107,10 +109,11 @@ pub(super) async fn wait(
         drained = asked => drained?,
         () = showing => unreachable!("shows until the other ends"),
     };
-    if !drained.iter().all(|drained| drained.clean) {
-        show(daemons, volume, &progress, &mut trouble).await; // it may have ended before the first look
+    let mut waited = Waited { drained, trouble };
+    if !waited.is_clean() {
+        show(daemons, volume, &progress, &mut waited.trouble).await; // it may have ended before the first look
     }
-    Ok(Waited { drained, trouble })
+    Ok(waited)
 }
 
 /// Shows once how far it is; puts into `trouble` what is new of that.
@@ -137,11 +140,14 @@ async fn show(
     progress.message(format!("{} to upload", ByteSize(dirty_bytes)));
 }
 
-/// What keeps a store from taking data now: it is away, or refuses what is to be uploaded.
+/// What keeps a store from taking data now: it refuses what is to be uploaded, is away, or failed a request that may be tried
+/// again.
 fn refusal(served: &ServedStatus) -> Option<String> {
-    let status = &served.status;
+    let (status, last) = (&served.status, &served.store["last_error"]);
+    let is_recent = last["age_ms"].as_u64().is_some_and(|age| u128::from(age) <= TRIES_APART.as_millis());
     match &status.store_error {
         Some(error) if status.store_refuses => Some(error.clone()),
-        _ => served.store_away_ms.and(served.store["last_error"]["text"].as_str().map(str::to_owned)),
+        _ if is_recent || served.store_away_ms.is_some() => last["text"].as_str().map(str::to_owned),
+        _ => None,
     }
 }
