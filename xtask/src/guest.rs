@@ -4,6 +4,8 @@
 //! The guest is built once, under `target/guest`, and again when its script or a package has changed: some seven minutes, most of them
 //! for the module of OpenZFS. A boot takes four seconds.
 
+mod host;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -20,6 +22,7 @@ use cistern_harness::{
 use clap::Args;
 
 use crate::{mutate::copy::Copy, package, setup, step};
+use host::Host;
 
 /// Programs with their packages, beside those of the tests.
 const PACKAGES: [(&str, &str); 5] = [
@@ -166,6 +169,8 @@ struct CaseShape {
     boots: u32,
     /// The S3 server of the tests lies in `/job/minio`.
     minio: bool,
+    /// What the host has for it, `/job/host` says.
+    host: bool,
     /// This program under another version lies in `/job/other`.
     other: bool,
     /// Debian's packages of both lie in `/job`.
@@ -179,6 +184,7 @@ impl CaseShape {
             disk: None,
             boots: 1,
             minio: false,
+            host: false,
             other: false,
             packages: false,
         };
@@ -189,6 +195,7 @@ impl CaseShape {
                 Some(("disk", size)) => shape.disk = Some(size.to_owned()),
                 Some(("boots", boots)) => shape.boots = boots.parse().context("boots")?,
                 None if word == "minio" => shape.minio = true,
+                None if word == "host" => shape.host = true,
                 None if word == "other" => shape.other = true,
                 None if word == "packages" => shape.packages = true,
                 _ => bail!("what is {word}?"),
@@ -216,6 +223,12 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     }
     if shape.minio {
         fs::copy(minio::binary()?, job.join("minio")).context("the S3 server: run cargo xtask setup")?;
+    }
+    let host = shape.host.then(Host::start).transpose()?;
+    if let Some(host) = &host {
+        host.describe(&job.join("host"))?;
+    }
+    if shape.minio || shape.host {
         fs::copy(CERTIFICATES, job.join("certificates")).context(CERTIFICATES)?;
     }
     if shape.other {
@@ -237,6 +250,7 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
         let mut run = Command::new("bash");
         run.arg(files().join("run.sh")).arg(guest).arg(&job);
         run.env("TIMEOUT", CASE_SECONDS.to_string()).env("INIT", &shape.init);
+        run.env("NET", u8::from(shape.host).to_string());
         if shape.disk.is_some() {
             run.arg("-drive")
                 .arg(format!("file={},format=raw,if=none,id=disk,discard=unmap", disk.display()));

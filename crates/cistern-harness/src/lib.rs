@@ -14,7 +14,7 @@
 //! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
 //! | 2 | `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
-//! | 3 | `filesystem`, `plain`, `fixture` |
+//! | 3 | `filesystem`, `plain`, `fixture`, `s3backer` |
 //! | 4 | `history`, `link` |
 
 pub mod azurite;
@@ -34,6 +34,7 @@ pub mod plain;
 pub mod port;
 pub mod process;
 pub mod requests;
+pub mod s3backer;
 pub mod scratch;
 pub mod serve;
 pub mod sources;
