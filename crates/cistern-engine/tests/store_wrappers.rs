@@ -3,7 +3,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use cistern_engine::{
     Error,
     store::{
-        Listed, MemoryStore, Meter, Put, Retry, SharedStore, Store, StoreError, StoreResult, Verdict, probe,
+        Failures, Listed, MemoryStore, Meter, Put, Retry, SharedStore, Store, StoreError, StoreResult, Verdict, probe,
     },
 };
 
@@ -130,6 +130,45 @@ async fn retries_bridge_an_outage() {
     let waited = env.now() - begin;
     // Five waits of 50..100, 100..200, .. 800..1600 ms.
     assert!((Duration::from_millis(1550)..=Duration::from_millis(3100)).contains(&waited), "{waited:?}");
+}
+
+/// What somebody who looks during each try sees of requests that are tried again.
+struct Looked {
+    inner: Arc<Through<Faulty>>,
+    failures: OnceLock<Failures>,
+    seen: Mutex<Vec<u64>>,
+}
+
+#[async_trait]
+impl Passing for Looked {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
+        let seen = self.failures.get().expect("set before the first request").retried_now();
+        self.seen.lock().expect("no panic").push(seen);
+        Ok(())
+    }
+}
+
+/// A request is said to be tried again from its first failure until it ends, in whatever way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_tried_again_shows() {
+    for (fault, trouble) in [(Fault::Away(2), 2), (Fault::Hangs(1), 1), (Fault::None, 0)] {
+        let (failures, seen) = (OnceLock::new(), Mutex::default());
+        let looked = Through::new(Looked { inner: Faulty::new(fault), failures, seen });
+        let store = Retry::new(looked.clone(), jumping_env(), DEADLINE);
+        let failures = store.failures();
+        looked.failures.set(failures.clone()).expect("once");
+        store.put("log/1", Bytes::from_static(b"x")).await.expect("put in the end");
+        assert_eq!(failures.retried_now(), 0, "{fault:?}: it has ended");
+        let expected: Vec<u64> = [0].into_iter().chain(vec![1; trouble]).collect();
+        assert_eq!(*looked.seen.lock().expect("no panic"), expected, "{fault:?}");
+    }
+    let env = jumping_env();
+    let store = Retry::new(Faulty::new(Fault::Away(usize::MAX)), env.clone(), DEADLINE);
+    store.get("log/1", 10).await.expect_err("away");
+    assert_eq!(store.failures().retried_now(), 0, "it was given up");
 }
 
 /// A store that stays away is given up at the deadline, with its own last words.

@@ -200,6 +200,9 @@ pub struct ServedStatus {
     /// For how long the store has not answered; null when it does.
     #[serde(default)]
     pub store_away_ms: Option<u64>,
+    /// Requests to the store that have failed and are tried again now.
+    #[serde(default)]
+    pub store_retried: u64,
     #[serde(flatten)]
     pub status: VolumeStatus,
 }

@@ -330,6 +330,7 @@ impl Daemon {
             auto_snapshot: served.auto_snapshot(self.env.wall_ms()),
             paused_since_ms: served.paused_since_ms(),
             store_away_ms: served.store.meter.away_for().map(|time| time.as_millis() as u64),
+            store_retried: served.store.stores.failures.retried_now(),
             status: served.volume.status(),
         };
         DaemonStatus {
@@ -363,6 +364,7 @@ impl Daemon {
                     as u64,
                 snapshot_overdue_ms: served.auto_snapshot(self.env.wall_ms()).map(|auto| auto.overdue_ms),
                 store_away_ms: served.store.meter.away_for().map(|time| time.as_millis() as u64),
+                store_retried: served.store.stores.failures.retried_now(),
             }
         };
         Observed {

@@ -12,7 +12,7 @@ refused 4 "no daemon of this host serves" "$cistern" attach other
 [ "$(cat /proc/$daemon/oom_score_adj)" = -900 ] || fail "oom_score_adj is $(cat /proc/$daemon/oom_score_adj)"
 no_own_pages
 
-verified_over_restarts /dev/cistern/tank
+verified_over /dev/cistern/tank stop crash stop crash stop crash
 
 mkfs.ext4 -q /dev/cistern/tank
 mount /dev/cistern/tank /mnt

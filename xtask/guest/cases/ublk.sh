@@ -16,7 +16,7 @@ grep -q '"devices": *\[ *0 *\]' <("$cistern" status --json | tr -d '\n') || fail
 
 no_own_pages
 
-verified_over_restarts $dev
+verified_over $dev stop crash stop crash stop crash
 
 # Large requests, and scattered ones that come back as many pieces.
 fio --name=b --filename=$dev --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-1m --iodepth=16 --size=512m --io_size=300m \

@@ -167,7 +167,7 @@ impl LogWriter {
     /// epoch is there that was not sealed here; `Gone` when the volume is not. The first two also when the slot was free, and
     /// a checkpoint tells that they went on.
     pub(super) async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
-        let Inner { env, store, .. } = &*self.inner;
+        let store = &self.inner.store;
         let key = keys::entry(slot.seq);
         let ours = read_head(slot.seq, &body)?;
         debug_assert_eq!(
@@ -190,9 +190,7 @@ impl LogWriter {
                     return Ok(appended);
                 }
                 Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
-                    self.note_trouble(&e);
-                    refused.get_or_insert_with(|| self.refused());
-                    env.sleep(RETRY_PAUSE).await;
+                    self.wait_to_retry(&e, &mut refused).await
                 }
                 Err(e) => return Err(e),
             }
@@ -213,13 +211,18 @@ impl LogWriter {
         loop {
             match self.inner.presence.confirm(before).await {
                 Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
-                    self.note_trouble(&e);
-                    refused.get_or_insert_with(|| self.refused());
-                    self.inner.env.sleep(RETRY_PAUSE).await;
+                    self.wait_to_retry(&e, &mut refused).await
                 }
                 done => return done,
             }
         }
+    }
+
+    /// Notes that something was refused, or not answered, and waits before it is tried again.
+    async fn wait_to_retry(&self, e: &Error, refused: &mut Option<Refused>) {
+        self.note_trouble(e);
+        refused.get_or_insert_with(|| self.refused());
+        self.inner.env.sleep(RETRY_PAUSE).await;
     }
 
     /// Tells our own object (a lost reply) from a fenced writer's, from the one that fences us and from one of a copy

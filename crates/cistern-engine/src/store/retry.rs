@@ -35,15 +35,42 @@ const TRY_PART: u32 = 2;
 
 /// Counts the requests that were not answered well at first, whatever came of them. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Failures(Arc<AtomicU64>);
+pub struct Failures(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    failed: AtomicU64,
+    /// Requests that have failed once, and have not ended.
+    retried: AtomicU64,
+}
 
 impl Failures {
     pub fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.failed.load(Ordering::Relaxed)
+    }
+
+    /// Requests that have failed and are tried again now.
+    pub fn retried_now(&self) -> u64 {
+        self.0.retried.load(Ordering::Relaxed)
     }
 
     fn note(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn retry(&self) -> Retried<'_> {
+        self.0.retried.fetch_add(1, Ordering::Relaxed);
+        Retried(&self.0)
+    }
+}
+
+/// A request that is tried again, until it ends or nobody wants its answer any more.
+struct Retried<'a>(&'a Counts);
+
+impl Drop for Retried<'_> {
+    fn drop(&mut self) {
+        let before = self.0.retried.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "who ends has begun");
     }
 }
 
@@ -89,6 +116,7 @@ impl Retry {
         let end = self.env.now() + self.deadline;
         let mut tries = 0u32;
         let mut why = None;
+        let mut retried = None;
         loop {
             let answer = match self.cuts {
                 true => {
@@ -111,6 +139,7 @@ impl Retry {
                 let why = why.unwrap_or_else(|| format!("{} {}: no answer", asked.0, asked.1));
                 return Err(self.gave_up(why, tries));
             }
+            retried.get_or_insert_with(|| self.failures.retry());
             tracing::debug!(
                 why = why.as_deref().unwrap_or("no answer"),
                 tries,

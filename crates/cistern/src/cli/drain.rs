@@ -17,8 +17,6 @@ use crate::{
 
 /// Extra time for a daemon to answer after a wait: it measures the time itself.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
-/// A request that failed and is tried again fails again within this time: tries are ten seconds apart at most.
-const TRIES_APART: Duration = Duration::from_secs(15);
 /// How often the progress is shown.
 const SHOW_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -140,14 +138,13 @@ async fn show(
     progress.message(format!("{} to upload", ByteSize(dirty_bytes)));
 }
 
-/// What keeps a store from taking data now: it refuses what is to be uploaded, is away, or failed a request that may be tried
-/// again.
+/// What keeps a store from taking data now: it refuses what is to be uploaded, failed a request that is tried again, or is away.
 fn refusal(served: &ServedStatus) -> Option<String> {
-    let (status, last) = (&served.status, &served.store["last_error"]);
-    let is_recent = last["age_ms"].as_u64().is_some_and(|age| u128::from(age) <= TRIES_APART.as_millis());
-    match &status.store_error {
-        Some(error) if status.store_refuses => Some(error.clone()),
-        _ if is_recent || served.store_away_ms.is_some() => last["text"].as_str().map(str::to_owned),
+    match &served.status.store_error {
+        Some(error) if served.status.store_refuses => Some(error.clone()),
+        _ if served.store_retried > 0 || served.store_away_ms.is_some() => {
+            served.store["last_error"]["text"].as_str().map(str::to_owned)
+        }
         _ => None,
     }
 }

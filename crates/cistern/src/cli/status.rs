@@ -196,6 +196,7 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
     rows.extend(served.auto_snapshot.as_ref().map(|auto| ("snapshots", snapshots(auto))));
     rows.extend(writeback::paused(served).map(|text| ("paused", text)));
     rows.extend(writeback::away(served).map(|text| ("store away", text)));
+    rows.extend(writeback::retried(served).map(|text| ("store retried", text)));
     if let Some(error) = &status.store_error {
         let age = Span(Duration::from_millis(status.store_error_age_ms.unwrap_or(0)));
         rows.push(("store error", format!("{age} ago: {error}")));

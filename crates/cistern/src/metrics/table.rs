@@ -158,6 +158,13 @@ pub const TABLE: &[Metric] = &[
         help: "Time since the last error of the store; absent if there was none",
         samples: last_error_age,
     },
+    Metric {
+        name: "cistern_store_requests_retried",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "Requests to the store that have failed and are tried again now",
+        samples: |seen| of_volumes(seen, |volume| volume.store_retried),
+    },
     // What is in memory, and read-ahead.
     Metric {
         name: "cistern_decoded_hits_total",

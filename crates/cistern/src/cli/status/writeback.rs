@@ -97,6 +97,17 @@ pub fn away(served: &ServedStatus) -> Option<String> {
     Some(format!("for {since}: {error}; room for more writes: {full}"))
 }
 
+/// How many requests are tried again and why, where the store is not away.
+pub fn retried(served: &ServedStatus) -> Option<String> {
+    let requests = served.store_retried;
+    if requests == 0 || served.store_away_ms.is_some() {
+        return None;
+    }
+    let error = served.store["last_error"]["text"].as_str().unwrap_or("no answer");
+    let them = if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") };
+    Some(format!("{them} failed and will be tried again: {error}"))
+}
+
 /// How long the room for dirty data lasts.
 fn full_in(w: &WriteBackStatus) -> String {
     let left = ByteSize(w.dirty_bytes_max.saturating_sub(w.dirty_bytes));
