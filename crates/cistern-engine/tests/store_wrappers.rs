@@ -14,7 +14,8 @@ use bytes::Bytes;
 use cistern_engine::{
     Error,
     store::{
-        Failures, Listed, MemoryStore, Meter, Put, Retry, SharedStore, Store, StoreError, StoreResult, Verdict, probe,
+        Failures, Listed, MemoryStore, Meter, Put, Retry, SharedStore, Store, StoreError, StoreResult,
+        Verdict, probe,
     },
 };
 
