@@ -33,12 +33,12 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A try that hangs takes this part of the deadline: few tries, as a slow link may need long for one.
 const TRY_PART: u32 = 2;
 
-/// Counts the requests that were not answered well at first, whatever came of them. Clones count together.
+/// RetryCounts the requests that were not answered well at first, whatever came of them. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Failures(Arc<Counts>);
+pub struct Failures(Arc<RetryCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct RetryCounts {
     failed: AtomicU64,
     /// Requests that have failed once, and have not ended.
     retried: AtomicU64,
@@ -65,7 +65,7 @@ impl Failures {
 }
 
 /// A request that is tried again, until it ends or nobody wants its answer any more.
-struct Retried<'a>(&'a Counts);
+struct Retried<'a>(&'a RetryCounts);
 
 impl Drop for Retried<'_> {
     fn drop(&mut self) {
@@ -102,7 +102,7 @@ impl Retry {
         self.failures.clone()
     }
 
-    /// Counts failures there.
+    /// RetryCounts failures there.
     pub(super) fn counting(mut self, failures: &Failures) -> Retry {
         self.failures = failures.clone();
         self
