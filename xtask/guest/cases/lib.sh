@@ -55,7 +55,7 @@ longest_request() {
 verified_over() { # DEVICE, and each ending: stop or crash
   local device=$1 load ending begin ms longest_ms=0; shift
   fio --name=a --filename="$device" --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 --size=256m --time_based \
-    --runtime=$((10 + 6 * $#)) --verify=crc32c --verify_fatal=1 --verify_backlog=1024 --output-format=json > /tmp/fio.json &
+    --runtime=$((10 + 9 * $#)) --verify=crc32c --verify_fatal=1 --verify_backlog=1024 --output-format=json > /tmp/fio.json &
   load=$!
   for ending; do
     sleep 5

@@ -33,7 +33,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A try that hangs takes this part of the deadline: few tries, as a slow link may need long for one.
 const TRY_PART: u32 = 2;
 
-/// RetryCounts the requests that were not answered well at first, whatever came of them. Clones count together.
+/// Counts the requests that were not answered well at first, whatever came of them. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Failures(Arc<RetryCounts>);
 
@@ -102,7 +102,7 @@ impl Retry {
         self.failures.clone()
     }
 
-    /// RetryCounts failures there.
+    /// Counts failures there.
     pub(super) fn counting(mut self, failures: &Failures) -> Retry {
         self.failures = failures.clone();
         self

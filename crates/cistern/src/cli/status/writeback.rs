@@ -92,9 +92,13 @@ pub fn paused(served: &ServedStatus) -> Option<String> {
 /// Since when the store is away, what it said, and how long writes can go on.
 pub fn away(served: &ServedStatus) -> Option<String> {
     let since = Span(Duration::from_millis(served.store_away_ms?));
-    let error = served.store["last_error"]["text"].as_str().unwrap_or("no answer");
+    let error = store_said(served);
     let full = served.status.write_back.as_ref().map(full_in).unwrap_or_default();
     Some(format!("for {since}: {error}; room for more writes: {full}"))
+}
+
+fn store_said(served: &ServedStatus) -> &str {
+    served.store["last_error"]["text"].as_str().unwrap_or("no answer")
 }
 
 /// How many requests are tried again and why, where the store is not away.
@@ -103,7 +107,7 @@ pub fn retried(served: &ServedStatus) -> Option<String> {
     if requests == 0 || served.store_away_ms.is_some() {
         return None;
     }
-    let error = served.store["last_error"]["text"].as_str().unwrap_or("no answer");
+    let error = store_said(served);
     let them = if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") };
     Some(format!("{them} failed and will be tried again: {error}"))
 }
