@@ -23,6 +23,7 @@ mod plot;
 mod read_under_load;
 mod remove;
 mod report;
+mod restart;
 mod restic;
 mod rows;
 mod sampler;
@@ -106,6 +107,7 @@ const GROUPS: &[Group] = &[
     ("beside-store", beside_store::run),
     ("clients", clients::run),
     ("many-volumes", many_volumes::run),
+    ("restart", restart::run),
     ("dashboard", dashboard::run),
     ("space", space::run),
     ("foreground-directory", foreground::directory),

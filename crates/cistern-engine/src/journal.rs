@@ -46,7 +46,7 @@ pub use scan::{Scan, read_only_scan};
 
 use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
 use prepared::check_fits_ring;
-use recover::Walked;
+use recover::{Depth, Walked};
 use ring::Ring;
 use state::JournalState;
 use writer::JournalWriter;
@@ -186,6 +186,7 @@ impl Journal {
             opened: start.0,
             chain: Chain(u64::from_le_bytes(env.random_bytes())),
             claims: Vec::new(),
+            closed: false,
         };
         write_new_file(disk, &superblock).await?;
         let file = disk.open(FILE_NAME).await?;
@@ -227,7 +228,7 @@ impl Journal {
         if found.ring.file.len() != options.bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64 {
             tracing::info!(journal = %found.name, bytes = found.ring.file.len(), "an existing journal keeps its size");
         }
-        let walked = recover::walk(env, &found, &turn, &mut |header, _| {
+        let walked = recover::walk(env, &found, &turn, Depth::Needed, &mut |header, _| {
             for placed in group::place_records(header.pos, &header.records) {
                 visit(&placed.record, placed.pos, JournalPos(header.pos));
             }
@@ -245,6 +246,7 @@ impl Journal {
             incarnation: walked.incarnation + bump,
             prewritten: found.superblock.prewritten.max(walked.head),
             opened: walked.head,
+            closed: false,
             ..found.superblock
         };
         write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;
@@ -428,7 +430,11 @@ impl Journal {
     }
 
     fn damaged(&self, start: u64) -> Error {
-        Error::corrupt(&*self.shared.name, format!("the group at position {start} is not what was written"))
+        let detail = format!(
+            "the group at position {start} is not what was written. What lies before it can be exported when nobody has the journal \
+             open (cistern journal export)"
+        );
+        Error::corrupt(&*self.shared.name, detail)
     }
 
     /// Everything before `to` is committed in the store. `to` is the start of a group, or the end

@@ -1,4 +1,4 @@
-//! Power cuts, kills and restarts, many times over one journal, against a model of its history.
+//! Power cuts, kills, closings and restarts, many times over one journal, against a model of its history.
 //!
 //! The claim: whatever is cut whenever, recovery gives a prefix of what was appended, everything
 //! that a sync confirmed is in it, and every payload is what was written.
@@ -129,18 +129,42 @@ async fn client(
                 }
                 // Nobody else frees anything in this plot.
                 Err(AppendError::Full) if plot.uniform => free_all(&world, &journal, &history).await,
-                Err(AppendError::Full) => journal.room(record.payload_blocks()).await.expect("room comes"),
-                Err(AppendError::Failed(e)) => panic!("{e}"),
+                Err(AppendError::Full) => {
+                    if is_closed(journal.room(record.payload_blocks()).await) {
+                        return;
+                    }
+                }
+                Err(AppendError::Failed(e)) => {
+                    assert!(is_closed(Err(e)));
+                    return;
+                }
             }
         };
         world.pause().await;
         if dice.one_in(plot.sync_every) {
-            journal.sync(end).await.expect("sync");
+            if is_closed(journal.sync(end).await) {
+                return;
+            }
             assert!(journal.durable() >= end);
             let mut history = history.lock().unwrap();
             history.synced = history.synced.max(end.0);
         }
     }
+}
+
+/// Whether nothing came of it because the journal is being closed; anything else works.
+fn is_closed(outcome: Result<(), Error>) -> bool {
+    match outcome {
+        Ok(()) => false,
+        Err(Error::Closed) => true,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// Closes it, and so makes everything durable.
+async fn close(journal: &Journal, history: &Shared) {
+    journal.close().await.expect("close");
+    history.lock().unwrap().synced = journal.appended().0;
 }
 
 fn remember(history: &mut History, record: &Record, parts: &[(Extent, JournalPos)], end: JournalPos) {
@@ -170,7 +194,7 @@ async fn read_back(journal: &Journal, record: &Record, parts: &[(Extent, Journal
     }
 }
 
-/// Walks the durable groups, checks them, and frees up to some of them, for ever.
+/// Walks the durable groups, checks them, and frees up to some of them, until it closes the journal.
 async fn write_back(world: Arc<World>, journal: Arc<Journal>, history: Shared, mut dice: Dice) {
     loop {
         let mut at = journal.tail();
@@ -189,6 +213,9 @@ async fn write_back(world: Arc<World>, journal: Arc<Journal>, history: Shared, m
         }
         let env = world.env();
         env.sleep(std::time::Duration::from_micros(dice.below(500))).await;
+        if dice.one_in(60) {
+            return close(&journal, &history).await;
+        }
     }
 }
 
@@ -293,6 +320,9 @@ fn live_and_die(plot: Plot, seed: u64) {
                     client(plot, world.clone(), journal.clone(), history.clone(), dice, times).await;
                     if inner.one_in(3) {
                         free_all(&world, &journal, &history).await;
+                    }
+                    if inner.one_in(4) {
+                        close(&journal, &history).await;
                     }
                     return world.pause().await;
                 }

@@ -30,6 +30,7 @@ fn superblock() -> Superblock {
         opened: 1900,
         chain: Chain(0x0102_0304_0506_0708),
         claims: (1..=9).map(|n| Salt([n; 16])).collect(),
+        closed: false,
     }
 }
 
@@ -109,7 +110,10 @@ fn the_chain_tells_headers_apart() {
 #[test]
 fn round_trip() {
     assert_eq!(GroupHeader::decode(&encoded(&header())), Some(header()));
-    assert_eq!(Superblock::decode(&encoded_superblock(&superblock())).expect("known"), Some(superblock()));
+    for closed in [false, true] {
+        let superblock = Superblock { closed, ..superblock() };
+        assert_eq!(Superblock::decode(&encoded_superblock(&superblock)).expect("known"), Some(superblock));
+    }
     assert_eq!(crc32c(b"123456789"), 0xE306_9283, "the check value of CRC-32C");
 }
 

@@ -50,19 +50,22 @@ fn give_back() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// How often is looked whether memory should be given back at once.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often is looked whether memory should be given back at once: while it may be soon, and otherwise.
+const LOOK_NEAR: Duration = Duration::from_millis(100);
+const LOOK_FAR: Duration = Duration::from_millis(500);
 /// What is still resident after so many looks is in use.
-const LOOKS_MAX: u32 = 20;
+const LOOKS_MAX: u32 = 100;
 
 /// Has memory given back at once, for as long as it runs, while more than about `bytes` are resident. By itself the allocator takes memory
 /// that it never had before rather than what was let go within the last second: where writes and the cleaner let go 300 MB/s,
 /// three quarters of what was resident was not in use. Always at once would cost large writes half as much processor time again.
 pub async fn keep_near(bytes: u64) {
     let (mut ceiling, mut frugal) = (Ceiling::new(bytes), None);
+    let mut look = LOOK_FAR;
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(look).await;
         let Some(resident) = resident_bytes() else { continue };
+        look = if resident > bytes / 2 { LOOK_NEAR } else { LOOK_FAR };
         match (ceiling.is_passed_by(resident), frugal.is_some()) {
             (true, false) => {
                 // First what was let go before: without a delay the allocator does not look for that any more. It takes tens of

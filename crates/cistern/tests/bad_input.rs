@@ -198,6 +198,41 @@ fn the_journal_of_another_volume_is_refused() {
     home.start(&["./tank"]).stop();
 }
 
+/// A journal that rots while nobody has it open: what has rotted is never returned, the volume stops where it would be uploaded, and what
+/// lies before it can be exported.
+#[test]
+fn a_journal_that_rots_is_never_uploaded() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    home.ok(&["pause", "./tank"]);
+    for n in 1..4 {
+        daemon.fill(n, u64::from(n) * MIB, MIB);
+    }
+    daemon.stop_unclean();
+    let path = state_of_volume(&home).join("journal");
+    let mut journal = fs::read(&path).expect("readable");
+    let rots =
+        journal.chunks(4096).position(|block| block.iter().all(|&byte| byte == 2)).expect("it is there");
+    journal[4096 * rots + 1234] ^= 1;
+    fs::write(&path, journal).expect("writable");
+
+    let daemon = home.start(&["./tank"]);
+    daemon.assert_filled(1, MIB, MIB);
+    daemon.assert_filled(3, 3 * MIB, MIB);
+    assert!(!daemon.try_nbdsh(&format!("h.pread({MIB}, {})", 2 * MIB)).status.success());
+    home.ok(&["resume", "./tank"]);
+    let said = home.fails(5, &["drain", "./tank"]);
+    assert!(said.contains("not what was written") && said.contains("journal export"), "{said}");
+    assert!(!daemon.try_nbdsh("h.pwrite(b'x' * 4096, 0); h.flush()").status.success(), "it has stopped");
+    daemon.kill();
+    let said = home.fails(5, &["serve", "./tank"]);
+    assert!(said.contains("can be exported"), "{said}");
+    let said = home.fails(5, &["journal", "export", "./tank", "--apply-to", "image"]);
+    assert!(said.contains("what lies behind is lost"), "{said}");
+    let image = fs::read(home.path("image")).expect("readable");
+    assert!(image[MIB as usize..2 * MIB as usize].iter().all(|&byte| byte == 1));
+}
+
 /// A journal that does not fit the disk is refused before anything is claimed.
 #[test]
 fn a_journal_must_fit_its_disk() {

@@ -11,10 +11,11 @@ fail() { echo "FAILED: $*"; tail -n 20 /tmp/serve.log "$STATE_DIRECTORY/attached
 trap 'fail "line $LINENO"' ERR
 
 # Starts the daemon and waits until it serves.
-serve() {
+serve() { # [URL OPTION...], otherwise a volume of 1 GiB called tank
   local ready
+  [ $# -gt 0 ] || set -- /srv/tank --create 1G --journal-size 256M
   mkfifo /tmp/ready
-  "$cistern" serve /srv/tank --create 1G --journal-size 256M > /tmp/ready 2>> /tmp/serve.log &
+  "$cistern" serve "$@" > /tmp/ready 2>> /tmp/serve.log &
   daemon=$!
   exec 3< /tmp/ready; rm /tmp/ready
   read -r ready <&3 || fail "the daemon does not start"

@@ -7,11 +7,7 @@ export SSL_CERT_FILE=/job/certificates STATE_DIRECTORY=/disk/state CACHE_DIRECTO
 mkfs.ext4 -q /dev/disk/vm/disk; mkdir /disk; mount /dev/disk/vm/disk /disk
 modprobe nbd
 up() {
-  mkfifo /tmp/ready
-  "$cistern" serve s3://tank/vol --create 2G --journal-size 256M --cache-size 256M > /tmp/ready 2>> /tmp/serve.log &
-  daemon=$!
-  exec 3< /tmp/ready; rm /tmp/ready; read -r line <&3
-  case $line in serving*) ;; *) fail "the daemon says: $line $(cat /tmp/serve.log)" ;; esac
+  serve s3://tank/vol --create 2G --journal-size 256M --cache-size 256M
   "$cistern" attach vol > /dev/null
   queue=/sys/block/$(basename "$(readlink -f /dev/cistern/vol)")/queue
 }

@@ -28,7 +28,10 @@ pub const CLAIMS_MAX: usize = 9;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"CSTNJRNL";
 const GROUP_MAGIC: [u8; 8] = *b"CSTNGRUP";
 const CRC_AT: usize = BLOCK_BYTES - 4;
+const FLAGS_AT: usize = 12;
 const CLAIMS_AT: usize = 128;
+/// Flag of a superblock: the journal was closed.
+const CLOSED: u32 = 1;
 const RECORDS_AT: usize = 80;
 /// Bytes of one record in a header.
 const RECORD_BYTES: usize = 16;
@@ -92,6 +95,8 @@ pub struct Superblock {
     pub chain: Chain,
     /// The salts of the claims that were tried with this journal, oldest first; at most [`CLAIMS_MAX`].
     pub claims: Vec<Salt>,
+    /// Whether the journal was closed and ends at `durable`: nothing was written since.
+    pub closed: bool,
 }
 
 impl Superblock {
@@ -105,6 +110,7 @@ impl Superblock {
         assert_eq!(out.len(), BLOCK_BYTES);
         out.fill(0);
         put_head(out, SUPERBLOCK_MAGIC, self.journal);
+        put_u32(out, FLAGS_AT, if self.closed { CLOSED } else { 0 });
         out[32..48].copy_from_slice(self.volume.0.as_bytes());
         let numbers = [
             self.generation,
@@ -158,6 +164,7 @@ impl Superblock {
             opened: u64_at(block, 104),
             chain: Chain(u64_at(block, 112)),
             claims: (0..claims).map(|n| salt_at(block, CLAIMS_AT + n * size_of::<Salt>())).collect(),
+            closed: u32_at(block, FLAGS_AT) & CLOSED != 0,
         };
         let bounded = [sb.generation, sb.ring_blocks, sb.durable, sb.incarnation, sb.prewritten, sb.opened];
         let sane = bounded.into_iter().all(|n| n < POSITION_MAX)

@@ -34,6 +34,9 @@ pub(super) const WINDOW_BYTES: usize = WINDOW_BLOCKS as usize * BLOCK_BYTES;
 /// whole in the next.
 const OVERLAP_BLOCKS: u64 = 1 + GROUP_PAYLOAD_BLOCKS_MAX;
 
+/// Payload blocks (64 KiB) from which on a disk gives the next header sooner by itself than with what lies before it.
+const STEPPED_OVER_BLOCKS_MIN: u64 = 16;
+
 const _: () = assert!(WINDOW_BLOCKS > 2 * OVERLAP_BLOCKS);
 
 /// An existing journal before its groups were looked at.
@@ -43,6 +46,23 @@ pub(super) struct FoundJournal {
     pub superblock: Superblock,
     /// The other slot was unreadable and may have held something newer.
     pub slot_lost: bool,
+}
+
+impl FoundJournal {
+    /// Before this position a group whose header is intact can be taken to be so itself until it is used: the journal was closed, and
+    /// nobody wrote to it since.
+    fn closed_at(&self) -> Option<u64> {
+        (self.superblock.closed && !self.slot_lost).then_some(self.superblock.durable)
+    }
+}
+
+/// How much of a journal is verified by a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Every block.
+    Payloads,
+    /// Of a journal that was closed the headers alone; every block otherwise.
+    Needed,
 }
 
 /// What the walk over the groups gave.
@@ -72,10 +92,10 @@ pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<FoundJournal
     let mut slots = Vec::new();
     for slot in SUPERBLOCK_SLOTS {
         let block = load_slot(env, &file, slot).await?;
-        slots.push((Superblock::decode(&block)?, block.iter().all(|&b| b == 0)));
+        slots.push(Superblock::decode(&block)?);
     }
-    let slot_lost = slots.iter().any(|(sb, empty)| sb.is_none() && !empty);
-    let newest = slots.into_iter().filter_map(|(sb, _)| sb).max_by_key(|sb| sb.generation);
+    let slot_lost = slots.iter().any(Option::is_none);
+    let newest = slots.into_iter().flatten().max_by_key(|sb| sb.generation);
     let superblock = newest.ok_or_else(|| Error::corrupt(&*name, "both superblocks are damaged"))?;
     if superblock.ring_blocks > blocks - SUPERBLOCK_AREA_BLOCKS {
         return Err(Error::corrupt(name, "the file is shorter than its superblock says"));
@@ -92,11 +112,12 @@ async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<Ali
     .await
 }
 
-/// Walks from the tail and hands every valid group (header and payload) to `visit`.
+/// Walks from the tail and hands every valid group to `visit`: its header, and its payload or, where that is not verified, nothing.
 pub(super) async fn walk(
     env: &Env,
     found: &FoundJournal,
     turn: &Turn<'_>,
+    depth: Depth,
     visit: &mut (dyn FnMut(&GroupHeader, &[u8]) -> Result<()> + Send),
 ) -> Result<Walked> {
     let sb = &found.superblock;
@@ -109,13 +130,24 @@ pub(super) async fn walk(
         incarnation: 0,
         damage: None,
     };
-    let mut chain = sb.chain;
-    while let Some((header, behind)) = window.group(sb, walked.head, chain, walked.incarnation).await? {
-        let payload = window.blocks(header.pos + 1, header.crcs.len() as u64).await?;
-        if !crcs_match(&header.crcs, payload) {
-            break;
+    let closed_at = found.closed_at();
+    let taken_until = if depth == Depth::Needed { closed_at.unwrap_or(0) } else { 0 };
+    let (mut chain, mut stepped) = (sb.chain, 0);
+    while let Some((header, behind)) =
+        window.group(sb, walked.head, stepped, chain, walked.incarnation).await?
+    {
+        let payload_blocks = header.crcs.len() as u64;
+        if header.next() <= taken_until {
+            stepped = payload_blocks;
+            visit(&header, &[])?;
+        } else {
+            stepped = 0;
+            let payload = window.blocks(header.pos + 1, payload_blocks).await?;
+            if !crcs_match(&header.crcs, payload) {
+                break;
+            }
+            visit(&header, payload)?;
         }
-        visit(&header, payload)?;
         chain = behind;
         walked.starts.push_back(header.pos);
         walked.chains.push_back(chain);
@@ -123,7 +155,9 @@ pub(super) async fn walk(
         walked.head = header.next();
         walked.durable = walked.durable.max(header.durable);
     }
-    walked.damage = judge(&mut window, sb, walked.head).await?;
+    if closed_at != Some(walked.head) {
+        walked.damage = judge(&mut window, sb, walked.head).await?;
+    }
     debug_assert!(
         walked.damage.is_some() || walked.durable <= walked.head,
         "what was synced is there, or it is damage"
@@ -244,6 +278,21 @@ impl<'a> RingWindow<'a> {
         RingWindow { env, ring, turn, limit, first: 0, held: 0, buffer: AlignedBuf::zeroed(0), ahead: None }
     }
 
+    /// The block at `pos`; what lies before it, `stepped` blocks, was not asked for.
+    async fn block_behind(&mut self, pos: u64, stepped: u64) -> Result<&[u8]> {
+        if stepped < STEPPED_OVER_BLOCKS_MIN || pos >= self.limit {
+            return self.blocks(pos, 1).await;
+        }
+        if !self.holds(pos, pos + 1) {
+            self.take_ahead().await?;
+        }
+        if !self.holds(pos, pos + 1) {
+            let loaded = self.ring.load_into(self.env, pos, 1, self.new_buffer()).await?;
+            self.hold(pos, 1, loaded);
+        }
+        Ok(self.held(pos, pos + 1))
+    }
+
     /// The blocks `[pos, pos + blocks)`; fewer behind the limit.
     async fn blocks(&mut self, pos: u64, blocks: u64) -> Result<&[u8]> {
         debug_assert!(blocks <= OVERLAP_BLOCKS, "what is asked for lies whole in one window");
@@ -259,9 +308,13 @@ impl<'a> RingWindow<'a> {
         if self.ahead.is_none() {
             self.read_ahead();
         }
+        Ok(self.held(pos, end))
+    }
+
+    fn held(&self, pos: u64, end: u64) -> &[u8] {
         debug_assert!(self.holds(pos, end), "what lies behind is of a stretch before");
         let at = (pos - self.first) as usize * BLOCK_BYTES;
-        Ok(&self.buffer[at..at + (end - pos) as usize * BLOCK_BYTES])
+        &self.buffer[at..at + (end - pos) as usize * BLOCK_BYTES]
     }
 
     fn end(&self) -> u64 {
@@ -316,15 +369,16 @@ impl<'a> RingWindow<'a> {
     }
 
     /// The header of the group that may continue `chain` at `pos`, behind a group of this
-    /// incarnation; and the chain behind it.
+    /// incarnation, of which `stepped` blocks were not asked for; and the chain behind it.
     async fn group(
         &mut self,
         sb: &Superblock,
         pos: u64,
+        stepped: u64,
         chain: Chain,
         incarnation: u64,
     ) -> Result<Option<(GroupHeader, Chain)>> {
-        let block = self.blocks(pos, 1).await?;
+        let block = self.block_behind(pos, stepped).await?;
         let header = decode_at(block, sb.journal, pos).map(|header| (header, chain_behind(block)));
         let incarnation = if pos >= sb.opened { incarnation.max(sb.incarnation) } else { incarnation };
         let continues =

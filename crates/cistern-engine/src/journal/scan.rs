@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     group::Group,
-    recover::{self, FoundJournal, Walked},
+    recover::{self, Depth, FoundJournal, Walked},
     recoveries::Recoveries,
 };
 use crate::{
@@ -39,7 +39,8 @@ pub async fn read_only_scan(
 ) -> Result<Scan> {
     let found = recover::find(env, disk).await?;
     let recoveries = Recoveries::new(1);
-    let walked = recover::walk(env, &found, &recoveries.turn().await, &mut |header, payload| {
+    let turn = recoveries.turn().await;
+    let walked = recover::walk(env, &found, &turn, Depth::Payloads, &mut |header, payload| {
         let payload = Bytes::copy_from_slice(payload);
         visit(&Group::from_disk(header.pos, &header.records, header.crcs.clone(), payload))
     })

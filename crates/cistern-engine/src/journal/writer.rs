@@ -206,9 +206,11 @@ impl JournalWriter {
 
     /// Syncs what is written, with a superblock where it is due or wanted.
     async fn sync(&mut self, with_superblock: bool) -> Result<()> {
-        let (at, chain, with_superblock) = {
+        let (at, chain, closed, with_superblock) = {
             let state = self.shared.lock();
-            (state.frontiers(), state.freed_chain(), with_superblock || state.tail_is_due())
+            let at = state.frontiers();
+            let closed = state.is_drained() && at.durable == at.appended;
+            (at, state.freed_chain(), closed, with_superblock || state.tail_is_due())
         };
         assert!(
             self.superblock.tail <= at.freed,
@@ -221,6 +223,7 @@ impl JournalWriter {
             chain,
             durable: at.durable,
             prewritten: self.prewritten,
+            closed,
             ..self.superblock.clone()
         });
         if let Some(next) = &next {
@@ -268,10 +271,14 @@ impl JournalWriter {
         if self.shared.lock().is_drained() {
             // Once more than there are slots, so that both can name as durable what the first sync made so.
             for _ in 0..=SUPERBLOCK_SLOTS.len() {
-                if self.a_superblock_lags() {
+                if self.a_superblock_lags() || !self.superblock.closed {
                     self.sync(true).await?;
                 }
             }
+            debug_assert!(
+                self.superblock.closed,
+                "who opens a journal that was closed need not read all of it"
+            );
             return Ok(false);
         }
         let fills = self.prewritten < self.first_lap_end();

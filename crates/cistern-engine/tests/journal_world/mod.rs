@@ -233,6 +233,7 @@ struct DiskState {
     locks: BTreeSet<String>,
     syncs: u64,
     writes: u64,
+    read_bytes: u64,
     /// The sync with this number fails.
     failing_sync: Option<u64>,
     /// The write with this number finds no space.
@@ -325,6 +326,10 @@ impl FaultyDisk {
 
     pub fn writes(&self) -> u64 {
         self.state.lock().unwrap().writes
+    }
+
+    pub fn read_bytes(&self) -> u64 {
+        self.state.lock().unwrap().read_bytes
     }
 
     fn file(&self, name: &str, len: usize) -> Arc<dyn DiskFile> {
@@ -420,6 +425,7 @@ impl DiskFile for FaultyFile {
         assert!(offset.is_multiple_of(4096) && out.len().is_multiple_of(4096));
         self.disk.world.pause().await;
         let at = offset as usize;
+        self.disk.state.lock().unwrap().read_bytes += out.len() as u64;
         self.with(|file| out.copy_from_slice(&file.current[at..at + out.len()]));
         Ok(())
     }

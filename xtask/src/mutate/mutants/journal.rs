@@ -70,8 +70,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "recovery does not look whether a group's payload is whole",
         changes: &[Change {
             file: RECOVER,
-            old: "        if !crcs_match(&header.crcs, payload) {\n            break;",
-            new: "        if false {\n            break;",
+            old: "            if !crcs_match(&header.crcs, payload) {\n                break;",
+            new: "            if false {\n                break;",
         }],
         test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
         simulation: themed("tiny-ring", 60),
@@ -82,8 +82,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "recovery steps over a torn group and replays what lies behind it",
         changes: &[Change {
             file: RECOVER,
-            old: "        if !crcs_match(&header.crcs, payload) {\n            break;",
-            new: "        if !crcs_match(&header.crcs, payload) {\n            \
+            old: "            if !crcs_match(&header.crcs, payload) {\n                break;",
+            new: "            if !crcs_match(&header.crcs, payload) {\n            \
                   walked.starts.push_back(header.pos);\n            walked.head = header.next();\n            \
                   continue;",
         }],
@@ -125,6 +125,21 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test journal_behaviour", "damage_in_the_synced_part_is_refused"),
         simulation: themed("rotten-journal", 60),
+    },
+    Mutant {
+        name: "closed-is-closed-for-ever",
+        promise: "P8",
+        story: "a journal that was closed once is opened by its headers although somebody has written to it since and died",
+        changes: &[Change {
+            file: JOURNAL,
+            old: "            closed: false,\n            ..found.superblock",
+            new: "            ..found.superblock",
+        }],
+        test: test(
+            "-p cistern-engine --test journal_behaviour",
+            "a_journal_that_was_opened_again_is_not_closed",
+        ),
+        simulation: None,
     },
     Mutant {
         name: "one-superblock-vouches-at-rest",
