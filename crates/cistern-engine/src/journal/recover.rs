@@ -130,14 +130,15 @@ pub(super) async fn walk(
         incarnation: 0,
         damage: None,
     };
-    let closed_at = found.closed_at();
-    let taken_until = if depth == Depth::Needed { closed_at.unwrap_or(0) } else { 0 };
-    let (mut chain, mut stepped) = (sb.chain, 0);
-    while let Some((header, behind)) =
-        window.group(sb, walked.head, stepped, chain, walked.incarnation).await?
-    {
+    let closed_at = found.closed_at().filter(|_| depth == Depth::Needed);
+    // How many blocks before the next header were not asked for: nothing is read ahead for the first one, either.
+    let mut stepped = if closed_at.is_some() { GROUP_PAYLOAD_BLOCKS_MAX } else { 0 };
+    let mut chain = sb.chain;
+    while closed_at != Some(walked.head) {
+        let group = window.group(sb, walked.head, stepped, chain, walked.incarnation).await?;
+        let Some((header, behind)) = group else { break };
         let payload_blocks = header.crcs.len() as u64;
-        if header.next() <= taken_until {
+        if closed_at.is_some_and(|end| header.next() <= end) {
             stepped = payload_blocks;
             visit(&header, &[])?;
         } else {
