@@ -1,19 +1,21 @@
 //! The signals that stop the daemon, counted by whoever waits for them: SIGTERM, SIGINT, and SIGHUP,
 //! which the end of a terminal sends. Before a daemon serves, and in every other command, they end the process.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
-use futures_util::FutureExt;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
+    sync::{mpsc, watch},
 };
 
 use crate::failure::{Failure, Kind, Outcome};
 
 /// Signals this close together are one request: `timeout` and some service managers signal the
 /// process and then its group.
-const ONE_REQUEST: Duration = Duration::from_millis(100);
+pub const ONE_REQUEST: Duration = Duration::from_millis(100);
 
 /// While this lives, SIGINT and SIGTERM end the process at once, with an exit code that says so, also where it has
 /// no default for them (the first process of a container).
@@ -43,36 +45,54 @@ fn on(kind: SignalKind) -> Outcome<Signal> {
 }
 
 pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
+    requests: mpsc::UnboundedReceiver<()>,
+    listening: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
 }
 
 impl Signals {
     /// From here on these signals no longer end the process by themselves.
     pub fn listen() -> Outcome<Signals> {
-        Ok(Signals {
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-            hang_up: on(SignalKind::hangup())?,
-        })
+        let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+        let mut hang_up = on(SignalKind::hangup())?;
+        let (told, requests) = mpsc::unbounded_channel();
+        // By itself, so that what comes while nobody waits for the next one is told apart by when it came.
+        let listening = tokio::spawn(async move {
+            let mut last = None;
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                    _ = hang_up.recv() => {}
+                }
+                if is_new_request(&mut last, Instant::now()) && told.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Signals { requests, listening })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next request to end.
     pub async fn next(&mut self) {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = self.hang_up.recv() => {}
+        if self.requests.recv().await.is_none() {
+            std::future::pending().await // nobody listens any more: the runtime ends
         }
     }
+}
 
-    /// Takes what belongs to the signal that came just now, so that the next one is a new request.
-    pub async fn settle(&mut self) {
-        tokio::time::sleep(ONE_REQUEST).await;
-        while self.next().now_or_never().is_some() {}
+/// Whether a signal that comes now is not of the same request as the last one, which began one.
+fn is_new_request(last: &mut Option<Instant>, now: Instant) -> bool {
+    let is_new = last.is_none_or(|last| now - last >= ONE_REQUEST);
+    if is_new {
+        *last = Some(now);
     }
+    is_new
 }
 
 /// Tells work that it shall end.
@@ -91,10 +111,11 @@ impl Interruption {
             done = &mut work => return Ok(done),
         }
         tell.send_replace(true);
-        signals.settle().await;
-        drop(signals);
-        let _at_once = EndAtOnce::listen()?;
-        Ok(work.await)
+        tokio::select! {
+            biased;
+            () = signals.next() => std::process::exit(Kind::Interrupted.exit_code().into()),
+            done = &mut work => Ok(done),
+        }
     }
 
     /// Does work, or fails when it shall end: then the work is dropped.
@@ -106,5 +127,21 @@ impl Interruption {
             _ = told.wait_for(|stop| *stop) => Err(Failure::new(Kind::Interrupted, "interrupted")),
             done = work => done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes within a tenth of a second of the signal that began a request belongs to it; what comes later is another one.
+    #[test]
+    fn signals_close_together_are_one_request() {
+        let (begin, mut last) = (Instant::now(), None);
+        let mut at = |ms| is_new_request(&mut last, begin + Duration::from_millis(ms));
+        assert_eq!(
+            [0, 1, 99, 100, 150, 200, 1000].map(&mut at),
+            [true, false, false, true, false, true, true]
+        );
     }
 }

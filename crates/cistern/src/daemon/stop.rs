@@ -13,7 +13,7 @@ use crate::{
     daemon::{Daemon, host},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, Span},
-    signals::Signals,
+    signals::{ONE_REQUEST, Signals},
     terminal::{Progress, remark},
 };
 
@@ -30,7 +30,6 @@ pub async fn stop(
     signals: &mut Signals,
 ) -> Outcome {
     host::notify_stop_takes(drain_limit + 4 * CLOSE_LIMIT);
-    signals.settle().await;
     // A rollback under way opens its volume anew, and no other begins.
     let _none_under_way = tokio::select! {
         biased;
@@ -55,10 +54,6 @@ pub async fn stop(
 async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> Vec<Option<String>> {
     let served = daemon.served();
     let dirty_bytes = || served.iter().map(|served| served.volume.status().dirty_bytes).sum::<u64>();
-    if dirty_bytes() > 0 {
-        let size = ByteSize(dirty_bytes());
-        remark(format!("uploading {size} for at most {}; Ctrl-C leaves it in the journal", Span(limit)));
-    }
     let progress = Progress::spinning("uploading");
     let began = daemon.env.now();
     let all = join_all(served.iter().map(|served| async move {
@@ -68,6 +63,9 @@ async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> 
         }
     }));
     let show = async {
+        tokio::time::sleep(ONE_REQUEST).await; // before, another signal would not count
+        let size = ByteSize(dirty_bytes());
+        remark(format!("uploading {size} for at most {}; Ctrl-C leaves it in the journal", Span(limit)));
         loop {
             progress.message(format!("{} to upload", ByteSize(dirty_bytes())));
             tokio::time::sleep(SHOW_INTERVAL).await;
