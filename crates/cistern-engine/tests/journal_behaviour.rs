@@ -608,10 +608,7 @@ fn a_journal_that_was_opened_again_is_not_closed() {
         });
         told.expect("the story ends");
         if slot_rots {
-            // All of it, as if it had never been written.
-            let slot = disk.contents("journal")[8 * 4096..9 * 4096].to_vec();
-            let bits = (0..8 * 4096).filter(|bit| slot[bit / 8] & 1 << (bit % 8) != 0);
-            bits.for_each(|bit| disk.flip("journal", 8 * 4096 + bit / 8, bit as u32 % 8));
+            become_what(&disk, 8 * 4096, &[0; 4096]); // as if it had never been written
         }
         disk.flip("journal", AREA_BYTES + 2 * 4096 + 77, 3);
         let world = World::new(16);
@@ -620,6 +617,45 @@ fn a_journal_that_was_opened_again_is_not_closed() {
         let opened = opened.expect("the story ends");
         assert_eq!(opened.is_ok(), !reopens && !slot_rots, "{opened:?}");
     }
+}
+
+/// Makes the journal's bytes from `at` on what `bytes` are.
+fn become_what(disk: &FaultyDisk, at: usize, bytes: &[u8]) {
+    let found = disk.contents("journal")[at..at + bytes.len()].to_vec();
+    for (n, (found, wanted)) in found.iter().zip(bytes).enumerate() {
+        (0..8)
+            .filter(|bit| (found ^ wanted) & 1 << bit != 0)
+            .for_each(|bit| disk.flip("journal", at + n, bit));
+    }
+}
+
+/// Where a disk loses every superblock that was written since a journal was closed, what was written behind it is there all the same.
+#[test]
+fn what_follows_a_closed_journal_is_found_without_its_superblock() {
+    let world = World::new(21);
+    let disk = FaultyDisk::new(&world);
+    let (env, shared) = (world.env(), disk.shared());
+    let told = world.run(None, async move {
+        let journal = create(&env, &shared, 1 << 20).await;
+        let (_, end) = write(&journal, 1, 3).expect("append");
+        journal.sync(end).await.expect("sync");
+        journal.close().await.expect("close");
+    });
+    told.expect("the story ends");
+    let closed = disk.contents("journal")[..AREA_BYTES].to_vec();
+    let world = World::new(22);
+    let (env, shared) = (world.env(), disk.moved_to(&world).shared());
+    let told = world.run(None, async move {
+        let (journal, _) = open(&env, &shared).await.expect("open");
+        let (_, end) = write(&journal, 2, 3).expect("append");
+        journal.sync(end).await.expect("sync");
+    });
+    told.expect("the story ends");
+    become_what(&disk, 0, &closed);
+    let world = World::new(23);
+    let (env, shared) = (world.env(), disk.moved_to(&world).shared());
+    let opened = world.run(None, async move { open(&env, &shared).await.map(|(_, seen)| seen.len()) });
+    assert_eq!(opened.expect("the story ends").expect("open"), 2);
 }
 
 /// A superblock that rots is found or replaced by its twin; never is anything lost in silence,

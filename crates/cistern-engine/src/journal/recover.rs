@@ -130,19 +130,19 @@ pub(super) async fn walk(
         incarnation: 0,
         damage: None,
     };
-    let closed_at = found.closed_at().filter(|_| depth == Depth::Needed);
+    let mut closed_at = found.closed_at().filter(|_| depth == Depth::Needed);
     // How many blocks before the next header were not asked for: nothing is read ahead for the first one, either.
     let mut stepped = if closed_at.is_some() { GROUP_PAYLOAD_BLOCKS_MAX } else { 0 };
     let mut chain = sb.chain;
-    while closed_at != Some(walked.head) {
-        let group = window.group(sb, walked.head, stepped, chain, walked.incarnation).await?;
-        let Some((header, behind)) = group else { break };
+    while let Some((header, behind)) =
+        window.group(sb, walked.head, stepped, chain, walked.incarnation).await?
+    {
         let payload_blocks = header.crcs.len() as u64;
         if closed_at.is_some_and(|end| header.next() <= end) {
             stepped = payload_blocks;
             visit(&header, &[])?;
         } else {
-            stepped = 0;
+            (closed_at, stepped) = (None, 0); // where somebody wrote all the same, nothing is taken for granted
             let payload = window.blocks(header.pos + 1, payload_blocks).await?;
             if !crcs_match(&header.crcs, payload) {
                 break;
