@@ -590,6 +590,14 @@ fn a_closed_journal_is_opened_by_its_headers() {
     told.expect("the story ends");
 }
 
+/// A journal with a group of three blocks, closed.
+async fn one_write_and_closed(env: &Env, disk: &Arc<dyn Disk>) {
+    let journal = create(env, disk, 1 << 20).await;
+    let (_, end) = write(&journal, 1, 3).expect("append");
+    journal.sync(end).await.expect("sync");
+    journal.close().await.expect("close");
+}
+
 /// That a journal was closed holds until it is opened: after a crash every block of it is verified again.
 #[test]
 fn a_journal_that_was_opened_again_is_not_closed() {
@@ -598,10 +606,7 @@ fn a_journal_that_was_opened_again_is_not_closed() {
         let disk = FaultyDisk::new(&world);
         let (env, shared) = (world.env(), disk.shared());
         let told = world.run(None, async move {
-            let journal = create(&env, &shared, 1 << 20).await;
-            let (_, end) = write(&journal, 1, 3).expect("append");
-            journal.sync(end).await.expect("sync");
-            journal.close().await.expect("close");
+            one_write_and_closed(&env, &shared).await;
             if reopens {
                 open(&env, &shared).await.expect("open"); // and dropped: a crash
             }
@@ -636,10 +641,7 @@ fn what_follows_a_closed_journal_is_found_without_its_superblock() {
     let disk = FaultyDisk::new(&world);
     let (env, shared) = (world.env(), disk.shared());
     let told = world.run(None, async move {
-        let journal = create(&env, &shared, 1 << 20).await;
-        let (_, end) = write(&journal, 1, 3).expect("append");
-        journal.sync(end).await.expect("sync");
-        journal.close().await.expect("close");
+        one_write_and_closed(&env, &shared).await;
     });
     told.expect("the story ends");
     let closed = disk.contents("journal")[..AREA_BYTES].to_vec();

@@ -64,8 +64,10 @@ async fn drain(daemon: &Arc<Daemon>, limit: Duration, signals: &mut Signals) -> 
     }));
     let show = async {
         tokio::time::sleep(ONE_REQUEST).await; // before, another signal would not count
-        let size = ByteSize(dirty_bytes());
-        remark(format!("uploading {size} for at most {}; Ctrl-C leaves it in the journal", Span(limit)));
+        if dirty_bytes() > 0 {
+            let size = ByteSize(dirty_bytes());
+            remark(format!("uploading {size} for at most {}; Ctrl-C leaves it in the journal", Span(limit)));
+        }
         loop {
             progress.message(format!("{} to upload", ByteSize(dirty_bytes())));
             tokio::time::sleep(SHOW_INTERVAL).await;
