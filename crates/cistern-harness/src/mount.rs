@@ -1,9 +1,11 @@
 //! A volume as a block device and a mounted filesystem: nbdfuse, a loop device, mount.
 //!
 //! Kernel devices outlive processes, so every step is a guard that takes it back in reverse order:
-//! gently on [`Mounted::unmount`], lazily on drop (the server may be dead by then).
+//! gently on [`Mounted::unmount`], lazily on drop (the server may be dead by then). A loop device is gone
+//! with the process too, and mounts are where the process has [its own](crate::process::own_mounts).
 
 use std::{
+    fs::File,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -56,34 +58,32 @@ impl Drop for FuseFile {
     }
 }
 
-/// A loop device over a file.
-struct LoopDevice {
+/// A loop device over a file. The kernel takes it back when nobody has it open any more: also when this process is killed, for
+/// what stays behind on a file whose server is dead is in the way of whoever looks at every loop device (mkfs.btrfs).
+pub struct LoopDevice {
     path: PathBuf,
-    attached: bool,
+    /// Keeps it.
+    _open: File,
 }
 
 impl LoopDevice {
-    fn attach(file: &Path, sector_bytes: u32, access: Access) -> Result<LoopDevice> {
+    /// With logical sectors of `sector_bytes`.
+    pub fn attach(file: &Path, sector_bytes: u32, access: Access) -> Result<LoopDevice> {
         let mut command = tool::command("losetup")?;
         if access == Access::ReadOnly {
             command.arg("--read-only");
         }
         command.args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]).arg(file);
         let out = tool::run_command(command, tool::RUN_LIMIT)?;
-        Ok(LoopDevice { path: PathBuf::from(out.stdout.trim()), attached: true })
+        let path = PathBuf::from(out.stdout.trim());
+        let open = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        // Of one that is open the kernel understands: as soon as it no longer is.
+        tool::run("losetup", [Path::new("--detach"), &path])?;
+        Ok(LoopDevice { path, _open: open })
     }
 
-    fn detach(&mut self) -> Result<()> {
-        self.attached = false;
-        tool::run("losetup", [Path::new("--detach"), &self.path]).map(drop)
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        if self.attached {
-            let _ = self.detach();
-        }
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -114,14 +114,15 @@ impl BlockDevice {
     }
 
     pub fn path(&self) -> &Path {
-        &self.device.path
+        self.device.path()
     }
 
     /// Flushes the device and takes everything back; any error is one.
-    pub fn detach(mut self) -> Result<()> {
-        tool::run("blockdev", [Path::new("--flushbufs"), self.path()])?;
-        self.device.detach()?;
-        let Some(mut fuse) = self.fuse.take() else { return Ok(()) };
+    pub fn detach(self) -> Result<()> {
+        let BlockDevice { device, fuse, .. } = self;
+        tool::run("blockdev", [Path::new("--flushbufs"), device.path()])?;
+        drop(device);
+        let Some(mut fuse) = fuse else { return Ok(()) };
         // Whoever looks at every device just now (a scan for btrfs) keeps the loop device, and so the file,
         // for a moment longer: nbdfuse ends when the last one lets go.
         tool::run("umount", [Path::new("--lazy"), &fuse.dir])?;
@@ -135,7 +136,7 @@ impl BlockDevice {
 
 /// Waits until something is mounted on `dir`, by the kernel's notice that the mounts changed.
 pub fn await_mount(dir: &Path, by: &mut Guard, limit: Duration) -> Result<()> {
-    let mounts = std::fs::File::open("/proc/self/mountinfo")?;
+    let mounts = File::open("/proc/self/mountinfo")?;
     let end = Instant::now() + limit;
     loop {
         let text = std::fs::read_to_string("/proc/self/mountinfo")?;
@@ -208,10 +209,28 @@ impl Mounted {
             tool::run("umount", [Path::new("-l"), &self.mount.dir])?;
         }
         self.mount.mounted = false;
-        self.device.device.detach()?;
-        if let Some(fuse) = &mut self.device.fuse {
+        let BlockDevice { device, fuse, .. } = self.device;
+        drop(device);
+        if let Some(mut fuse) = fuse {
             fuse.process.kill();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel takes a loop device back when its process is gone, however it ended.
+    #[test]
+    fn a_loop_device_does_not_outlive_its_process() {
+        let scratch = Scratch::new("loop").expect("a directory");
+        let file = scratch.file("image");
+        File::create(&file).and_then(|file| file.set_len(1 << 20)).expect("a file");
+        let device = LoopDevice::attach(&file, 512, Access::ReadWrite).expect("a loop device");
+        let name = device.path().file_name().expect("it has one");
+        let of_kernel = Path::new("/sys/block").join(name).join("loop/autoclear");
+        assert_eq!(std::fs::read_to_string(of_kernel).expect("it is attached").trim(), "1");
     }
 }

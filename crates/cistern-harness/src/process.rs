@@ -102,6 +102,19 @@ impl Drop for Guard {
     }
 }
 
+/// Gives a process, and those it starts, mounts of their own: what they mount nobody else sees, and it is gone with the last of them.
+pub fn own_mounts(command: &mut Command) {
+    // SAFETY: both are system calls, async-signal-safe, and change the new process alone.
+    unsafe {
+        command.pre_exec(|| {
+            let none = std::ptr::null();
+            let own = libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0;
+            if own { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+}
+
 /// Waits until one of the descriptors is readable or `limit` is over; tells which are.
 pub fn readable(fds: &[i32], limit: Duration) -> Result<Vec<bool>> {
     let end = Instant::now() + limit;
@@ -170,4 +183,26 @@ pub fn own_cpu() -> (Duration, Duration) {
 /// Makes the kernel forget the peak of a process, so that the next load has its own.
 pub fn reset_peak(pid: u32) -> Result<()> {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("clear_refs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    /// What a process with mounts of its own has mounted nobody else sees, and nothing is left of it when it was killed.
+    #[test]
+    fn mounts_of_its_own_are_gone_with_a_process() {
+        let scratch = Scratch::new("mounts").expect("a directory");
+        let script = "mount -t tmpfs none . && touch \"$PWD/inside\" && kill -KILL $$";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(scratch.path());
+        own_mounts(&mut command);
+        let status =
+            Guard::spawn(command).and_then(|mut it| it.wait(Duration::from_secs(60))).expect("it runs");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("text");
+        assert!(!mounts.contains(scratch.path().to_str().expect("text")), "{mounts}");
+        assert!(!scratch.file("inside").exists());
+    }
 }

@@ -6,11 +6,14 @@ use std::{
     fs::{self, File},
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Output, Stdio},
 };
 
-use cistern_harness::tool;
+use cistern_harness::{
+    mount::{Access, LoopDevice},
+    tool,
+};
 use daemon::Home;
 use serde_json::Value;
 
@@ -368,15 +371,6 @@ fn an_export_that_fails_leaves_nothing() {
     assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
 }
 
-/// A loop device on a file; gone with this.
-struct Loop(String);
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = tool::run("losetup", ["-d", &self.0]);
-    }
-}
-
 /// A device is written over when that was told, with zeroes where the volume has holes; one that is too small is not touched. And it is imported.
 #[test]
 fn a_device_is_written_over() {
@@ -386,17 +380,14 @@ fn a_device_is_written_over() {
     home.ok(&["import", "disk.raw", "./v@x"]);
     fs::write(home.path("small"), vec![9; 3 * MIB as usize]).expect("written");
     fs::write(home.path("large"), vec![9; 4 * MIB as usize]).expect("written");
-    let loop_of = |name: &str| {
-        let file: PathBuf = home.path(name);
-        let out =
-            tool::run("losetup", ["--find", "--show", &file.display().to_string()]).expect("a loop device");
-        Loop(out.stdout.trim().to_owned())
-    };
-    let (small, large) = (loop_of("small"), loop_of("large"));
-    assert!(home.fails(11, &["export", "./v@x", &large.0]).contains("--force"));
-    home.fails(9, &["export", "./v@x", &small.0, "--force"]);
-    home.ok(&["export", "./v@x", &large.0, "--force"]);
-    let told = json(&home.ok(&["import", &large.0, "./back@x", "--json"]));
+    let attach =
+        |name: &str| LoopDevice::attach(&home.path(name), 512, Access::ReadWrite).expect("a loop device");
+    let name = |device: &LoopDevice| device.path().display().to_string();
+    let (small, large) = (attach("small"), attach("large"));
+    assert!(home.fails(11, &["export", "./v@x", &name(&large)]).contains("--force"));
+    home.fails(9, &["export", "./v@x", &name(&small), "--force"]);
+    home.ok(&["export", "./v@x", &name(&large), "--force"]);
+    let told = json(&home.ok(&["import", &name(&large), "./back@x", "--json"]));
     assert_eq!(told["image_bytes"], 4 * MIB, "{told}");
     drop((small, large));
     assert!(fs::read(home.path("small")).expect("read").iter().all(|byte| *byte == 9));

@@ -1,7 +1,7 @@
 //! The programs of tests, two at a time: most of their time tests wait for something.
 //!
-//! Those that mount filesystems run behind the others, one after another: the kernel's mounts and loop devices are
-//! everybody's, and what is mounted for a moment by one is in the way of another.
+//! Those that mount filesystems run behind the others, one after another: the kernel's loop devices are everybody's, and what is
+//! there for a moment for one is in the way of another. They have mounts of their own, so that one that is killed leaves none.
 
 use std::{
     fs::{self, File},
@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use cistern_harness::process;
 use serde::Deserialize;
 
 use crate::step;
@@ -91,7 +92,10 @@ pub(super) fn run() -> Result<Duration> {
 }
 
 fn one(program: Program) -> Ended {
-    let Program { name, command, .. } = program;
+    let Program { name, mut command, alone } = program;
+    if alone {
+        process::own_mounts(&mut command);
+    }
     let begin = Instant::now();
     let failure = step::run_logged(&format!("tests/{name}"), command, LIMIT).err();
     Ended { name, time: begin.elapsed(), failure: failure.map(|error| format!("{error:#}")) }

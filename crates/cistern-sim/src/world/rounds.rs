@@ -1,22 +1,26 @@
 //! The rounds of a run: clients work, then something happens, then somebody opens the volume again.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use cistern_engine::Error;
 use tokio::sync::oneshot;
 
 use super::{Damaged, PATIENCE, Past, Session, World};
 use crate::{
     client,
-    device::may_pass,
+    device::{Device, may_pass},
     disk::{Death, DiskFaults},
     plan::{Ending, Theme, Zombie},
-    runtime::Sim,
+    runtime::{Incarnation, Sim},
 };
 
 /// Requests that a store which is away may get: at its beginning, for each op of a client, and as time goes by.
 const OUTAGE_REQUESTS_BASE: u64 = 100;
 const OUTAGE_REQUESTS_PER_OP: u64 = 20;
 const OUTAGE_REQUESTS_PER_SECOND: u64 = 1;
+
+/// How long nothing happens until the superblock of the journal has followed.
+const AT_REST: Duration = Duration::from_secs(5);
 
 /// Clients at work; each is done when its receiver resolves.
 pub(super) type Clients = Vec<oneshot::Receiver<()>>;
@@ -201,8 +205,7 @@ impl World {
             self.crash_after_polls(session.host, session.inc, self.draw_polls(2000));
         }
         let begin = self.sim.now();
-        let close =
-            |device: std::sync::Arc<dyn crate::device::Device>, _| async move { device.close(limit).await };
+        let close = |device: Arc<dyn Device>, _| async move { device.close(limit).await };
         let report = self.on_device(&session, "close", close).await;
         self.sim.note(format_args!("closed: {report:?}"));
         let clean = report.as_ref().is_some_and(|r| r.clean);
@@ -341,8 +344,7 @@ impl World {
     /// P8: what has met a failing disk says so and goes on saying so, in its state and to every write and flush.
     async fn stays_stopped(&self, session: &Session) {
         let state = self.hosts[session.host].state.clone();
-        let act = move |device: std::sync::Arc<dyn crate::device::Device>,
-                        line: std::sync::Arc<client::Line>| async move {
+        let act = move |device: Arc<dyn Device>, line: Arc<client::Line>| async move {
             if !state.fault_is_met() {
                 return;
             }
@@ -362,20 +364,11 @@ impl World {
         self.on_device(session, "stopped", act).await;
     }
 
-    /// A host goes down at rest, and its journal loses bits of what it has synced. It is refused, again and again,
-    /// or nothing is missing; then it is given up.
+    /// A writer stops, or a host goes down at rest, and the journal loses bits of what it has synced. It is refused, again and
+    /// again, or nothing is missing and all of it gets into the store; then it is given up.
     async fn journal_rots(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
         self.wait(clients).await;
-        self.on_device(&session, "flush", |device, line| async move {
-            let invoked = line.sim.tick();
-            if device.flush().await.is_ok() {
-                line.flushed(invoked);
-            }
-        })
-        .await;
-        // The superblock follows while nothing happens: from then on a lost end is not a torn one.
-        self.sim.sleep(Duration::from_secs(5)).await;
-        self.end(&session, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
+        self.rests_with_its_journal(&session).await;
         let host = session.host;
         for _ in 0..self.sim.range(1, 4) {
             self.hosts[host].state.rot();
@@ -384,10 +377,10 @@ impl World {
         let mut refused = 0;
         while refused < 2 {
             let inc = self.sim.incarnate();
-            let opened = self.try_open(host, inc, false).await;
+            let opened = self.open_and_drain(host, inc).await;
             self.crash(host, inc, Death::Kill);
             match opened {
-                Some(Ok(_)) => {
+                Some(Ok(())) => {
                     let past = Past { branch, journal_on: Some(host), released: false, promised: 0 };
                     return self.open(host, past).await;
                 }
@@ -396,7 +389,8 @@ impl World {
                     self.calm();
                     continue;
                 }
-                Some(Err(error @ cistern_engine::Error::Corrupt { .. })) => {
+                // What was stopped is opened by its headers, and what rotted shows where it is read or uploaded.
+                Some(Err(error @ (Error::Corrupt { .. } | Error::Latched(_)))) => {
                     self.sim.note(format_args!("host {host}: refuses its journal: {error}"));
                     refused += 1;
                 }
@@ -409,6 +403,49 @@ impl World {
         }
         self.hosts[host].state.wipe();
         self.open(host, Past { branch, journal_on: None, released: false, promised: 0 }).await
+    }
+
+    /// Everything is durable, and then the writer's life ends: at rest, or with a stop that uploads nothing any more.
+    async fn rests_with_its_journal(&mut self, session: &Session) {
+        self.on_device(session, "flush", |device, line| async move {
+            let invoked = line.sim.tick();
+            if device.flush().await.is_ok() {
+                line.flushed(invoked);
+            }
+        })
+        .await;
+        if self.sim.chance(0.5) {
+            session.line.excuse(|e| e.closing = true);
+            let close = |device: Arc<dyn Device>, _| async move { device.close(Duration::ZERO).await };
+            let report = self.on_device(session, "close", close).await;
+            self.sim.note(format_args!("closed: {report:?}"));
+        } else {
+            // From then on a lost end is not a torn one.
+            self.sim.sleep(AT_REST).await;
+        }
+        self.end(session, if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut });
+    }
+
+    /// Opens the volume, reads everything and brings everything into the store, in either order; then it rests.
+    async fn open_and_drain(&self, host: usize, inc: Incarnation) -> Option<Result<(), Error>> {
+        let (site, engine, settings) =
+            (self.site(host, inc), self.engine.clone(), self.plan.settings.clone());
+        let (sim, drained_first) = (self.sim.clone(), self.sim.chance(0.5));
+        let all = async move {
+            let device = engine.open(&site, &settings, false).await?;
+            if drained_first {
+                device.drain().await?;
+            }
+            client::observe(&sim, &*device, false, false).await?;
+            device.drain().await?;
+            sim.sleep(AT_REST).await;
+            Ok(())
+        };
+        let all = self.sim.limit(PATIENCE, self.sim.on(inc, "open and drain", all)).await;
+        if all.is_none() {
+            self.sim.fail(format!("hang: host {host} has not brought its journal into the store"));
+        }
+        all.flatten()
     }
 
     /// The caches' disks fail now, or do not for a while.
@@ -439,7 +476,7 @@ impl World {
     }
 }
 
-fn resume(sim: &Sim, inc: crate::runtime::Incarnation, host: usize) {
+fn resume(sim: &Sim, inc: Incarnation, host: usize) {
     sim.note(format_args!("host {host}: resumed"));
     sim.suspend(inc, false);
 }

@@ -142,6 +142,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "what-rotted-is-uploaded",
+        promise: "P8",
+        story: "of a journal that was opened by its headers a payload that has rotted since gets into the store",
+        changes: &[Change {
+            file: RECOVER,
+            old: "        crcs_match(&header.crcs, &payload)\n            .then(",
+            new: "        (crcs_match(&header.crcs, &payload) || true)\n            .then(",
+        }],
+        test: test("-p cistern --test bad_input", "a_journal_that_rots_is_never_uploaded"),
+        simulation: themed("rotten-journal", 60),
+    },
+    Mutant {
         name: "one-superblock-vouches-at-rest",
         promise: "P8",
         story: "the last groups of a journal at rest are vouched for by one superblock only, and that rots with them",
