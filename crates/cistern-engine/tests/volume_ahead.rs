@@ -19,6 +19,10 @@ use volume_support::{
     read,
 };
 
+/// How long a ranged read takes: longer than a reader needs for what a GET brought, also on a processor that has much else to do, for
+/// who never waits is not read further ahead for.
+const LATENCY: Duration = Duration::from_millis(25);
+
 /// A store whose ranged reads take a while, as over a link.
 struct Distant(MemoryStore, Env);
 
@@ -28,7 +32,7 @@ impl Passing for Distant {
         &self.0
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.1.sleep(Duration::from_millis(5)).await;
+        self.1.sleep(LATENCY).await;
         self.0.get_range(key, range).await
     }
 }

@@ -188,21 +188,20 @@ pub fn reset_peak(pid: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
 
     /// What a process with mounts of its own has mounted nobody else sees, and nothing is left of it when it was killed.
     #[test]
     fn mounts_of_its_own_are_gone_with_a_process() {
-        let scratch = Scratch::new("mounts").expect("a directory");
+        let dir = tempfile::tempdir().expect("a directory");
         let script = "mount -t tmpfs none . && touch \"$PWD/inside\" && kill -KILL $$";
         let mut command = Command::new("sh");
-        command.args(["-c", script]).current_dir(scratch.path());
+        command.args(["-c", script]).current_dir(dir.path());
         own_mounts(&mut command);
         let status =
             Guard::spawn(command).and_then(|mut it| it.wait(Duration::from_secs(60))).expect("it runs");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("text");
-        assert!(!mounts.contains(scratch.path().to_str().expect("text")), "{mounts}");
-        assert!(!scratch.file("inside").exists());
+        assert!(!mounts.contains(dir.path().to_str().expect("text")), "{mounts}");
+        assert!(!dir.path().join("inside").exists());
     }
 }
