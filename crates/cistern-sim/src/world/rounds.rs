@@ -327,18 +327,23 @@ impl World {
         });
         self.wait(clients).await;
         // The next thing that needs the disk meets the fault, if nothing has yet.
-        self.on_device(&session, "flush", |device, line| async move {
+        self.flush(&session).await;
+        self.stays_stopped(&session).await;
+        let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
+        self.end(&session, death);
+        let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
+        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+    }
+
+    /// A flush, which may fail.
+    async fn flush(&self, session: &Session) {
+        self.on_device(session, "flush", |device, line| async move {
             let invoked = line.sim.tick();
             if device.flush().await.is_ok() {
                 line.flushed(invoked);
             }
         })
         .await;
-        self.stays_stopped(&session).await;
-        let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
-        self.end(&session, death);
-        let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
-        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
     }
 
     /// P8: what has met a failing disk says so and goes on saying so, in its state and to every write and flush.
@@ -407,13 +412,7 @@ impl World {
 
     /// Everything is durable, and then the writer's life ends: at rest, or with a stop that uploads nothing any more.
     async fn rests_with_its_journal(&mut self, session: &Session) {
-        self.on_device(session, "flush", |device, line| async move {
-            let invoked = line.sim.tick();
-            if device.flush().await.is_ok() {
-                line.flushed(invoked);
-            }
-        })
-        .await;
+        self.flush(session).await;
         if self.sim.chance(0.5) {
             session.line.excuse(|e| e.closing = true);
             let close = |device: Arc<dyn Device>, _| async move { device.close(Duration::ZERO).await };
