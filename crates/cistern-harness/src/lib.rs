@@ -13,10 +13,11 @@
 //! |---|---|
 //! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
-//! | 2 | `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
+//! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
 //! | 3 | `filesystem`, `plain`, `fixture`, `s3backer` |
 //! | 4 | `history`, `link` |
 
+pub mod authority;
 pub mod azurite;
 pub mod browser;
 pub mod filesystem;

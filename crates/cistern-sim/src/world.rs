@@ -437,9 +437,17 @@ impl World {
     }
 
     fn crash_after_polls(&self, host: usize, inc: Incarnation, polls: u64) {
+        self.fuse(host, inc, polls)();
+    }
+
+    /// What makes a life end so many polls after it is called.
+    fn fuse(&self, host: usize, inc: Incarnation, polls: u64) -> impl Fn() + Send + Sync + 'static {
         let death = if self.sim.chance(0.6) { Death::PowerCut } else { Death::Kill };
         let (sim, disks) = (self.sim.clone(), self.disks(host));
-        self.sim.burn_after(inc, polls, move || crash_now(&sim, &disks, host, inc, death));
+        move || {
+            let (then, disks) = (sim.clone(), disks.clone());
+            sim.burn_after(inc, polls, move || crash_now(&then, &disks, host, inc, death));
+        }
     }
 
     fn disks(&self, host: usize) -> [SimDisk; 2] {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use cistern_harness::{fixture::Fixture, port::free_port, tool};
+use cistern_harness::{authority::Authority, fixture::Fixture, port::free_port, tool};
 
 const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 
@@ -39,64 +39,9 @@ fn plain_tcp_beyond_loopback_is_refused() -> Result<()> {
 
 /// A certificate authority, the server's certificate for localhost and a client's.
 fn certificates(dir: &Path) -> Result<()> {
-    let path = |name: &str| dir.join(name).display().to_string();
-    let openssl = |args: &[&str]| tool::run("openssl", args).map(drop);
-    let (ca_key, ca) = (path("ca-key.pem"), path("ca-cert.pem"));
-    openssl(&[
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=test authority",
-        "-keyout",
-        &ca_key,
-        "-out",
-        &ca,
-    ])?;
-    for (role, usage) in [("server", "serverAuth"), ("client", "clientAuth")] {
-        let (key, request, certificate, extensions) = (
-            path(&format!("{role}-key.pem")),
-            path("req.pem"),
-            path(&format!("{role}-cert.pem")),
-            path("ext"),
-        );
-        openssl(&[
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-            &key,
-            "-out",
-            &request,
-        ])?;
-        let text = format!(
-            "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={usage}\nbasicConstraints=CA:FALSE\n"
-        );
-        std::fs::write(&extensions, text)?;
-        openssl(&[
-            "x509",
-            "-req",
-            "-days",
-            "2",
-            "-in",
-            &request,
-            "-CA",
-            &ca,
-            "-CAkey",
-            &ca_key,
-            "-CAcreateserial",
-            "-extfile",
-            &extensions,
-            "-out",
-            &certificate,
-        ])?;
+    let authority = Authority::make(dir)?;
+    for (who, usage) in [("server", "serverAuth"), ("client", "clientAuth")] {
+        authority.sign(who, "DNS:localhost,IP:127.0.0.1", usage)?;
     }
     Ok(())
 }

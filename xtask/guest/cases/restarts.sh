@@ -1,8 +1,11 @@
-# Twenty stops and twenty kills of the daemon under fio, 64 requests at a time, each block verified: no error, and how long the longest request took.
+# Twenty stops and twenty kills of the daemon under fio, 64 requests at a time, each block verified: no error, and how long the longest request took,
+# beside that of a few seconds without any.
 . /job/lib.sh
 
 serve
 "$cistern" attach tank
+echo "none:"
+verified_over /dev/cistern/tank
 for ending in stop crash; do
   echo "$ending:"
   verified_over /dev/cistern/tank $(printf "$ending %.0s" {1..20})

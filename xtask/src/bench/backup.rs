@@ -14,13 +14,14 @@ use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fio,
     process::{self, Guard},
+    scratch::Scratch,
     serve::{Cistern, Server},
     tool,
 };
 
 use super::{
     Plan,
-    cold_sequential::plain_rate,
+    cold_sequential::{PLAIN_PARALLEL, plain_rate},
     loads,
     report::{Bound, Report, median},
     wan::{GOOD, Wan},
@@ -148,21 +149,27 @@ pub fn sends(plan: &Plan, report: &mut Report) -> Result<()> {
 pub fn copies(plan: &Plan, report: &mut Report) -> Result<()> {
     let wan = Wan::start(plan, "64G")?;
     let bytes = fill(&wan, plan.gib(COPY_GIB))?;
-    let plain = plain_rate(&wan)?;
-    copied(&wan, (&wan.url, bytes), "incompressible", plain, report)?;
+    copied(&wan, (&wan.url, bytes), "incompressible", report)?;
     let halves = format!("{}-halves", wan.url);
     let data = fill_volume(&wan, &halves, plan.gib(COPY_GIB), &["--buffer_compress_percentage=50"])?;
-    copied(&wan, (&halves, data), "compresses to a half", plain, report)
+    copied(&wan, (&halves, data), "compresses to a half", report)?;
+    drop(wan);
+    let wan = Wan::start_secure(plan, "64G")?;
+    let bytes = fill(&wan, plan.gib(COPY_GIB))?;
+    copied(&wan, (&wan.url, bytes), "incompressible, over TLS", report)
 }
 
-fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, plain: f64, report: &mut Report) -> Result<()> {
+fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, report: &mut Report) -> Result<()> {
     let (here, to) = (wan.cistern_beside(), format!("{url}-copy"));
+    let read = plain_rate(wan)?;
+    let (plain, plain_cpu) = plain_copy(wan, url)?;
     let args = ["copy".into(), format!("{url}@{SNAPSHOT}").into(), to.clone().into()];
     let sent = timed(&here, &args)?;
     let (gib, rate) = (bytes / f64::from(1 << 30), sent.mib_per_s(bytes));
     let cpu = sent.cpu_seconds / gib;
     report.note(format!(
-        "copy of {gib:.0} GiB, {what}: {:.1} s, {:.0} MiB of memory",
+        "copy of {gib:.0} GiB, {what}: {:.1} s, {:.0} MiB of memory; curl copies the same objects, {PLAIN_PARALLEL} at once, with {plain:.0} MiB/s \
+         and {plain_cpu:.2} s of CPU a GiB of them",
         sent.seconds, sent.peak_mib
     ));
     report.row(
@@ -170,8 +177,8 @@ fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, plain: f64, report: 
             "copy from MinIO into another place of it, {what}: of the rate at which a plain client reads"
         ),
         format!("{rate:.0} MiB/s"),
-        format!("curl, 8 objects at once, {plain:.0} MiB/s"),
-        rate / plain,
+        format!("curl, {PLAIN_PARALLEL} objects at once, {read:.0} MiB/s"),
+        rate / read,
         Bound::AtLeast(BESIDE_MIN),
     );
     report.row(
@@ -183,6 +190,19 @@ fn copied(wan: &Wan, (url, bytes): (&str, f64), what: &str, plain: f64, report: 
     );
     here.run(&["rm", &to, "--now", "--yes"])?;
     Ok(())
+}
+
+/// Copies the objects of a volume's log with a plain client: MiB of them a second, and seconds of CPU a GiB.
+fn plain_copy(wan: &Wan, url: &str) -> Result<(f64, f64)> {
+    let volume = url.rsplit('/').next().context("the name of a volume")?;
+    let mut keys = wan.minio.keys(&format!("{volume}/"))?;
+    keys.retain(|key| key.contains("/log/"));
+    let files = Scratch::in_memory("plain-copy")?;
+    let (begin, before) = (Instant::now(), process::own_cpu().1);
+    let copied = wan.minio.copy(&keys, files.path(), PLAIN_PARALLEL)?;
+    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), (process::own_cpu().1 - before).as_secs_f64());
+    let gib = copied as f64 / f64::from(1 << 30);
+    Ok((gib * 1024.0 / seconds, cpu / gib))
 }
 
 /// A smaller snapshot over the link: more of the same takes longer and says no more.

@@ -19,7 +19,7 @@ const LINK_SHARE_MIN: f64 = 0.9;
 const BESIDE_MIB_MIN: f64 = 400.0;
 const DEPTHS: [u32; 2] = [1, 8];
 /// How many objects a plain client fetches at once.
-const PLAIN_PARALLEL: usize = 8;
+pub(super) const PLAIN_PARALLEL: usize = 8;
 
 pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let wan = Wan::start(plan, "8G")?;

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Result;
 use cistern_harness::{
+    authority::Authority,
     link::{Conditions, Link},
     minio::{BUCKET, Minio},
     process,
@@ -30,6 +31,8 @@ pub struct Wan {
     /// Where the store is.
     _objects: Scratch,
     plain: Cistern,
+    /// By the port through which it is reached.
+    environment: fn(u16) -> Vec<(String, String)>,
     /// What the link was checked under already.
     checked: RefCell<Vec<(u64, u64)>>,
 }
@@ -51,25 +54,46 @@ impl Wan {
         Wan::start_on(plan, size, 1, Scratch::in_memory("bench-store")?)
     }
 
+    /// The same with a store that speaks TLS.
+    pub fn start_secure(plan: &Plan, size: &str) -> Result<Wan> {
+        let (scratch, objects) = (Scratch::new("bench-wan")?, Scratch::new("bench-store")?);
+        let authority = Authority::make(&scratch.dir("authority")?)?;
+        authority.sign("server", "IP:127.0.0.1", "serverAuth")?;
+        let (certificate, key) = (authority.file("server-cert.pem"), authority.file("server-key.pem"));
+        let minio = Minio::start_tls(&objects, &certificate, &key)?;
+        let trusted = [("AWS_CA_BUNDLE".to_owned(), authority.file("ca-cert.pem"))];
+        let plain = plan.cistern.clone().with_environment(trusted);
+        Wan::new(plain, size, minio, Minio::tls_environment, (scratch, objects))
+    }
+
     fn start_on(plan: &Plan, size: &str, directories: usize, objects: Scratch) -> Result<Wan> {
-        let scratch = Scratch::new("bench-wan")?;
         let minio = Minio::start_on(&objects, directories)?;
+        let scratches = (Scratch::new("bench-wan")?, objects);
+        Wan::new(plan.cistern.clone(), size, minio, Minio::environment, scratches)
+    }
+
+    fn new(
+        plain: Cistern,
+        size: &str,
+        minio: Minio,
+        environment: fn(u16) -> Vec<(String, String)>,
+        (scratch, objects): (Scratch, Scratch),
+    ) -> Result<Wan> {
         let link = Link::start(minio.port())?;
-        let url = format!("s3://{BUCKET}/vol");
-        let (plain, checked) = (plan.cistern.clone(), RefCell::default());
-        let wan = Wan { link, minio, url, scratch, _objects: objects, plain, checked };
+        let (url, checked) = (format!("s3://{BUCKET}/vol"), RefCell::default());
+        let wan = Wan { link, minio, url, scratch, _objects: objects, plain, environment, checked };
         wan.cistern().run(&["create", &wan.url, "--size", size])?;
         Ok(wan)
     }
 
     /// The program, with the store at the far end of the link.
     pub fn cistern(&self) -> Cistern {
-        self.plain.clone().with_environment(Minio::environment(self.link.port()))
+        self.plain.clone().with_environment((self.environment)(self.link.port()))
     }
 
     /// The program, with the store beside it.
     pub fn cistern_beside(&self) -> Cistern {
-        self.plain.clone().with_environment(Minio::environment(self.minio.port()))
+        self.plain.clone().with_environment((self.environment)(self.minio.port()))
     }
 
     /// A server on the host `host`: one that was used before has its journal and cache there.

@@ -22,6 +22,8 @@ use crate::{
 const BACKUP: &str = "backup";
 /// Polls of the engine within which whoever receives often dies.
 const FUSE_POLLS: u64 = 6000;
+/// Polls of the engine within which it dies at the end: what was loaded is on its way there.
+const END_POLLS: u64 = 400;
 
 /// The other volume of a run, and who receives into it.
 pub(super) struct Backup {
@@ -69,6 +71,8 @@ impl World {
         let inc = self.sim.incarnate();
         let part = || self.sim.range(0, 1000) as f64 / 1000.0;
         let (ends, stored) = (backup.book.clone(), backup.book.clone());
+        let at_its_end =
+            self.sim.chance(0.25).then(|| self.fuse(backup.host, inc, self.draw_polls(END_POLLS)));
         let errand = Errand {
             which: part(),
             shares: self.sim.range(1, 4) as u32,
@@ -76,7 +80,12 @@ impl World {
             resumes: self.sim.chance(0.6),
             compares: self.sim.chance(0.3),
             take_over: backup.is_new,
-            ends: Box::new(move |name| open(&ends).perhaps.push(name.to_owned())),
+            ends: Box::new(move |name| {
+                open(&ends).perhaps.push(name.to_owned());
+                if let Some(burn) = &at_its_end {
+                    burn();
+                }
+            }),
             stored: Box::new(move |name| {
                 let mut book = open(&stored);
                 book.perhaps.clear();

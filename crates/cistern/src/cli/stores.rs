@@ -13,13 +13,14 @@ pub const STORES: [(&str, &[(&str, &str)]); 4] = [
             ),
             (
                 "AWS_PROFILE",
-                "a profile of ~/.aws (default if there is one): its keys or role, region, endpoint_url",
+                "a profile of ~/.aws (default if there is one): its keys or role, region, endpoint_url, ca_bundle",
             ),
             ("AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN", "a token that stands for a role, as pods have it"),
             ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "set where a container has a role"),
             ("nothing of these", "the role of the machine, from its metadata service"),
             ("AWS_REGION", "where the bucket is; us-east-1 if nobody says"),
             ("AWS_ENDPOINT_URL", "another server than Amazon's: https://host, or http://host:port"),
+            ("AWS_CA_BUNDLE", "a file of certificates to trust, instead of the system's"),
         ],
     ),
     (

@@ -61,7 +61,14 @@ impl Home {
         {
             command.env(name, self.path(place));
         }
-        for name in ["CISTERN_PASSPHRASE", "CISTERN_CONFIG", "NOTIFY_SOCKET", "LISTEN_FDS", "CISTERN_LOG"] {
+        for name in [
+            "CISTERN_PASSPHRASE",
+            "CISTERN_CONFIG",
+            "NOTIFY_SOCKET",
+            "LISTEN_FDS",
+            "CISTERN_LOG",
+            "AWS_CA_BUNDLE",
+        ] {
             command.env_remove(name);
         }
         command

@@ -58,7 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
             new: "let _ = to;\n            loading",
         }],
         test: test("-p cistern-engine --test volume_load", "the_end_comes_behind_all_that_was_loaded"),
-        simulation: None,
+        simulation: themed("backups", 60),
     },
     Mutant {
         name: "what-was-given-up-is-passed-over",

@@ -54,8 +54,22 @@ pub(super) enum Answer {
     Broken { host: String, cause: String },
     /// The host speaks TLS where it was asked in the clear, or the other way round.
     OtherScheme { host: String, tls_there: bool },
+    /// The host shows a certificate that this one does not accept.
+    Distrusted { host: String, fault: CertificateFault },
     /// No keys for the store from whoever was asked for them: a service of this machine, or a token service elsewhere.
     NoKeys { host: String, is_machine: bool, fault: KeysFault },
+}
+
+/// What is wrong with a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CertificateFault {
+    UnknownAuthority,
+    /// It is marked as an authority's own.
+    Authority,
+    OtherName,
+    Expired,
+    NotYetValid,
+    Other(String),
 }
 
 /// Why there are no keys.
@@ -191,11 +205,8 @@ impl HttpService for Watch {
             }
             Ok(response) => Ok(failed(response).await),
             Err(e) => {
-                let other_scheme = if self.answered.load(Relaxed) { None } else { speaks_tls(&e) };
-                note(match other_scheme {
-                    Some(tls_there) => Answer::OtherScheme { host, tls_there },
-                    None => Answer::Broken { host, cause: root_cause(&e) },
-                });
+                let lasting = if self.answered.load(Relaxed) { None } else { lasting(&host, &e) };
+                note(lasting.unwrap_or_else(|| Answer::Broken { host, cause: root_cause(&e) }));
                 Err(e)
             }
         }
@@ -371,17 +382,25 @@ fn is_html(text: &str) -> bool {
     start.starts_with("<!doctype html") || start.starts_with("<html")
 }
 
-/// What the other side seems to speak where that is not what was expected: `Some(true)` for TLS.
-fn speaks_tls(e: &(dyn Error + 'static)) -> Option<bool> {
+/// What of a host that never answered does not pass by itself: it speaks something else than what it was asked in, or its certificate is not
+/// accepted.
+fn lasting(host: &str, e: &(dyn Error + 'static)) -> Option<Answer> {
+    let host = host.to_owned();
     let mut cause = Some(e);
     while let Some(e) = cause {
         if let Some(hyper) = e.downcast_ref::<hyper::Error>()
             && hyper.is_parse()
         {
-            return Some(true);
+            return Some(Answer::OtherScheme { host, tls_there: true });
         }
-        if let Some(rustls::Error::InvalidMessage(_)) = e.downcast_ref::<rustls::Error>() {
-            return Some(false);
+        match e.downcast_ref::<rustls::Error>() {
+            Some(rustls::Error::InvalidMessage(_)) => {
+                return Some(Answer::OtherScheme { host, tls_there: false });
+            }
+            Some(rustls::Error::InvalidCertificate(fault)) => {
+                return Some(Answer::Distrusted { host, fault: CertificateFault::of(fault) });
+            }
+            _ => {}
         }
         // An io::Error gives its inner error's source as its own, and so hides the inner one.
         let inner: Option<&(dyn Error + 'static)> =
@@ -392,6 +411,24 @@ fn speaks_tls(e: &(dyn Error + 'static)) -> Option<bool> {
         cause = inner;
     }
     None
+}
+
+impl CertificateFault {
+    fn of(e: &rustls::CertificateError) -> CertificateFault {
+        use rustls::CertificateError as Fault;
+        match e {
+            // The second where an authority was made anew under its name.
+            Fault::UnknownIssuer | Fault::BadSignature => CertificateFault::UnknownAuthority,
+            Fault::NotValidForName | Fault::NotValidForNameContext { .. } => CertificateFault::OtherName,
+            Fault::Expired | Fault::ExpiredContext { .. } => CertificateFault::Expired,
+            Fault::NotValidYet | Fault::NotValidYetContext { .. } => CertificateFault::NotYetValid,
+            // The error of the library below has no type that is known here.
+            Fault::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+                CertificateFault::Authority
+            }
+            other => CertificateFault::Other(other.to_string()),
+        }
+    }
 }
 
 /// The innermost cause: "connection refused" instead of five layers of "error sending request".

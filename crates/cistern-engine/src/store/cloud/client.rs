@@ -5,6 +5,7 @@
 //! DELETE (bulk deletes are not known everywhere), and every exchange passes through `Watch`.
 
 use std::{
+    io::Read,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -16,6 +17,7 @@ use object_store::{
     client::{ClientConfigKey, HttpClient, HttpConnector},
     gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
 };
+use reqwest::Certificate;
 
 use super::{
     CloudStore, Inner, Library, StoreError, StoreResult,
@@ -42,6 +44,10 @@ const IDLE_LIMIT: Duration = Duration::from_secs(45);
 /// A metadata service is on the same machine, or there is none.
 const METADATA_CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const METADATA_LIMIT: Duration = Duration::from_secs(10);
+/// Names a file with the certificates of authorities.
+const AUTHORITIES: &str = "AWS_CA_BUNDLE";
+/// Bytes of it that are read: a system's has a fifth of a MiB.
+const AUTHORITIES_BYTES_MAX: u64 = 4 << 20;
 /// Roles that are taken one with the other.
 const ROLES_MAX: usize = 5;
 
@@ -60,6 +66,21 @@ impl Variables {
             StorePlace::Azure { .. } => ("az", None),
             StorePlace::Directory => ("file", None),
         }
+    }
+
+    /// The authorities of a file that is to be trusted instead of those of the system, as Amazon's tools take it.
+    fn authorities(&self) -> StoreResult<Option<Vec<Certificate>>> {
+        let Some(path) = self.get(AUTHORITIES) else { return Ok(None) };
+        let refused = |why: &str| StoreError::Refused(format!("{AUTHORITIES} names {path}: {why}"));
+        let mut pem = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(AUTHORITIES_BYTES_MAX).read_to_end(&mut pem))
+            .map_err(|e| refused(&root_cause(&e)))?;
+        let found = Certificate::from_pem_bundle(&pem).map_err(|e| refused(&root_cause(&e)))?;
+        if found.is_empty() {
+            return Err(refused("no certificate is in it (PEM)"));
+        }
+        Ok(Some(found))
     }
 }
 
@@ -107,6 +128,7 @@ fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
             )));
         }
     }
+    let authorities = variables.authorities()?;
     // Under TLS a hash of the body in the signature protects nothing more, and costs as much as all else of an upload.
     let mut builder = AmazonS3Builder::new().with_unsigned_payload(!is_plain);
     for (key, value) in variables.settings::<AmazonS3ConfigKey>("AWS_") {
@@ -117,13 +139,13 @@ fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(bucket, is_plain));
+        .with_http_connector(Connector::new(bucket, is_plain, authorities.clone()));
     let builder = match keys {
         Some(keys) => {
             let found = || Ok(built(builder.clone())?.credentials().clone());
             let profiles = Profiles::read(&variables)?;
-            let sources =
-                KeySources { env, variables: &variables, profiles: &profiles, bucket, found: &found };
+            let (variables, profiles) = (&variables, &profiles);
+            let sources = KeySources { env, variables, profiles, authorities, bucket, found: &found };
             builder.clone().with_credentials(sources.provider(keys, ROLES_MAX)?)
         }
         None => builder,
@@ -142,6 +164,7 @@ struct KeySources<'a> {
     env: &'a Env,
     variables: &'a Variables,
     profiles: &'a Profiles,
+    authorities: Option<Vec<Certificate>>,
     bucket: &'a str,
     /// Keys without any profile: of the environment, the container, the machine.
     found: &'a dyn Fn() -> StoreResult<AwsCredentialProvider>,
@@ -181,7 +204,7 @@ impl KeySources<'_> {
             None => format!("https://sts.{region}.amazonaws.com{country}"),
         };
         check_endpoint("AWS_ENDPOINT_URL_STS", &endpoint)?;
-        let connector = Connector::new(self.bucket, endpoint.starts_with("http:"));
+        let connector = Connector::new(self.bucket, endpoint.starts_with("http:"), self.authorities.clone());
         let client =
             connector.connect(&ClientOptions::new()).map_err(|e| StoreError::Refused(root_cause(&e)))?;
         Ok(RoleKeys { with, client, endpoint, region, arn, profile })
@@ -200,7 +223,7 @@ fn google(bucket: &str, variables: &Variables) -> StoreResult<Arc<dyn Library>> 
         .with_bucket_name(bucket)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(bucket, false));
+        .with_http_connector(Connector::new(bucket, false, None));
     finish(builder.build())
 }
 
@@ -218,7 +241,7 @@ fn azure(container: &str, variables: &Variables) -> StoreResult<Arc<dyn Library>
         .with_container_name(container)
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(container, false));
+        .with_http_connector(Connector::new(container, false, None));
     finish(builder.build())
 }
 
@@ -253,6 +276,8 @@ struct Connector {
     bucket: String,
     /// The endpoint has no TLS, so a host without anybody to trust will do.
     is_plain: bool,
+    /// Who is trusted instead of those whom the system trusts.
+    authorities: Option<Vec<Certificate>>,
 }
 
 impl HttpConnector for Connector {
@@ -265,7 +290,10 @@ impl HttpConnector for Connector {
             })?,
             Some(client) => client.clone(),
             None => {
-                let made = Self::make(self.is_plain, Self::builder)?;
+                let made = Self::make(self.is_plain, || match &self.authorities {
+                    Some(authorities) => Self::builder().tls_certs_only(authorities.clone()),
+                    None => Self::builder(),
+                })?;
                 self.client.get_or_init(|| made).clone()
             }
         };
@@ -274,8 +302,8 @@ impl HttpConnector for Connector {
 }
 
 impl Connector {
-    fn new(bucket: &str, is_plain: bool) -> Connector {
-        Connector { client: OnceLock::new(), bucket: bucket.to_owned(), is_plain }
+    fn new(bucket: &str, is_plain: bool, authorities: Option<Vec<Certificate>>) -> Connector {
+        Connector { client: OnceLock::new(), bucket: bucket.to_owned(), is_plain, authorities }
     }
 
     fn make(

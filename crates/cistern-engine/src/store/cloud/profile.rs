@@ -61,6 +61,9 @@ pub(super) fn completed(variables: &Variables) -> StoreResult<Profiled> {
     if let Some(endpoint) = profile.get("endpoint_url").filter(|_| variables.s3_endpoint().is_none()) {
         variables.fill_in("AWS_ENDPOINT_URL", endpoint);
     }
+    if let Some(authorities) = profile.get("ca_bundle") {
+        variables.fill_in("AWS_CA_BUNDLE", authorities);
+    }
     if variables.has_any(KEYS) {
         return Ok(Profiled { variables, keys: None });
     }

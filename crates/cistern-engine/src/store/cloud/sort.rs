@@ -7,7 +7,7 @@ use object_store::client::HttpError;
 
 use super::{
     StoreError, StoreResult, Undeleted,
-    answer::{Answer, DeleteFault, KeysFault, root_cause},
+    answer::{Answer, CertificateFault, DeleteFault, KeysFault, root_cause},
     keys::no_keys,
 };
 
@@ -89,9 +89,31 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
                 "{asked}: {host} speaks {there}: does its address begin with {should}://?"
             ))
         }
+        Some(Answer::Distrusted { host, fault }) => {
+            StoreError::Refused(format!("{asked}: {host}: {}", distrust(&fault)))
+        }
         None => StoreError::Refused(format!("{asked}: {}", root_cause(e))),
     };
     sorted.into()
+}
+
+/// Why a certificate is not accepted, and what to do.
+fn distrust(fault: &CertificateFault) -> String {
+    match fault {
+        CertificateFault::UnknownAuthority => {
+            "its certificate is signed by nobody whom this host trusts. AWS_CA_BUNDLE (S3) or SSL_CERT_FILE can name a file with the \
+             certificate of that authority"
+        }
+        CertificateFault::Authority => {
+            "its certificate is marked as an authority's own, as `openssl req -x509` does it. Make one with \
+             basicConstraints=CA:FALSE, or sign one with it"
+        }
+        CertificateFault::OtherName => "its certificate is for another name. Use the name it is for in the endpoint",
+        CertificateFault::Expired => "its certificate has expired, or the clock of this host is ahead",
+        CertificateFault::NotYetValid => "its certificate is not valid yet: is the clock of this host behind?",
+        CertificateFault::Other(cause) => return format!("its certificate is not accepted: {cause}"),
+    }
+    .to_owned()
 }
 
 /// Sorts that a request had no keys because nobody gave them.
