@@ -13,16 +13,17 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     Error,
+    env::Env,
     store::{
-        Failures, Listed, MemoryStore, Meter, Put, Retry, SharedStore, Store, StoreError, StoreResult,
-        Verdict, probe,
+        Failures, Listed, MemoryStore, Meter, Put, Rates, Retry, Scheduler, SharedStore, Store, StoreError,
+        StoreResult, Verdict, probe,
     },
 };
 
 mod store_support;
 
 use store_support::{
-    jumping_env,
+    hurried_env, jumping_env,
     passing::{Passing, Through},
     real_env,
 };
@@ -188,6 +189,58 @@ async fn retries_end_at_the_deadline() {
             _ => {
                 assert!(error.to_string().contains("away (") && faulty.requests.load(Relaxed) > 8, "{error}")
             }
+        }
+    }
+}
+
+/// Whose first request waits long for its turn.
+struct Queued {
+    inner: Arc<Through<Faulty>>,
+    env: Env,
+}
+
+#[async_trait]
+impl Passing for Queued {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
+        if self.inner.requests.load(Relaxed) == 0 {
+            self.env.sleep(2 * DEADLINE).await;
+        }
+        Ok(())
+    }
+}
+
+/// Where nobody in particular waits, what waited long for its turn and failed then is tried again for all of its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn patience_begins_with_the_first_failure() {
+    let env = jumping_env();
+    let queued = Through::new(Queued { inner: Faulty::new(Fault::Away(3)), env: env.clone() });
+    let store = Retry::patient(queued, env.clone(), DEADLINE);
+    store.put("log/1", Bytes::from_static(b"x")).await.expect("it came back");
+    let away = Retry::patient(Faulty::new(Fault::Away(usize::MAX)), env.clone(), DEADLINE);
+    let begin = env.now();
+    away.get("log/1", 10).await.expect_err("away");
+    assert!(env.now() - begin <= DEADLINE, "{:?}", env.now() - begin);
+}
+
+/// A rate that is low is no silence of the store for who reads in bulk. What a client waits for ends with its patience.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_low_rate_is_no_silence_in_bulk() {
+    let (key, bytes) = ("log/1", 1 << 20);
+    for is_bulk in [true, false] {
+        let env = hurried_env();
+        let memory: SharedStore = Arc::new(MemoryStore::new());
+        memory.put(key, vec![7; bytes as usize].into()).await.expect("put");
+        let scheduler = if is_bulk { Scheduler::in_bulk(env.clone()) } else { Scheduler::new(env.clone()) };
+        scheduler.set_rates(Rates { upload: None, download: Some(bytes / 120) });
+        let (stores, begin) = (scheduler.stores(&memory, DEADLINE), env.now());
+        for store in [&stores.ahead, &stores.read] {
+            let _ = store.get_range(key, 0..bytes).await;
+            let read = store.get_range(key, 0..bytes).await;
+            let read = read.map(|read| read.len());
+            assert_eq!(read.is_ok(), is_bulk, "{read:?} after {:?}", env.now() - begin);
         }
     }
 }

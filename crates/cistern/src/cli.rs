@@ -47,6 +47,7 @@ mod new_file;
 mod probe;
 mod program;
 mod qemu;
+mod read_rate;
 mod receive;
 pub mod reference;
 mod resize;

@@ -4,8 +4,9 @@ mod daemon;
 
 use std::{
     fs,
-    io::Write,
+    io::{BufRead, BufReader, Write},
     process::{Output, Stdio},
+    time::Duration,
 };
 
 use daemon::Home;
@@ -393,6 +394,40 @@ fn a_stream_that_nobody_takes_is_an_error() {
     let full = home.run(&["send", "./tank@b", "--to", "/dev/full"]);
     assert_eq!(full.status.code(), Some(9), "{}", stderr(&full));
     home.fails(4, &["send", "./tank@b", "--to", "nowhere/b"]);
+}
+
+/// A rate that stands in a file holds, and may be changed while a stream is sent: what would take a quarter of an hour is done. A file that is not
+/// there or says no rate is refused.
+#[test]
+fn a_rate_is_changed_meanwhile() {
+    let home = Home::new();
+    let writer = home.start(&["./tank", "--create", "64M"]);
+    writer.nbdsh("import os\nfor n in range(48): h.pwrite(os.urandom(1 << 20), n << 20)\nh.flush()");
+    home.ok(&["snapshot", "./tank@a", "--wait"]);
+    writer.stop();
+    let (send, rate) = (["send", "./tank@a", "--rate", "@rate", "--to", "stream"], home.path("rate"));
+    assert!(home.fails(2, &send).contains("--rate names rate: No such file"));
+    fs::write(&rate, "fast\n").expect("written");
+    assert!(home.fails(2, &send).contains("--rate names rate: 'fast' is not a size"));
+    fs::write(&rate, "64K\n").expect("written");
+    let mut command = home.command(&send);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let (lines, said) = std::sync::mpsc::channel();
+    let stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let reader = std::thread::spawn(move || {
+        stderr.lines().map_while(Result::ok).for_each(|line| _ = lines.send(line))
+    });
+    // It is changed until that is noticed: then the first rate was read before.
+    let changed = (1..).find_map(|n| {
+        fs::write(&rate, format!("{n}\n")).expect("written");
+        said.recv_timeout(Duration::from_millis(100)).ok()
+    });
+    assert!(changed.is_some_and(|line| line.contains("per second from now on")));
+    fs::write(&rate, "").expect("written");
+    assert!(said.iter().any(|line| line.contains("without a limit from now on")));
+    assert!(child.wait().expect("it ends").success());
+    reader.join().expect("no panic");
+    assert!(fs::metadata(home.path("stream")).expect("a stream").len() > 48 * MIB);
 }
 
 /// An encrypted volume is sent as what it holds, and received into one with another key.

@@ -1,7 +1,7 @@
 //! Tries again what may succeed later: jittered exponential backoff up to a deadline.
 //!
 //! Only `Unreachable` is tried again. Every operation has one deadline that bounds all its tries
-//! together. A try that hangs ends after a part of that time, so that one reply that never comes
+//! together; where nobody in particular waits, it begins with the first failure. A try that hangs ends after a part of that time, so that one reply that never comes
 //! leaves time for another try (where nobody in particular waits, a try that has begun goes on: then
 //! whatever lies below bounds it). A put that was tried again may find its own object: the
 //! answer `Exists` is passed on as it is, and the caller, who knows what it wrote, decides.
@@ -90,7 +90,7 @@ impl Retry {
         Retry { inner, env, deadline, failures: Failures::default(), cuts: true }
     }
 
-    /// No try begins after `deadline`, but one that has begun may go on: it may wait for its turn
+    /// No try begins so long after the first failure, but one that has begun may go on: it may wait for its turn
     /// in the scheduler below, or have megabytes to send over a slow link. What lies below must
     /// bound it.
     pub fn patient(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
@@ -113,7 +113,7 @@ impl Retry {
     where
         F: Future<Output = StoreResult<T>>,
     {
-        let end = self.env.now() + self.deadline;
+        let mut end = self.env.now() + self.deadline;
         let mut tries = 0u32;
         let mut why = None;
         let mut retried = None;
@@ -132,6 +132,9 @@ impl Retry {
                 Some(Err(StoreError::Unreachable(last))) => why = Some(last),
                 Some(done) => return done,
                 None => {} // what the try before said is the best that is known
+            }
+            if tries == 0 && !self.cuts {
+                end = self.env.now() + self.deadline;
             }
             let wait = self.wait_after(tries);
             tries += 1;

@@ -146,6 +146,8 @@ pub struct Rates {
 /// The one scheduler of a daemon.
 pub struct Scheduler {
     env: Env,
+    /// No client waits for what passes it.
+    is_bulk: bool,
     /// Held for memory operations only.
     state: Ranked<State>,
 }
@@ -202,9 +204,24 @@ impl Drop for Permit {
 
 impl Scheduler {
     pub fn new(env: Env) -> Arc<Scheduler> {
+        Self::made(env, false)
+    }
+
+    /// One for who reads all of something, at a rate that may be low: no client waits for any of it, so what waits for its turn waits as long as
+    /// the rate says.
+    pub fn in_bulk(env: Env) -> Arc<Scheduler> {
+        Self::made(env, true)
+    }
+
+    fn made(env: Env, is_bulk: bool) -> Arc<Scheduler> {
         let buckets = Default::default();
         let state = State { places: Vec::new(), buckets, waiters: 0, timer_at: None };
-        Arc::new(Scheduler { env, state: Ranked::new(Rank::World, state) })
+        Arc::new(Scheduler { env, is_bulk, state: Ranked::new(Rank::World, state) })
+    }
+
+    /// Whether a client waits for such requests: they end within its patience, the time included that they wait here.
+    fn serves_client(&self, priority: Priority) -> bool {
+        !self.is_bulk && matches!(priority, Priority::Read | Priority::Ahead)
     }
 
     /// `inner` as somebody of this priority reaches it.
@@ -219,9 +236,9 @@ impl Scheduler {
         let failures = Failures::default();
         let of = |priority| {
             let scheduled = self.store(inner.clone(), priority);
-            let retry = match priority {
-                Priority::Read | Priority::Ahead => Retry::new(scheduled, self.env.clone(), patience),
-                _ => Retry::patient(scheduled, self.env.clone(), patience),
+            let retry = match self.serves_client(priority) {
+                true => Retry::new(scheduled, self.env.clone(), patience),
+                false => Retry::patient(scheduled, self.env.clone(), patience),
             };
             Arc::new(retry.counting(&failures))
         };

@@ -9,6 +9,7 @@ use crate::{
         copying::{Flight, TargetKey},
         hooks::Hooks,
         marks::{Maker, is_shown},
+        read_rate::ReadRate,
         snapshots,
         taken::{self, Taken},
         target::{OpenTarget, TargetVolume, overwrite},
@@ -16,7 +17,6 @@ use crate::{
     config::{KeySettings, Resolved, StateSettings},
     failure::{Failure, Outcome},
     place::{SnapshotUrl, StateUrl, VolumeUrl, state_url, volume_url},
-    quantity::ByteSize,
     signals::Interruption,
     terminal,
 };
@@ -47,8 +47,10 @@ pub(super) struct Copy {
     snapshots: bool,
 
     /// Read at most so many bytes per second from the store, like 50M
-    #[arg(long, value_name = "RATE")]
-    rate: Option<ByteSize>,
+    ///
+    /// @FILE stands for what that file says, and may say otherwise meanwhile: it is looked at once a second. If nothing is in it, there is no limit.
+    #[arg(long, value_name = "RATE|@FILE")]
+    rate: Option<ReadRate>,
 
     /// Overwrite what is there, or what was written since the snapshot that both have
     #[arg(long)]
@@ -105,7 +107,7 @@ impl Copy {
         let target = TargetVolume { context, settings: &theirs, volume, encrypt, take_over: self.take_over };
         stop.or(target.refuse_if_served()).await?;
         let opened = stop.or(target.open()).await?;
-        let rate = self.rate.map(|rate| rate.0);
+        let rate = self.rate.as_ref();
         let flight = Flight { context, settings: &settings, from, target, rate, json: self.json, stop };
         let wanted = match self.wanted(context, &settings, opened.as_ref(), stop).await {
             Ok(wanted) => wanted,

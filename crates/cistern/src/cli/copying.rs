@@ -20,6 +20,7 @@ use crate::{
     cli::{
         Context,
         marks::newest_common,
+        read_rate::ReadRate,
         snapshots,
         source::{Base, Source},
         target::{BrokenOff, OpenTarget, TargetVolume},
@@ -86,7 +87,7 @@ impl Leg {
         settings: &Resolved,
         snapshot: &SnapshotUrl,
         there: &[SnapshotStatus],
-        rate: Option<u64>,
+        rate: Option<&ReadRate>,
     ) -> Outcome<Leg> {
         let whole = Source::open(context, settings, snapshot, Base::Nothing, rate).await?;
         let all = whole.shown.snapshots();
@@ -107,7 +108,7 @@ impl Leg {
         settings: &Resolved,
         snapshot: &SnapshotUrl,
         token: &ResumeToken,
-        rate: Option<u64>,
+        rate: Option<&ReadRate>,
     ) -> Outcome<Option<Leg>> {
         let whole = Source::open(context, settings, snapshot, Base::Nothing, rate).await?;
         let is_base = |id| {
@@ -182,7 +183,7 @@ pub(super) struct Flight<'a> {
     pub settings: &'a Resolved,
     pub from: &'a VolumeUrl,
     pub target: TargetVolume<'a>,
-    pub rate: Option<u64>,
+    pub rate: Option<&'a ReadRate>,
     /// Programs are told how far it is.
     pub json: bool,
     pub stop: &'a Interruption,

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, snapshots, transfer::Transfer},
+    cli::{Context, read_rate::ReadRate, snapshots, transfer::Transfer},
     config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
     place::{StateUrl, state_url},
@@ -46,8 +46,10 @@ pub(super) struct ExportImage {
     force: bool,
 
     /// Read at most so many bytes per second from the store, like 50M
-    #[arg(long, value_name = "RATE")]
-    rate: Option<ByteSize>,
+    ///
+    /// @FILE stands for what that file says, and may say otherwise meanwhile: it is looked at once a second. If nothing is in it, there is no limit.
+    #[arg(long, value_name = "RATE|@FILE")]
+    rate: Option<ReadRate>,
 
     /// Print the result as JSON: to standard output, or to standard error if the image goes there
     #[arg(long)]
@@ -98,7 +100,7 @@ impl ExportImage {
             Some(end) if end == "qcow2" => ExportFormat::Qcow2,
             _ => ExportFormat::Raw,
         });
-        let (volume, rate) = (&self.state.volume, self.rate.map(|rate| rate.0));
+        let (volume, rate) = (&self.state.volume, self.rate.as_ref());
         let snapshot = self.state.snapshot.as_deref();
         let shown = snapshots::open_behind(context, &settings, volume, snapshot, rate).await?;
         let size = shown.size_bytes();

@@ -16,7 +16,9 @@ use serde::Serialize;
 
 use crate::{
     cli::{
-        Context, snapshots,
+        Context,
+        read_rate::ReadRate,
+        snapshots,
         source::{Base, Source},
         transfer::{Transfer, TransferPart},
     },
@@ -70,8 +72,10 @@ pub(super) struct Send {
     resume: Option<ResumeToken>,
 
     /// Read at most so many bytes per second from the store, like 50M
-    #[arg(long, value_name = "RATE")]
-    rate: Option<ByteSize>,
+    ///
+    /// @FILE stands for what that file says, and may say otherwise meanwhile: it is looked at once a second. If nothing is in it, there is no limit.
+    #[arg(long, value_name = "RATE|@FILE")]
+    rate: Option<ReadRate>,
 
     /// Only say how much it would be; reads no data
     #[arg(long, short = 'n')]
@@ -155,7 +159,7 @@ impl Send {
             (None, Some(token)) => Base::Token(token),
             (None, None) => Base::Nothing,
         };
-        let rate = self.rate.map(|rate| rate.0);
+        let rate = self.rate.as_ref();
         let source = Source::open(context, &settings, &self.snapshot, base, rate).await?;
         if self.dry_run {
             return self.estimate(&source).await;

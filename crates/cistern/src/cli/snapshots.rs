@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use cistern_engine::{
     codec::KeySource,
-    store::{Rates, Scheduler, Stores},
+    store::{Scheduler, Stores},
     volume::{ReadOnlyOptions, SnapshotStatus, Volume, admin, snapshot_together, unique_space},
 };
 
 use crate::{
-    cli::Context,
+    cli::{Context, read_rate::ReadRate},
     config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, DaemonClient, Drained, NamedSnapshot, Request, ServedStatus, SnapshotChange},
     daemon,
@@ -265,10 +265,12 @@ pub async fn open_behind(
     settings: &Resolved,
     volume: &VolumeUrl,
     snapshot: Option<&str>,
-    rate: Option<u64>,
+    rate: Option<&ReadRate>,
 ) -> Outcome<Arc<Volume>> {
-    let scheduler = Scheduler::new(context.env.clone());
-    scheduler.set_rates(Rates { upload: None, download: rate });
+    let scheduler = Scheduler::in_bulk(context.env.clone());
+    if let Some(rate) = rate {
+        rate.limit(&scheduler)?;
+    }
     let stores = volume.open_scheduled(&context.env, &scheduler, COMMAND_PATIENCE).await?.stores;
     // Nobody else has this scheduler: what gives way to others there leaves a link idle.
     let stores = Stores { background: stores.ahead.clone(), ..stores };

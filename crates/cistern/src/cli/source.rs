@@ -12,7 +12,7 @@ use cistern_engine::{
 };
 
 use crate::{
-    cli::{Context, snapshots},
+    cli::{Context, read_rate::ReadRate, snapshots},
     config::Resolved,
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, SnapshotUrl},
@@ -43,7 +43,7 @@ impl Source {
         settings: &Resolved,
         snapshot: &SnapshotUrl,
         base: Base<'_>,
-        rate: Option<u64>,
+        rate: Option<&ReadRate>,
     ) -> Outcome<Source> {
         let SnapshotUrl { volume, name } = snapshot;
         let shown = snapshots::open_behind(context, settings, volume, Some(name), rate).await?;
@@ -59,7 +59,7 @@ impl Source {
         settings: &Resolved,
         snapshot: &SnapshotUrl,
         base: Base<'_>,
-        rate: Option<u64>,
+        rate: Option<&ReadRate>,
     ) -> Outcome<Source> {
         let (volume, to) = (&snapshot.volume, &self.to);
         let (base, said) = match base {

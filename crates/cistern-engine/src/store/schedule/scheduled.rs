@@ -51,9 +51,9 @@ impl Scheduled {
         request: impl Future<Output = StoreResult<T>>,
         size: impl FnOnce(&T) -> Size,
     ) -> StoreResult<T> {
-        let answer = match self.class {
-            Priority::Read | Priority::Ahead => request.await,
-            _ => {
+        let answer = match self.scheduler.serves_client(self.class) {
+            true => request.await,
+            false => {
                 let transfer = Duration::from_secs(permit.slot().bytes_before / LINK_BYTES_PER_S);
                 let limit = TRY_LIMIT + transfer;
                 let silence = || Err(StoreError::Unreachable(format!("no answer in {} s", limit.as_secs())));

@@ -15,6 +15,7 @@ use crate::{
         Context,
         copying::{self, Brought, Leg, SentSum},
         marks::{Maker, is_shown, newest_common},
+        read_rate::ReadRate,
         taken::{self, Taken},
         target::{OpenTarget, TargetVolume},
         transfer::TransferPart,
@@ -64,7 +65,7 @@ pub(super) struct Making<'a> {
     pub theirs: &'a Resolved,
     pub stop: &'a Interruption,
     /// Of each volume, per second.
-    pub rate: Option<u64>,
+    pub rate: Option<&'a ReadRate>,
     pub force: bool,
     /// New ones also of volumes that are not encrypted.
     pub encrypt: bool,

@@ -7,13 +7,13 @@ use crate::{
     cli::{
         Context,
         copying::{Flight, Landed, TargetKey},
+        read_rate::ReadRate,
         snapshots, taken,
         target::{OpenTarget, TargetVolume, overwrite},
     },
     config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
     place::{SnapshotUrl, StateUrl, VolumeUrl, state_url, volume_url},
-    quantity::ByteSize,
     signals::Interruption,
     terminal,
 };
@@ -44,8 +44,10 @@ pub(in crate::cli) struct RestoreBackup {
     differential: bool,
 
     /// Read at most so many bytes per second from the store, like 50M
-    #[arg(long, value_name = "RATE")]
-    rate: Option<ByteSize>,
+    ///
+    /// @FILE stands for what that file says, and may say otherwise meanwhile: it is looked at once a second. If nothing is in it, there is no limit.
+    #[arg(long, value_name = "RATE|@FILE")]
+    rate: Option<ReadRate>,
 
     /// Encrypt a new volume, with a key file or a passphrase; from an encrypted backup it always is
     #[arg(long)]
@@ -97,7 +99,7 @@ impl RestoreBackup {
                 Err(failure) => return Err(opened.go_back(failure).await),
             }
         }
-        let rate = self.rate.map(|rate| rate.0);
+        let rate = self.rate.as_ref();
         let flight = Flight { context, settings: &settings, from, target, rate, json: self.json, stop };
         let name = wanted.name.clone();
         let landed =

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::{
     cli::{
-        Context, copying::TargetKey, hooks::HookSettings, marks::Maker, snapshots, taken, transfer::Transfer,
+        Context, copying::TargetKey, hooks::HookSettings, marks::Maker, read_rate::ReadRate, snapshots,
+        taken, transfer::Transfer,
     },
     config::{KeySettings, StateSettings},
     failure::{Failure, Kind, Outcome},
@@ -49,8 +50,10 @@ pub(in crate::cli) struct Run {
     hooks: HookSettings,
 
     /// Read at most so many bytes per second of each volume from the store, like 50M
-    #[arg(long, value_name = "RATE")]
-    rate: Option<ByteSize>,
+    ///
+    /// @FILE stands for what that file says, and may say otherwise meanwhile: it is looked at once a second. If nothing is in it, there is no limit.
+    #[arg(long, value_name = "RATE|@FILE")]
+    rate: Option<ReadRate>,
 
     /// Overwrite what somebody wrote to a backup, or what is there in its place
     #[arg(long)]
@@ -99,7 +102,7 @@ impl Run {
             settings: &settings,
             theirs: &theirs,
             stop,
-            rate: self.rate.map(|rate| rate.0),
+            rate: self.rate.as_ref(),
             force: self.force,
             encrypt: self.encrypt,
             take_over: self.take_over,
