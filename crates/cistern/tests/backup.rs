@@ -5,7 +5,7 @@ mod daemon;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    process::{Output, Stdio},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
@@ -409,6 +409,10 @@ fn a_rate_is_changed_meanwhile() {
     assert!(home.fails(2, &send).contains("--rate names rate: No such file"));
     fs::write(&rate, "fast\n").expect("written");
     assert!(home.fails(2, &send).contains("--rate names rate: 'fast' is not a size"));
+    fs::remove_file(&rate).expect("removed");
+    assert!(Command::new("mkfifo").arg(&rate).status().expect("it runs").success());
+    assert!(home.fails(2, &send).contains("--rate names rate: it is no regular file"));
+    fs::remove_file(&rate).expect("removed");
     fs::write(&rate, "64K\n").expect("written");
     let mut command = home.command(&send);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");

@@ -84,6 +84,10 @@ impl ReadRate {
             ReadRate::File(path) => path,
         };
         let named = |why: String| format!("--rate names {}: {why}", path.display());
+        // To open a pipe would wait for somebody who writes, each time.
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            return Err(named("it is no regular file".to_owned()));
+        }
         let mut text = String::new();
         File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
