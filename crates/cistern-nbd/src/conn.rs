@@ -64,6 +64,21 @@ pub(crate) enum Conn {
     Tls(Box<TlsStream<Socket>>),
 }
 
+impl Conn {
+    /// Whether it is a Unix socket, and nothing of what was said on it is anywhere else.
+    pub(crate) fn is_plain_unix(&self) -> bool {
+        matches!(self, Conn::Plain(Socket::Unix(_)))
+    }
+
+    /// That socket, watched by no event loop any more.
+    pub(crate) fn into_plain_unix(self) -> Option<std::os::unix::net::UnixStream> {
+        match self {
+            Conn::Plain(Socket::Unix(stream)) => stream.into_std().ok(),
+            _ => None,
+        }
+    }
+}
+
 macro_rules! forward {
     ($self:ident, $inner:ident => $call:expr, $($variant:path),*) => {
         match $self.get_mut() {

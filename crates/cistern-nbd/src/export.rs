@@ -121,6 +121,12 @@ pub trait Export: Send + Sync {
 
     fn properties(&self) -> Properties;
 
+    /// What it is, where a connection that outlives its server may be handed on to the next one: that one goes on with it only where its
+    /// export of that name says the same. `None`: the connection ends with the server. Constant.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
     async fn read(&self, offset: u64, len: u64) -> Result<Vec<ReadPiece>>;
 
     /// `data` may be a slice of a larger buffer (up to 256 KiB of requests that arrived together).

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::{
-    export::{BLOCK_BYTES_MIN, Errno, PAYLOAD_BYTES_MAX},
+    export::{BLOCK_BYTES_MIN, Errno, PAYLOAD_BYTES_MAX, Properties},
     wire::{Header, cmd, cmd_flag},
 };
 
@@ -62,6 +62,20 @@ pub(crate) struct Terms {
     pub(crate) fast_zero: bool,
     /// The client asked for the block sizes, and so has agreed to keep to them.
     pub(crate) aligned: bool,
+}
+
+impl Terms {
+    /// Of a client that asks for the block sizes and nothing more, as who gives connections to the kernel does.
+    pub(crate) fn plain(properties: &Properties) -> Terms {
+        Terms {
+            extended: false,
+            structured: false,
+            contexts: Contexts::default(),
+            read_only: properties.read_only,
+            fast_zero: properties.fast_zero && !properties.read_only,
+            aligned: true,
+        }
+    }
 }
 
 /// What may differ from one request to the next.

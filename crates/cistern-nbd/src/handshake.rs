@@ -371,9 +371,8 @@ impl<'a> Handshake<'a> {
                 true => self.selected.contexts,
                 false => Contexts::default(),
             },
-            read_only: properties.read_only,
-            fast_zero: properties.fast_zero && !properties.read_only,
             aligned: false,
+            ..Terms::plain(properties)
         }
     }
 

@@ -63,17 +63,18 @@ impl Lanes {
     }
 
     /// Runs a connection on the thread that serves the fewest.
-    pub(crate) fn spawn(
+    pub(crate) fn spawn<T: Send + 'static>(
         &self,
-        tasks: &mut JoinSet<()>,
-        connection: impl Future<Output = ()> + Send + 'static,
+        tasks: &mut JoinSet<T>,
+        connection: impl Future<Output = T> + Send + 'static,
     ) -> AbortHandle {
         let lane =
             self.0.iter().min_by_key(|lane| Arc::strong_count(&lane.load)).expect("there is a processor");
         let place = lane.load.clone();
         let task = async move {
-            connection.await;
+            let ended = connection.await;
             drop(place);
+            ended
         };
         tasks.spawn_on(task, &lane.runtime)
     }

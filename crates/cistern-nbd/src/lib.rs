@@ -26,7 +26,8 @@
 //! | 2 | `caller` | an export of another server, one request at a time |
 //! | 2 | `remote` | an export of another server, read and written by who moves data |
 //! | 3 | `fuzz` | the parsers of what comes from the other side, for fuzzing |
-//! | 3 | `server` | accepting, graceful stop |
+//! | 3 | `handover` | connections that the next server goes on with |
+//! | 4 | `server` | accepting, graceful stop |
 //!
 //! Invariants: nothing a client sends can panic, or make a connection hold more memory than its
 //! budget, or all of them more than theirs; no task outlives `Server::serve`; every queue has a named limit.
@@ -39,6 +40,7 @@ mod conn;
 mod export;
 pub mod fuzz;
 mod gate;
+mod handover;
 mod handshake;
 mod input;
 mod lanes;
@@ -63,8 +65,9 @@ pub use export::{
     Allocation, BLOCK_BYTES_MIN, Errno, Export, ExportEntry, ExportError, Exports, PAYLOAD_BYTES_MAX,
     Properties, ReadPiece, Result,
 };
+pub use handover::HandedOn;
 pub use listen::{Address, Listener, TlsMode};
 pub use outliving::Outliving;
 pub use remote::Remote;
-pub use server::{Server, ServerSettings};
+pub use server::{Server, ServerEnd, ServerSettings};
 pub use tls::{TlsConfig, TlsError};

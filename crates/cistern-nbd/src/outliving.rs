@@ -21,6 +21,10 @@ impl Export for Outliving {
         self.0.properties()
     }
 
+    fn identity(&self) -> Option<String> {
+        self.0.identity()
+    }
+
     async fn read(&self, offset: u64, len: u64) -> Result<Vec<ReadPiece>> {
         self.0.read(offset, len).await
     }

@@ -5,6 +5,7 @@
 use std::{
     future::{Future, poll_fn},
     io,
+    os::unix::net::UnixStream,
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -21,6 +22,7 @@ use tokio::{
 use crate::{
     conn::{Accepted, Conn, Socket},
     export::Exports,
+    handover::HandedOn,
     handshake::{Agreed, Handshake, HandshakeError, Step},
     input::Input,
     lanes::Lanes,
@@ -28,7 +30,7 @@ use crate::{
     pool::{Pool, Share},
     session::{self, Allowance, End},
     slots::{Place, Slots},
-    succession::Succession,
+    succession::{Succession, Turn},
 };
 
 /// After accepting failed (no descriptors left, usually) the next try waits so long.
@@ -83,10 +85,17 @@ pub struct Server {
     succession: Arc<Succession>,
 }
 
+/// How a server ended.
+#[derive(Debug)]
+pub struct ServerEnd {
+    /// Connections that had to be cut off because they had not ended in time.
+    pub cut_off: usize,
+    /// Those that the next server can go on with, in their order of coming.
+    pub handed_on: Vec<HandedOn>,
+}
+
 /// What a connection's task needs.
 struct Entry {
-    socket: Accepted,
-    tls: TlsMode,
     exports: Arc<dyn Exports>,
     settings: ServerSettings,
     succession: Arc<Succession>,
@@ -95,6 +104,25 @@ struct Entry {
     stop: watch::Receiver<bool>,
 }
 
+impl Entry {
+    /// The place among those that go on for one another.
+    fn turn(&self, agreed: &Agreed) -> Option<Turn> {
+        agreed.outlives.then(|| self.succession.join(&agreed.export.properties().name))
+    }
+}
+
+/// A connection that has ended here, and can go on elsewhere.
+struct Left {
+    /// Its number in the order of coming.
+    order: u64,
+    /// Whether another one has begun to go on for it. Then that is the one.
+    cut: watch::Receiver<bool>,
+    connection: HandedOn,
+}
+
+/// The tasks of all connections.
+type Tasks = JoinSet<Option<Left>>;
+
 impl Server {
     pub fn new(exports: Arc<dyn Exports>, settings: ServerSettings) -> Server {
         Server { exports, settings, succession: Arc::default() }
@@ -102,17 +130,39 @@ impl Server {
 
     /// Serves connections from all listeners until `stop` is ready, then stops gracefully:
     /// closes the listeners, reads no further request, brings those that were read to their end and
-    /// answers them, closes the connections. Returns the number of connections that had to be cut off because they
-    /// had not ended within `stop_limit`.
+    /// answers them, closes the connections, but for those that another server can go on with. What has not ended within `stop_limit` is cut off.
+    ///
+    /// Goes on with those that were handed on before it accepts any; it ends those whose export is not what it was.
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub async fn serve(&self, listeners: Vec<Listener>, stop: impl Future<Output = ()>) -> io::Result<usize> {
+    pub async fn serve(
+        &self,
+        listeners: Vec<Listener>,
+        handed_on: Vec<HandedOn>,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<ServerEnd> {
         let lanes = Lanes::start(self.settings.on_thread_start)?;
         let slots = Slots::new(self.settings.connections_max, self.settings.unfinished_max);
         let pool = Pool::new(self.settings.bytes_max);
         let (announce, announced) = watch::channel(false);
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::new();
+        for connection in handed_on {
+            let Some(agreed) = connection.agreed(&*self.exports).await else {
+                tracing::info!(
+                    export = connection.export,
+                    "a connection of the server before shows what is not there any more"
+                );
+                continue;
+            };
+            let Some(mut place) = slots.enter(None) else { continue };
+            if !place.serve() {
+                continue;
+            }
+            let entry = self.entry(Share::new(pool.clone()), place, announced.clone());
+            let turn = entry.turn(&agreed); // here and not in its task, for the order
+            lanes.spawn(&mut tasks, go_on(connection.socket, agreed, turn, entry));
+        }
         let mut stop = pin!(stop);
         let mut full = false;
         let mut turn = 0;
@@ -132,8 +182,8 @@ impl Server {
                     full = false;
                     let id = place.id();
                     let share = Share::new(pool.clone());
-                    let entry = self.entry(socket, tls, share, place, announced.clone());
-                    slots.assign(id, lanes.spawn(&mut tasks, connection(entry)));
+                    let entry = self.entry(share, place, announced.clone());
+                    slots.assign(id, lanes.spawn(&mut tasks, connection(socket, tls, entry)));
                 }
                 Ok(_too_many) => {
                     if !full {
@@ -159,33 +209,35 @@ impl Server {
         Ok(self.wind_down(tasks).await)
     }
 
-    fn entry(
-        &self,
-        socket: Accepted,
-        tls: TlsMode,
-        share: Share,
-        place: Place,
-        stop: watch::Receiver<bool>,
-    ) -> Entry {
+    fn entry(&self, share: Share, place: Place, stop: watch::Receiver<bool>) -> Entry {
         let (exports, settings) = (self.exports.clone(), self.settings.clone());
         let succession = self.succession.clone();
-        Entry { socket, tls, exports, settings, succession, share, place, stop }
+        Entry { exports, settings, succession, share, place, stop }
     }
 
-    async fn wind_down(&self, mut tasks: JoinSet<()>) -> usize {
+    async fn wind_down(&self, mut tasks: Tasks) -> ServerEnd {
+        let mut left = Vec::new();
         let all = async {
             while let Some(ended) = tasks.join_next().await {
-                report(ended);
+                left.extend(report(ended));
             }
         };
-        if timeout(self.settings.stop_limit, all).await.is_ok() {
-            return 0;
+        let mut cut_off = 0;
+        if timeout(self.settings.stop_limit, all).await.is_err() {
+            cut_off = tasks.len();
+            tracing::warn!(connections = cut_off, "connections did not end in time and are cut off");
+            tasks.shutdown().await;
         }
-        let cut_off = tasks.len();
-        tracing::warn!(connections = cut_off, "connections did not end in time and are cut off");
-        tasks.shutdown().await;
-        cut_off
+        ServerEnd { cut_off, handed_on: heirs(left) }
     }
+}
+
+/// Those that go on, in their order of coming. One for which another has begun to go on does not, although it had ended in peace: what
+/// its client sent on it last would be done behind what came on the other.
+fn heirs(mut left: Vec<Left>) -> Vec<HandedOn> {
+    left.retain(|left| !*left.cut.borrow());
+    left.sort_by_key(|left| left.order);
+    left.into_iter().map(|left| left.connection).collect()
 }
 
 /// The next connection of any listener; each in its turn is asked first.
@@ -203,40 +255,81 @@ async fn accept(listeners: &[Listener], turn: &mut usize) -> io::Result<(Accepte
     .await
 }
 
-fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended.or_else(|error| if error.is_cancelled() { Ok(()) } else { Err(error) }) {
-        tracing::error!(%error, "a connection's task failed");
+/// What a connection's task left; what went wrong with it is logged.
+fn report<T>(ended: Result<Option<T>, JoinError>) -> Option<T> {
+    match ended {
+        Ok(left) => left,
+        Err(error) if error.is_cancelled() => None,
+        Err(error) => {
+            tracing::error!(%error, "a connection's task failed");
+            None
+        }
     }
 }
 
 /// One connection from its first byte to its last.
-async fn connection(entry: Entry) {
-    let Entry { socket, tls, exports, settings, succession, share, mut place, stop } = entry;
-    let negotiation = negotiate(socket, &tls, &*exports, stop.clone());
-    let (conn, input, agreed) = match timeout(settings.handshake_limit, negotiation).await {
-        Err(_elapsed) => return tracing::info!("a client did not finish its negotiation in time"),
-        Ok(Err(error)) => return tracing::info!(%error, "a negotiation failed"),
-        Ok(Ok(None)) => return,
+async fn connection(socket: Accepted, tls: TlsMode, mut entry: Entry) -> Option<Left> {
+    let negotiation = negotiate(socket, &tls, &*entry.exports, entry.stop.clone());
+    let (conn, input, agreed) = match timeout(entry.settings.handshake_limit, negotiation).await {
+        Err(_elapsed) => {
+            tracing::info!("a client did not finish its negotiation in time");
+            return None;
+        }
+        Ok(Err(error)) => {
+            tracing::info!(%error, "a negotiation failed");
+            return None;
+        }
+        Ok(Ok(None)) => return None,
         Ok(Ok(Some(agreement))) => agreement,
     };
-    if !place.serve() {
-        return tracing::info!("too many connections: closing one that has just finished its negotiation");
+    if !entry.place.serve() {
+        tracing::info!("too many connections: closing one that has just finished its negotiation");
+        return None;
     }
+    let turn = entry.turn(&agreed);
+    // Those before it that are handed on had left the line by now, perhaps, and it would not wait for them.
+    if turn.is_some() && *entry.stop.borrow() {
+        return None;
+    }
+    transmit((conn, input), agreed, turn, entry).await
+}
+
+/// One that another server began.
+async fn go_on(socket: UnixStream, agreed: Agreed, turn: Option<Turn>, entry: Entry) -> Option<Left> {
+    let watched = socket.set_nonblocking(true).and_then(|()| Socket::watch(Accepted::Unix(socket)));
+    let socket =
+        watched.inspect_err(|error| tracing::warn!(%error, "cannot go on with a connection")).ok()?;
+    transmit((Conn::Plain(socket), Input::new()), agreed, turn, entry).await
+}
+
+/// The requests of a connection.
+async fn transmit(
+    connection: (Conn, Input),
+    agreed: Agreed,
+    turn: Option<Turn>,
+    entry: Entry,
+) -> Option<Left> {
+    let Entry { settings, share, place, stop, .. } = entry;
     let terms = &agreed.terms;
     tracing::debug!(extended = terms.extended, structured = terms.structured, "a client begins");
     let (bytes_max, stall_limit) = (settings.connection_bytes_max, settings.stall_limit);
     let allowance = Allowance { bytes_max, share, stall_limit };
-    let turn = agreed.outlives.then(|| succession.join(&agreed.export.properties().name));
     let export = (&*agreed.export, &agreed.bitmaps[..]);
-    match session::run((conn, input), export, agreed.terms, allowance, stop, turn).await {
+    let cut = turn.as_ref().map(Turn::cut);
+    match session::run(connection, export, agreed.terms, allowance, stop, turn).await {
         End::Stalled => tracing::warn!(
             seconds = settings.stall_limit.as_secs(),
             "closing a connection: its client did not move, and others waited for the memory it held"
         ),
         End::Violation(reason) => tracing::info!(reason, "a client broke the protocol"),
         End::Broken(error) => tracing::debug!(%error, "a connection broke"),
+        End::HandedOn(socket) => {
+            let connection = HandedOn::of(&*agreed.export, socket)?;
+            return Some(Left { order: place.id(), cut: cut?, connection });
+        }
         end => tracing::debug!(?end, "a connection ended"),
     }
+    None
 }
 
 /// Negotiates, with TLS on the way if that is agreed. `None` if the client wants nothing.
@@ -277,5 +370,22 @@ async fn start_tls(conn: Conn, tls: &TlsMode) -> Result<Conn, HandshakeError> {
             Ok(Conn::Tls(Box::new(config.acceptor().accept(socket).await?)))
         }
         _ => Err(HandshakeError::Protocol("TLS cannot begin here")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections are handed on in the order in which they came, without those that another one goes on for.
+    #[test]
+    fn who_was_replaced_is_not_handed_on() {
+        let left = |order: u64, cut: bool| {
+            let (socket, _other_end) = UnixStream::pair().expect("a pair of sockets");
+            let connection = HandedOn { export: "disk".to_owned(), identity: order.to_string(), socket };
+            Left { order, cut: watch::channel(cut).1, connection }
+        };
+        let heirs = heirs(vec![left(7, false), left(1, true), left(3, false)]);
+        assert_eq!(heirs.iter().map(|heir| &heir.identity[..]).collect::<Vec<_>>(), ["3", "7"]);
     }
 }

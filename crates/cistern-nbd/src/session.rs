@@ -5,11 +5,13 @@
 //! been worked off. Invariants: what is received, runs and waits to be sent stays within the
 //! budget of the connection and is covered by the server's pool (beyond either nothing is read until
 //! replies have left); a request that was begun is polled to its end even if the client has gone; no
-//! request fails because the server stops: those that were read are done, the others are not read.
+//! request fails because the server stops: those that were read are done, the others are not read. A connection that another
+//! server goes on with is between two requests, and nothing of it is here.
 
 use std::{
     future::{Future, poll_fn},
     io,
+    os::unix::net::UnixStream,
     pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
@@ -66,6 +68,8 @@ pub(crate) enum End {
     Replaced,
     /// The server is stopping, and everything that was read is answered.
     Stopped,
+    /// As that, and the next server can go on with the connection.
+    HandedOn(UnixStream),
     /// Others wait for the memory that this client holds: it neither takes its replies nor finishes its write.
     Stalled,
     /// What the client sends makes no sense any more.
@@ -124,6 +128,8 @@ pub(crate) struct Session<'a> {
     /// The socket took no more when it was last offered replies.
     send_blocked: bool,
     stopping: bool,
+    /// The next server may go on with the connection when this one stops.
+    goes_on: bool,
 }
 
 /// What a connection may take, and for how long.
@@ -143,6 +149,11 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<bool>,
     mut turn: Option<Turn>,
 ) -> End {
+    // What the next server cannot know of a connection, it cannot go on with.
+    let goes_on = turn.is_some()
+        && conn.is_plain_unix()
+        && terms == Terms::plain(&export.properties())
+        && export.identity().is_some();
     let cut = turn.as_ref().map(Turn::cut);
     let mut replaced = pin!(async move {
         if let Some(mut cut) = cut
@@ -187,6 +198,7 @@ pub(crate) async fn run(
         patience: Patience::new(allowance.stall_limit),
         send_blocked: false,
         stopping: false,
+        goes_on,
     };
     let mut stopped = pin!(stop.wait_for(|stop| *stop));
     let end = poll_fn(|cx| {
@@ -199,6 +211,10 @@ pub(crate) async fn run(
         }
     })
     .await;
+    if goes_on && matches!(end, End::Stopped) {
+        debug_assert!(session.running.is_empty() && session.output.queued() == 0 && session.input.is_empty());
+        return session.conn.into_plain_unix().map_or(End::Stopped, End::HandedOn);
+    }
     session.finish(&end).await;
     end
 }
@@ -239,7 +255,7 @@ impl<'a> Session<'a> {
             }
             let progress = match need {
                 // What lies in the socket is not read, and so not begun.
-                Need::Bytes | Need::Memory if self.stopping && matches!(self.expect, Expect::Header) => {
+                need if self.stopping && self.is_between_requests(need) => {
                     if self.running.is_empty() && self.output.queued() == 0 {
                         return Poll::Ready(End::Stopped);
                     }
@@ -277,6 +293,16 @@ impl<'a> Session<'a> {
         Poll::Pending
     }
 
+    /// Whether no request is half read, so that a stop may end the connection here. One that goes on has to have taken nothing of the next.
+    fn is_between_requests(&self, need: Need) -> bool {
+        match need {
+            _ if !matches!(self.expect, Expect::Header) => false,
+            Need::Bytes => !self.goes_on || self.input.is_empty(),
+            Need::Memory => !self.goes_on,
+            Need::Room | Need::Send => false,
+        }
+    }
+
     /// Bytes that count against the budget now.
     fn held(&self) -> u64 {
         self.admitted + self.output.queued() as u64
@@ -286,7 +312,7 @@ impl<'a> Session<'a> {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let owed = match self.expect {
             _ if !self.stopping => usize::MAX,
-            Expect::Header => 0,
+            Expect::Header => self.input.missing(COMPACT_HEADER_BYTES as u64), // only of one that goes on
             Expect::Payload { len, .. } => self.input.missing(len as u64),
             Expect::Skip { left, .. } => self.input.missing(left),
         };

@@ -7,6 +7,7 @@
 
 use std::{fs, io::Result, path::Path};
 
+use cistern_engine::volume::VolumeStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::replace_file;
@@ -32,6 +33,14 @@ pub fn note_opening(directory: &Path, epoch: u64, new: String) -> Result<String>
     };
     replace_file(&path, &serde_json::to_vec(&LastOpening { id: id.clone(), epoch })?)?;
     Ok(id)
+}
+
+/// What a device says that shows a served volume, and a connection that outlives its daemon: which one, which of its histories (they differ
+/// behind a rollback), since when this host alone has it, and which export. A volume that is only read is what it was when it was opened.
+pub fn identity(status: &VolumeStatus, continuity: Option<&str>, name: &str) -> String {
+    let branch = status.branch.map_or_else(|| "-".to_owned(), |branch| branch.to_string());
+    let life = continuity.map_or_else(|| format!("at-{}", status.seq), str::to_owned);
+    format!("cistern:{}:{branch}:{life}:{name}", status.volume)
 }
 
 #[cfg(test)]

@@ -5,11 +5,7 @@
 //! be seen is got by GET; what does something is posted, as a [`Request`]: `POST /api/v1/VERB`. This file is the protocol, `client` the
 //! commands' end, and `daemon::http` the server.
 
-use std::{
-    fs::File,
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 use cistern_engine::{
     Error,
@@ -258,14 +254,6 @@ impl ServedStatus {
     pub fn is(&self, volume: &str) -> bool {
         self.name == volume || self.url == volume || self.status.volume.to_string() == volume
     }
-}
-
-/// A directory under a name short enough for a socket's address, which is limited to 108 bytes.
-/// The name is valid as long as the file is open.
-pub fn short_name(directory: &Path) -> std::io::Result<(File, PathBuf)> {
-    let file = File::open(directory)?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    Ok((file, path))
 }
 
 #[cfg(test)]

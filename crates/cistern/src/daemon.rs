@@ -2,7 +2,7 @@
 //!
 //! Order of a start: addresses are bound (so that a taken one fails before any volume is claimed),
 //! volumes opened, the control socket made, readiness told. Order of a stop: no further request is read,
-//! those that were read are answered, connections closed, then uploads until the time is over, then the journals are closed. Whatever happens, what was
+//! those that were read are answered, connections closed or handed on to the next daemon, then uploads until the time is over, then the journals are closed. Whatever happens, what was
 //! acknowledged is in the store or in a journal, or the exit code says that it is not.
 
 mod accept;
@@ -10,6 +10,7 @@ mod auto_snapshot;
 mod clones;
 mod control;
 mod devices;
+mod handover;
 mod host;
 mod http;
 mod listen;
@@ -49,6 +50,7 @@ use serde::Serialize;
 
 use crate::{
     config::Resolved,
+    continuity::identity,
     control::{DaemonStatus, DashboardAddress, Drained, Resized, ServedStatus, SetDone},
     export::{ExportSet, ServedExports, ShownSnapshots, VolumeExport},
     failure::{Failure, Kind, Outcome},
@@ -225,10 +227,11 @@ async fn serve(
         host::notify_stopping();
         tracing::info!("stopping: no new requests");
     };
+    let handed_on = daemon.take_connections().await;
     let served = tokio::select! {
         biased;
-        served = server.serve(doors.listeners, stop_asked) => {
-            served.map(|_cut_off| ()).map_err(|e| Failure::io("cannot start threads", &e))
+        served = server.serve(doors.listeners, handed_on, stop_asked) => {
+            served.map_err(|e| Failure::io("cannot start threads", &e))
         }
         () = watch::watch(daemon) => unreachable!("watches until dropped"),
         () = auto_snapshot::run(daemon) => unreachable!("a daemon has a volume"),
@@ -236,7 +239,8 @@ async fn serve(
     };
     daemon.devices.stop(); // also where the server could not begin
     daemon.devices.ended().await;
-    served
+    daemon.hand_on(served?.handed_on).await;
+    Ok(())
 }
 
 impl Served {
@@ -246,7 +250,11 @@ impl Served {
 
     fn export(&self) -> VolumeExport {
         let description = format!("cistern volume {}", self.url);
-        VolumeExport::new(&self.name, &description, self.volume.clone())
+        VolumeExport::new(&self.name, &description, Some(&self.identity()), self.volume.clone())
+    }
+
+    fn identity(&self) -> String {
+        identity(&self.volume.status(), self.continuity.as_deref(), &self.name)
     }
 }
 

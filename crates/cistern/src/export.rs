@@ -30,6 +30,8 @@ const SHOWN_MAX: usize = 16;
 pub struct VolumeExport {
     name: Arc<str>,
     description: Arc<str>,
+    /// For connections that go on with the next daemon.
+    identity: Option<Arc<str>>,
     volume: Arc<Volume>,
     faults: Arc<FaultLog>,
     /// Tells the connections apart, so that each gets its share where writes are slowed.
@@ -37,11 +39,12 @@ pub struct VolumeExport {
 }
 
 impl VolumeExport {
-    pub fn new(name: &str, description: &str, volume: Arc<Volume>) -> Self {
+    pub fn new(name: &str, description: &str, identity: Option<&str>, volume: Arc<Volume>) -> Self {
         let faults = Arc::new(FaultLog::default());
         Self {
             name: name.into(),
             description: description.into(),
+            identity: identity.map(Into::into),
             volume,
             faults,
             client: ClientId::default(),
@@ -80,6 +83,10 @@ impl Export for VolumeExport {
             // Zeroes are an entry of the map, whatever the length.
             fast_zero: true,
         }
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.identity.as_deref().map(str::to_owned)
     }
 
     async fn read(&self, offset: u64, len: u64) -> cistern_nbd::Result<Vec<ReadPiece>> {
@@ -269,8 +276,12 @@ impl ShownSnapshots {
                 return None;
             }
         };
-        let export =
-            VolumeExport::new(name, &format!("snapshot {snapshot} of {}", of.description), Arc::new(opened));
+        let export = VolumeExport::new(
+            name,
+            &format!("snapshot {snapshot} of {}", of.description),
+            None,
+            Arc::new(opened),
+        );
         let mut open = self.exports();
         if let Some(unused) =
             open.iter().position(|(_, export)| !export.is_used()).filter(|_| open.len() >= SHOWN_MAX)
@@ -450,7 +461,7 @@ mod tests {
             cleaning: Bound::Auto.into(),
             tariff: Tariff::default(),
         });
-        let of = VolumeExport::new("tank", "", opened.await.expect("opened"));
+        let of = VolumeExport::new("tank", "", None, opened.await.expect("opened"));
         let shown = ShownSnapshots::default();
         let first_byte = async || {
             let export = shown.open("tank@a", &of).await?;

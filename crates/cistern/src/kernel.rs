@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod device;
+mod kept;
 mod mounts;
 mod netlink;
 mod record;
@@ -23,6 +24,7 @@ use cistern_nbd::{Negotiated, choose_export};
 
 pub use cgroup::Cgroup;
 pub use device::{Device, DeviceDriver};
+pub use kept::{ExportAt, keep_connection, keep_connections, take_connections};
 pub use mounts::{Mount, is_bound, mounts, unescape};
 pub use netlink::{DeadLinks, KernelNbd};
 pub use record::{Attachment, Keeper};

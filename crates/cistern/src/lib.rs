@@ -5,6 +5,7 @@
 //! | layer | modules | role |
 //! |---|---|---|
 //! | 0 | `atomic_file` | small files that are replaced as a whole |
+//! | 0 | `short_name` | sockets in directories with long names |
 //! | 0 | `failure` | what people see when something fails, and the exit code |
 //! | 0 | `export` | the whole adapter between NBD and the engine |
 //! | 0 | `stream` | the format of an exported journal |
@@ -57,6 +58,7 @@ pub mod probing;
 pub mod quantity;
 pub mod schedule;
 pub mod secret;
+pub mod short_name;
 pub mod signals;
 pub mod stack;
 pub mod stream;

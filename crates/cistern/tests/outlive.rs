@@ -5,8 +5,11 @@ mod daemon;
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::net::{UnixDatagram, UnixStream},
     path::Path,
+    process::Child,
+    sync::mpsc,
+    thread,
 };
 
 use cistern_nbd::choose_export;
@@ -84,4 +87,104 @@ fn what_was_confirmed_outlives_the_daemon() {
         assert_eq!(lost, Vec::<u64>::new(), "life {life}: confirmed, and gone");
         daemon.stop();
     }
+}
+
+/// Whoever gives attached devices new connections, until this is dropped.
+struct Keeper(Child);
+
+impl Keeper {
+    fn start(home: &Home) -> Keeper {
+        let notify = UnixDatagram::bind(home.path("notify")).expect("a socket");
+        let mut command = home.command(&["keep-attached"]);
+        let keeper = Keeper(command.env("NOTIFY_SOCKET", home.path("notify")).spawn().expect("it starts"));
+        let mut said = [0; 64];
+        let length = notify.recv(&mut said).expect("it says something");
+        assert!(said[..length].starts_with(b"READY=1"));
+        keeper
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// While somebody keeps attached devices, a connection goes on over stops of the daemon: every request is answered once and well, with 64
+/// under way, and what was written is there.
+#[test]
+fn a_connection_goes_on_over_stops() {
+    const WRITES: u64 = 15_000;
+    let home = Home::new();
+    let _keeper = Keeper::start(&home);
+    let socket = home.path("tank.sock");
+    let listen = format!("unix:{}", socket.display());
+    let mut daemon = home.start(&["./tank", "--create", "64M", "--listen", &listen]);
+    let mut stream = connect(&socket);
+    let another = || stream.try_clone().expect("another handle");
+    let (mut sending, mut receiving) = (another(), another());
+    let (answered, answers) = mpsc::channel();
+    let receiver = thread::spawn(move || {
+        (0..WRITES).for_each(|_| answered.send(reply(&mut receiving)).expect("somebody counts"));
+    });
+    let (may_send, turns) = mpsc::channel();
+    let sender = thread::spawn(move || {
+        for block in turns {
+            sending.write_all(&[request(1, block), content(1, block)].concat()).expect("sent");
+        }
+    });
+    (0..DEPTH).for_each(|block| may_send.send(block).expect("it sends"));
+    let mut confirmed = BTreeSet::new();
+    for count in 1..=WRITES {
+        assert!(confirmed.insert(answers.recv().expect("a reply")), "answered twice");
+        if count + DEPTH <= WRITES {
+            may_send.send(count + DEPTH - 1).expect("it sends");
+        }
+        if count % (WRITES / LIVES) == WRITES / LIVES / 2 {
+            daemon.signal(libc::SIGTERM);
+            let ended = daemon.wait();
+            assert!(ended.stderr.contains("keep their connections"), "{}", ended.stderr);
+            daemon = home.start(&["./tank", "--listen", &listen]);
+        }
+    }
+    drop(may_send);
+    sender.join().expect("all was sent");
+    receiver.join().expect("all was answered");
+    for block in confirmed {
+        stream.write_all(&request(0, block)).expect("sent");
+        assert_eq!(reply(&mut stream), block);
+        let mut found = vec![0; BLOCK];
+        stream.read_exact(&mut found).expect("a block");
+        assert!(found == content(1, block), "block {block}");
+    }
+    daemon.stop();
+}
+
+/// A connection ends where the volume was somebody else's in between, and where nobody keeps it.
+#[test]
+fn a_connection_does_not_go_on_with_what_others_had() {
+    let home = Home::new();
+    let (socket, other) = (home.path("tank.sock"), home.path("other.sock"));
+    let [listen, elsewhere] = [&socket, &other].map(|socket| format!("unix:{}", socket.display()));
+    let write = |stream: &mut UnixStream| {
+        stream.write_all(&[request(1, 7), content(1, 7)].concat()).expect("sent");
+        assert_eq!(reply(stream), 7);
+    };
+    let keeper = Keeper::start(&home);
+    let daemon = home.start(&["./tank", "--create", "64M", "--listen", &listen]);
+    let mut stream = connect(&socket);
+    write(&mut stream);
+    daemon.stop();
+    let state = home.path("state-of-another");
+    let state = state.to_str().expect("a name");
+    home.start(&["./tank", "--listen", &elsewhere, "--state-dir", state]).stop();
+    let mut daemon = home.start(&["./tank", "--listen", &listen]);
+    assert_eq!(stream.read(&mut [0]).expect("it has ended"), 0);
+    daemon.wait_to_say("shows what is not there any more");
+    let mut stream = connect(&socket);
+    write(&mut stream);
+    drop(keeper);
+    daemon.stop();
+    assert_eq!(stream.read(&mut [0]).expect("it has ended"), 0);
 }

@@ -52,6 +52,9 @@ longest_request() {
     END { printf "%.2f s\n", most / 1e9 }' /tmp/fio.json
 }
 
+# How often the keeper gave a device a connection, or saw that it has one when it began.
+new_connections() { grep -c "is served as" "$STATE_DIRECTORY/attached/keeper.log"; }
+
 # Reads and writes that are verified, while the daemon ends and begins again: nothing fails.
 verified_over() { # DEVICE, and each ending: stop or crash
   local device=$1 load ending begin ms longest_ms=0 code=0; shift

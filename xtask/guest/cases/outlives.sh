@@ -13,6 +13,8 @@ refused 4 "no daemon of this host serves" "$cistern" attach other
 no_own_pages
 
 verified_over /dev/cistern/tank stop crash stop crash stop crash
+# A stop leaves the connection to the next daemon; only behind a kill there is a new one.
+[ "$(new_connections)" = 4 ] || fail "$(new_connections) new connections, where one was looked at and three died"
 
 mkfs.ext4 -q /dev/cistern/tank
 mount /dev/cistern/tank /mnt
@@ -33,16 +35,20 @@ no_errors
 refused 4 "nothing of that name is attached" "$cistern" detach tank
 refused 4 "not attached to anything" "$cistern" detach /dev/nbd0
 
-"$cistern" attach tank
-crash
-( dd if=/dev/zero of=/dev/nbd0 bs=4k count=1 oflag=direct 2> /dev/null && echo "a write succeeded that nobody can have" ) &
-stuck=$!
-sleep 1
-"$cistern" detach tank --force
-wait "$stuck" || true
-[ ! -e /sys/block/nbd0/pid ]
+# A device is free as well where its daemon never comes back: behind a kill, and behind a stop, when its connection waits for the next one
+# and is full.
+for ending in crash stop; do
+  "$cistern" attach tank
+  "$ending"
+  ( dd if=/dev/zero of=/dev/nbd0 bs=4M count=1 oflag=direct 2> /dev/null && echo "a write succeeded that nobody can have" ) &
+  stuck=$!
+  sleep 1
+  "$cistern" detach tank --force
+  wait "$stuck" || true
+  [ ! -e /sys/block/nbd0/pid ]
+  serve
+done
 
-serve
 "$cistern" attach tank
 "$cistern" resize /srv/tank 2G
 [ "$(blockdev --getsize64 /dev/cistern/tank)" = $((2 << 30)) ]

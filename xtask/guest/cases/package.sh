@@ -62,7 +62,8 @@ said "what runs goes on with the version before"
 state "installed $(version "$newer")"
 serves "$(version "$package")"
 tail -n 1 /etc/cistern/cistern.toml | grep -q mine || fail "the settings were replaced"
-systemctl restart 'cistern@*' cistern-attached
+systemctl restart 'cistern@*'
+systemctl restart cistern-attached
 serves "$(version "$newer")"
 ! apt remove cistern || fail "removed under a pool"
 said "cistern is in use"

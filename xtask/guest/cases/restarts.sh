@@ -9,6 +9,7 @@ verified_over /dev/cistern/tank
 for ending in stop crash; do
   echo "$ending:"
   verified_over /dev/cistern/tank $(printf "$ending %.0s" {1..20})
+  echo "new connections so far: $(new_connections)"
 done
 "$cistern" detach tank
 stop

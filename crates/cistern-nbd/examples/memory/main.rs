@@ -85,7 +85,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         // The end of the input is the signal; nothing is read from it.
         let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
     };
-    let cut_off = server.serve(listeners, stop).await.expect("threads");
+    let cut_off = server.serve(listeners, Vec::new(), stop).await.expect("threads").cut_off;
     println!("stopped, {cut_off} connections cut off");
     Ok(())
 }

@@ -60,7 +60,7 @@ impl Fixture {
                 // A dropped sender is a stop as well.
                 let _ = stopped.await;
             };
-            server.serve(listeners, stopped).await.expect("threads")
+            server.serve(listeners, Vec::new(), stopped).await.expect("threads").cut_off
         });
         Fixture { dir, tcp_port, tls_port, runtime, task, stop }
     }

@@ -124,6 +124,15 @@ impl Client {
         client
     }
 
+    /// Goes to an export as who gives connections to the kernel does: it goes on with the next server.
+    pub fn outliving(path: &Path, name: &str) -> Client {
+        let mut client = Client::newstyle(path);
+        assert_eq!(client.option(OPT_OUTLIVE, &[]), [(REP_ACK, vec![])]);
+        let replies = client.option(OPT_GO, &info(name, &[3]));
+        assert_eq!(replies.last(), Some(&(REP_ACK, vec![])));
+        client
+    }
+
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server reads");
     }

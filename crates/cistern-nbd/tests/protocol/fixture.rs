@@ -3,7 +3,7 @@
 use std::{
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_nbd::{
-    Address, Allocation, Export, ExportEntry, Exports, Listener, Properties, ReadPiece, Result, Server,
-    ServerSettings, TlsMode,
+    Address, Allocation, Export, ExportEntry, Exports, HandedOn, Listener, Properties, ReadPiece, Result,
+    Server, ServerEnd, ServerSettings, TlsMode,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -30,6 +30,8 @@ pub const SIZE: u64 = 1 << 26;
 pub struct HeldExport {
     pub memory: MemoryExport,
     pub permits: Semaphore,
+    /// What it is to connections that go on with the next server.
+    pub identity: Mutex<Option<String>>,
     /// Bytes of reads that have begun, that wait, and that ever waited at one time.
     pub read_bytes: AtomicU64,
     waiting_bytes: AtomicU64,
@@ -46,6 +48,7 @@ impl HeldExport {
         HeldExport {
             memory: MemoryExport::new(name, SIZE),
             permits: Semaphore::new(permits),
+            identity: Mutex::new(Some(format!("{name} as it was"))),
             read_bytes: AtomicU64::new(0),
             waiting_bytes: AtomicU64::new(0),
             waiting_bytes_peak: AtomicU64::new(0),
@@ -69,6 +72,10 @@ impl Export for HeldExport {
 
     fn properties(&self) -> Properties {
         self.memory.properties()
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.identity.lock().expect("nothing panics under it").clone()
     }
 
     async fn read(&self, offset: u64, len: u64) -> Result<Vec<ReadPiece>> {
@@ -140,6 +147,19 @@ pub struct TestExports {
     pub held: Arc<HeldExport>,
 }
 
+impl TestExports {
+    pub fn new() -> Arc<TestExports> {
+        let mut frozen = MemoryExport::new("frozen", SIZE);
+        frozen.read_only = true;
+        Arc::new(TestExports {
+            disk: Arc::new(MemoryExport::new("disk", SIZE)),
+            frozen: Arc::new(frozen),
+            huge: Arc::new(MemoryExport::new("huge", 100 << 40)),
+            held: Arc::new(HeldExport::new("held", 0)),
+        })
+    }
+}
+
 #[async_trait]
 impl Exports for TestExports {
     fn list(&self) -> Vec<ExportEntry> {
@@ -165,7 +185,7 @@ pub struct Fixture {
     pub path: PathBuf,
     pub exports: Arc<TestExports>,
     runtime: Runtime,
-    task: JoinHandle<usize>,
+    task: JoinHandle<ServerEnd>,
     stop: oneshot::Sender<()>,
     _dir: TempDir,
 }
@@ -176,16 +196,22 @@ impl Fixture {
     }
 
     pub fn with(settings: ServerSettings, tls: TlsMode) -> Fixture {
+        Fixture::serve(TestExports::new(), settings, tls, Vec::new())
+    }
+
+    /// The next server of the same exports, with connections of the one before.
+    pub fn going_on(exports: Arc<TestExports>, handed_on: Vec<HandedOn>) -> Fixture {
+        Fixture::serve(exports, ServerSettings::default(), TlsMode::Off, handed_on)
+    }
+
+    fn serve(
+        exports: Arc<TestExports>,
+        settings: ServerSettings,
+        tls: TlsMode,
+        handed_on: Vec<HandedOn>,
+    ) -> Fixture {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("socket");
-        let mut frozen = MemoryExport::new("frozen", SIZE);
-        frozen.read_only = true;
-        let exports = Arc::new(TestExports {
-            disk: Arc::new(MemoryExport::new("disk", SIZE)),
-            frozen: Arc::new(frozen),
-            huge: Arc::new(MemoryExport::new("huge", 100 << 40)),
-            held: Arc::new(HeldExport::new("held", 0)),
-        });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -200,7 +226,7 @@ impl Fixture {
                 // A dropped sender is a stop as well.
                 let _ = stopped.await;
             };
-            server.serve(vec![listener], stopped).await.expect("threads")
+            server.serve(vec![listener], handed_on, stopped).await.expect("threads")
         });
         Fixture { path, exports, runtime, task, stop, _dir: dir }
     }
@@ -220,12 +246,17 @@ impl Fixture {
 /// A server that was told to stop.
 pub struct Stopping {
     runtime: Runtime,
-    task: JoinHandle<usize>,
+    task: JoinHandle<ServerEnd>,
     _dir: TempDir,
 }
 
 impl Stopping {
+    /// How many connections were cut off.
     pub fn wait(self) -> usize {
+        self.ended().cut_off
+    }
+
+    pub fn ended(self) -> ServerEnd {
         self.runtime.block_on(self.task).expect("the server does not panic")
     }
 }

@@ -8,6 +8,7 @@ mod client;
 #[path = "../../examples/memory/export.rs"]
 mod export;
 mod fixture;
+mod handover;
 mod negotiation;
 mod stop;
 mod succession;

@@ -4,21 +4,13 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::{client::*, fixture::*};
 
-fn outliving(fixture: &Fixture, export: &str) -> Client {
-    let mut client = Client::newstyle(&fixture.path);
-    assert_eq!(client.option(OPT_OUTLIVE, &[]), [(REP_ACK, vec![])]);
-    let replies = client.option(OPT_GO, &info(export, &[3]));
-    assert_eq!(replies.last(), Some(&(REP_ACK, vec![])));
-    client
-}
-
 /// A write that is under way on a connection whose client goes on with another one ends before anything of that begins, and what the first
 /// had sent and nobody had read is never done: so it does not overwrite what is written behind its second copy.
 #[test]
 fn a_write_of_before_comes_before() {
     let fixture = Fixture::start();
     let held = fixture.exports.held.clone();
-    let mut old = outliving(&fixture, "held");
+    let mut old = Client::outliving(&fixture.path, "held");
     old.send_write(0, 1, 0, &[b'a'; 4096]);
     // It is under way, and half of another one has come.
     while held.begun.load(SeqCst) == 0 {
@@ -26,7 +18,7 @@ fn a_write_of_before_comes_before() {
     }
     old.request(WRITE, 0, 2, 0, 4096);
     old.send(&[b'b'; 100]);
-    let mut new = outliving(&fixture, "held");
+    let mut new = Client::outliving(&fixture.path, "held");
     new.send_write(0, 1, 0, &[b'c'; 4096]);
     assert!(old.is_closed(), "the next one has begun");
     assert_eq!(held.begun.load(SeqCst), 1, "and waits");
@@ -44,8 +36,8 @@ fn a_write_of_before_comes_before() {
 #[test]
 fn who_asks_for_nothing_replaces_nobody() {
     let fixture = Fixture::start();
-    let mut old = outliving(&fixture, "disk");
-    let idle = outliving(&fixture, "disk");
+    let mut old = Client::outliving(&fixture.path, "disk");
+    let idle = Client::outliving(&fixture.path, "disk");
     let mut ordinary = Client::go(&fixture.path, "disk", Style::Simple);
     ordinary.send_write(0, 1, 4096, &[2; 4096]);
     assert_eq!(ordinary.reply(), Reply::Simple { errno: 0, cookie: 1 });
@@ -63,15 +55,15 @@ fn who_asks_for_nothing_replaces_nobody() {
 fn a_stop_ends_who_waits_in_line() {
     let fixture = Fixture::start();
     let held = fixture.exports.held.clone();
-    let mut old = outliving(&fixture, "held");
+    let mut old = Client::outliving(&fixture.path, "held");
     old.send_write(0, 1, 0, &[b'a'; 4096]);
     while held.begun.load(SeqCst) == 0 {
         std::thread::yield_now();
     }
-    let mut new = outliving(&fixture, "held");
+    let mut new = Client::outliving(&fixture.path, "held");
     new.send_write(0, 1, 0, &[b'c'; 4096]);
     assert!(old.is_closed());
-    let idle = outliving(&fixture, "held");
+    let idle = Client::outliving(&fixture.path, "held");
     let stopping = fixture.begin_stop();
     held.permits.add_permits(100);
     assert_eq!(new.reply(), Reply::Simple { errno: 0, cookie: 1 }, "what was read is answered");

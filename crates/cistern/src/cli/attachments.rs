@@ -6,18 +6,16 @@ pub mod ublk;
 use std::{io::ErrorKind, path::Path};
 
 use crate::{
+    continuity::identity,
     control::{self, ServedStatus},
     failure::{Failure, Kind, Outcome},
     kernel::{Attachment, Device},
     place::state_url,
 };
 
-/// What a device says that shows a served volume: which one, which of its histories (they differ behind a rollback), since when this host
-/// alone has it, and which export. A volume that is only read is what it was when it was opened.
+/// What a device of a served volume says that it shows.
 pub fn backend(served: &ServedStatus) -> String {
-    let branch = served.status.branch.map_or_else(|| "-".to_owned(), |branch| branch.to_string());
-    let life = served.continuity.clone().unwrap_or_else(|| format!("at-{}", served.status.seq));
-    format!("cistern:{}:{branch}:{life}:{}", served.status.volume, served.name)
+    identity(&served.status, served.continuity.as_deref(), &served.name)
 }
 
 /// What a daemon of this host serves under a name, an id or a URL.

@@ -8,7 +8,7 @@ use crate::{
     cli::{Context, attachments},
     config::{Settings, StateSettings},
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, Device},
+    kernel::{Attachment, Device, take_connections},
     quantity::Span,
     terminal,
 };
@@ -72,6 +72,12 @@ pub(super) async fn free(
         refuse_used(device)?;
         sync(device).await?;
         settle().await;
+    }
+    if let Some(known) = known {
+        let (state_dir, export_at) = (state_dir.to_owned(), known.export_at());
+        // Where no daemon reads its connection, the kernel could not say goodbye on it. No keeper has none.
+        let let_go = move || drop(take_connections(&state_dir, export_at));
+        tokio::task::spawn_blocking(let_go).await.expect("it does not panic");
     }
     attachments::end(device).await?;
     wait_until_free(device).await?;

@@ -29,7 +29,7 @@ use crate::{
     control::{self, ServedStatus},
     daemon,
     failure::{Failure, Kind, Outcome},
-    kernel::{Attachment, DeadLinks, Device, Keeper, KernelNbd, Link},
+    kernel::{Attachment, DeadLinks, Device, Keeper, KernelNbd, Link, keep_connections},
     stack::StackRecord,
     terminal,
 };
@@ -77,6 +77,11 @@ impl KeepAttached {
             }
             _ => Failure::io("cannot begin", &e),
         })?;
+        if let Err(e) = keep_connections(&state_dir) {
+            terminal::remark(format!(
+                "devices get new connections when a daemon stops, and cannot keep theirs: {e}"
+            ));
+        }
         daemon::notify_ready();
         let mut nbd: Option<NbdClient> = None;
         let mut known = BTreeSet::new();

@@ -15,11 +15,12 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::{API, DIRECTORY, DaemonStatus, REQUEST_BYTES_MAX, Reply, Request, ServedStatus, short_name};
+use super::{API, DIRECTORY, DaemonStatus, REQUEST_BYTES_MAX, Reply, Request, ServedStatus};
 use crate::{
     failure::{Failure, Kind, Outcome},
     history::{HistoryQuery, HistoryReply},
     observe::Observed,
+    short_name::short_name,
 };
 
 /// Bytes of the longest answer: room for the status of some thousand volumes, or all of the history of one.

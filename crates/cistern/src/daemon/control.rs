@@ -17,13 +17,14 @@ use std::{
 use tokio::net::UnixListener;
 
 use crate::{
-    control::{DIRECTORY, short_name},
+    control::DIRECTORY,
     daemon::{
         Daemon,
         accept::accept_all,
         http::{self, Door},
     },
     failure::{Failure, Outcome},
+    short_name::short_name,
 };
 
 /// Connections served at a time; more wait.

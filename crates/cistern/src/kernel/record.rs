@@ -10,10 +10,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::Device;
+use super::{Device, ExportAt};
 use crate::atomic_file::replace_file;
 
-const DIRECTORY: &str = "attached";
+pub(super) const DIRECTORY: &str = "attached";
 const LOCK: &str = "keeper.lock";
 /// Behind the number of a process that is the keeper until nothing is attached.
 const PASSING: &str = " until detached";
@@ -42,6 +42,11 @@ impl Attachment {
     /// Whether the device shows what is written here, and was not attached to something else since.
     pub fn holds(&self) -> bool {
         self.device.shows(&self.backend)
+    }
+
+    /// What its connections are to.
+    pub fn export_at(&self) -> ExportAt {
+        ExportAt { url: self.url.clone(), name: self.name.clone() }
     }
 
     /// Where a link leads to the device.
