@@ -2,6 +2,10 @@
 # beside that of a few seconds without any.
 . /job/lib.sh
 
+# As a service: who stops it waits for no network.
+echo 'drain-timeout = "0s"' > /tmp/cistern.toml
+export CISTERN_CONFIG=/tmp/cistern.toml
+stop() { kill -TERM "$daemon"; wait "$daemon" || [ $? = 8 ] || fail "a stop ends with $?"; }
 serve
 "$cistern" attach tank
 echo "none:"
