@@ -22,6 +22,9 @@ const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 const OPT_GO: u32 = 7;
 const OPT_SET_META_CONTEXT: u32 = 10;
 const OPT_EXTENDED_HEADERS: u32 = 11;
+/// Of cistern alone: the client goes on with the next server.
+const OPT_OUTLIVE: u32 = 0x6369_7374;
+const INFO_BLOCK_SIZE: u16 = 3;
 const REP_ACK: u32 = 1;
 const REP_INFO: u32 = 3;
 const REP_META_CONTEXT: u32 = 4;
@@ -62,6 +65,31 @@ pub struct Client {
 impl Client {
     /// Connects and chooses `export` ("" is the default one).
     pub fn connect(socket: &Path, export: &str, dialect: Dialect) -> Result<Client> {
+        let mut client = Client::greeted(socket, dialect)?;
+        if dialect == Dialect::Extended {
+            let replies = client.option(OPT_EXTENDED_HEADERS, &[])?;
+            ensure!(replies.is_empty(), "unexpected reply to EXTENDED_HEADERS");
+            client.choose_allocation(export)?;
+        }
+        client.go(export, &[])?;
+        Ok(client)
+    }
+
+    /// The same as who gives connections to the kernel does it, for a client that goes on with the next server.
+    pub fn connect_outliving(socket: &Path, export: &str) -> Result<Client> {
+        let mut client = Client::greeted(socket, Dialect::Simple)?;
+        client.option(OPT_OUTLIVE, &[])?;
+        client.go(export, &[INFO_BLOCK_SIZE])?;
+        Ok(client)
+    }
+
+    /// The connection itself, between two requests.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
+    /// One that has yet to choose an export.
+    fn greeted(socket: &Path, dialect: Dialect) -> Result<Client> {
         let stream = UnixStream::connect(socket).with_context(|| format!("connect {}", socket.display()))?;
         stream.set_read_timeout(Some(REPLY_LIMIT))?;
         let mut client = Client { stream, dialect, size_bytes: 0, cookie: 0 };
@@ -69,12 +97,6 @@ impl Client {
         client.stream.read_exact(&mut greeting)?;
         ensure!(&greeting[..16] == b"NBDMAGICIHAVEOPT", "not a fixed newstyle server");
         client.stream.write_all(&3u32.to_be_bytes())?; // fixed newstyle, no zeroes
-        if dialect == Dialect::Extended {
-            let replies = client.option(OPT_EXTENDED_HEADERS, &[])?;
-            ensure!(replies.is_empty(), "unexpected reply to EXTENDED_HEADERS");
-            client.choose_allocation(export)?;
-        }
-        client.go(export)?;
         Ok(client)
     }
 
@@ -114,9 +136,11 @@ impl Client {
         Ok(())
     }
 
-    fn go(&mut self, export: &str) -> Result<()> {
+    /// Goes to an export, and asks for these pieces of information.
+    fn go(&mut self, export: &str, kinds: &[u16]) -> Result<()> {
         let mut data = sized(export.as_bytes());
-        data.extend(0u16.to_be_bytes());
+        data.extend((kinds.len() as u16).to_be_bytes());
+        data.extend(kinds.iter().flat_map(|kind| kind.to_be_bytes()));
         for (_, body) in self.option(OPT_GO, &data)? {
             if body.len() == 12 && body[..2] == [0, 0] {
                 self.size_bytes = u64_at(&body, 2);

@@ -1,4 +1,7 @@
-//! How long nobody is served while a daemon is replaced, by how much lies in its journal: stopped and started, killed and started.
+//! How long nobody is served while a daemon is replaced, by how much lies in its journal: stopped and started, killed and started; and how long
+//! a request takes on a connection that daemons hand on.
+
+mod handed_on;
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +38,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
         let mib = if plan.quick { mib / 16 } else { mib };
         replaced(plan, report, mib, how, load)?;
     }
-    Ok(())
+    handed_on::run(plan, report)
 }
 
 fn replaced(plan: &Plan, report: &mut Report, mib: u64, how: &str, load: &[&str]) -> Result<()> {

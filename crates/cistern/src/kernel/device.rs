@@ -19,9 +19,10 @@ use super::{
     ublk::ublk_mark,
 };
 
-/// How often requests that wait for a new connection are looked at, in milliseconds: the kernel sends them again at the first such
-/// moment behind it. The default is 30 s; less than a second costs more than it brings (docs/design/attach.md).
-const TICK_MS: u32 = 1000;
+/// After how long a request that waits for a new connection is looked at, in milliseconds, and again as long after that; the kernel adds a second to
+/// it, so as to look at many at a time. It sends them again at the first such moment behind the connection. The default is 30 s; where
+/// it is less, the kernel's log has a line for more of those that are merely slow (docs/design/attach.md).
+const TICK_MS: u32 = 400;
 /// Reads a table of partitions again (`linux/fs.h`).
 const BLKRRPART: libc::c_ulong = 0x125f;
 /// Sectors of sysfs.
