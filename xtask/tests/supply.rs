@@ -60,7 +60,8 @@ fn cargo(args: &[&str]) -> Vec<u8> {
     let mut cargo = Command::new(env!("CARGO"));
     let out =
         cargo.args(args).args(["--locked", "--offline"]).current_dir(root()).output().expect("cargo runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}(`cargo fetch --locked` gets what is missing)");
     out.stdout
 }
 

@@ -135,3 +135,25 @@ fn certificates_that_are_not_accepted() -> Result<()> {
     ensure!(ended == Some(0), "it is accepted where nothing is wrong: {said}");
     Ok(())
 }
+
+/// A token service is refused at once as well where its certificate is not accepted: it is not that there are no keys yet.
+#[test]
+fn a_token_service_that_is_not_accepted() -> Result<()> {
+    let secure = Secure::start("s3-tls-tokens", HERE)?;
+    let token = secure.scratch.file("token");
+    std::fs::write(&token, "of a pod")?;
+    let mut command = Command::new(CISTERN);
+    command.args(["create", &format!("s3://{BUCKET}/tank"), "--size", "1G"]);
+    command.envs(Minio::tls_environment(secure.minio.port()));
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    command
+        .env("AWS_CA_BUNDLE", secure.authority.file("ca-cert.pem"))
+        .env("AWS_ENDPOINT_URL_STS", format!("https://localhost:{}", secure.minio.port()))
+        .env("AWS_ROLE_ARN", "arn:aws:iam::1:role/pod")
+        .env("AWS_WEB_IDENTITY_TOKEN_FILE", token)
+        .env("HOME", secure.scratch.path())
+        .stdin(Stdio::null());
+    let said = String::from_utf8_lossy(&command.output()?.stderr).into_owned();
+    ensure!(said.contains("localhost: its certificate is for another name"), "{said}");
+    Ok(())
+}

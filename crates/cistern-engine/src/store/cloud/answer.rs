@@ -159,8 +159,10 @@ impl Watch {
                 Ok(response)
             }
             Err(e) => {
+                // Most who have no keys are not in a cloud, whatever answers there.
+                let lasts = if is_machine || answered_before { None } else { lasting(&host, &e) };
                 let fault = KeysFault::Broken { cause: root_cause(&e), answered_before };
-                note(Answer::NoKeys { host, is_machine, fault });
+                note(lasts.unwrap_or(Answer::NoKeys { host, is_machine, fault }));
                 Err(e)
             }
         }
