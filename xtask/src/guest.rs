@@ -37,8 +37,8 @@ const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// The guest has none of its own, and clients of stores refuse to begin without.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
-/// Of a case.
-const CASE_SECONDS: u64 = 900;
+/// Of a case; one kills daemons for twice ten minutes.
+const CASE_SECONDS: u64 = 1800;
 
 #[derive(Args)]
 pub struct Options {

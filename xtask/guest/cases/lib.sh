@@ -10,10 +10,12 @@ cd /tmp
 fail() { echo "FAILED: $*"; tail -n 20 /tmp/serve.log "$STATE_DIRECTORY/attached/keeper.log" 2>/dev/null || true; dmesg | tail -n 20; exit 1; }
 trap 'fail "line $LINENO"' ERR
 
+tank="/srv/tank --create 1G --journal-size 256M"
+
 # Starts the daemon and waits until it serves.
-serve() { # [URL OPTION...], otherwise a volume of 1 GiB called tank
+serve() { # [URL OPTION...], otherwise $tank: a volume of 1 GiB of that name
   local ready
-  [ $# -gt 0 ] || set -- /srv/tank --create 1G --journal-size 256M
+  [ $# -gt 0 ] || set -- $tank
   mkfifo /tmp/ready
   "$cistern" serve "$@" > /tmp/ready 2>> /tmp/serve.log &
   daemon=$!
