@@ -5,7 +5,7 @@
 
 mkfs.ext4 -q /dev/disk/vm/disk; mkdir /disk; mount /dev/disk/vm/disk /disk; mkdir /disk/store
 # A daemon is back within two seconds, as a rule, and then has five.
-kills() { printf 'crash %.0s' {1..85}; }
+kills() { printf 'crash %.0s' {1..95}; }
 # What is overwritten meanwhile stays in the store: no daemon lives for as long as it is kept.
 tank="/disk/store/tank --create 1G --journal-size 256M"
 
