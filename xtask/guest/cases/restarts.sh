@@ -1,6 +1,11 @@
 # Twenty stops and twenty kills of the daemon under fio, 64 requests at a time, each block verified: no error, and how long the longest request took,
 # beside that of a few seconds without any. By the kernel's NBD client, and by its userspace block driver.
+#: disk=8G
 . /job/lib.sh
+
+# What is overwritten stays in the store: no daemon lives for as long as it is kept. So memory does not hold it.
+mkfs.ext4 -q /dev/disk/vm/disk; mkdir /disk; mount /dev/disk/vm/disk /disk; mkdir /disk/store
+tank="/disk/store/tank --create 1G --journal-size 256M"
 
 # As a service: who stops it waits for no network.
 echo 'drain-timeout = "0s"' > /tmp/cistern.toml
