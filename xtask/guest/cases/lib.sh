@@ -57,6 +57,14 @@ longest_request() {
 # How often the keeper gave a device a connection, or saw that it has one when it began.
 new_connections() { grep -c "is served as" "$STATE_DIRECTORY/attached/keeper.log"; }
 
+# A pool on the device of tank has no error, in what is on it and in what was counted.
+scrubbed() { # POOL
+  zpool scrub -w "$1"
+  zpool status -v "$1" > /tmp/status
+  grep -q 'errors: No known data errors' /tmp/status || { cat /tmp/status; fail "the pool has errors"; }
+  awk '$1 == "cistern/tank" && $3 + $4 + $5 > 0 { exit 1 }' /tmp/status || { cat /tmp/status; fail "the pool counted errors"; }
+}
+
 # Reads and writes that are verified, while the daemon ends and begins again: nothing fails.
 verified_over() { # DEVICE, and each ending: stop or crash
   local device=$1 load ending begin ended served end_ms=0 start_ms=0 code=0; shift
