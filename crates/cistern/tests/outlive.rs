@@ -188,3 +188,22 @@ fn a_connection_does_not_go_on_with_what_others_had() {
     daemon.stop();
     assert_eq!(stream.read(&mut [0]).expect("it has ended"), 0);
 }
+
+/// A connection from before a rollback that was forced under it does not go on with what is there behind it.
+#[test]
+fn a_connection_does_not_go_on_over_a_rollback() {
+    let home = Home::new();
+    let socket = home.path("tank.sock");
+    let listen = format!("unix:{}", socket.display());
+    let _keeper = Keeper::start(&home);
+    let daemon = home.start(&["./tank", "--create", "64M", "--listen", &listen]);
+    home.ok(&["snapshot", "./tank@before"]);
+    let mut stream = connect(&socket);
+    stream.write_all(&[request(1, 7), content(1, 7)].concat()).expect("sent");
+    assert_eq!(reply(&mut stream), 7);
+    home.ok(&["rollback", "./tank@before", "--force"]);
+    daemon.stop();
+    let mut daemon = home.start(&["./tank", "--listen", &listen]);
+    daemon.wait_to_say("shows what is not there any more");
+    assert_eq!(stream.read(&mut [0]).expect("it has ended"), 0);
+}
