@@ -1,16 +1,15 @@
-//! The project's own chores: `cargo xtask try | setup | test | ci | mutate | soak | guest | bench | package | record-traces | screenshots`.
+//! The project's own chores: `cargo xtask setup | test | ci | mutate | soak | guest | bench | package | record-traces | screenshots`.
 //!
 //! One file per chore. Everything runs from the root of the checkout; nothing is left running.
 //!
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `step` |
-//! | 1 | `demo`, `setup`, `test`, `mutate`, `soak`, `bench`, `traces`, `screenshots` |
+//! | 1 | `setup`, `test`, `mutate`, `soak`, `bench`, `traces`, `screenshots` |
 //! | 2 | `package` |
 //! | 3 | `guest` |
 
 mod bench;
-mod demo;
 mod guest;
 mod mutate;
 mod package;
@@ -34,8 +33,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Build, and show the main job on a directory
-    Try,
     /// Install what the tests and benchmarks need (Debian 12, root): tools from apt, MinIO from source
     Setup,
     /// Check format and lints, build, and run every test
@@ -60,7 +57,6 @@ enum Chore {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().chore {
-        Chore::Try => demo::run(),
         Chore::Setup => setup::run(),
         Chore::Test => test::run(),
         Chore::Ci => setup::run().and_then(|()| test::run()).and_then(|()| guest::run_short()),

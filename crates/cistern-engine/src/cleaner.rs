@@ -23,11 +23,11 @@ use crate::{
     Error, Result,
     codec::Compression,
     env::{Env, Pauses, Running, Stop},
-    log::{LogWriter, Offerer},
+    log::{LogWriter, Offerer, RoomFor},
     map::Map,
     space::{LOOK_EVERY, Space},
     store::SharedStore,
-    units::{Extent, Mapping, Seq},
+    units::{BLOCK_BYTES, Extent, Mapping, Seq},
 };
 
 use round::ROUND_BLOCKS;
@@ -80,6 +80,10 @@ pub struct Cleaner {
     running: Running,
     demands: mpsc::Sender<Demand>,
 }
+
+/// What somebody is told whose demand needs room that is not there.
+const NO_ROOM: &str = "the file system of the store has none for what would be moved before the rest of it can go; make some there, or \
+                       remove snapshots";
 
 /// Where a cleaner is asked for what its bound does not ask for. It may be gone.
 #[derive(Clone)]
@@ -196,6 +200,10 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
             }
             continue;
         }
+        if !has_room(&parts).await {
+            pauses.rest(&parts.env).await;
+            continue;
+        }
         let moved_bytes = parts.space.moved_bytes();
         let cleaned = tokio::select! {
             biased;
@@ -216,12 +224,18 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
     }
 }
 
+/// Whether the store has room for what a round moves.
+async fn has_room(parts: &CleanerParts) -> bool {
+    parts.log.has_room(RoomFor::Moved, ROUND_BLOCKS * BLOCK_BYTES as u64).await
+}
+
 /// Does what was asked for, unless nobody waits for it any more.
 async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone) {
     if demand.answer.is_closed() {
         return;
     }
     let done = match demand.what {
+        _ if !has_room(parts).await => Err(Error::Full(NO_ROOM.into())),
         What::Clean { ratio } => clean_to(parts, ratio, left_alone).await,
         What::Defragment { extent } => defragment::defragment(parts, extent).await,
         What::Adopt { extent } => adopt::adopt(parts, extent).await,

@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats`, `rank` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `price`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `price`, `disk_room`, `env` |
 //! | 2 sealing, files, snapshots | `codec`, `uring`, `courtesy`, `snapshot` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache`, `stream` |
@@ -25,6 +25,7 @@ pub mod codec;
 pub mod courtesy;
 pub mod damage;
 pub mod disk;
+pub mod disk_room;
 pub mod env;
 pub mod error;
 pub mod extents;

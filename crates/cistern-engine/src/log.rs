@@ -26,9 +26,10 @@ mod presence;
 mod publish;
 #[cfg(test)]
 mod publish_tests;
+mod room;
 mod walk;
 
-pub use append::{LogWriter, Slots};
+pub use append::{LogWriter, Refused, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
@@ -38,5 +39,6 @@ pub use committed::{
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
 pub use presence::GRACE;
 pub use publish::{Ended, Offerer, Published, Publisher};
+pub use room::RoomFor;
 pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};

@@ -23,6 +23,7 @@ mod url;
 mod within;
 
 pub use self::url::{StorePlace, StoreUrl, browse_store, create_store, open_store, remove_store};
+pub use crate::disk_room::DiskRoom;
 pub use bulk::{Undeleted, delete_all};
 pub use cloud::{CloudStore, Variables};
 pub use directory::DirectoryStore;
@@ -102,6 +103,10 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
             undeleted.extend(done.err().map(|why| Undeleted { key: key.clone(), why }));
         }
         Ok(undeleted)
+    }
+    /// Room on the disk below this store; `None` where there is no end to it that is known, as in a cloud. No request.
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        Ok(None)
     }
     /// The URL of this store without secrets.
     fn url(&self) -> String;

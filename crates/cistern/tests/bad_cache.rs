@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-use daemon::{Daemon, Home};
+use daemon::{Daemon, Home, SmallDisk};
 
 const CREATE: [&str; 3] = ["./tank", "--create", "1G"];
 const MIB: u64 = 1 << 20;
@@ -124,18 +124,13 @@ fn a_cache_disk_that_is_full_or_read_only_is_done_without() {
     filled(&home);
     let disk = home.path("cache");
     let _ = fs::remove_dir_all(&disk);
-    fs::create_dir_all(&disk).expect("made");
-    let mount = |arguments: &[&str]| {
-        let status = Command::new("mount").args(arguments).arg(&disk).status().expect("it is installed");
-        assert!(status.success(), "these tests need root");
-    };
-    mount(&["-t", "tmpfs", "-o", "size=8m", "tmpfs"]);
+    let small = SmallDisk::mount(disk.clone(), "8m");
     fs::write(disk.join("ballast"), vec![1; 7 << 20]).expect("written");
     let full = life_with(&home, || ());
-    mount(&["-o", "remount,ro"]);
+    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&disk).status();
+    assert!(remounted.is_ok_and(|status| status.success()));
     let read_only = life_with(&home, || ());
-    let gone = Command::new("umount").arg("--lazy").arg(&disk).status();
-    assert!(gone.is_ok_and(|status| status.success()));
+    drop(small);
     for said in [full, read_only] {
         assert!(said.contains("serving without a chunk cache"), "{said}");
     }

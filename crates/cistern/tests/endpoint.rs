@@ -1,4 +1,4 @@
-//! Endpoints that do not answer, or speak something else than they are asked in: said soon, by name, and Ctrl-C ends
+//! Stores that do not answer, or speak something else than they are asked in: said soon, by name, and Ctrl-C ends
 //! the wait.
 
 mod daemon;
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use daemon::Home;
+use daemon::{Home, SmallDisk};
 
 const VERBS: [&[&str]; 5] = [
     &["serve", "s3://bucket/tank"],
@@ -63,6 +63,36 @@ fn a_dead_endpoint_is_told_at_once() {
         assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
         assert_eq!(child.wait().expect("a child").code(), Some(130), "{verb:?}");
     }
+}
+
+/// A directory on a full disk can be read and not written. A start says so as early as of a store that does not answer at all,
+/// and goes on as soon as there is room: with what only the journal has.
+#[test]
+fn a_full_directory_is_told_at_once() {
+    const MIB: u64 = 1 << 20;
+    let home = Home::new();
+    let _disk = SmallDisk::mount(home.path("disk"), "32m");
+    let daemon = home.start(&["./disk/tank", "--create", "1G"]);
+    daemon.fill(7, 0, 4 * MIB);
+    daemon.kill();
+    let ballast = home.path("disk/ballast");
+    let mut filling = std::fs::File::create(&ballast).expect("made");
+    while filling.write_all(&[1; 4096]).is_ok() {}
+    drop(filling);
+    let mut command = home.serve(&["./disk/tank"]);
+    let mut waiting = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut said = BufReader::new(waiting.stderr.take().expect("piped")).lines();
+    let mut next =
+        |text: &str| said.by_ref().map(|line| line.expect("UTF-8")).find(|line| line.contains(text));
+    let told = next("does not answer yet").expect("it ended without saying so");
+    assert!(told.contains("the file system is full"), "{told}");
+    std::fs::remove_file(&ballast).expect("removed");
+    assert!(next("opened").is_some(), "it ended although there is room");
+    waiting.kill().expect("it runs");
+    waiting.wait().expect("a child");
+    let daemon = home.start(&["./disk/tank"]);
+    daemon.assert_filled(7, 0, 4 * MIB);
+    daemon.stop();
 }
 
 /// A host without CA certificates reaches an endpoint without TLS, and is told what it lacks for another one.

@@ -8,7 +8,6 @@ use std::{
     fs,
     net::TcpListener,
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -17,7 +16,7 @@ use cistern_harness::{
     scratch::Scratch,
     tool,
 };
-use daemon::Home;
+use daemon::{Home, SmallDisk};
 
 /// Runs a command to its end; gives its exit code and what it says from `error:` on.
 fn said(home: &Home, mut command: Command) -> (Option<i32>, String) {
@@ -326,24 +325,11 @@ fn no_keys_at_all() {
     );
 }
 
-/// A place where the journal has no room.
-struct SmallDisk(PathBuf);
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
-/// A disk that is too small for the journal that is asked for (mounting one needs root).
+/// A disk that is too small for the journal that is asked for.
 #[test]
 fn no_room_for_the_journal() {
     let home = Home::new();
-    let state = home.path("state");
-    fs::create_dir(&state).expect("made");
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&state).status();
-    assert!(mounted.expect("it is installed").success(), "this test needs root");
-    let _disk = SmallDisk(state);
+    let _disk = SmallDisk::mount(home.path("state"), "64m");
     let (code, text) =
         said(&home, alone(&home, &["serve", "./tank", "--create", "1G", "--journal-size", "128M"]));
     let (begins, ends) = text.split_once("state/").expect("it names the file");

@@ -1,7 +1,13 @@
 # The two drivers of the kernel side by side: the same volume as a device of the NBD client and of ublk, in turns; and how long a request takes
 # over restarts and kills. Prints what it measures.
+#: disk=8G
 . /job/lib.sh
 modprobe ublk_drv
+
+# What is overwritten stays in the store: no daemon lives for as long as it is kept. So memory does not hold it.
+mkfs.ext4 -q /dev/disk/vm/disk; mkdir /disk; mount /dev/disk/vm/disk /disk; mkdir /disk/store
+tank="/disk/store/tank --create 1G --journal-size 256M"
+
 figure() { # NAME KEY ARGS...
   local name=$1 key=$2; shift 2
   fio --name=a --filename=/dev/cistern/tank --direct=1 --size=512m --time_based --runtime=8 --output-format=json "$@" > /tmp/fio.json
@@ -22,7 +28,7 @@ for turn in 1 2 3; do
     after=$(cut -d' ' -f14,15 "/proc/$daemon/stat")
     echo "$driver:$said cpu $before -> $after"
     "$cistern" detach tank
-    "$cistern" drain /srv/tank > /dev/null
+    "$cistern" drain ${tank%% *} > /dev/null
   done
 done
 longest() { # DRIVER HOW

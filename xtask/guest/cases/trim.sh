@@ -1,4 +1,4 @@
-# What is discarded costs seconds, whatever the size of the device: ZFS, xfs, btrfs and blkdiscard. Prints what it measures.
+# What is discarded costs seconds, whatever the size of the device: ZFS, xfs, btrfs, ext4 and blkdiscard. Prints what it measures.
 . /job/lib.sh
 
 modprobe zfs; modprobe xfs; modprobe btrfs
@@ -37,6 +37,12 @@ umount /mnt
 timed "mkfs.btrfs" mkfs.btrfs -q -f $device
 mount $device /mnt
 timed "fstrim of an empty btrfs of 16 TiB" fstrim /mnt
+umount /mnt
+
+# ext4 asks for one group of 128 MiB after another and waits for each.
+timed "mkfs.ext4 of 1 TiB" mkfs.ext4 -q -F $device 1T
+mount $device /mnt
+timed "fstrim of an empty ext4 of 1 TiB" fstrim /mnt
 umount /mnt
 
 timed "blkdiscard at the end" blkdiscard -f $device

@@ -25,6 +25,7 @@ use super::DiskFile;
 use crate::{
     aligned::{ALIGN_BYTES, AlignedBuf},
     courtesy::{Courtesy, SMALL_PIECE_BYTES},
+    disk_room::DiskRoom,
     env::{BoxFuture, Env},
     error::{Error, Result},
     units::BLOCK_BYTES,
@@ -228,15 +229,6 @@ fn count_names(file: &File) -> io::Result<u32> {
     if rc == 0 { Ok(stat.stx_nlink) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes free for us on the filesystem of a file, where it says so.
-fn free_bytes(file: &File) -> Option<u64> {
-    // SAFETY: statvfs is plain numbers, for which zero is valid.
-    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: an open descriptor, and `stat` is valid for the duration of the call.
-    let rc = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stat) };
-    (rc == 0 && stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
 /// Reserves the space of a new file, so that no later write meets a full disk.
 fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     if len == 0 {
@@ -244,7 +236,7 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     }
     // Some filesystems take all there is before they notice that it does not suffice, and
     // everybody else meets a full disk meanwhile.
-    if let Some(free) = free_bytes(file).filter(|&free| free < len) {
+    if let Some(free) = DiskRoom::beside(file).map(|room| room.free_bytes).filter(|&free| free < len) {
         return Err(Error::Full(format!("{} needs {len} bytes, {free} are free", path.display())));
     }
     loop {

@@ -27,7 +27,7 @@ use crate::{
     },
     rank::{Rank, Ranked},
     segment::{EntryHead, Release, Rollback, Slot, encode_release, read_head},
-    store::{Put, SharedStore, Stores},
+    store::{Put, SharedStore, Store, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
 
@@ -138,6 +138,11 @@ impl LogWriter {
     /// The last slot that was given out; at first the claim's, or one behind it.
     pub fn given(&self) -> Seq {
         Seq(self.inner.given.load(Ordering::Relaxed))
+    }
+
+    /// Where entries go.
+    pub(super) fn store(&self) -> &dyn Store {
+        self.inner.store.as_ref()
     }
 
     /// What this epoch's objects carry.

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::{
-    Listed, Put, Store, StoreError, StoreResult,
+    DiskRoom, Listed, Put, Store, StoreError, StoreResult,
     key::{check_dir, check_key, check_prefix},
     memory::{clip, too_long},
 };
@@ -323,6 +323,14 @@ impl Store for DirectoryStore {
         self.open.forget(key);
         let key = key.to_owned();
         self.run(move |root| write::delete(root, &key)).await
+    }
+
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.run(|root| {
+            let failed = |e: &io::Error| fault("cannot see how much room there is for", &root.path, e);
+            Ok(DiskRoom::beside(&fs::File::open(&root.path).map_err(|e| failed(&e))?))
+        })
+        .await
     }
 
     fn url(&self) -> String {

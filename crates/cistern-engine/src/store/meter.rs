@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
+use super::{DiskRoom, Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 use crate::{
     env::Env,
     rank::{Rank, Ranked},
@@ -272,6 +272,9 @@ impl Store for Meter {
             self.note_error(StoreKind::DeleteMany, &first.why);
         }
         Ok(undeleted)
+    }
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.inner.room().await
     }
     fn url(&self) -> String {
         self.inner.url()

@@ -20,7 +20,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
+use super::{DiskRoom, Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 use crate::{
     env::Env,
     rank::{Rank, Ranked},
@@ -218,6 +218,9 @@ impl Store for Retry {
         })
         .await?;
         Ok(std::mem::take(&mut state.lock().1))
+    }
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.inner.room().await
     }
     fn url(&self) -> String {
         self.inner.url()

@@ -5,7 +5,7 @@ use std::{fmt, ops::Range};
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Listed, Put, SharedStore, Store, StoreResult, Undeleted};
+use super::{DiskRoom, Listed, Put, SharedStore, Store, StoreResult, Undeleted};
 
 /// Keys begin behind the directory; what is said in errors, and the URL, are those of the whole store.
 pub struct Within {
@@ -80,6 +80,10 @@ impl Store for Within {
             .into_iter()
             .map(|Undeleted { key, why }| Undeleted { key: self.own(key), why })
             .collect())
+    }
+
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.whole.room().await
     }
 
     fn url(&self) -> String {

@@ -9,7 +9,7 @@ use crate::{
     Result,
     courtesy::Hurry,
     journal::Record,
-    log::{Published, Vacancy},
+    log::{Published, Refused, RoomFor, Vacancy},
     rank::{Rank, Ranked},
     segment::{self, JournalRange, OPERATIONS_MAX},
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, JournalPos, Mark, SEGMENT_DATA_BYTES_MAX, Seq},
@@ -31,9 +31,14 @@ const _: () = assert!(
     2 * RECORDS_MAX + 2 * SEGMENT_DATA_BYTES_MAX / (FRAME_BLOCKS_MAX * BLOCK_BYTES) <= segment::MAPPINGS_MAX
 );
 
+/// When it is looked again whether the store has room.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
+
 pub struct Flow {
     parts: WritebackParts,
     control: Arc<Control>,
+    /// While the store has no room for what is to be offered.
+    refused: Option<Refused>,
     /// Asked for while there is something to offer.
     vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
     packed: Mark,
@@ -55,6 +60,7 @@ impl Flow {
         let (packed, size_bytes) = (parts.packed, parts.size_bytes);
         let now = parts.env.now();
         Flow {
+            refused: None,
             vacancy: None,
             on_their_way: VecDeque::new(),
             controller: Controller::new(&control.tuning().goal(), now),
@@ -97,14 +103,18 @@ impl Flow {
         });
         match decision {
             Decision::Seal if self.vacancy.is_none() => {
-                self.vacancy = Some(Box::pin(self.parts.offerer.vacancy()))
+                if self.has_room(&tuning).await {
+                    self.vacancy = Some(Box::pin(self.parts.offerer.vacancy()))
+                }
             }
             Decision::Seal => {}
-            Decision::Wait | Decision::WaitFor(_) => self.vacancy = None,
+            Decision::Wait | Decision::WaitFor(_) => (self.vacancy, self.refused) = (None, None),
         }
         let clean = self.parts.journal.dirty_blocks() == 0;
+        let refused = self.refused.is_some();
         let pause = async {
             match decision {
+                _ if refused => self.parts.env.sleep(ROOM_PAUSE.min(self.controller.next(now))).await,
                 Decision::WaitFor(time) => self.parts.env.sleep(time.min(self.controller.next(now))).await,
                 // The controller goes on while anything is dirty.
                 _ if !clean => self.parts.env.sleep(self.controller.next(now)).await,
@@ -133,6 +143,19 @@ impl Flow {
             () = self.control.woken() => Ok(()),
             () = pause => Ok(()),
         }
+    }
+
+    /// Whether the store has room for another segment beside those on their way.
+    async fn has_room(&mut self, tuning: &Tuning) -> bool {
+        let bytes = (self.on_their_way.len() as u64 + 1) * tuning.segment_bytes();
+        let has_room = self.parts.log.has_room(RoomFor::Written, bytes).await;
+        match has_room {
+            true => self.refused = None,
+            false => {
+                self.refused.get_or_insert_with(|| self.parts.log.refused());
+            }
+        }
+        has_room
     }
 
     /// Lets the controller look, and gives the time until its rate allows another segment.

@@ -7,7 +7,7 @@ use std::{any::type_name, fmt, ops::Deref, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cistern_engine::store::{Listed, Put, Store, StoreResult, Undeleted};
+use cistern_engine::store::{DiskRoom, Listed, Put, Store, StoreResult, Undeleted};
 
 /// What a test changes of a store.
 #[async_trait]
@@ -54,6 +54,9 @@ pub trait Passing: Send + Sync + 'static {
             undeleted.extend(done.err().map(|why| Undeleted { key: key.clone(), why }));
         }
         Ok(undeleted)
+    }
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.inner().room().await
     }
     fn url(&self) -> String {
         self.inner().url()
@@ -118,6 +121,9 @@ impl<P: Passing> Store for Through<P> {
     }
     async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
         self.0.delete_many(keys).await
+    }
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.0.room().await
     }
     fn url(&self) -> String {
         self.0.url()

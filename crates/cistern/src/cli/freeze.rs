@@ -196,7 +196,11 @@ fn places(state_dir: &Path, attached: &[Attachment]) -> Outcome<Vec<PathBuf>> {
 async fn vital(state_dir: &Path) -> Outcome<Vec<Cgroup>> {
     let mut pids = vec![std::process::id()];
     for daemon in control::daemons(state_dir).await? {
-        pids.push(daemon.status().await?.pid);
+        match daemon.status().await {
+            Ok(status) => pids.push(status.pid),
+            Err(ended) if ended.kind == Kind::NotFound => {}
+            Err(failure) => return Err(failure),
+        }
     }
     pids.extend(Keeper::pid(state_dir));
     Ok(pids.into_iter().filter_map(Cgroup::of).collect())

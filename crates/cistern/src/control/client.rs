@@ -114,6 +114,14 @@ impl DaemonClient {
         self.within(limit, asked).await
     }
 
+    /// Has it stop, which it has begun to when this returns. One that has ended has stopped.
+    pub async fn stop(&self, drain: bool, limit: Duration) -> Outcome {
+        match self.ask(&Request::Stop { drain }, Some(limit)).await {
+            Err(ended) if ended.kind == Kind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
     /// Gets a document.
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
         let asked = self.exchange(Method::GET, path, String::new());
@@ -222,8 +230,22 @@ mod tests {
         let daemons = daemons(dir.path()).await.expect("readable");
         let refused = daemons[0].status().await.expect_err("it cannot be asked");
         assert!(refused.hint.expect("a hint").contains("Restart it"));
-        let refused = daemons[0].ask::<()>(&Request::Stop { drain: false }, None).await;
+        let refused = daemons[0].stop(false, ANSWER_LIMIT).await;
         assert!(refused.expect_err("it cannot be asked").hint.expect("a hint").contains("Restart it"));
         served.abort();
+    }
+
+    /// A daemon that ends between the moment in which it is found and that in which it is told to stop has stopped.
+    #[tokio::test]
+    async fn what_has_ended_has_stopped() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let socket = dir.path().join(DIRECTORY).join("1.sock");
+        std::fs::create_dir(dir.path().join(DIRECTORY)).expect("writable");
+        let listener = tokio::net::UnixListener::bind(&socket).expect("bindable");
+        let daemons = daemons(dir.path()).await.expect("readable");
+        drop(listener);
+        daemons[0].stop(true, ANSWER_LIMIT).await.expect("nobody listens any more");
+        std::fs::remove_file(&socket).expect("it is there");
+        daemons[0].stop(true, ANSWER_LIMIT).await.expect("it has gone");
     }
 }

@@ -1,12 +1,8 @@
 //! Opening volumes: for the daemon, and for commands that need one for a moment.
 
 use std::{
-    ffi::CString,
-    fs::DirBuilder,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{DirBuilderExt, MetadataExt},
-    },
+    fs::{DirBuilder, File},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,6 +12,7 @@ use cistern_engine::{
     cache::{self, ChunkCache},
     codec::{Compression, KeySource},
     disk::{Disk, RealDisk},
+    disk_room::DiskRoom,
     env::Env,
     journal::Recoveries,
     store::{Scheduler, Stores},
@@ -503,18 +500,10 @@ fn kept_cache_bytes(there: u64, fitting: u64, wanted: u64) -> u64 {
 
 /// Bytes that can still be written to the file system of a directory.
 fn free_bytes(directory: &Path) -> Outcome<u64> {
-    let failed =
-        |e: &std::io::Error| Failure::io(format!("cannot see how much space {} has", directory.display()), e);
-    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|e| failed(&e.into()))?;
-    // SAFETY: a zeroed statvfs is valid, `path` ends in zero, and both live through the call.
-    let (rc, found) = unsafe {
-        let mut found: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(path.as_ptr(), &mut found), found)
-    };
-    match rc {
-        0 => Ok(found.f_bavail.saturating_mul(found.f_frsize)),
-        _ => Err(failed(&std::io::Error::last_os_error())),
-    }
+    let opened = File::open(directory);
+    let opened = opened
+        .map_err(|e| Failure::io(format!("cannot see how much space {} has", directory.display()), &e))?;
+    Ok(DiskRoom::beside(&opened).map_or(0, |room| room.free_bytes))
 }
 
 /// Makes a directory that only its owner can enter: journals and caches hold the volumes' data.

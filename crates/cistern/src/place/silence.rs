@@ -1,6 +1,7 @@
 //! Says on stderr that a store does not answer, long before whoever waits for it gives up.
 //!
-//! Changes no request and no answer, and is quiet for good once the store has answered.
+//! Changes no request and no answer, and is quiet for good once the store has answered. A store may answer whoever reads and
+//! nobody who writes, as a directory on a full disk does: either is told by itself.
 
 use std::{
     fmt,
@@ -16,7 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     env::Env,
-    store::{Listed, Meter, Put, SharedStore, Store, StoreError, StoreResult, Undeleted},
+    store::{DiskRoom, Listed, Meter, Put, SharedStore, Store, StoreError, StoreResult, Undeleted},
     units::utc,
 };
 
@@ -33,6 +34,13 @@ pub struct Silence {
     meter: Arc<Meter>,
     /// How long one request is tried.
     patience: Duration,
+    reading: Contact,
+    writing: Contact,
+}
+
+/// What is known of requests of one kind.
+#[derive(Default)]
+struct Contact {
     answered: AtomicBool,
     told: AtomicBool,
 }
@@ -44,13 +52,17 @@ impl Silence {
             env: env.clone(),
             meter: meter.clone(),
             patience,
-            answered: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            reading: Contact::default(),
+            writing: Contact::default(),
         })
     }
 
-    async fn watched<T>(&self, request: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
-        if self.answered.load(Relaxed) {
+    async fn watched<T>(
+        &self,
+        contact: &Contact,
+        request: impl Future<Output = StoreResult<T>>,
+    ) -> StoreResult<T> {
+        if contact.answered.load(Relaxed) {
             return request.await;
         }
         let until = self.env.wall_ms() + self.patience.as_millis() as u64;
@@ -58,21 +70,21 @@ impl Silence {
         let answer = match tokio::time::timeout(WONDER, request.as_mut()).await {
             Ok(answer) => answer,
             Err(_) => {
-                self.tell(until);
+                self.tell(contact, until);
                 request.await
             }
         };
         if !matches!(answer, Err(StoreError::Unreachable(_))) {
-            self.answered.store(true, Relaxed);
-            if self.told.swap(false, Relaxed) {
+            contact.answered.store(true, Relaxed);
+            if contact.told.swap(false, Relaxed) {
                 terminal::remark(format!("{} answers", self.inner.url()));
             }
         }
         answer
     }
 
-    fn tell(&self, until_ms: u64) {
-        if self.told.swap(true, Relaxed) {
+    fn tell(&self, contact: &Contact, until_ms: u64) {
+        if contact.told.swap(true, Relaxed) {
             return;
         }
         let why =
@@ -91,31 +103,34 @@ impl fmt::Debug for Silence {
 #[async_trait]
 impl Store for Silence {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.watched(self.inner.put(key, body)).await
+        self.watched(&self.writing, self.inner.put(key, body)).await
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.watched(self.inner.put_if_absent(key, body)).await
+        self.watched(&self.writing, self.inner.put_if_absent(key, body)).await
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.watched(self.inner.get(key, bytes_max)).await
+        self.watched(&self.reading, self.inner.get(key, bytes_max)).await
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.watched(self.inner.get_range(key, range)).await
+        self.watched(&self.reading, self.inner.get_range(key, range)).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.watched(self.inner.list_after(prefix, after, count_max)).await
+        self.watched(&self.reading, self.inner.list_after(prefix, after, count_max)).await
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        self.watched(self.inner.list_dirs(prefix)).await
+        self.watched(&self.reading, self.inner.list_dirs(prefix)).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.watched(self.inner.delete(key)).await
+        self.watched(&self.writing, self.inner.delete(key)).await
     }
     fn deletes_at_once(&self) -> usize {
         self.inner.deletes_at_once()
     }
     async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
-        self.watched(self.inner.delete_many(keys)).await
+        self.watched(&self.writing, self.inner.delete_many(keys)).await
+    }
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.inner.room().await
     }
     fn url(&self) -> String {
         self.inner.url()

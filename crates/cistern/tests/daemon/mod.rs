@@ -20,6 +20,26 @@ pub struct Home {
     dir: TempDir,
 }
 
+/// A small filesystem of its own (tmpfs; mounting one needs root), as long as this lives.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `size` as `mount` takes it.
+    pub fn mount(place: PathBuf, size: &str) -> SmallDisk {
+        std::fs::create_dir_all(&place).expect("made");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&place);
+        assert!(mount.status().expect("it is installed").success(), "this test needs root");
+        SmallDisk(place)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
 /// A running daemon that has told it is ready.
 pub struct Daemon {
     child: Child,

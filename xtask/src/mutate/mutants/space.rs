@@ -2,6 +2,7 @@
 
 use super::{Change, Mutant, test, themed};
 
+const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
 const MERGING: &str = "crates/cistern-engine/src/map/merging.rs";
 const MAINTAIN: &str = "crates/cistern-engine/src/upkeep/maintain.rs";
@@ -202,5 +203,17 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: None,
         simulation: themed("cleaning", 20),
+    },
+    Mutant {
+        name: "a-disk-is-filled",
+        promise: "P9",
+        story: "what clients write takes the room that cleaning needs",
+        changes: &[Change {
+            file: FLOW,
+            old: "if self.has_room(&tuning).await {",
+            new: "if self.has_room(&tuning).await || tuning.room_bytes > 0 {",
+        }],
+        test: test("-p cistern-engine --test volume_full", "garbage_makes_room"),
+        simulation: None,
     },
 ];

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 
 use super::{Direction, Outcome, Permit, Priority, Scheduler, Wish};
-use crate::store::{Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
+use crate::store::{DiskRoom, Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 
 /// Time for one try besides the transfer of what is under way. What a client waits for is
 /// bounded by its [`crate::store::Retry`], whose patience includes the time it waits here.
@@ -150,6 +150,10 @@ impl Store for Scheduled {
 
     async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
         self.small(self.inner.delete_many(keys)).await
+    }
+
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        self.inner.room().await
     }
 
     fn url(&self) -> String {

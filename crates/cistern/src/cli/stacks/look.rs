@@ -49,7 +49,11 @@ impl Stack {
                     read_only: served.status.read_only,
                     latched: served.status.latched.clone(),
                     dirty_bytes: served.status.dirty_bytes,
-                    shared: daemon.status().await?.volumes.len() > 1,
+                    shared: match daemon.status().await {
+                        Ok(status) => status.volumes.len() > 1,
+                        Err(ended) if ended.kind == Kind::NotFound => false, // so it is seen at the next look
+                        Err(failure) => return Err(failure),
+                    },
                 })
             }
         };

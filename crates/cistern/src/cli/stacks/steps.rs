@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cli::{attach, attachments, detach, drain, program},
-    control::{self, Request},
+    control,
     failure::{Failure, Kind, Outcome},
     kernel::{Mount, mounts},
     secret,
@@ -115,7 +115,7 @@ impl Stack {
                 && !is_told
             {
                 terminal::remark("another daemon of it ends, and this one goes on");
-                daemon.ask::<()>(&Request::Stop { drain: false }, Some(STOP_LIMIT)).await?;
+                daemon.stop(false, STOP_LIMIT).await?;
                 is_told = true;
             }
             tokio::time::sleep(LOOK).await;
@@ -294,10 +294,11 @@ impl Stack {
 
     async fn drain(&mut self) -> Outcome {
         let Some((daemon, _)) = self.serving().await? else { return Ok(()) };
-        let waited = drain::wait(&[daemon], Some(&self.record.url), None).await?;
-        match waited.is_clean() {
-            true => Ok(()),
-            false => Err(Failure::new(Kind::NotClean, waited.left())),
+        match drain::wait(&[daemon], Some(&self.record.url), None).await {
+            Ok(waited) if waited.is_clean() => Ok(()),
+            Ok(waited) => Err(Failure::new(Kind::NotClean, waited.left())),
+            Err(ended) if ended.kind == Kind::NotFound => Ok(()), // what it left shows when it is looked again
+            Err(failure) => Err(failure),
         }
     }
 
@@ -306,7 +307,7 @@ impl Stack {
         if keep_dirty {
             self.left_bytes = seen.served.as_ref().map_or(0, |served| served.dirty_bytes);
         }
-        daemon.ask::<()>(&Request::Stop { drain: !keep_dirty }, Some(STOP_LIMIT)).await?;
+        daemon.stop(!keep_dirty, STOP_LIMIT).await?;
         let alive = self.record.daemon_lock(&self.state_dir);
         let alive = alive.map_err(|e| Failure::io("cannot look after the daemon", &e))?;
         let ends = async {

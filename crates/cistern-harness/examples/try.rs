@@ -1,6 +1,6 @@
-//! `cargo xtask try`: the main job from an empty directory, in a minute, with nothing but this checkout.
+//! The main job in a directory of its own: what `./try` shows.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use cistern_harness::{
@@ -10,21 +10,13 @@ use cistern_harness::{
     serve::{Cistern, Server},
 };
 
-use crate::step;
-
-const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// How much is written, in requests of `PIECE_BYTES`.
 const PIECES: u64 = 256;
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Builds, serves a fresh volume, writes, cuts the power, reads, moves house, reads again.
-pub fn run() -> Result<()> {
-    step::run(
-        "release build",
-        step::cargo(&["build", "--release", "--locked", "-p", "cistern"]),
-        BUILD_LIMIT,
-    )?;
-    let cistern = Cistern::new(scratch::target_dir()?.join("release/cistern"));
+/// Serves a fresh volume, writes, kills the daemon, reads, moves house, reads again.
+fn main() -> Result<()> {
+    let cistern = Cistern::new(scratch::target_dir()?.join("try/cistern"));
     let scratch = Scratch::new("try")?;
     let url = scratch.file("tank").display().to_string();
     let serve = cistern.serve(&scratch, &url).args(["--create", "10G"]);
@@ -51,7 +43,7 @@ pub fn run() -> Result<()> {
     server.stop()?;
     cistern.run(&["check", "--data", &url])?;
     println!("opened   it with empty local directories, as another host would: every byte is there");
-    println!("\nyour own, kept in ./tank:\n  target/release/cistern serve ./tank --create 10G");
+    println!("\nyour own, kept in ./tank:\n  target/try/cistern serve ./tank --create 10G");
     Ok(())
 }
 

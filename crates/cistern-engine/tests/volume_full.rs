@@ -1,0 +1,95 @@
+//! A store on a disk that is too small for the garbage that a volume makes in one grace.
+
+#[path = "store_support/own_time.rs"]
+mod own_time;
+mod volume_support;
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cistern_engine::{
+    codec::KeySource,
+    store::{DiskRoom, LIST_MAX, MemoryStore, Put, Store, StoreError, StoreResult},
+    volume::{OpenOptions, Volume},
+};
+use own_time::hurried_env;
+use volume_support::{
+    Host, MIB, close, noise,
+    passing::{Passing, Through},
+    read,
+};
+
+const DISK_BYTES: u64 = 160 * MIB;
+const LIVE_BYTES: u64 = 32 * MIB;
+
+/// A store in memory on a disk of [`DISK_BYTES`].
+struct Small {
+    inner: MemoryStore,
+    /// Puts that found it full.
+    refused: AtomicU64,
+}
+
+impl Small {
+    async fn free_bytes(&self) -> u64 {
+        let (mut taken, mut after) = (0, String::new());
+        loop {
+            let page = self.inner.list_after("", &after, LIST_MAX).await.expect("listed");
+            taken += page.iter().map(|object| object.bytes).sum::<u64>();
+            match page.into_iter().last() {
+                Some(last) => after = last.key,
+                None => return DISK_BYTES.saturating_sub(taken),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Passing for Small {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        if self.free_bytes().await < body.len() as u64 {
+            self.refused.fetch_add(1, SeqCst);
+            return Err(StoreError::Unreachable("the file system is full".into()));
+        }
+        self.inner.put_if_absent(key, body).await
+    }
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        Ok(Some(DiskRoom { free_bytes: self.free_bytes().await, total_bytes: DISK_BYTES }))
+    }
+}
+
+/// A volume that is overwritten ten times within one grace, on a disk for five times what is live: what is written waits in the
+/// journal until garbage has gone, says why, and gets to the store. The disk is never filled, so what makes room always finds some.
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_makes_room_for_what_is_written() {
+    let store = Through::new(Small { inner: MemoryStore::new(), refused: AtomicU64::new(0) });
+    let host = Host::with_volume(hurried_env(), store.clone(), 64 * MIB, KeySource::None).await;
+    let options = OpenOptions { grace: Duration::from_secs(300), ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    let rounds = 10;
+    let overwritten = async {
+        for round in 0..rounds {
+            for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
+                let data = noise(round * LIVE_BYTES + offset, MIB as usize);
+                volume.write(offset, data, false).await.expect("written");
+            }
+        }
+        volume.drain().await.expect("drained");
+    };
+    host.env.timeout(Duration::from_secs(6 * 3600), overwritten).await.expect("it is stuck"); // two minutes
+    let said = volume.status().store_error;
+    assert!(said.as_ref().is_some_and(|said| said.contains("nearly full")), "{said:?}");
+    assert!(!volume.status().store_refuses, "it goes on");
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+    for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
+        let last = noise((rounds - 1) * LIVE_BYTES + offset, MIB as usize);
+        assert!(read(&volume, offset, MIB).await == last, "{offset}");
+    }
+    close(volume).await;
+}
