@@ -25,9 +25,9 @@ use crate::{
     env::{Env, Pauses, Running, Stop},
     log::{LogWriter, Offerer, RoomFor},
     map::Map,
-    space::{LOOK_EVERY, Space},
+    space::{LOOK_EVERY, ROUND_BYTES, Space},
     store::SharedStore,
-    units::{BLOCK_BYTES, Extent, Mapping, Seq},
+    units::{Extent, Mapping, Seq},
 };
 
 use round::ROUND_BLOCKS;
@@ -224,9 +224,10 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
     }
 }
 
-/// Whether the store has room for what a round moves.
+/// Whether the store has room for what a round moves, which is at most all that is live.
 async fn has_room(parts: &CleanerParts) -> bool {
-    parts.log.has_room(RoomFor::Moved, ROUND_BLOCKS * BLOCK_BYTES as u64).await
+    let live_bytes = parts.space.shown().segments.map_or(u64::MAX, |segments| segments.live_bytes);
+    parts.log.has_room(RoomFor::Moved, live_bytes.min(ROUND_BYTES)).await
 }
 
 /// Does what was asked for, unless nobody waits for it any more.
@@ -235,6 +236,9 @@ async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone
         return;
     }
     let done = match demand.what {
+        What::Adopt { .. } if !parts.log.has_room(RoomFor::Moved, ROUND_BYTES).await => {
+            Err(Error::Full(NO_ROOM.into()))
+        }
         _ if !has_room(parts).await => Err(Error::Full(NO_ROOM.into())),
         What::Clean { ratio } => clean_to(parts, ratio, left_alone).await,
         What::Defragment { extent } => defragment::defragment(parts, extent).await,

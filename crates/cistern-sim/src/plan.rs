@@ -40,6 +40,8 @@ pub enum Theme {
     Merges,
     /// A volume that is overwritten again and again, cleaned all the time and rid of what it does not need at once.
     Cleaning,
+    /// As `Cleaning`, in a store whose disk has not much more room than what is live.
+    SmallDisk,
     /// As `Cleaning`, and clients make and remove snapshots.
     Snapshots,
     /// Several uploads are on their way at any time, slow and late, when their writer crashes or is fenced.
@@ -63,7 +65,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 20] = [
+    pub const ALL: [Theme; 21] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -74,6 +76,7 @@ impl Theme {
         Theme::TinyRing,
         Theme::Merges,
         Theme::Cleaning,
+        Theme::SmallDisk,
         Theme::Snapshots,
         Theme::Stragglers,
         Theme::BadReplies,
@@ -99,6 +102,7 @@ impl Theme {
             Theme::TinyRing => "tiny-ring",
             Theme::Merges => "merges",
             Theme::Cleaning => "cleaning",
+            Theme::SmallDisk => "small-disk",
             Theme::Snapshots => "snapshots",
             Theme::Stragglers => "stragglers",
             Theme::BadReplies => "bad-replies",
@@ -179,6 +183,8 @@ pub struct Plan {
     /// Clients switch the mode and the rates, and pause the uploads, while others work.
     pub switching: bool,
     pub faults: StoreFaults,
+    /// Of the store, if its disk has an end.
+    pub disk_bytes: Option<u64>,
     /// Chance that bytes of a store's reply are damaged.
     pub damage: f64,
     /// What is wrong with the disks of the chunk caches.
@@ -214,6 +220,7 @@ impl Plan {
             29 => Theme::Clones,
             30 => Theme::Recreated,
             _ if rng.random_bool(0.5) => Theme::Rekeyed,
+            _ if rng.random_bool(0.5) => Theme::SmallDisk,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
@@ -235,6 +242,7 @@ impl Plan {
             ),
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
+            disk_bytes: None,
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
             cache_faults: draw_cache_faults(rng, theme),
             slow_reads: 0.0,
@@ -272,6 +280,7 @@ impl Plan {
                 (self.filled, self.sweeping) = (true, false);
             }
             Theme::Cleaning
+            | Theme::SmallDisk
             | Theme::Snapshots
             | Theme::ClonedVolumes
             | Theme::RolledBack
@@ -285,6 +294,10 @@ impl Plan {
                 self.rounds = rng.random_range(4..9);
                 self.write_bytes_max = *pick(rng, &[4096, 64 << 10, 256 << 10]);
                 (self.filled, self.sweeping) = (true, self.theme == Theme::Backups && rng.random_bool(0.5));
+                if self.theme == Theme::SmallDisk {
+                    settings.size_bytes = 2 * MIB;
+                    self.disk_bytes = Some(*pick(rng, &[24 * MIB, 32 * MIB]));
+                }
             }
             Theme::Stragglers | Theme::Recreated => {
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(40), Duration::from_millis(200)]);
@@ -337,7 +350,12 @@ impl Plan {
     pub fn cleans(&self) -> bool {
         matches!(
             self.theme,
-            Theme::Cleaning | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack | Theme::Backups
+            Theme::Cleaning
+                | Theme::SmallDisk
+                | Theme::Snapshots
+                | Theme::ClonedVolumes
+                | Theme::RolledBack
+                | Theme::Backups
         )
     }
 
@@ -367,6 +385,7 @@ impl Plan {
             Theme::Cleaning | Theme::Snapshots | Theme::Backups => {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
+            Theme::SmallDisk => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie],
             Theme::ClonedVolumes => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, Outage],
             Theme::RolledBack => {
                 &[RolledBack, RolledBack, RolledBack, RolledBack, GoOn, PowerCut, Close, LoseHost, zombie]

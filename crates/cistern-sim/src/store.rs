@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cistern_engine::store::{Listed, Put, Store, StoreError, StoreResult};
+use cistern_engine::store::{DiskRoom, Listed, Put, Store, StoreError, StoreResult};
 use tokio::sync::oneshot;
 
 use crate::runtime::{Sim, WORLD};
@@ -70,6 +70,8 @@ struct State {
     objects: Objects,
     faults: StoreFaults,
     away: bool,
+    /// Bytes of the disk on which it lies, if that has an end.
+    disk_bytes: Option<u64>,
     /// Per host: cut off from the store.
     cut_off: BTreeMap<usize, bool>,
     /// When a fault last could have kept somebody from the store.
@@ -85,11 +87,13 @@ pub struct SimStore {
 }
 
 impl SimStore {
-    pub fn new(sim: &Sim) -> SimStore {
+    /// On a disk of so many bytes, if it has an end.
+    pub fn new(sim: &Sim, disk_bytes: Option<u64>) -> SimStore {
         let state = State {
             objects: Objects::default(),
             faults: StoreFaults::default(),
             away: false,
+            disk_bytes,
             cut_off: BTreeMap::new(),
             troubled_at: Duration::ZERO,
             requests: 0,
@@ -150,8 +154,28 @@ impl SimStore {
         self.with(|s| f(&mut s.objects))
     }
 
+    /// Room on the disk, if that has an end. Who finds little may have to wait.
+    fn room(&self) -> Option<DiskRoom> {
+        let total_bytes = self.with(|s| s.disk_bytes)?;
+        let free_bytes = self.with(|s| total_bytes.saturating_sub(s.objects.bytes()));
+        if free_bytes < total_bytes / 2 {
+            self.trouble();
+        }
+        Some(DiskRoom { free_bytes, total_bytes })
+    }
+
     fn apply(&self, number: u64, how: &str, request: &Request) -> Reply {
-        let reply = self.with(|s| s.objects.apply(request));
+        let needed = match request {
+            Request::Put { body, .. } => body.len() as u64,
+            _ => 0,
+        };
+        let reply = match self.room() {
+            Some(room) if needed > room.free_bytes => {
+                self.sim.fail(format!("#{number} finds the disk full: nothing can be cleaned any more"));
+                Reply::Full
+            }
+            _ => self.with(|s| s.objects.apply(request)),
+        };
         self.sim.note(format_args!("store: #{number}{how} {request:?} -> {reply:?}"));
         reply
     }
@@ -351,6 +375,10 @@ impl Store for Line {
 
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.ask(Request::Delete { key: key.into() }).await.map(|_| ())
+    }
+
+    async fn room(&self) -> StoreResult<Option<DiskRoom>> {
+        Ok(self.store.room())
     }
 
     fn url(&self) -> String {

@@ -154,7 +154,7 @@ impl World {
         };
         World {
             sim: sim.clone(),
-            store: SimStore::new(sim),
+            store: SimStore::new(sim, plan.disk_bytes),
             hosts: (0..plan.hosts).map(host).collect(),
             secret: 0,
             secrets: 0,

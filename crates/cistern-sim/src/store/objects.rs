@@ -29,6 +29,8 @@ pub enum Reply {
     Listing(Vec<Listed>),
     Dirs(Vec<String>),
     Deleted,
+    /// The disk has no room for a put.
+    Full,
 }
 
 impl fmt::Debug for Request {
@@ -57,6 +59,7 @@ impl fmt::Debug for Reply {
             Reply::Listing(listing) => write!(f, "{} objects", listing.len()),
             Reply::Dirs(dirs) => write!(f, "{} directories", dirs.len()),
             Reply::Deleted => write!(f, "deleted"),
+            Reply::Full => write!(f, "full"),
         }
     }
 }
@@ -66,6 +69,7 @@ impl Reply {
     pub fn into_result(self, request: &Request) -> StoreResult<Reply> {
         match (&self, request) {
             (Reply::Missing, Request::Get { key, .. }) => Err(StoreError::NotFound(key.clone())),
+            (Reply::Full, _) => Err(StoreError::Unreachable("the file system is full".into())),
             _ => Ok(self),
         }
     }
@@ -107,6 +111,11 @@ impl Objects {
                 Reply::Deleted
             }
         }
+    }
+
+    /// Of all objects together.
+    pub fn bytes(&self) -> u64 {
+        self.map.values().map(|body| body.len() as u64).sum()
     }
 
     fn list(&self, prefix: &str, after: &str, count_max: usize) -> Vec<Listed> {

@@ -214,6 +214,6 @@ pub const MUTANTS: &[Mutant] = &[
             new: "if self.has_room(&tuning).await || tuning.room_bytes > 0 {",
         }],
         test: test("-p cistern-engine --test volume_full", "garbage_makes_room"),
-        simulation: None,
+        simulation: themed("small-disk", 20),
     },
 ];
