@@ -110,7 +110,9 @@ impl World {
     /// The ticks before which everything acknowledged must be in the store if its host is lost now.
     fn promised_by_age(&self, session: &Session) -> u64 {
         let (age, now) = (self.plan.settings.dirty_age_max, self.sim.now());
-        let margin = 2 * age + Duration::from_secs(60);
+        // Ten requests one after the other, twice: looks whether this is still the volume, an upload, a look again.
+        let slow = Duration::from_secs(600).mul_f64(self.plan.faults.slow);
+        let margin = 2 * age + Duration::from_secs(60) + slow;
         // A writer has the time from its opening on, a store that answers, and nobody who pauses it.
         let begin = self.store.troubled_at().max(session.since).max(session.line.held_until());
         let healthy = begin + 2 * margin < now && !self.damaged;
