@@ -5,7 +5,10 @@ mod own_time;
 mod volume_support;
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -64,12 +67,40 @@ impl Passing for Small {
     }
 }
 
+async fn host(store: Arc<Through<Small>>, size_bytes: u64) -> Host {
+    Host::with_volume(hurried_env(), store, size_bytes, KeySource::None).await
+}
+
+fn small() -> Arc<Through<Small>> {
+    Through::new(Small { inner: MemoryStore::new(), refused: AtomicU64::new(0) })
+}
+
+/// More than a disk takes is not all in the store at the end, and the end says why: it stays in the journal.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_finds_no_room_stays_and_it_is_said_why() {
+    let store = small();
+    let host = host(store.clone(), 256 * MIB).await;
+    let volume = host.open().await;
+    for offset in (0..200 * MIB).step_by(MIB as usize) {
+        volume.write(offset, noise(offset, MIB as usize), false).await.expect("written");
+    }
+    let report = volume.close(Duration::from_secs(600)).await;
+    assert!(!report.clean && report.journal_bytes_left > 50 * MIB, "{report:?}");
+    let why = report.reason.expect("it is not clean");
+    assert!(why.contains("nearly full") && why.contains("not drained within 600 s"), "{why}");
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+    let volume = host.open().await;
+    for offset in (0..200 * MIB).step_by(MIB as usize) {
+        assert!(read(&volume, offset, MIB).await == noise(offset, MIB as usize), "{offset}");
+    }
+}
+
 /// A volume that is overwritten ten times within one grace, on a disk for five times what is live: what is written waits in the
 /// journal until garbage has gone, says why, and gets to the store. The disk is never filled, so what makes room always finds some.
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_makes_room_for_what_is_written() {
-    let store = Through::new(Small { inner: MemoryStore::new(), refused: AtomicU64::new(0) });
-    let host = Host::with_volume(hurried_env(), store.clone(), 64 * MIB, KeySource::None).await;
+    let store = small();
+    let host = host(store.clone(), 64 * MIB).await;
     let options = OpenOptions { grace: Duration::from_secs(300), ..host.options() };
     let volume = Volume::open(options).await.expect("opened");
     let rounds = 10;

@@ -72,7 +72,7 @@ struct Inner {
     /// The last slot that was given out.
     given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
-    trouble: Ranked<Option<(String, Duration)>>,
+    trouble: Ranked<Option<(Error, Duration)>>,
     /// How many uploads the store refused, or did not answer, that are tried again.
     refused: AtomicU64,
 }
@@ -155,7 +155,7 @@ impl LogWriter {
     }
 
     /// The last trouble with the store and the time it was seen.
-    pub fn trouble(&self) -> Option<(String, Duration)> {
+    pub fn trouble(&self) -> Option<(Error, Duration)> {
         self.inner.trouble.lock().clone()
     }
 
@@ -286,16 +286,16 @@ impl LogWriter {
     /// Something could not be stored and will be tried again: for `status`.
     pub fn note_trouble(&self, e: &Error) {
         self.inner.presence.doubt();
-        let text = e.to_string();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock();
-        let is_new =
-            trouble.as_ref().is_none_or(|(last, at)| *last != text || now.saturating_sub(*at) > LOG_PERIOD);
+        let is_new = trouble.as_ref().is_none_or(|(last, at)| {
+            last.to_string() != e.to_string() || now.saturating_sub(*at) > LOG_PERIOD
+        });
         // Whoever serves the volume says, once, that its store is away.
         if is_new && !matches!(e, Error::Unreachable(_)) {
-            tracing::warn!(error = %text, "the store is in trouble; uploads are tried again until it is back");
+            tracing::warn!(error = %e, "the store is in trouble; uploads are tried again until it is back");
         }
-        *trouble = Some((text, now));
+        *trouble = Some((e.clone(), now));
     }
 }
 

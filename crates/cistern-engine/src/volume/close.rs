@@ -48,7 +48,7 @@ impl Writer {
         };
         let drained = match self.env.timeout(drain_limit, draining).await {
             Some(result) => synced.and(result),
-            None => Err(Error::Unreachable(format!("not drained within {} s", drain_limit.as_secs_f32()))),
+            None => Err(self.undrained(drain_limit)),
         };
         let stopped = running.stop(if drained.is_ok() { SETTLE_LIMIT } else { Duration::ZERO }).await;
         let journal_closed = self.core.journal.close().await;
@@ -69,6 +69,16 @@ impl Writer {
             self.core.stopped_by(lost.clone());
         }
         self.report(finished.err())
+    }
+
+    /// Why not everything was stored in time, as far as the store says why.
+    fn undrained(&self, drain_limit: Duration) -> Error {
+        let late = format!("not drained within {} s", drain_limit.as_secs_f32());
+        match self.log.trouble().filter(|_| self.log.is_refused()) {
+            Some((Error::Unreachable(why), _)) => Error::Unreachable(format!("{why} ({late})")),
+            Some((Error::Refused(why), _)) => Error::Refused(format!("{why} ({late})")),
+            _ => Error::Unreachable(late),
+        }
     }
 
     fn report(&self, failure: Option<Error>) -> CloseReport {
@@ -132,7 +142,7 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     status.journal_used_bytes = status.dirty_bytes; // the journal keeps exactly what is dirty
     status.uploads_in_flight = control.in_flight();
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
-    status.store_error = trouble.map(|(text, _)| text);
+    status.store_error = trouble.map(|(e, _)| e.to_string());
     status.store_refuses = writer.log.is_refused();
     status.write_back = Some(live::write_back_status(writer, status.dirty_bytes));
     status.space = Some(space_status(writer));
