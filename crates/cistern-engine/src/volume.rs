@@ -188,7 +188,7 @@ pub struct VolumeStatus {
     /// The last error the store gave, and how many milliseconds ago.
     pub store_error: Option<String>,
     pub store_error_age_ms: Option<u64>,
-    /// Whether something is tried again now because the store refused it, or did not answer.
+    /// Whether something is tried again now because the store refused it, did not answer, or has no room.
     #[serde(default)]
     pub store_refuses: bool,
     /// Why the volume has stopped, if it has.

@@ -289,6 +289,13 @@ pub const TABLE: &[Metric] = &[
         samples: |seen| by_volume(seen, |status| Value::Real(status.dirty_age_ms as f64 / 1e3)),
     },
     Metric {
+        name: "cistern_uploads_refused",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "1 if the store takes nothing now: it refuses, does not answer, or its disk has no room; it is tried again",
+        samples: |seen| by_volume(seen, |status| Value::Count(status.store_refuses.into())),
+    },
+    Metric {
         name: "cistern_snapshots",
         kind: Gauge,
         labels: VOLUME,
