@@ -9,7 +9,6 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::PathBuf,
-    process::Command,
 };
 
 use daemon::{Daemon, Home, SmallDisk};
@@ -124,11 +123,10 @@ fn a_cache_disk_that_is_full_or_read_only_is_done_without() {
     filled(&home);
     let disk = home.path("cache");
     let _ = fs::remove_dir_all(&disk);
-    let small = SmallDisk::mount(disk.clone(), "8m");
+    let small = SmallDisk::mount(disk.clone(), "size=8m");
     fs::write(disk.join("ballast"), vec![1; 7 << 20]).expect("written");
     let full = life_with(&home, || ());
-    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&disk).status();
-    assert!(remounted.is_ok_and(|status| status.success()));
+    small.remount("ro");
     let read_only = life_with(&home, || ());
     drop(small);
     for said in [full, read_only] {

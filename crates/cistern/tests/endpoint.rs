@@ -71,7 +71,7 @@ fn a_dead_endpoint_is_told_at_once() {
 fn a_full_directory_is_told_at_once() {
     const MIB: u64 = 1 << 20;
     let home = Home::new();
-    let _disk = SmallDisk::mount(home.path("disk"), "32m");
+    let _disk = SmallDisk::mount(home.path("disk"), "size=32m");
     let daemon = home.start(&["./disk/tank", "--create", "1G"]);
     daemon.fill(7, 0, 4 * MIB);
     daemon.kill();

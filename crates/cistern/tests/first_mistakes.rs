@@ -329,7 +329,7 @@ fn no_keys_at_all() {
 #[test]
 fn no_room_for_the_journal() {
     let home = Home::new();
-    let _disk = SmallDisk::mount(home.path("state"), "64m");
+    let _disk = SmallDisk::mount(home.path("state"), "size=64m");
     let (code, text) =
         said(&home, alone(&home, &["serve", "./tank", "--create", "1G", "--journal-size", "128M"]));
     let (begins, ends) = text.split_once("state/").expect("it names the file");

@@ -24,13 +24,21 @@ pub struct Home {
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `size` as `mount` takes it.
-    pub fn mount(place: PathBuf, size: &str) -> SmallDisk {
+    /// With options as `mount` takes them, `size=64m`.
+    pub fn mount(place: PathBuf, options: &str) -> SmallDisk {
         std::fs::create_dir_all(&place).expect("made");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&place);
-        assert!(mount.status().expect("it is installed").success(), "this test needs root");
-        SmallDisk(place)
+        let disk = SmallDisk(place);
+        disk.mounted(&["-t", "tmpfs", "-o", options, "tmpfs"]);
+        disk
+    }
+
+    pub fn remount(&self, options: &str) {
+        self.mounted(&["-o", &format!("remount,{options}")]);
+    }
+
+    fn mounted(&self, arguments: &[&str]) {
+        let mounted = Command::new("mount").args(arguments).arg(&self.0).status();
+        assert!(mounted.expect("it is installed").success(), "{arguments:?}: these tests need root");
     }
 }
 
