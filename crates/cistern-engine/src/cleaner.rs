@@ -82,8 +82,7 @@ pub struct Cleaner {
 }
 
 /// What somebody is told whose demand needs room that is not there.
-const NO_ROOM: &str = "the file system of the store has none for what would be moved before the rest of it can go; make some there, or \
-                       remove snapshots";
+const NO_ROOM: &str = "the file system of the store has none for what would be moved before the rest of it can go; make some there";
 
 /// Where a cleaner is asked for what its bound does not ask for. It may be gone.
 #[derive(Clone)]

@@ -32,13 +32,15 @@ const LIVE_BYTES: u64 = 32 * MIB;
 /// A store in memory on a disk of [`DISK_BYTES`].
 struct Small {
     inner: MemoryStore,
+    /// Of others.
+    ballast_bytes: AtomicU64,
     /// Puts that found it full.
     refused: AtomicU64,
 }
 
 impl Small {
     async fn free_bytes(&self) -> u64 {
-        let (mut taken, mut after) = (0, String::new());
+        let (mut taken, mut after) = (self.ballast_bytes.load(SeqCst), String::new());
         loop {
             let page = self.inner.list_after("", &after, LIST_MAX).await.expect("listed");
             taken += page.iter().map(|object| object.bytes).sum::<u64>();
@@ -72,7 +74,8 @@ async fn host(store: Arc<Through<Small>>, size_bytes: u64) -> Host {
 }
 
 fn small() -> Arc<Through<Small>> {
-    Through::new(Small { inner: MemoryStore::new(), refused: AtomicU64::new(0) })
+    let (ballast_bytes, refused) = Default::default();
+    Through::new(Small { inner: MemoryStore::new(), ballast_bytes, refused })
 }
 
 /// More than a disk takes is not all in the store at the end, and the end says why: it stays in the journal.
@@ -93,6 +96,33 @@ async fn what_finds_no_room_stays_and_it_is_said_why() {
     for offset in (0..200 * MIB).step_by(MIB as usize) {
         assert!(read(&volume, offset, MIB).await == noise(offset, MIB as usize), "{offset}");
     }
+}
+
+/// On a disk that others have filled a snapshot can be removed where nothing waits before it, and what only it held goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_goes_makes_room() {
+    let store = small();
+    let host = host(store.clone(), 64 * MIB).await;
+    let options = OpenOptions { grace: Duration::from_secs(300), ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    let overwrite = async |tag: u64| {
+        volume.write(0, noise(tag, LIVE_BYTES as usize), false).await.expect("written");
+        volume.drain().await.expect("drained");
+    };
+    overwrite(1).await;
+    volume.snapshot("a").await.expect("made");
+    overwrite(2).await;
+    store.ballast_bytes.store(store.free_bytes().await - 10 * MIB, SeqCst);
+    let removed = async {
+        volume.remove_snapshot("a").await.expect("removed");
+        volume.drain().await.expect("drained");
+        while store.free_bytes().await < 30 * MIB {
+            host.env.sleep(Duration::from_secs(10)).await;
+        }
+    };
+    host.env.timeout(Duration::from_secs(6 * 3600), removed).await.expect("it is stuck"); // two minutes
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+    close(volume).await;
 }
 
 /// A volume that is overwritten ten times within one grace, on a disk for five times what is live: what is written waits in the

@@ -4,7 +4,7 @@
 //! deleted behind entries and checkpoints that are stored first, and a slot that was given out for a segment without room holds
 //! up everything behind it. So what clients write goes to the store only while more than what is held back stays free, and
 //! what is moved by the cleaner, which gives room back after the grace only, while more than half of that does. The rest is for what is
-//! small, or makes room: entries without data, runs of the map, checkpoints, operations on snapshots.
+//! small, or makes room: operations on snapshots, entries without data, runs of the map, checkpoints.
 //!
 //! Asked before a slot is given out, never behind.
 
@@ -57,7 +57,7 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Unreachable(format!(
             "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, \
-             remove snapshots, or clean more (`cistern gc`)",
+             or have more cleaned (`cistern gc`)",
             room.free_bytes / MIB,
             all / MIB
         ))),

@@ -103,7 +103,7 @@ impl Flow {
         });
         match decision {
             Decision::Seal if self.vacancy.is_none() => {
-                if self.has_room(&tuning).await {
+                if self.has_room(&tuning, appended).await? {
                     self.vacancy = Some(Box::pin(self.parts.offerer.vacancy()))
                 }
             }
@@ -145,17 +145,23 @@ impl Flow {
         }
     }
 
-    /// Whether the store has room for another segment beside those on their way.
-    async fn has_room(&mut self, tuning: &Tuning) -> bool {
+    /// Whether the store has room for another segment beside those on their way. Operations, which go alone, are small, and a snapshot that is
+    /// removed makes room.
+    async fn has_room(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<bool> {
         let bytes = (self.on_their_way.len() as u64 + 1) * tuning.segment_bytes();
-        let has_room = self.parts.log.has_room(RoomFor::Written, bytes).await;
+        let mut has_room = self.parts.log.has_room(RoomFor::Written, bytes).await;
+        if !has_room {
+            self.parts.journal.sync(appended).await?;
+            let next = self.parts.journal.groups(self.packed.pos).await?;
+            has_room = next.first().is_some_and(|group| group.is_operation());
+        }
         match has_room {
             true => self.refused = None,
             false => {
                 self.refused.get_or_insert_with(|| self.parts.log.refused());
             }
         }
-        has_room
+        Ok(has_room)
     }
 
     /// Lets the controller look, and gives the time until its rate allows another segment.

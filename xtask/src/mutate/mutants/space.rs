@@ -210,8 +210,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what clients write takes the room that cleaning needs",
         changes: &[Change {
             file: FLOW,
-            old: "if self.has_room(&tuning).await {",
-            new: "if self.has_room(&tuning).await || tuning.room_bytes > 0 {",
+            old: "if self.has_room(&tuning, appended).await? {",
+            new: "if self.has_room(&tuning, appended).await? || tuning.room_bytes > 0 {",
         }],
         test: test("-p cistern-engine --test volume_full", "garbage_makes_room"),
         simulation: themed("small-disk", 20),
