@@ -40,7 +40,7 @@ pub enum Theme {
     Merges,
     /// A volume that is overwritten again and again, cleaned all the time and rid of what it does not need at once.
     Cleaning,
-    /// As `Cleaning`, in a store whose disk has not much more room than what is live.
+    /// As `Cleaning`, in a store whose disk is full of garbage within a grace.
     SmallDisk,
     /// As `Cleaning`, and clients make and remove snapshots.
     Snapshots,
