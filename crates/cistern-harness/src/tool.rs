@@ -15,6 +15,7 @@ use crate::process;
 
 /// Program, and the Debian 12 package that has it. `cargo xtask setup` installs all of them.
 pub const PACKAGES: &[(&str, &str)] = &[
+    ("borg", "borgbackup"),
     ("btrfs", "btrfs-progs"),
     ("cc", "build-essential"),
     ("chromium", "chromium"),

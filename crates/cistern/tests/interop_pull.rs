@@ -13,6 +13,7 @@ use serde_json::Value;
 
 const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 const MIB: u64 = 1 << 20;
+const NIGHTS: [&str; 2] = ["monday", "tuesday"];
 
 fn snapshot(volume: &Fixture, name: &str) -> Result<()> {
     volume.server.ask(&["snapshot", &format!("{}@{name}", volume.url)])?;
@@ -98,44 +99,89 @@ fn a_chain_of_images_is_pulled() -> Result<()> {
     volume.server.stop()
 }
 
+/// What programs that find out by reading what changed are to back up: 64 MiB of which 24 are random.
+fn volume_to_read(name: &str) -> Result<Fixture> {
+    let volume = Fixture::start(CISTERN, name, "64M", &[])?;
+    let first = volume.random_file("first", 24 * MIB, 1)?.display().to_string();
+    std::fs::File::options().write(true).open(&first)?.set_len(64 * MIB)?;
+    tool::run("nbdcopy", ["--flush", &first, &volume.uri()])?;
+    Ok(volume)
+}
+
+/// Two nights of such a program: it is given each snapshot as a file, under the same path, and the second differs a little. Gives how many bytes
+/// each added to its repository.
+fn two_nights(
+    volume: &Fixture,
+    repository: &Path,
+    back_up: impl Fn(&str, &str) -> Result<()>,
+) -> Result<[u64; 2]> {
+    let mut sizes = vec![directory_bytes(repository)?];
+    for name in NIGHTS {
+        snapshot(volume, name)?;
+        let uri = volume.server.uri_of(&format!("vol@{name}"));
+        let shown = FuseFile::start(&volume.scratch, &uri, Access::ReadOnly)?;
+        back_up(name, &shown.file().display().to_string())?;
+        drop(shown);
+        sizes.push(directory_bytes(repository)?);
+        // Not only the next one is written over: each is restored from what it was.
+        write(volume, &format!("h.pwrite(b'{name}x' * 65536, {MIB})", name = &name[..1]))?;
+    }
+    Ok([sizes[1] - sizes[0], sizes[2] - sizes[1]])
+}
+
+/// What was restored is what the snapshot of that night shows.
+fn is_as_it_was(volume: &Fixture, name: &str, restored: &str) -> Result<()> {
+    let uri = volume.server.uri_of(&format!("vol@{name}"));
+    tool::run("qemu-img", ["compare", "-f", "raw", "-F", "raw", restored, &uri]).map(drop)
+}
+
 /// restic, which finds out by reading what changed: a night's run over a snapshot, of which the next one after a small change adds little; either is restored as
 /// it was.
 #[test]
 fn restic_backs_up_snapshots() -> Result<()> {
-    let volume = Fixture::start(CISTERN, "restic", "64M", &[])?;
-    let repository = volume.scratch.file("repository").display().to_string();
+    let volume = volume_to_read("restic")?;
+    let repository = volume.scratch.dir("repository")?;
     let restic = |arguments: &[&str]| {
         let mut command = tool::command("restic")?;
-        command.args(["--repo", &repository, "--no-cache", "--quiet", "--json"]).args(arguments);
+        command.arg("--repo").arg(&repository).args(["--no-cache", "--quiet", "--json"]).args(arguments);
         command.env("RESTIC_PASSWORD", "not secret");
         tool::run_command(command, tool::RUN_LIMIT)
     };
     restic(&["init"])?;
-    let first = volume.random_file("first", 24 * MIB, 1)?.display().to_string();
-    std::fs::File::options().write(true).open(&first)?.set_len(64 * MIB)?;
-    tool::run("nbdcopy", ["--flush", &first, &volume.uri()])?;
-    let mut sizes = Vec::new();
-    for name in ["monday", "tuesday"] {
-        snapshot(&volume, name)?;
-        let shown = FuseFile::start(
-            &volume.scratch,
-            &volume.server.uri_of(&format!("vol@{name}")),
-            Access::ReadOnly,
-        )?;
-        restic(&["backup", "--tag", name, &shown.file().display().to_string()])?;
-        drop(shown);
-        sizes.push(directory_bytes(Path::new(&repository))?);
-        // Not only the next one is written over: each is restored from what it was.
-        write(&volume, &format!("h.pwrite(b'{name}x' * 65536, {MIB})", name = &name[..1]))?;
-    }
-    let added = sizes[1] - sizes[0];
-    ensure!(sizes[0] > 24 * MIB && added < 8 * MIB, "the first took {}, the second {added}", sizes[0]);
-    for name in ["monday", "tuesday"] {
+    let back_up = |name: &str, file: &str| restic(&["backup", "--tag", name, file]).map(drop);
+    let [first, second] = two_nights(&volume, &repository, back_up)?;
+    ensure!(first > 24 * MIB && second < 8 * MIB, "the first took {first}, the second {second}");
+    for name in NIGHTS {
         let place = volume.scratch.dir(&format!("restored-{name}"))?;
         restic(&["restore", "latest", "--tag", name, "--target", &place.display().to_string()])?;
         let found = tool::run("find", [&place.display().to_string(), "-name", "nbd", "-type", "f"])?.stdout;
-        let uri = volume.server.uri_of(&format!("vol@{name}"));
-        tool::run("qemu-img", ["compare", "-f", "raw", "-F", "raw", found.trim(), &uri])?;
+        is_as_it_was(&volume, name, found.trim())?;
+    }
+    volume.server.stop()
+}
+
+/// The same with borg, which takes a file for unchanged by its times, its size and its inode: that a snapshot is shown under the path of the one before does not
+/// make it that.
+#[test]
+fn borg_backs_up_snapshots() -> Result<()> {
+    let volume = volume_to_read("borg")?;
+    let (repository, own) = (volume.scratch.dir("repository")?, volume.scratch.dir("borg")?);
+    let borg = |directory: &Path, arguments: &[&str]| {
+        let mut command = tool::command("borg")?;
+        command.args(arguments).current_dir(directory);
+        command.env("BORG_REPO", &repository).env("BORG_BASE_DIR", &own);
+        command.env("BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK", "yes");
+        tool::run_command(command, tool::RUN_LIMIT)
+    };
+    borg(&own, &["init", "--encryption", "none"])?;
+    let back_up = |name: &str, file: &str| borg(&own, &["create", &format!("::{name}"), file]).map(drop);
+    let [first, second] = two_nights(&volume, &repository, back_up)?;
+    ensure!(first > 24 * MIB && second < 12 * MIB, "the first took {first}, the second {second}");
+    for name in NIGHTS {
+        let place = volume.scratch.dir(&format!("restored-{name}"))?;
+        borg(&place, &["extract", &format!("::{name}")])?;
+        let found = tool::run("find", [&place.display().to_string(), "-name", "nbd", "-type", "f"])?.stdout;
+        is_as_it_was(&volume, name, found.trim())?;
     }
     volume.server.stop()
 }

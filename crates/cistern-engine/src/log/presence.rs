@@ -142,10 +142,15 @@ impl Presence {
 
     async fn look(&self) -> Result<Confirmed> {
         let confirmed = Confirmed { at: self.env.now(), doubts: self.doubts() };
-        self.is_the_same_volume().await?;
-        self.refuse_trash().await?;
-        self.nobody_went_on().await?; // before what they deleted is missed
-        self.newest_is_there().await?;
+        // Asked at once, because each costs a way to the store and back; judged in order: who went on is named before what they
+        // deleted is missed.
+        let (volume, trash, others, newest) = futures_util::join!(
+            self.is_the_same_volume(),
+            self.refuse_trash(),
+            self.nobody_went_on(),
+            self.newest_is_there()
+        );
+        volume.and(trash).and(others).and(newest)?;
         Ok(confirmed)
     }
 
