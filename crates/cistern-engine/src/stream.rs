@@ -29,19 +29,19 @@ pub use token::ResumeToken;
 pub use write::StreamWriter;
 
 /// Version that is written and read.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 
 /// What it is, behind magic and version.
 const STREAM: [u8; 8] = *b"stream\0\0";
 /// Bytes of a header before the names.
 const HEADER_BYTES: usize = 104;
 const _: () = assert!(MAGIC.len() + 1 + STREAM.len() + 3 * 16 + 3 * 8 + 3 * 4 + 4 == HEADER_BYTES);
-/// Bytes of a record before its payload.
+/// Bytes of a record before what it brings.
 const RECORD_BYTES: usize = 24;
 /// Bytes of a checksum.
 const CHECKSUM_BYTES: usize = 32;
-/// Bytes of the longest payload: what does not compress, and the byte that says so.
-const PAYLOAD_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES + 1;
+/// Bytes of the longest payload but for its first byte, which is in the head: what does not compress.
+const PAYLOAD_BYTES_MAX: usize = FRAME_BLOCKS_MAX * BLOCK_BYTES;
 const _: () = assert!(PAYLOAD_BYTES_MAX <= u32::MAX as usize, "a record says how long it is");
 
 const DATA: u8 = 1;
@@ -275,7 +275,7 @@ impl StreamHeader {
     }
 }
 
-/// The checksum over some bytes; but for a header, the one before it comes first.
+/// The checksum over some bytes, in their order: what is long comes first.
 fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -284,9 +284,9 @@ fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
     *hasher.finalize().as_bytes()
 }
 
-fn record_head(kind: u8, payload_bytes: usize, first: u64, count: u64) -> [u8; RECORD_BYTES] {
+fn record_head(kind: u8, form: u8, payload_bytes: usize, first: u64, count: u64) -> [u8; RECORD_BYTES] {
     let mut head = [0; RECORD_BYTES];
-    head[0] = kind;
+    head[..2].copy_from_slice(&[kind, form]);
     head[4..8].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
     head[8..16].copy_from_slice(&first.to_le_bytes());
     head[16..].copy_from_slice(&count.to_le_bytes());

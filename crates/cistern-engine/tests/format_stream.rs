@@ -100,7 +100,7 @@ fn places(header: &StreamHeader, records: &[StreamRecord]) -> Vec<usize> {
 fn the_golden_file_reads_back() {
     let (header, records) = sample();
     let fresh = encode(&header, &records);
-    let stored = golden::stored("stream-1.bin", &fresh);
+    let stored = golden::stored("stream-2.bin", &fresh);
     assert_eq!(stored, fresh);
     assert_eq!(decode(&stored).expect("whole"), (header, records));
 }
@@ -116,7 +116,7 @@ fn damage_is_found_at_every_byte() {
         let mut bad = stream.clone();
         bad[at] ^= 4;
         match decode(&bad) {
-            Err(Error::Version { found: 5, .. }) => assert_eq!(at, MAGIC.len()),
+            Err(Error::Version { found: 6, .. }) => assert_eq!(at, MAGIC.len()),
             found => drop(corrupt(found)),
         }
     }
@@ -154,7 +154,7 @@ fn records_keep_their_places() {
     }
 }
 
-/// A record as its fields say it: kind, zeroes, bytes of the payload, first block, blocks, payload.
+/// A record as its fields say it: kind, first byte of the payload and zeroes, bytes of the rest of it, first block, blocks, that rest.
 type Forged<'a> = (u8, [u8; 3], u32, u64, u64, &'a [u8]);
 
 /// Whoever makes a stream by hand gets the checksums right; what no stream says is refused all the same.
@@ -166,25 +166,25 @@ fn what_is_forged_is_bounded() {
     let forged = |records: &[Forged]| {
         let mut out = begin.to_vec();
         let mut chain: [u8; 32] = begin[begin.len() - 32..].try_into().expect("32 bytes");
-        for (kind, zeroes, payload_bytes, first, count, payload) in records {
+        for (kind, form, payload_bytes, first, count, payload) in records {
             let head = [
                 &[*kind][..],
-                zeroes,
+                form,
                 &payload_bytes.to_le_bytes(),
                 &first.to_le_bytes(),
                 &count.to_le_bytes(),
-                payload,
             ]
             .concat();
             let mut hasher = blake3::Hasher::new();
-            hasher.update(&chain).update(&head);
+            hasher.update(payload).update(&head).update(&chain);
             chain = *hasher.finalize().as_bytes();
             out.extend(&head);
+            out.extend(*payload);
             out.extend(chain);
         }
         decode(&out)
     };
-    let block = [&[0][..], &[7; BLOCK_BYTES]].concat();
+    let block = [7; BLOCK_BYTES];
     let len = block.len() as u32;
     let end = |records, blocks| (255, [0; 3], 0, records, blocks, &[][..]);
     forged(&[(1, [0; 3], len, 0, 1, &block), end(1, 1)]).expect("this is how it is done");
@@ -196,13 +196,16 @@ fn what_is_forged_is_bounded() {
         ((1, [0; 3], len, 100, 1, &block), "out of order"),
         ((1, [0; 3], len, u64::MAX, 1, &block), "out of order"),
         ((1, [0; 3], 0, 0, 1, &[]), "unpack"),
+        ((1, [9, 0, 0], len, 0, 1, &block), "unpack"),
         ((2, [0; 3], 1, 0, 1, &[0]), "no known kind"),
+        ((2, [1, 0, 0], 0, 0, 1, &[]), "no known kind"),
         ((3, [0; 3], 0, 0, 0, &[]), "out of order"),
         ((3, [0; 3], 0, 50, u64::MAX, &[]), "out of order"),
         ((4, [0; 3], 0, 0, 1, &[]), "no known kind"),
         ((255, [0; 3], 0, 1, 0, &[]), "counts other"),
         ((255, [0; 3], 0, 0, 1, &[]), "counts other"),
         ((255, [0; 3], 1, 0, 0, &[0]), "counts other"),
+        ((255, [1, 0, 0], 0, 0, 0, &[]), "counts other"),
     ] {
         let found = corrupt(forged(&[record, end(1, 1)]));
         assert!(found.contains(why), "{record:?}: {found}");
@@ -237,7 +240,7 @@ fn what_is_packed_passes_as_it_is() {
         let (mut out, mut rest) = (Vec::new(), stream[head..].to_vec());
         while rest.len() > 24 {
             let payload = u32::from_le_bytes(rest[4..8].try_into().expect("four")) as usize;
-            out.push(rest[24..24 + payload].to_vec());
+            out.push([&rest[1..2], &rest[24..24 + payload]].concat());
             rest.drain(..24 + payload + 32);
         }
         out
@@ -303,8 +306,9 @@ fn a_share_tells_of_its_own() {
         for _ in &records {
             let payload = u32::from_le_bytes(rest[4..8].try_into().expect("four")) as usize;
             let (body, behind) = rest.split_at(24 + payload);
+            let (head, payload) = body.split_at(24);
             let mut hasher = blake3::Hasher::new();
-            hasher.update(&chain).update(body);
+            hasher.update(payload).update(head).update(&chain);
             chain = *hasher.finalize().as_bytes();
             bytes.extend(body);
             bytes.extend(chain);

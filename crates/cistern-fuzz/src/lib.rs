@@ -242,19 +242,20 @@ pub fn stream(data: &[u8]) {
     let Some((fields, rest)) = rest.split_at_checked(88 + usize::from(*names)) else { return };
     let mut chain = Vec::new();
     let mut sealed = Vec::new();
-    let mut put = |part: &[u8]| {
+    let mut put = |head: &[u8], payload: &[u8]| {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&chain).update(part);
+        hasher.update(payload).update(head).update(&chain);
         chain = hasher.finalize().as_bytes().to_vec();
-        sealed.extend_from_slice(part);
-        sealed.extend_from_slice(&chain);
+        for part in [head, payload, &chain] {
+            sealed.extend_from_slice(part);
+        }
     };
-    put(&[&MAGIC[..], &[stream::FORMAT], b"stream\0\0", fields].concat());
+    put(&[&MAGIC[..], &[stream::FORMAT], b"stream\0\0", fields].concat(), &[]);
     let mut records = rest;
     while let Some((head, behind)) = records.split_first_chunk::<24>() {
         let bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let (payload, behind) = behind.split_at(bytes.min(behind.len()));
-        put(&[head, payload].concat());
+        put(head, payload);
         records = behind;
     }
     read_stream(&sealed);

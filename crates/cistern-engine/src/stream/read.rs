@@ -14,6 +14,8 @@ use crate::{
 };
 
 pub(super) const STREAM_NAME: &str = "stream";
+/// The payload of what has no data.
+const NOTHING: [u8; 1] = [0];
 
 /// A stream that is being read.
 pub struct StreamReader<R: Read> {
@@ -74,16 +76,17 @@ impl<R: Read> StreamReader<R> {
         let mut head = [0; RECORD_BYTES];
         read_exact(&mut self.from, &mut head)?;
         let mut fields = Fields::new(&head);
-        let [kind, zeroes @ ..]: [u8; 4] = fields.array().expect("the head has 24 bytes");
+        let [kind, form, zeroes @ ..]: [u8; 4] = fields.array().expect("the head has 24 bytes");
         let payload_bytes = fields.u32().expect("the head has 24 bytes") as usize;
         let [first, count] = [(); 2].map(|()| fields.u64().expect("the head has 24 bytes"));
         // Believed only as far as it bounds what is read.
-        if payload_bytes > PAYLOAD_BYTES_MAX || zeroes != [0; 3] {
+        if payload_bytes > PAYLOAD_BYTES_MAX || zeroes != [0; 2] {
             return Err(self.damaged("is damaged, or of another stream"));
         }
-        let mut payload = vec![0; payload_bytes];
-        read_exact(&mut self.from, &mut payload)?;
-        let chain = checksum(&[&self.chain, &head, &payload]);
+        let mut payload = vec![0; 1 + payload_bytes];
+        payload[0] = form;
+        read_exact(&mut self.from, &mut payload[1..])?;
+        let chain = checksum(&[&payload[1..], &head, &self.chain]);
         if read_checksum(&mut self.from)? != chain {
             return Err(self.damaged("is damaged, out of its place, or of another stream"));
         }
@@ -104,7 +107,7 @@ impl<R: Read> StreamReader<R> {
     }
 
     fn end(&mut self, payload: &[u8], records: u64, data_blocks: u64) -> Result<()> {
-        if !payload.is_empty() || self.totals != (StreamTotals { records, data_blocks }) {
+        if payload != NOTHING || self.totals != (StreamTotals { records, data_blocks }) {
             return Err(self.damaged("ends it, and counts other records than there were"));
         }
         let mut more = [0];
@@ -143,8 +146,8 @@ fn content(
                 blocks => blocks,
             }))
         }
-        ZERO if payload.is_empty() => Ok(StreamContent::Zero),
-        HOLE if payload.is_empty() => Ok(StreamContent::Hole),
+        ZERO if payload == NOTHING => Ok(StreamContent::Zero),
+        HOLE if payload == NOTHING => Ok(StreamContent::Hole),
         _ => Err("is of no known kind, or has more than such a record has"),
     }
 }

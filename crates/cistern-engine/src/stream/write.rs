@@ -52,7 +52,14 @@ impl<W: Write> StreamWriter<W> {
                 assert!(is_packed || blocks.bytes().len() as u64 == record.data_bytes(), "all of them");
                 let mut scratch = std::mem::take(&mut self.scratch);
                 let payload = blocks.payload(&mut self.compressor, &mut scratch);
-                self.put(DATA, extent.start, extent.len, payload)?;
+                let (form, rest) = match payload {
+                    [[form], rest] => (*form, rest),
+                    [payload, _] => {
+                        let (form, rest) = payload.split_first().expect("a payload says what it is");
+                        (*form, rest)
+                    }
+                };
+                self.put(DATA, form, extent.start, extent.len, rest)?;
                 self.totals.add(DATA, *extent);
                 self.scratch = scratch;
             }
@@ -64,7 +71,7 @@ impl<W: Write> StreamWriter<W> {
     }
 
     fn put_empty(&mut self, kind: u8, extent: Extent) -> io::Result<()> {
-        self.put(kind, extent.start, extent.len, [&[], &[]])?;
+        self.put(kind, 0, extent.start, extent.len, &[])?;
         self.totals.add(kind, extent);
         Ok(())
     }
@@ -72,19 +79,17 @@ impl<W: Write> StreamWriter<W> {
     /// Ends it. Gives what it had, and what it was written to.
     pub fn finish(mut self) -> io::Result<(StreamTotals, W)> {
         let totals = self.totals;
-        self.put(END, totals.records, totals.data_blocks, [&[], &[]])?;
+        self.put(END, 0, totals.records, totals.data_blocks, &[])?;
         self.out.flush()?;
         Ok((totals, self.out))
     }
 
-    fn put(&mut self, kind: u8, first: u64, count: u64, [begin, rest]: [&[u8]; 2]) -> io::Result<()> {
-        let payload_bytes = begin.len() + rest.len();
-        assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "no payload has more than a byte more");
-        let head = record_head(kind, payload_bytes, first, count);
-        self.chain = checksum(&[&self.chain, &head, begin, rest]);
+    fn put(&mut self, kind: u8, form: u8, first: u64, count: u64, payload: &[u8]) -> io::Result<()> {
+        assert!(payload.len() <= PAYLOAD_BYTES_MAX, "no payload has more than a byte more");
+        let head = record_head(kind, form, payload.len(), first, count);
+        self.chain = checksum(&[payload, &head, &self.chain]);
         self.out.write_all(&head)?;
-        self.out.write_all(begin)?;
-        self.out.write_all(rest)?;
+        self.out.write_all(payload)?;
         self.out.write_all(&self.chain)
     }
 }
