@@ -29,6 +29,9 @@ const QEMU_MIN: (u32, u32) = (8, 2);
 const QEMU_PACKAGE: &str = "qemu-utils";
 const QEMU_SYSTEM: &str = "qemu-system-x86_64";
 const QEMU_SYSTEM_PACKAGE: &str = "qemu-system-x86";
+/// libvirt up to some version takes the delay with which a disk reconnects, and does nothing with it: 9.0, which Debian 12 has, is one.
+const LIBVIRT_MIN: (u32, u32) = (11, 3);
+const LIBVIRT_PACKAGE: &str = "libvirt-daemon-driver-qemu";
 pub const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/cistern-test-backports.list";
 
 /// Brings the machine to where every test can run.
@@ -42,6 +45,9 @@ pub fn run() -> Result<()> {
     }
     if tool::find(QEMU_SYSTEM).is_err() {
         install_from_backports(QEMU_SYSTEM_PACKAGE)?;
+    }
+    if !is_new_enough_libvirt() {
+        install_from_backports(LIBVIRT_PACKAGE)?;
     }
     build_minio()?;
     build_gcs()?;
@@ -69,7 +75,7 @@ fn missing_packages() -> BTreeSet<&'static str> {
     });
     programs
         .map(|(_, package)| *package)
-        .filter(|package| ![QEMU_PACKAGE, QEMU_SYSTEM_PACKAGE].contains(package))
+        .filter(|package| ![QEMU_PACKAGE, QEMU_SYSTEM_PACKAGE, LIBVIRT_PACKAGE].contains(package))
         .chain(libraries.map(|(package, ..)| *package))
         .collect()
 }
@@ -177,9 +183,18 @@ pub fn install_from_backports(package: &str) -> Result<()> {
 
 fn is_new_enough_qemu() -> bool {
     let Ok(out) = tool::run("qemu-img", ["--version"]) else { return false };
-    let version = out.stdout.split("version ").nth(1).unwrap_or_default();
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= QEMU_MIN
+    version(out.stdout.split("version ").nth(1).unwrap_or_default()) >= QEMU_MIN
+}
+
+fn is_new_enough_libvirt() -> bool {
+    let installed = tool::run("dpkg-query", ["--show", "--showformat=${Version}", LIBVIRT_PACKAGE]);
+    tool::find("virt-qemu-run").is_ok() && installed.is_ok_and(|out| version(&out.stdout) >= LIBVIRT_MIN)
+}
+
+/// The first two numbers of a version.
+fn version(text: &str) -> (u32, u32) {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 fn is_new_enough(go: &Path) -> bool {

@@ -115,6 +115,19 @@ pub fn own_mounts(command: &mut Command) {
     }
 }
 
+/// Kills every process that has this variable in its environment, which it has from who started it, or who started that; gives how many there were.
+pub fn kill_marked(variable: &str, value: &str) -> usize {
+    let mark = format!("{variable}={value}");
+    let is_marked = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_marked);
+    // SAFETY: a system call without pointers.
+    pids.filter(|pid| unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) } == 0).count()
+}
+
 /// Waits until one of the descriptors is readable or `limit` is over; tells which are.
 pub fn readable(fds: &[i32], limit: Duration) -> Result<Vec<bool>> {
     let end = Instant::now() + limit;
@@ -188,6 +201,25 @@ pub fn reset_peak(pid: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a process left behind is found by its environment, also where its parent is long gone; whoever was started otherwise is not.
+    #[test]
+    fn what_a_process_left_is_found() {
+        let value = format!("{}/left", std::process::id());
+        let started = |value: &str| {
+            let mut command = Command::new("setsid");
+            command.args(["--fork", "sleep", "1000"]).env("CISTERN_LEFT", value);
+            assert!(command.status().expect("setsid").success());
+        };
+        let other = format!("{value}-other");
+        started(&value);
+        started(&other);
+        let end = Instant::now() + Duration::from_secs(60);
+        while kill_marked("CISTERN_LEFT", &value) == 0 {
+            assert!(Instant::now() < end, "nothing is found");
+        }
+        assert_eq!(kill_marked("CISTERN_LEFT", &other), 1, "it was let be");
+    }
 
     /// What a process with mounts of its own has mounted nobody else sees, and nothing is left of it when it was killed.
     #[test]

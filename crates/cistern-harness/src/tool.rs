@@ -52,6 +52,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("sync", "coreutils"),
     ("systemd-analyze", "systemd"),
+    ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
     ("xfs_repair", "xfsprogs"),
 ];
 

@@ -1,9 +1,10 @@
 //! The pages of docs/start, run as they stand there: a directory, S3 with exactly the policy of its page, another S3 server, a
-//! service, QEMU.
+//! service, QEMU by itself and as libvirt starts it.
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -245,8 +246,12 @@ fn a_service() -> Result<()> {
 /// A real QEMU that is asked by its own protocol.
 struct Qemu {
     _process: Guard,
-    to: std::io::PipeWriter,
-    from: std::io::Lines<BufReader<std::io::PipeReader>>,
+    to: Box<dyn Write>,
+    from: std::io::Lines<BufReader<Box<dyn Read>>>,
+    /// How it calls the device.
+    disk: &'static str,
+    /// What it says of a command lands where we read.
+    tells: bool,
 }
 
 impl Qemu {
@@ -256,10 +261,49 @@ impl Qemu {
         let (from, out) = std::io::pipe()?;
         let (input, to) = std::io::pipe()?;
         command.stdin(input).stdout(out);
+        let (process, from) = (Guard::spawn(command)?, BufReader::new(Box::new(from) as _).lines());
+        Qemu { _process: process, to: Box::new(to), from, disk: "disk", tells: true }.greet()
+    }
+
+    fn greet(mut self) -> Result<Qemu> {
+        self.ask(r#"{"execute":"qmp_capabilities"}"#)?;
+        Ok(self)
+    }
+
+    /// As libvirt starts a domain with this disk, and asked on a socket beside libvirt's own. Not as root: then libvirt wants a user that the package of its
+    /// daemon makes. Among processes of its own,
+    /// of which the first buries what others leave: so the machine dies with who started it.
+    fn by_libvirt(reader: &Reader, disk: &str) -> Result<Qemu> {
+        let root = reader.here.join("libvirt");
+        std::fs::create_dir_all(root.join("etc"))?;
+        // Its own log daemon does not run here.
+        std::fs::write(root.join("etc/qemu.conf"), "stdio_handler = \"file\"\n")?;
+        let (socket, domain) = (root.join("qmp"), root.join("domain.xml"));
+        std::fs::write(
+            &domain,
+            DOMAIN.replace("DISK", disk).replace("SOCKET", &socket.display().to_string()),
+        )?;
+        let own = format!("chown -R {NOBODY}:{NOBODY} {}", root.display());
+        reader.run(&own)?;
+        std::fs::set_permissions(&reader.here, PermissionsExt::from_mode(0o755))?;
+        let mut command = reader.shell(&format!(
+            "exec unshare --pid --fork --kill-child --mount-proc dash -c '
+             setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups virt-qemu-run --verbose --root={} {} & wait'",
+            root.display(),
+            domain.display()
+        ));
+        command.env("HOME", &root).env("XDG_RUNTIME_DIR", &root);
+        let (out, write) = std::io::pipe()?;
+        command.stdout(write.try_clone()?).stderr(write);
         let process = Guard::spawn(command)?;
-        let mut qemu = Qemu { _process: process, to, from: BufReader::new(from).lines() };
-        qemu.ask(r#"{"execute":"qmp_capabilities"}"#)?;
-        Ok(qemu)
+        let mut said = String::new();
+        let mut lines = BufReader::new(out).lines();
+        while !said.contains("guest running") {
+            said += &lines.next().with_context(|| format!("libvirt started nothing: {said}"))??;
+        }
+        let stream = UnixStream::connect(&socket)?;
+        let from = BufReader::new(Box::new(stream.try_clone()?) as _).lines();
+        Qemu { _process: process, to: Box::new(stream), from, disk: "virtio-disk0", tells: false }.greet()
     }
 
     fn send(&mut self, request: &str) -> Result<()> {
@@ -286,17 +330,67 @@ impl Qemu {
     }
 
     /// What its disk is asked to do, through the device's own way to it.
-    fn io(command: &str) -> String {
-        let line = format!("qemu-io -d /machine/peripheral/disk/virtio-backend \"{command}\"");
+    fn io(&self, command: &str) -> String {
+        let line = format!("qemu-io -d /machine/peripheral/{}/virtio-backend \"{command}\"", self.disk);
         serde_json::json!({"execute": "human-monitor-command", "arguments": {"command-line": line}})
             .to_string()
     }
 
-    fn done(answer: &str) -> Result<()> {
-        ensure!(answer.contains("1048576/1048576 bytes") && !answer.contains("failed"), "{answer}");
+    fn done(&self, answer: &str) -> Result<()> {
+        let done = answer.contains("1048576/1048576 bytes") && !answer.contains("failed");
+        ensure!(done || !self.tells, "{answer}");
+        Ok(())
+    }
+
+    /// A MiB of its disk as the machine reads it, and as somebody else does.
+    fn shows(&mut self, uri: &str, pattern: u64, at_mib: u64) -> Result<()> {
+        let read = format!("read -P {pattern} {at_mib}M 1M");
+        let answer = self.ask(&self.io(&read))?;
+        self.done(&answer)?;
+        let seen = tool::run("qemu-io", ["-r", "-f", "raw", "-c", &read, uri])?.stdout;
+        ensure!(seen.contains("1048576/1048576 bytes") && !seen.contains("failed"), "{seen}");
+        Ok(())
+    }
+
+    /// Its daemon is killed and started again, while it writes: to the machine that is a pause, and what was flushed is there.
+    fn outlives(mut self, reader: &Reader, serve: &str, mut daemon: Guard) -> Result<()> {
+        let uri = format!("nbd+unix:///tank?socket={}", reader.here.join("tank.sock").display());
+        let written = self.ask(&self.io("write -P 165 0 1M"))?;
+        self.done(&written)?;
+        let flushed = self.ask(&self.io("flush"))?;
+        ensure!(!flushed.contains("rror"), "{flushed}");
+        for round in 1..=3 {
+            daemon.kill();
+            // It waits from here on: nobody answers yet.
+            self.send(&self.io(&format!("write -f -P {round} {round}M 1M")))?;
+            daemon = reader.serve(serve)?;
+            let written = self.answer()?;
+            self.done(&written)?;
+            self.shows(&uri, 165, 0)?;
+            self.shows(&uri, round, round)?;
+        }
+        drop(self);
+        daemon.signal(libc::SIGINT);
+        ensure!(daemon.wait(STOP_LIMIT)?.success(), "it stopped in order");
         Ok(())
     }
 }
+
+/// Who has nothing.
+const NOBODY: u32 = 65534;
+
+/// A machine around a disk of the page.
+const DOMAIN: &str = r"<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+  <name>machine</name>
+  <memory unit='MiB'>64</memory>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <features><acpi/></features>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    DISK
+  </devices>
+  <qemu:commandline><qemu:arg value='-qmp'/><qemu:arg value='unix:SOCKET,server=on,wait=off'/></qemu:commandline>
+</domain>";
 
 /// The fifth page: a machine's disk goes on through a kill of the daemon, which it does not see as an error; what was
 /// flushed is there.
@@ -305,24 +399,22 @@ fn qemu_waits_for_its_daemon() -> Result<()> {
     let reader = Reader::new("start-qemu")?;
     let page = blocks("qemu.md", "sh")?;
     let [serve, machine] = &page[..] else { anyhow::bail!("the page has a daemon and a machine") };
-    let mut daemon = reader.serve(serve)?;
-    let mut qemu = Qemu::start(&reader, machine)?;
-    Qemu::done(&qemu.ask(&Qemu::io("write -P 0xa5 0 1M"))?)?;
-    let flushed = qemu.ask(&Qemu::io("flush"))?;
-    ensure!(!flushed.contains("rror"), "{flushed}");
-    for round in 1..=3u64 {
-        daemon.kill();
-        // It waits from here on: nobody answers yet.
-        qemu.send(&Qemu::io(&format!("write -f -P {round} {round}M 1M")))?;
-        daemon = reader.serve(serve)?;
-        Qemu::done(&qemu.answer()?)?;
-        Qemu::done(&qemu.ask(&Qemu::io("read -P 0xa5 0 1M"))?)?;
-        Qemu::done(&qemu.ask(&Qemu::io(&format!("read -P {round} {round}M 1M")))?)?;
-    }
-    drop(qemu);
-    daemon.signal(libc::SIGINT);
-    ensure!(daemon.wait(STOP_LIMIT)?.success(), "it stopped in order");
-    Ok(())
+    let daemon = reader.serve(serve)?;
+    Qemu::start(&reader, machine)?.outlives(&reader, serve, daemon)
+}
+
+/// The disk of the same page, as libvirt understands it: what libvirt gives QEMU outlives a daemon as well.
+#[test]
+fn libvirt_starts_a_machine_on_it() -> Result<()> {
+    let reader = Reader::new("start-libvirt")?;
+    let (page, disk) = (blocks("qemu.md", "sh")?, blocks("qemu.md", "xml")?);
+    let [disk] = &disk[..] else { anyhow::bail!("the page has one disk") };
+    let socket = reader.here.join("tank.sock");
+    let disk = disk.replace("/run/cistern-tank/nbd.sock", &socket.display().to_string());
+    // Whoever runs the machine may use the socket, as the page has it.
+    let serve = format!("bash -c 'umask 0000; exec {}'", page[0].trim());
+    let daemon = reader.serve(&serve)?;
+    Qemu::by_libvirt(&reader, &disk)?.outlives(&reader, &serve, daemon)
 }
 
 /// Every variable that the help tells of is on the page of its store.

@@ -1,7 +1,9 @@
 //! The programs of tests, two at a time: most of their time tests wait for something.
 //!
 //! Those that mount filesystems run behind the others, one after another: the kernel's loop devices are everybody's, and what is
-//! there for a moment for one is in the way of another. They have mounts of their own, so that one that is killed leaves none.
+//! there for a moment for one is in the way of another.
+//!
+//! Each has mounts of its own, and what it started is known by its environment: so nothing is left of one that hangs and is killed.
 
 use std::{
     fs::{self, File},
@@ -25,6 +27,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 const WORKERS: usize = 2;
 /// How the files of tests that mount filesystems are named.
 const ALONE: &str = "fs_";
+/// The variable by which what a program started is found.
+const MARK: &str = "CISTERN_TEST_PROGRAM";
 /// How many of the slowest are named.
 const SLOWEST: usize = 5;
 
@@ -92,12 +96,13 @@ pub(super) fn run() -> Result<Duration> {
 }
 
 fn one(program: Program) -> Ended {
-    let Program { name, mut command, alone } = program;
-    if alone {
-        process::own_mounts(&mut command);
-    }
+    let Program { name, mut command, .. } = program;
+    let mark = format!("{}/{name}", std::process::id());
+    command.env(MARK, &mark);
+    process::own_mounts(&mut command);
     let begin = Instant::now();
     let failure = step::run_logged(&format!("tests/{name}"), command, LIMIT).err();
+    process::kill_marked(MARK, &mark);
     Ended { name, time: begin.elapsed(), failure: failure.map(|error| format!("{error:#}")) }
 }
 
