@@ -41,6 +41,8 @@ const FAST_READERS_MIN: f64 = 0.9;
 const CLIENT_RATE_MIN: f64 = 0.9;
 const CLIENT_P99_MAX: f64 = 1.2;
 const SEND_BESIDE_MIN: f64 = 0.5;
+/// Of a link of 30 MB/s a fourteenth.
+const SEND_RATE: &str = "2M";
 /// How often the memory of a command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -330,7 +332,75 @@ pub fn beside_clients(plan: &Plan, report: &mut Report) -> Result<()> {
         sent_alone.seconds / sent.seconds,
         Bound::AtLeast(SEND_BESIDE_MIN),
     );
-    server.stop().context("what is left is uploaded")
+    server.stop().context("what is left is uploaded")?;
+    beside_readers(plan, &wan, report)
+}
+
+/// The same beside reads that come from the store and fill the link by themselves: what they keep is what `--rate` leaves them.
+fn beside_readers(plan: &Plan, wan: &Wan, report: &mut Report) -> Result<()> {
+    let server = wan.host(&wan.cistern(), "client").args(["--cache-size", "0"]).start()?;
+    let seconds = plan.seconds(60);
+    let alone = read(wan, &server, seconds)?;
+    let log = wan.scratch.file("send-beside.log");
+    let (beside, sent_bytes_per_s) = beside_send(wan, &server, seconds, &log, &["--rate", SEND_RATE])?;
+    let (unbounded, _) = beside_send(wan, &server, plan.seconds(20), &log, &[])?;
+    server.stop()?;
+    let what =
+        "64 KiB random reads from the store, depth 32, which fill the link, beside a send with --rate 2M";
+    let rate = |figures: &fio::Figures| format!("{:.1} MB/s", figures.iops * f64::from(64 << 10) / 1e6);
+    report.row(
+        &format!("{what}: their rate"),
+        rate(&beside),
+        format!("without {}", rate(&alone)),
+        beside.iops / alone.iops,
+        Bound::AtLeast(CLIENT_RATE_MIN),
+    );
+    report.row(
+        &format!("{what}: p99"),
+        format!("{:.0} ms", beside.p99_us / 1e3),
+        format!("without {:.0} ms", alone.p99_us / 1e3),
+        beside.p99_us / alone.p99_us,
+        Bound::AtMost(CLIENT_P99_MAX),
+    );
+    report.row(
+        &format!("{what}: rate of the send"),
+        format!("{:.2} MB/s", sent_bytes_per_s / 1e6),
+        "2 MiB/s".to_owned(),
+        sent_bytes_per_s / f64::from(2 << 20),
+        Bound::AtLeast(SEND_BESIDE_MIN),
+    );
+    report.note(format!("the same reads beside a send without --rate: {}", rate(&unbounded)));
+    Ok(())
+}
+
+/// Reads beside a send, which is broken off behind them; gives also how many bytes of data a second it says that it sent.
+fn beside_send(
+    wan: &Wan,
+    server: &Server,
+    seconds: u64,
+    log: &Path,
+    args: &[&str],
+) -> Result<(fio::Figures, f64)> {
+    let mut command = wan.cistern().command();
+    command.args(["send", &format!("{}@{SNAPSHOT}", wan.url), "--to", "/dev/null", "--json"]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(log)?);
+    let mut sending = Guard::spawn(command)?;
+    let figures = read(wan, server, seconds)?;
+    ensure!(!sending.has_ended(), "it ended before the reads did");
+    sending.kill();
+    let said = std::fs::read_to_string(log)?;
+    let last = said.lines().rev().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let rate = last.and_then(|last| last["bytes_per_second"].as_f64()).context("it says how fast it is")?;
+    Ok((figures, rate))
+}
+
+/// Random reads of the sent part, for so long.
+fn read(wan: &Wan, server: &Server, seconds: u64) -> Result<fio::Figures> {
+    let runtime = format!("--runtime={seconds}");
+    let job = ["--rw=randread", "--bs=64k", "--iodepth=32", "--norandommap", "--time_based", "--size=1g"];
+    let limit = Duration::from_secs(seconds) + loads::SLACK;
+    let json = fio::nbd(wan.scratch.path(), &server.uri(), &[&job[..], &[runtime.as_str()]].concat(), limit)?;
+    fio::figures(&json, "read")
 }
 
 /// Random writes behind the sent part, for so long.
