@@ -175,6 +175,8 @@ struct CaseShape {
     other: bool,
     /// Debian's packages of both lie in `/job`.
     packages: bool,
+    /// So does the image for containers.
+    image: bool,
 }
 
 impl CaseShape {
@@ -187,6 +189,7 @@ impl CaseShape {
             host: false,
             other: false,
             packages: false,
+            image: false,
         };
         let said = script.lines().find_map(|line| line.strip_prefix("#: ")).unwrap_or_default();
         for word in said.split_whitespace() {
@@ -198,6 +201,7 @@ impl CaseShape {
                 None if word == "host" => shape.host = true,
                 None if word == "other" => shape.other = true,
                 None if word == "packages" => shape.packages = true,
+                None if word == "image" => shape.image = true,
                 _ => bail!("what is {word}?"),
             }
         }
@@ -212,7 +216,7 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     let shape = CaseShape::of(&case)?;
     fs::write(job.join("run"), format!("#!/bin/bash\n{case}"))?;
     fs::copy(files().join("cases/lib.sh"), job.join("lib.sh"))?;
-    for page in ["docs/zfs.md", "docs/start/docker.md"] {
+    for page in ["docs/zfs.md", "docs/start/docker.md", "docs/install.md"] {
         let page = step::root().join(page);
         fs::copy(&page, job.join(page.file_name().context("a page has a name")?))?;
     }
@@ -237,6 +241,9 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
     if shape.packages {
         package::debian(binary, env!("CARGO_PKG_VERSION"), &job)?;
         package::debian(&stripped(&other_version()?)?, &other_number(), &job)?;
+    }
+    if shape.image {
+        package::image(&job)?;
     }
     let disk = scratch.path().join("disk");
     if let Some(size) = &shape.disk {

@@ -69,6 +69,14 @@ pub fn debian(program: &Path, version: &str, into: &Path) -> Result<PathBuf> {
     deb::make(&making, program, &contents::Contents::of(&making)?, version, into)
 }
 
+/// The image for containers, in a directory.
+pub fn image(into: &Path) -> Result<()> {
+    setup::install_missing(&PACKAGES)?;
+    let making = Making::of(step::root().to_owned(), epoch()?);
+    let fixed = Binary::build(&making, Linkage::Static)?;
+    image::make(&making, &fixed, &contents::Contents::of(&making)?, into)
+}
+
 impl Making {
     fn of(tree: PathBuf, epoch: u64) -> Making {
         let work = tree.join("target/package");
@@ -113,7 +121,7 @@ impl Making {
         fs::write(out.join(format!("{name}.cdx.json")), contents.bill_of_materials()?)?;
         deb::make(self, &dynamic.program, &contents, self.version(), &out)?;
         archive::make(self, &fixed, &contents)?;
-        image::make(self, &fixed, &contents)?;
+        image::make(self, &fixed, &contents, &out)?;
         for binary in [&dynamic, &fixed] {
             archive::xz(&binary.debug, &out.join(format!("{name}_{}.debug.xz", binary.linkage.name())))?;
         }

@@ -1,5 +1,5 @@
 //! The image for containers, as a file that every runtime loads: the static program, certificates, and the directories it
-//! uses. In the layout of the Open Container Initiative; nothing but `tar` and `gzip` makes it.
+//! uses. In the layout of the Open Container Initiative, and with what `docker load` reads of it; nothing but `tar` and `gzip` makes it.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,7 +15,7 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// `cistern_VERSION_ARCHITECTURE_oci.tar`, with an image of the version's name in it.
-pub(super) fn make(making: &Making, binary: &Binary, contents: &Contents) -> Result<()> {
+pub(super) fn make(making: &Making, binary: &Binary, contents: &Contents, into: &Path) -> Result<()> {
     let (root, layout) = (making.stage("image-root")?, making.stage("image")?);
     copy(&binary.program, &root.join("usr/bin/cistern"), 0o755)?;
     copy(Path::new(CERTIFICATES), &root.join("etc/ssl/certs/ca-certificates.crt"), 0o644)?;
@@ -62,13 +62,20 @@ pub(super) fn make(making: &Making, binary: &Binary, contents: &Contents) -> Res
         "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
         "layers": [descriptor("application/vnd.oci.image.layer.v1.tar+gzip", &compressed)],
     });
+    let path = |blob: &Blob| format!("blobs/sha256/{}", blob.digest);
+    let docker = json!([{
+        "Config": path(&config),
+        "RepoTags": [format!("cistern:{}", making.version())],
+        "Layers": [path(&compressed)],
+    }]);
+    put(&layout.join("manifest.json"), serde_json::to_vec(&docker)?, 0o644)?;
     let mut manifest = descriptor(MANIFEST, &keep(&blobs, &serde_json::to_vec(&manifest)?)?);
     manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": making.version() });
     let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
     put(&layout.join("index.json"), serde_json::to_vec(&index)?, 0o644)?;
     put(&layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#, 0o644)?;
     let to = format!("cistern_{}_{}_oci.tar", making.version(), debian_architecture()?);
-    archive::tar(making, &layout, &making.out().join(to))
+    archive::tar(making, &layout, &into.join(to))
 }
 
 /// Something by its digest.
