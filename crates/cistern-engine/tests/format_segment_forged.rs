@@ -1,9 +1,10 @@
 //! Log objects as the format is written down, sealed rightly, with wrong content. They stand for
 //! whoever can write to an unencrypted store, and for our own bugs.
 
+use bytes::Bytes;
 use cistern_engine::{
     codec::{Compression, MAGIC, ObjectKind, Sealer, compress, crc32c, fields::put_varint},
-    segment::{Content, Entry, JournalRange, MAPPINGS_MAX, open_frame, open_raw},
+    segment::{Content, Entry, JournalRange, MAPPINGS_MAX, open_frame, open_payload, open_raw},
     units::{BLOCK_BYTES, Chain, Extent, FrameRef, JournalPos, Mapping, Mark, Place, Seq, VOLUME_BYTES_MAX},
 };
 use golden::{corrupt, journal, salt, slot, volume, whole};
@@ -206,6 +207,32 @@ fn forged_frames_are_refused() {
         } else {
             corrupt(opened);
         }
+    }
+}
+
+/// A packed frame whose payload is none, or longer than that of what does not compress, is refused also where it is not unpacked: whoever passes it on
+/// relies on that.
+#[test]
+fn forged_payloads_are_refused() {
+    let sealer = Sealer::new(None, volume(1), ObjectKind::Segment, salt(0x5a), 5);
+    let open = |plain: &[u8]| {
+        let mut stored = Vec::new();
+        sealer.seal(8, plain, &mut stored);
+        let frame = FrameRef { seq: Seq(5), offset: 8, stored: stored.len() as u32, index: 0 };
+        let payload = open_payload(&sealer, &frame, 8, &Bytes::from(stored.clone()));
+        (payload, open_frame(&sealer, &frame, &stored))
+    };
+    let long = |blocks: u8, len: usize| [&[blocks][..], &vec![0; len]].concat();
+    let whole = 8 * BLOCK_BYTES + 1;
+    for plain in [vec![8], vec![0x88, 0], long(8, whole + 1), long(0x88, whole + 2), long(8, 3 * whole)] {
+        let (payload, blocks) = open(&plain);
+        corrupt(payload);
+        corrupt(blocks);
+    }
+    for plain in [long(8, whole), long(0x88, whole + 1)] {
+        let (payload, blocks) = open(&plain);
+        assert_eq!(payload.unwrap().map(|payload| payload.len()), Some(whole));
+        assert_eq!(blocks.unwrap().len(), 8 * BLOCK_BYTES);
     }
 }
 

@@ -20,7 +20,7 @@ use cistern_engine::{
         wrapping::Wrapping,
     },
     map::{self, Levels},
-    segment::{self, EntryKind, open_frame, open_raw, read_head, read_tail},
+    segment::{self, EntryKind, open_frame, open_payload, open_raw, read_head, read_tail},
     snapshot::Operation,
     store::StoreUrl,
     stream::{self, RbdReader, StreamReader},
@@ -132,6 +132,10 @@ pub fn frame(data: &[u8]) {
     sealer.seal(8, data, &mut sealed);
     if let Ok(blocks) = open_frame(&sealer, &place(&sealed), &sealed) {
         assert!(blocks.len().is_multiple_of(BLOCK_BYTES) && !blocks.is_empty());
+    }
+    let (frame, blocks) = (place(&sealed), data.first().map_or(0, |first| usize::from(first & 0x7f)));
+    if let Ok(Some(payload)) = open_payload(&sealer, &frame, blocks as u64, &sealed.into()) {
+        assert!((1..=blocks * BLOCK_BYTES + 1).contains(&payload.len()), "it is passed on as it is");
     }
     let Some(([blocks, index], block)) = data.split_first_chunk::<2>() else { return };
     let unit = (BLOCK_BYTES + sealer.overhead()) as u32;

@@ -176,12 +176,17 @@ fn packed_payload(plain: &[u8]) -> Result<(usize, Range<usize>), String> {
     if !(1..=FRAME_BLOCKS_MAX).contains(&blocks) {
         return Err(format!("it says that it has {blocks} blocks"));
     }
-    if first & PADDED == 0 {
-        return Ok((blocks, 1..plain.len()));
-    }
-    match plain[1..].last() {
-        Some(0) => Ok((blocks, 1..plain.len() - 1)),
-        _ => Err("its padding is not zero".to_owned()),
+    let payload = match (first & PADDED, plain[1..].last()) {
+        (0, _) => 1..plain.len(),
+        (_, Some(0)) => 1..plain.len() - 1,
+        _ => return Err("its padding is not zero".to_owned()),
+    };
+    match payload.len() {
+        0 => Err("it has no payload".to_owned()),
+        len if len > blocks * BLOCK_BYTES + 1 => {
+            Err(format!("{blocks} blocks have no payload of {len} bytes"))
+        }
+        _ => Ok((blocks, payload)),
     }
 }
 
