@@ -271,8 +271,7 @@ impl Qemu {
     }
 
     /// As libvirt starts a domain with this disk, and asked on a socket beside libvirt's own. Not as root: then libvirt wants a user that the package of its
-    /// daemon makes. Among processes of its own,
-    /// of which the first buries what others leave: so the machine dies with who started it.
+    /// daemon makes. Among processes of its own, of which the first buries what others leave: so the machine dies with who started it.
     fn by_libvirt(reader: &Reader, disk: &str) -> Result<Qemu> {
         let root = reader.here.join("libvirt");
         std::fs::create_dir_all(root.join("etc"))?;
@@ -301,6 +300,8 @@ impl Qemu {
         while !said.contains("guest running") {
             said += &lines.next().with_context(|| format!("libvirt started nothing: {said}"))??;
         }
+        // What it says later is for nobody, and has to go somewhere.
+        std::thread::spawn(move || lines.for_each(drop));
         let stream = UnixStream::connect(&socket)?;
         let from = BufReader::new(Box::new(stream.try_clone()?) as _).lines();
         Qemu { _process: process, to: Box::new(stream), from, disk: "virtio-disk0", tells: false }.greet()
