@@ -287,7 +287,8 @@ impl Qemu {
         std::fs::set_permissions(&reader.here, PermissionsExt::from_mode(0o755))?;
         let mut command = reader.shell(&format!(
             "exec unshare --pid --fork --kill-child --mount-proc dash -c '
-             setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups virt-qemu-run --verbose --root={} {} & wait'",
+             setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups {} --verbose --root={} {} & wait'",
+            tool::find("virt-qemu-run")?.display(),
             root.display(),
             domain.display()
         ));

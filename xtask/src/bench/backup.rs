@@ -405,20 +405,18 @@ fn beside_send(
 
 /// Random reads of the sent part, for so long.
 fn read(wan: &Wan, server: &Server, seconds: u64) -> Result<fio::Figures> {
-    let runtime = format!("--runtime={seconds}");
-    let job = ["--rw=randread", "--bs=64k", "--iodepth=32", "--norandommap", "--time_based", "--size=1g"];
-    let limit = Duration::from_secs(seconds) + loads::SLACK;
-    let json = fio::nbd(wan.scratch.path(), &server.uri(), &[&job[..], &[runtime.as_str()]].concat(), limit)?;
-    fio::figures(&json, "read")
+    fio::figures(&random(wan, server, seconds, &["--rw=randread", "--bs=64k", "--size=1g"])?, "read")
 }
 
 /// Random writes behind the sent part, for so long.
 fn load(wan: &Wan, server: &Server, seconds: u64) -> Result<fio::Figures> {
+    let job = ["--rw=randwrite", "--bs=4k", "--refill_buffers", "--offset=2g", "--size=4g"];
+    fio::figures(&random(wan, server, seconds, &job)?, "write")
+}
+
+fn random(wan: &Wan, server: &Server, seconds: u64, job: &[&str]) -> Result<serde_json::Value> {
     let runtime = format!("--runtime={seconds}");
-    let job =
-        ["--rw=randwrite", "--bs=4k", "--iodepth=32", "--refill_buffers", "--norandommap", "--time_based"];
-    let place = ["--offset=2g", "--size=4g", &runtime];
+    let job = [job, &["--iodepth=32", "--norandommap", "--time_based", &runtime]].concat();
     let limit = Duration::from_secs(seconds) + loads::SLACK;
-    let json = fio::nbd(wan.scratch.path(), &server.uri(), &[&job[..], &place].concat(), limit)?;
-    fio::figures(&json, "write")
+    fio::nbd(wan.scratch.path(), &server.uri(), &job, limit)
 }

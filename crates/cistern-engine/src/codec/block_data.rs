@@ -25,17 +25,19 @@ impl BlockData {
         }
     }
 
-    /// Their payload, in two parts: at most one byte more than they have. What has to be compressed is in `scratch`.
-    pub fn payload<'a>(&'a self, compressor: &mut Compressor, scratch: &'a mut Vec<u8>) -> [&'a [u8]; 2] {
-        match self {
+    /// Their payload, its first byte by itself: the rest has at most as many bytes as they have. What has to be compressed is in `scratch`.
+    pub fn payload<'a>(&'a self, compressor: &mut Compressor, scratch: &'a mut Vec<u8>) -> (u8, &'a [u8]) {
+        let payload = match self {
+            BlockData::Dense(bytes) => return (RAW, bytes),
             BlockData::Plain(bytes) => {
                 scratch.clear();
                 compressor.append(bytes, scratch);
-                [scratch, &[]]
+                scratch
             }
-            BlockData::Dense(bytes) => [&[RAW], bytes],
-            BlockData::Packed(payload) => [payload, &[]],
-        }
+            BlockData::Packed(payload) => &payload[..],
+        };
+        let (form, rest) = payload.split_first().expect("a payload says what it is");
+        (*form, rest)
     }
 
     /// As they are in memory.

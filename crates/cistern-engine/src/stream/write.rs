@@ -51,14 +51,7 @@ impl<W: Write> StreamWriter<W> {
                 let is_packed = matches!(blocks, BlockData::Packed(_));
                 assert!(is_packed || blocks.bytes().len() as u64 == record.data_bytes(), "all of them");
                 let mut scratch = std::mem::take(&mut self.scratch);
-                let payload = blocks.payload(&mut self.compressor, &mut scratch);
-                let (form, rest) = match payload {
-                    [[form], rest] => (*form, rest),
-                    [payload, _] => {
-                        let (form, rest) = payload.split_first().expect("a payload says what it is");
-                        (*form, rest)
-                    }
-                };
+                let (form, rest) = blocks.payload(&mut self.compressor, &mut scratch);
                 self.put(DATA, form, extent.start, extent.len, rest)?;
                 self.totals.add(DATA, *extent);
                 self.scratch = scratch;
