@@ -8,6 +8,7 @@
 //! - `reader`: ranges of objects, from what is under way, from the cache or by a GET.
 //! - `forward`, `frames`, `runs`: what the ranges mean: blocks of data, where they were moved for a snapshot, parts of the map. What
 //!   does not verify is fetched again; `to_send` does not unpack what need not be. `origins`: the same of the volumes that a clone comes from.
+//! - `partial`: which sectors lie apart from the rest of their block.
 //! - `warm`, `readahead`, `ahead`, `hot`: what to fetch before anybody needs it.
 //!
 //! Every GET of data and of the map goes through here, with bounded memory and at the priority of who waits for it. Nothing
@@ -21,6 +22,7 @@ mod hot;
 mod link;
 mod moved;
 mod origins;
+mod partial;
 mod pool;
 mod readahead;
 mod reader;
@@ -36,6 +38,7 @@ pub use frames::{DecodedCounts, FrameReader, MOVE_GAP_BYTES, entry_key};
 pub use hot::HotParts;
 pub use link::LinkEstimate;
 pub use origins::{OriginParts, Origins};
+pub use partial::{PartialBlock, partial_blocks};
 pub use pool::PrefetchTask;
 pub use reader::{ObjectReader, ObjectRef, Prefetch};
 pub use runs::StoredRuns;

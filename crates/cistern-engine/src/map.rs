@@ -48,6 +48,7 @@ pub use lookup::Lookup;
 use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
 use table::Table;
+use tokio::sync::Notify;
 pub use writer::RunShape;
 
 use crate::{
@@ -56,11 +57,13 @@ use crate::{
     damage::Damage,
     env::Env,
     rank::{Locked, Rank, Ranked},
-    units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq, VOLUME_BYTES_MAX, VolumeId},
+    sectors::{self, are_sectors, is_mappable, sector_numbers, sector_of},
+    units::{Extent, FrameRef, Mapping, Place, RunId, Seq, VolumeId},
 };
 
-/// Blocks of the largest volume. No mapping ends behind it, so block arithmetic never overflows.
-pub const BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
+/// No mapping ends behind it, so block arithmetic never overflows: blocks of the largest volume, and behind them the numbers of
+/// sectors that are kept apart.
+pub const BLOCKS_MAX: u64 = sectors::NUMBERS_END;
 
 /// Mappings that are inserted before lookups get a turn: about 0.1 ms.
 const INSERTS_PER_LOCK: usize = 256;
@@ -69,6 +72,8 @@ const FLUSHED_TABLES: usize = 16;
 const FLUSHED_MAPPINGS: usize = 1 << 16;
 /// Extents whose mappings are captured under one lock.
 const EXTENTS_PER_LOOKUP: usize = 512;
+/// Pieces of sectors that a lookup captures at least: more than one block has.
+const SECTOR_PIECES_MIN: usize = 16;
 
 /// A run that a merge found damaged is left out of merges for this time, unless the map is opened again:
 /// somebody may have restored the object, and looking costs what the merge reads.
@@ -195,6 +200,10 @@ pub struct UsedUp {
     pub until: Seq,
 }
 
+/// A moment from which on a look for partial blocks is told of new ones.
+#[derive(Clone, Copy, Debug)]
+pub struct PartialMark(u64);
+
 /// The map of a volume.
 pub struct Map {
     env: Env,
@@ -206,6 +215,8 @@ pub struct Map {
     merging: tokio::sync::Mutex<BTreeMap<RunId, Duration>>,
     /// Held for memory operations only, never while waiting.
     inner: Ranked<Inner>,
+    /// Sectors are kept apart, where none were.
+    appeared: Notify,
 }
 
 struct Inner {
@@ -216,6 +227,7 @@ struct Inner {
     frozen_to: Seq,
     levels: Arc<Levels>,
     covered: Seq,
+    partial: Partial,
     dead: Dead,
     used_up: Vec<UsedUp>,
     snapshots: Arc<[Seq]>,
@@ -223,7 +235,36 @@ struct Inner {
     roots: Vec<(Seq, Arc<Levels>)>,
 }
 
+/// What is known of partial blocks without looking for them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Partial {
+    /// Sectors may be kept apart. While it is false there are none, and nothing is done for them.
+    has_sectors: bool,
+    /// How often mappings of sectors were inserted.
+    inserted: u64,
+}
+
+impl Partial {
+    fn in_levels(levels: &Levels) -> Partial {
+        let reaches = |level: &Vec<RunMeta>| {
+            level.last().is_some_and(|run| run.span.end() > sectors::VOLUME_BLOCKS_MAX)
+        };
+        Partial { has_sectors: levels.iter().any(reaches), inserted: 0 }
+    }
+}
+
 impl Inner {
+    /// What is captured of the sectors that are kept apart from the blocks of an extent, and as far as it is all of them.
+    fn sectors(&self, extent: Extent, captured_max: usize) -> (Vec<Mapping>, Extent) {
+        let captured_max = captured_max.max(SECTOR_PIECES_MIN);
+        let pieces = self.table.pieces(sector_numbers(extent), captured_max);
+        match pieces.last().filter(|_| pieces.len() == captured_max) {
+            // A block has eight sectors, so the last piece is of a later one than the first.
+            Some(last) => (pieces.clone(), Extent::between(extent.start, sector_of(last.extent.start).0)),
+            None => (pieces, extent),
+        }
+    }
+
     /// Levels, frozen tables and the table hold the log one behind the other.
     fn assert_invariant(&self) {
         let (newest, oldest) = (self.frozen.front(), self.frozen.back());
@@ -262,6 +303,7 @@ impl Map {
             table: Table::default(),
             frozen: VecDeque::new(),
             frozen_to: covered,
+            partial: Partial::in_levels(&levels),
             levels: Arc::new(levels),
             covered,
             dead: Dead::default(),
@@ -279,6 +321,7 @@ impl Map {
             flushing: tokio::sync::Mutex::new(()),
             merging: tokio::sync::Mutex::default(),
             inner: Ranked::new(Rank::Structure, inner),
+            appeared: Notify::new(),
         })
     }
 
@@ -287,20 +330,35 @@ impl Map {
     }
 
     /// Puts mappings on top of all before them, in order. Frames hold at most
-    /// `FRAME_BLOCKS_MAX` blocks, and no mapping ends behind `BLOCKS_MAX`. A lookup that begins
+    /// `FRAME_BLOCKS_MAX` blocks, and no mapping ends behind `BLOCKS_MAX`. A block that is mapped as a whole has no sectors
+    /// apart from it any more. A lookup that begins
     /// meanwhile may see a first part of the batch; callers that must not show that serve the
     /// batch's blocks from elsewhere until this returns.
     pub fn insert(&self, batch: &[Mapping]) {
         for part in batch.chunks(INSERTS_PER_LOCK) {
             let mut inner = self.inner();
-            let Inner { table, snapshots, .. } = &mut *inner;
+            let Inner { table, snapshots, partial, .. } = &mut *inner;
             for m in part {
-                assert!(
-                    m.extent.len <= BLOCKS_MAX && m.extent.start <= BLOCKS_MAX - m.extent.len,
-                    "a mapping lies in the largest volume"
-                );
+                assert!(is_mappable(m.extent), "a mapping lies in the largest volume, or is of its sectors");
+                if are_sectors(m.extent) {
+                    partial.has_sectors |= matches!(m.place, Place::Frame(_));
+                    partial.inserted += 1;
+                    self.appeared.notify_one();
+                } else if partial.has_sectors {
+                    let extent = sector_numbers(m.extent);
+                    table.insert(&Mapping { extent, birth: m.birth, place: Place::Hole }, snapshots);
+                }
                 table.insert(m, snapshots);
             }
+        }
+    }
+
+    /// As `insert`, of what is as it was and only lies elsewhere: sectors stay over it.
+    fn insert_places(&self, batch: &[Mapping]) {
+        for part in batch.chunks(INSERTS_PER_LOCK) {
+            let mut inner = self.inner();
+            let Inner { table, snapshots, .. } = &mut *inner;
+            part.iter().for_each(|m| table.insert(m, snapshots));
         }
     }
 
@@ -309,6 +367,7 @@ impl Map {
         debug_assert!(check_levels(&levels).is_ok(), "whoever decodes levels checks them");
         let mut inner = self.inner();
         debug_assert!(inner.dead.is_empty() && inner.used_up.is_empty(), "it is for reading only");
+        inner.partial = Partial::in_levels(&levels);
         (inner.table, inner.levels) = (Table::default(), Arc::new(levels));
         inner.frozen.clear();
     }
@@ -337,7 +396,7 @@ impl Map {
             blocks(batch),
             "what was moved counts, or came late"
         );
-        self.insert(&counting);
+        self.insert_places(&counting);
         let mut inner = self.inner();
         let Inner { table, snapshots, .. } = &mut *inner;
         late.iter().for_each(|m| table.lose(m, version::placed(m), snapshots));
@@ -383,9 +442,72 @@ impl Map {
             let end = table.last().map_or(extent.start, |m| m.extent.end());
             extent = Extent::between(extent.start, end);
         }
+        let sectors = match inner.partial.has_sectors && !are_sectors(extent) && !extent.is_empty() {
+            true => {
+                let (table, seen) = inner.sectors(extent, captured_max);
+                extent = seen;
+                Some(Box::new(self.captured(&inner, sector_numbers(extent), table, usize::MAX)))
+            }
+            false => None,
+        };
+        Lookup { sectors, ..self.captured(&inner, extent, table, count_max) }
+    }
+
+    fn captured(&self, inner: &Inner, extent: Extent, table: Vec<Mapping>, count_max: usize) -> Lookup {
         let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
         let (levels, runs) = (inner.levels.clone(), self.runs.clone());
-        Lookup { extent, count_max, table, frozen, levels, runs, origin: Origin::Any, since: Seq(0) }
+        let (origin, since, sectors) = (Origin::Any, Seq(0), None);
+        Lookup { extent, count_max, table, frozen, levels, runs, origin, since, sectors }
+    }
+
+    /// What the map has of sectors that are kept apart from the blocks of an extent, in at most `count_max` mappings: ascending, only
+    /// those with data, born behind `since`; and the block as far as which that is all. Nobody waits for it.
+    pub async fn sectors_in(
+        &self,
+        extent: Extent,
+        since: Seq,
+        count_max: usize,
+    ) -> Result<(Vec<Mapping>, u64)> {
+        if !self.may_have_partial() || extent.is_empty() {
+            return Ok((Vec::new(), extent.end()));
+        }
+        let count_max = count_max.max(SECTOR_PIECES_MIN);
+        let numbers = sector_numbers(extent);
+        let lookup = Lookup { origin: Origin::Patient, since, ..self.begin_limited(numbers, count_max) };
+        let mut found = lookup.finish().await?;
+        let end = match found.last() {
+            Some(last) if last.extent.end() < numbers.end() => sector_of(last.extent.end()).0,
+            _ => extent.end(),
+        };
+        debug_assert!(extent.start < end, "a block has fewer pieces than are looked at");
+        let behind = sector_numbers(Extent::between(extent.start, end)).end();
+        found.retain(|m| matches!(m.place, Place::Frame(_)) && m.extent.start < behind);
+        for m in found.iter_mut().filter(|m| m.extent.end() > behind) {
+            *m = m.slice(Extent::between(m.extent.start, behind));
+        }
+        Ok((found, end))
+    }
+
+    /// Whether there may be partial blocks.
+    pub fn may_have_partial(&self) -> bool {
+        self.inner().partial.has_sectors
+    }
+
+    /// Waits until there may be partial blocks: a look for them begins. One task waits at a time.
+    pub async fn partial_appeared(&self) -> PartialMark {
+        loop {
+            let Partial { has_sectors, inserted } = self.inner().partial;
+            if has_sectors {
+                return PartialMark(inserted);
+            }
+            self.appeared.notified().await;
+        }
+    }
+
+    /// All was looked at since the mark was taken, and nothing was kept apart.
+    pub fn has_no_partial(&self, PartialMark(inserted): PartialMark) {
+        let mut inner = self.inner();
+        inner.partial.has_sectors &= inner.partial.inserted != inserted;
     }
 
     /// What `extent` is, whole.
@@ -412,7 +534,8 @@ impl Map {
             let extent = Extent::between(together[0].start, together[together.len() - 1].end());
             let (levels, runs) = (root.clone(), self.runs.clone());
             let (table, frozen, origin, since) = (Vec::new(), Vec::new(), Origin::Patient, Seq(0));
-            let lookup = Lookup { extent, count_max: usize::MAX, table, frozen, levels, runs, origin, since };
+            let (count_max, sectors) = (usize::MAX, None);
+            let lookup = Lookup { extent, count_max, table, frozen, levels, runs, origin, since, sectors };
             lookup.finish_each(together, &mut out).await?;
         }
         Ok(out)
@@ -423,19 +546,8 @@ impl Map {
         let (first, last) = (extents[0], extents[extents.len() - 1]);
         let inner = self.inner();
         let table = extents.iter().flat_map(|extent| inner.table.pieces(*extent, usize::MAX)).collect();
-        let frozen = inner.frozen.iter().map(|f| f.table.clone()).collect();
-        let (levels, runs) = (inner.levels.clone(), self.runs.clone());
         let extent = Extent::between(first.start, last.end());
-        Lookup {
-            extent,
-            count_max: usize::MAX,
-            table,
-            frozen,
-            levels,
-            runs,
-            origin: Origin::Patient,
-            since: Seq(0),
-        }
+        Lookup { origin: Origin::Patient, ..self.captured(&inner, extent, table, usize::MAX) }
     }
 
     /// What the beginning of `extent` is, in at most `count_max` mappings. Work grows with the

@@ -1,13 +1,69 @@
-//! Which sectors of one block something is about, and laying sectors over a block. Pure.
+//! Which sectors of one block something is about, laying sectors over a block, and where the map keeps
+//! single sectors. Pure.
+//!
+//! A **partial block** is one of which the store has sectors apart from the rest. Each of these sectors has a
+//! block number of its own, above those of every volume: sector `s` of block `b` is block `FIRST + 8 b + s` of the map. Its
+//! data begin with the sector, and the rest is zero.
 
 use std::ops::Range;
 
-use crate::units::{BLOCK_BYTES, SECTOR_BYTES};
+use crate::units::{BLOCK_BYTES, Extent, SECTOR_BYTES, VOLUME_BYTES_MAX};
 
 /// Sectors of a block, as many as a mask has bits.
 const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 const _: () = assert!(SECTORS == u8::BITS as usize);
+
+/// Blocks of the largest volume.
+pub const VOLUME_BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
+/// The first number of a sector that is kept apart.
+const FIRST: u64 = VOLUME_BLOCKS_MAX * SECTORS as u64;
+/// Behind the last number that a map, or a segment, may have.
+pub const NUMBERS_END: u64 = 2 * FIRST;
+
+/// The numbers of the sectors of some blocks of a volume.
+pub fn sector_numbers(blocks: Extent) -> Extent {
+    debug_assert!(blocks.end() <= VOLUME_BLOCKS_MAX, "only sectors of a volume are kept apart");
+    Extent::new(FIRST + blocks.start * SECTORS as u64, blocks.len * SECTORS as u64)
+}
+
+/// The numbers of all sectors of all volumes.
+pub const ALL_SECTORS: Extent = Extent::new(FIRST, NUMBERS_END - FIRST);
+
+/// Whether an extent is of sectors that are kept apart, and not of whole blocks.
+pub fn are_sectors(extent: Extent) -> bool {
+    extent.start >= FIRST
+}
+
+/// Whether a map may have an extent: it is of blocks of a volume, or of sectors, and not of both.
+pub fn is_mappable(extent: Extent) -> bool {
+    let end = if are_sectors(extent) { NUMBERS_END } else { VOLUME_BLOCKS_MAX };
+    extent.len <= end && extent.start <= end - extent.len
+}
+
+/// The block of a sector's number, and which of its sectors that is.
+pub fn sector_of(number: u64) -> (u64, usize) {
+    debug_assert!((FIRST..NUMBERS_END).contains(&number), "it is the number of a sector");
+    let at = number - FIRST;
+    (at / SECTORS as u64, (at % SECTORS as u64) as usize)
+}
+
+/// The numbers of the sectors of a block that a mask has: neighbours together, ascending.
+pub fn numbers_of(block: u64, mask: SectorMask) -> impl Iterator<Item = Extent> {
+    let first = sector_numbers(Extent::new(block, 1)).start;
+    let sector = |byte: usize| (byte / SECTOR_BYTES) as u64;
+    mask.runs().map(move |run| Extent::between(first + sector(run.start), first + sector(run.end)))
+}
+
+/// What the map has for neighbouring sectors: of each a block, which begins with it.
+pub fn spread(sectors: &[u8]) -> Vec<u8> {
+    debug_assert!(sectors.len().is_multiple_of(SECTOR_BYTES));
+    let mut out = vec![0; sectors.len() / SECTOR_BYTES * BLOCK_BYTES];
+    for (block, sector) in out.chunks_exact_mut(BLOCK_BYTES).zip(sectors.chunks_exact(SECTOR_BYTES)) {
+        block[..SECTOR_BYTES].copy_from_slice(sector);
+    }
+    out
+}
 
 /// A set of sectors of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +95,17 @@ impl SectorMask {
 
     pub fn union(self, other: SectorMask) -> SectorMask {
         SectorMask(self.0 | other.0)
+    }
+
+    /// Those that are not in `other`.
+    pub fn without(self, other: SectorMask) -> SectorMask {
+        SectorMask(self.0 & !other.0)
+    }
+
+    /// One sector alone.
+    pub fn single(sector: usize) -> SectorMask {
+        debug_assert!(sector < SECTORS);
+        SectorMask(1 << sector)
     }
 
     /// Some and not all: what cannot be said as nothing or as a whole block.
@@ -85,6 +152,27 @@ mod tests {
                 assert!(sector.iter().all(|b| *b == expected));
             }
         }
+    }
+
+    /// Each sector has a number of its own, which no block of any volume has, and its number says which it is.
+    #[test]
+    fn numbers_tell_sectors() {
+        for block in [0, 7, VOLUME_BLOCKS_MAX - 1] {
+            for sector in 0..SECTORS {
+                let numbers: Vec<Extent> = numbers_of(block, SectorMask::single(sector)).collect();
+                assert_eq!(numbers.len(), 1);
+                assert_eq!(numbers[0].len, 1);
+                assert!(numbers[0].start >= VOLUME_BLOCKS_MAX && is_mappable(numbers[0]));
+                assert_eq!(sector_of(numbers[0].start), (block, sector));
+            }
+        }
+        let all: u64 = numbers_of(5, SectorMask::from_bits(0b1011_0110)).map(|numbers| numbers.len).sum();
+        assert_eq!(all, 5);
+        assert!(
+            !is_mappable(Extent::new(VOLUME_BLOCKS_MAX - 1, 2)),
+            "between blocks and sectors lies nothing"
+        );
+        assert!(!is_mappable(Extent::new(NUMBERS_END - 1, 2)) && !is_mappable(Extent::new(u64::MAX, 1)));
     }
 
     /// A byte touches its sector, and a range all that it has a byte in.

@@ -4,12 +4,14 @@
 //! dirty index ([`order`]). Never talks to the store but through `log`, `map` and the read path.
 
 mod accounting;
+mod apart;
 mod base;
 mod changes;
 mod check;
 mod clones;
 mod close;
 mod collect;
+mod complete;
 mod dirty;
 mod flows;
 mod hot;
@@ -196,6 +198,10 @@ pub struct VolumeStatus {
     /// Objects in the store that were found damaged or missing, since the volume was opened.
     #[serde(default)]
     pub damage: DamageReport,
+    /// Some blocks are stored in part, because the rest could not be read when they were written. Each is completed when that can
+    /// be read, and none of what was written is missing.
+    #[serde(default)]
+    pub partial_blocks: bool,
     /// How write-back is controlled; absent when open read-only.
     #[serde(default)]
     pub write_back: Option<WriteBackStatus>,

@@ -64,6 +64,8 @@ pub struct Excuses {
     pub fenced: bool,
     pub disk_failed: bool,
     pub damaged: bool,
+    /// Objects are out of sight now and then.
+    pub absent: bool,
     pub closing: bool,
 }
 
@@ -75,7 +77,7 @@ impl Excuses {
             Error::Fenced { .. } => self.fenced,
             Error::Latched(_) => self.fenced || self.disk_failed || self.damaged,
             // Who was fenced long ago finds that its successor has deleted what it does not need.
-            Error::NotFound(_) => self.damaged || self.fenced,
+            Error::NotFound(_) => self.damaged || self.absent || self.fenced,
             Error::Corrupt { .. } | Error::Refused(_) => self.damaged,
             Error::Io { .. } | Error::Full(_) => self.disk_failed,
             Error::Closed => self.closing,

@@ -32,6 +32,8 @@ pub enum Theme {
     BadCache,
     /// Bytes change, in the store and on the disk.
     Damage,
+    /// Segments are out of sight for a time: a directory that is not mounted, a disk of a pool that is away.
+    Absent,
     /// Nothing goes wrong.
     Calm,
     /// The smallest journal, always full: laps, and space that is used again at once.
@@ -65,13 +67,14 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 21] = [
+    pub const ALL: [Theme; 22] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
         Theme::BadDisk,
         Theme::BadCache,
         Theme::Damage,
+        Theme::Absent,
         Theme::Calm,
         Theme::TinyRing,
         Theme::Merges,
@@ -98,6 +101,7 @@ impl Theme {
             Theme::BadDisk => "bad-disk",
             Theme::BadCache => "bad-cache",
             Theme::Damage => "damage",
+            Theme::Absent => "absent",
             Theme::Calm => "calm",
             Theme::TinyRing => "tiny-ring",
             Theme::Merges => "merges",
@@ -221,6 +225,7 @@ impl Plan {
             30 => Theme::Recreated,
             _ if rng.random_bool(0.5) => Theme::Rekeyed,
             _ if rng.random_bool(0.5) => Theme::SmallDisk,
+            _ if rng.random_bool(0.5) => Theme::Absent,
             _ => Theme::Calm,
         };
         let theme = theme.unwrap_or(drawn);
@@ -238,7 +243,7 @@ impl Plan {
             sweeping: rng.random_bool(0.5),
             snapshots: matches!(
                 theme,
-                Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack | Theme::Backups
+                Theme::Absent | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack | Theme::Backups
             ),
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
@@ -279,7 +284,8 @@ impl Plan {
                 self.write_bytes_max = 8 << 10;
                 (self.filled, self.sweeping) = (true, false);
             }
-            Theme::Cleaning
+            Theme::Absent
+            | Theme::Cleaning
             | Theme::SmallDisk
             | Theme::Snapshots
             | Theme::ClonedVolumes
@@ -350,7 +356,8 @@ impl Plan {
     pub fn cleans(&self) -> bool {
         matches!(
             self.theme,
-            Theme::Cleaning
+            Theme::Absent
+                | Theme::Cleaning
                 | Theme::SmallDisk
                 | Theme::Snapshots
                 | Theme::ClonedVolumes
@@ -386,6 +393,7 @@ impl Plan {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::SmallDisk => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie],
+            Theme::Absent => &[GoOn, GoOn, GoOn, PowerCut, Kill, Close, Close, HastyClose, LoseHost],
             Theme::ClonedVolumes => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, Outage],
             Theme::RolledBack => {
                 &[RolledBack, RolledBack, RolledBack, RolledBack, GoOn, PowerCut, Close, LoseHost, zombie]

@@ -440,6 +440,7 @@ impl Device for Toy {
             store_refuses: false,
             latched: s.latched.as_ref().map(Error::to_string),
             damage: Default::default(),
+            partial_blocks: false,
             write_back: None,
             space: None,
         })

@@ -349,6 +349,7 @@ impl World {
         host: usize,
         take_over: bool,
     ) -> Result<(Incarnation, Arc<dyn Device>, Observed), Damaged> {
+        self.store.objects(|o| o.show_all());
         let mut crashes = if self.sim.chance(0.4) { self.sim.range(1, 4) } else { 0 };
         for attempt in 0.. {
             if attempt == STORMY_OPENINGS_MAX || self.sim.chance(0.4) {

@@ -7,7 +7,7 @@ use crate::{
         moved::For,
         round::{SEGMENT_BLOCKS, offer},
     },
-    units::Extent,
+    units::{Extent, Seq},
 };
 
 /// Blocks that one round moves, about. The more, the more of each segment it comes from is read together.
@@ -21,8 +21,11 @@ pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let (mut moved, mut blocks, mut at) = (Vec::new(), 0, extent.start);
     while at < extent.end() && blocks < ROUND_BLOCKS {
         let mappings = parts.map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
-        at = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
-        let foreign = mappings.into_iter().filter(|mapping| parts.blocks.is_foreign(mapping));
+        let step = Extent::between(at, mappings.last().map_or(extent.end(), |mapping| mapping.extent.end()));
+        at = step.end();
+        let (sectors, _) = parts.map.sectors_in(step, Seq(0), usize::MAX).await?;
+        let mappings = mappings.into_iter().chain(sectors);
+        let foreign = mappings.filter(|mapping| parts.blocks.is_foreign(mapping));
         moved.extend(foreign.inspect(|mapping| blocks += mapping.extent.len));
     }
     let data = parts.blocks.read(&moved).await?;

@@ -36,8 +36,8 @@ pub enum NewEntry {
 pub struct NewSegment {
     /// The object, and what it maps.
     pub sealed: SealedSegment,
-    /// Blocks of which the range holds sectors, and which could not be completed: they are lost.
-    pub left_out: Vec<u64>,
+    /// Blocks of which the range holds sectors, and whose rest could not be read: the segment has the sectors, apart.
+    pub partial: Vec<u64>,
     pub range: JournalRange,
     /// Size of the volume as of the end of the range.
     pub size_bytes: u64,

@@ -122,10 +122,10 @@ impl Offer for Labeled {
     async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
         let at = |pos| Mark { pos: JournalPos(pos), chain: Chain(pos) };
         let range = JournalRange { journal: JOURNAL, from: at(self.0), to: at(self.0 + 1) };
-        let (size_bytes, left_out) = (1 << 30, Vec::new());
+        let (size_bytes, partial) = (1 << 30, Vec::new());
         let mut builder = SegmentBuilder::written(None, *slot, range, size_bytes, Compression::None);
         builder.zero(Extent::new(self.0, 1), true);
-        Ok(NewEntry::Segment(NewSegment { sealed: builder.finish(), left_out, range, size_bytes }))
+        Ok(NewEntry::Segment(NewSegment { sealed: builder.finish(), partial, range, size_bytes }))
     }
 }
 

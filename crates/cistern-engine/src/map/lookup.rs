@@ -35,6 +35,8 @@ pub struct Lookup {
     pub(super) origin: Origin<'static>,
     /// What was born up to here is not told from what was never written.
     pub(super) since: Seq,
+    /// The same view of the sectors that may be kept apart from these blocks.
+    pub(super) sectors: Option<Box<Lookup>>,
 }
 
 impl Lookup {
@@ -51,6 +53,16 @@ impl Lookup {
     /// Does not tell what was born up to `since` from what was never written.
     pub fn since(self, since: Seq) -> Lookup {
         Lookup { since, ..self }
+    }
+
+    /// The sectors that may be kept apart from the blocks that it is about: where they are, they stand over what this finds.
+    pub fn take_sectors(&mut self) -> Option<Lookup> {
+        self.sectors.take().map(|sectors| Lookup { since: self.since, ..*sectors })
+    }
+
+    /// Whether sectors may be kept apart from the blocks that it is about.
+    pub fn may_have_sectors(&self) -> bool {
+        self.sectors.is_some()
     }
 
     /// What the first block is, if memory tells: nothing is read.

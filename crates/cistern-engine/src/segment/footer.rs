@@ -7,15 +7,13 @@
 use super::{Content, Footer, JournalRange, MAPPINGS_MAX, OPERATIONS_MAX};
 use crate::{
     codec::fields::{Fields, VARINT_BYTES_MAX, put_varint},
+    sectors::is_mappable,
     snapshot::{OPERATION_BYTES_MAX, Operation},
     units::{
-        BLOCK_BYTES, Chain, Extent, FRAME_BLOCKS_MAX, FrameRef, JournalId, JournalPos, Mapping, Mark, Place,
-        SECTOR_BYTES, Seq, VOLUME_BYTES_MAX,
+        Chain, Extent, FRAME_BLOCKS_MAX, FrameRef, JournalId, JournalPos, Mapping, Mark, Place, SECTOR_BYTES,
+        Seq, VOLUME_BYTES_MAX,
     },
 };
-
-/// Blocks of the largest volume: no extent reaches further.
-const BLOCKS_MAX: u64 = VOLUME_BYTES_MAX / BLOCK_BYTES as u64;
 
 /// Low two bits of a mapping's tag.
 const HOLE: u8 = 0;
@@ -132,8 +130,8 @@ struct FooterWriter {
 impl FooterWriter {
     fn mapping(&mut self, mapping: &Mapping, out: &mut Vec<u8>) {
         debug_assert!(
-            !mapping.extent.is_empty() && mapping.extent.end() <= BLOCKS_MAX,
-            "a mapping lies within a volume"
+            !mapping.extent.is_empty() && is_mappable(mapping.extent),
+            "a mapping lies within a volume, or is of its sectors"
         );
         let gap = mapping.extent.start - self.block;
         self.block = if self.may_overlap { mapping.extent.start } else { mapping.extent.end() };
@@ -277,8 +275,8 @@ impl Reader {
             }
             _ => return Err("a mapping is of no known kind"),
         };
-        let end = start.checked_add(blocks).filter(|&end| blocks > 0 && end <= BLOCKS_MAX);
-        let end = end.ok_or("an extent is out of bounds")?;
+        let is_sound = blocks > 0 && is_mappable(Extent::new(start, blocks));
+        let end = start.checked_add(blocks).filter(|_| is_sound).ok_or("an extent is out of bounds")?;
         self.block = if self.may_overlap { start } else { end };
         Ok(Mapping { extent: Extent::new(start, blocks), birth: self.seq, place })
     }

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::{
     Result,
     cleaner::Blocks,
-    fetch::FrameReader,
+    fetch::{FrameReader, partial_blocks},
     log::NewMoved,
-    map::Map,
+    map::{Lookup, Map},
     units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
     writeback::Bases,
 };
@@ -30,17 +30,29 @@ impl CommittedBlocks {
         let NewMoved { sealed, from, .. } = moved;
         self.frames.keep_moved(seq, &sealed.body, from, &sealed.mappings);
     }
-}
 
-#[async_trait]
-impl Bases for CommittedBlocks {
-    async fn read(&self, block: u64) -> Result<Bytes> {
-        let mappings = self.map.lookup(Extent::new(block, 1)).await?;
+    async fn read_whole(&self, lookup: Lookup) -> Result<Bytes> {
+        let mappings = lookup.finish().await?;
         assert_eq!(mappings.len(), 1, "a block is one thing: what is taken for zeroes is nothing else");
         match mappings.as_slice() {
             [mapping] if matches!(mapping.place, Place::Frame(_)) => self.frames.read_to_pack(mapping).await,
             _ => Ok(Bytes::from_static(&[0; BLOCK_BYTES])),
         }
+    }
+}
+
+#[async_trait]
+impl Bases for CommittedBlocks {
+    async fn read(&self, block: u64) -> Result<Bytes> {
+        let mut lookup = self.map.begin(Extent::new(block, 1));
+        let sectors = lookup.take_sectors();
+        let whole = self.read_whole(lookup).await?;
+        let Some(sectors) = sectors else { return Ok(whole) };
+        let partial = partial_blocks(&Box::pin(sectors.finish()).await?);
+        let Some(partial) = partial.first() else { return Ok(whole) };
+        let mut block = BytesMut::from(&whole[..]);
+        partial.mask.overlay(&mut block, &self.frames.read_sectors(partial).await?);
+        Ok(block.freeze())
     }
 }
 

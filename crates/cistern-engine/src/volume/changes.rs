@@ -21,6 +21,7 @@ use crate::{
     volume::{
         RangeKind, Volume,
         admin::ProgressFn,
+        apart::add_missing,
         in_parts::in_parts,
         open::{ReadParts, SnapshotState, read_only, read_snapshot},
         read::kind_of,
@@ -111,7 +112,7 @@ impl Volume {
         if let Some(base) = base {
             let (theirs, their_end) = base.changed_in(Extent::between(part.start, end), since).await?;
             let all = union(&changed, &theirs, their_end);
-            (changed, end) = (self.map.lookup_each(&all).await?, their_end);
+            (changed, end) = (self.with_partial(self.map.lookup_each(&all).await?).await?, their_end);
         }
         Ok((changed, end))
     }
@@ -125,6 +126,8 @@ impl Volume {
             "every look sees something, and no more than its part"
         );
         mappings.retain(|mapping| mapping.birth > Seq(0));
+        let mut mappings = self.with_partial(mappings).await?;
+        add_missing(&mut mappings, &self.partial_in(Extent::between(part.start, end), since).await?);
         Ok((mappings, end))
     }
 

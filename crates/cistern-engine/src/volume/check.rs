@@ -22,6 +22,7 @@ use crate::{
         roots::{RootsObject, SnapshotTable},
     },
     map::Levels,
+    sectors::{are_sectors, sector_numbers, sector_of},
     snapshot::{NOT_COMMITTED, Snapshot},
     store::{Pages, SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
@@ -176,23 +177,44 @@ impl State {
             report.fault(format!("the newest snapshot: {e}"));
             Vec::new()
         });
+        for extent in extents(&self.volume) {
+            Box::pin(self.check_extent(extent, &before, &mut accounting, &mut report, progress)).await?;
+        }
         let blocks = self.blocks();
-        let mut at = 0;
-        while at < blocks {
-            progress(at, blocks);
-            match self.volume.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await {
+        self.check_snapshots(&mut family, what, &mut accounting, &mut report).await?;
+        accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
+        if what.space {
+            report.space = Some(accounting.sort(from.place, from.keys).await?);
+        }
+        progress(blocks, blocks);
+        Ok(report)
+    }
+
+    /// What the map says of an extent, and whether it is there.
+    async fn check_extent(
+        &self,
+        extent: Extent,
+        before: &[Arc<Volume>],
+        accounting: &mut Accounting,
+        report: &mut CheckReport,
+        progress: ProgressFn<'_>,
+    ) -> Result<()> {
+        let (mut at, blocks) = (extent.start, self.blocks());
+        while at < extent.end() {
+            progress(at.min(blocks), blocks);
+            match self.volume.map.lookup_limited(Extent::between(at, extent.end()), STEP_MAPPINGS).await {
                 Ok(mappings) => {
-                    let end = mappings.last().map_or(blocks, |m| m.extent.end());
-                    debug_assert!(at < end && end <= blocks, "every look sees something of the volume");
+                    let end = mappings.last().map_or(extent.end(), |m| m.extent.end());
+                    debug_assert!(at < end && end <= extent.end(), "every look sees something of the volume");
                     let step = Extent::between(at, end);
-                    match account(&self.volume, &mappings, &before, step, &mut accounting).await {
+                    match account(&self.volume, &mappings, before, step, accounting).await {
                         Err(e) if e.is_damage() => report.fault(format!("the newest snapshot: {e}")),
                         accounted => accounted?,
                     }
                     for mapping in &mappings {
                         match self.volume.frames.is_foreign(mapping) {
                             true => report.extents += 1, // who has it looks for it
-                            false => self.check_presence(mapping, &mut report),
+                            false => self.check_presence(mapping, report),
                         }
                     }
                     at = end;
@@ -204,13 +226,7 @@ impl State {
                 Err(e) => return Err(e),
             }
         }
-        self.check_snapshots(&mut family, what, &mut accounting, &mut report).await?;
-        accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
-        if what.space {
-            report.space = Some(accounting.sort(from.place, from.keys).await?);
-        }
-        progress(blocks, blocks);
-        Ok(report)
+        Ok(())
     }
 
     /// What snapshots need: the objects that say so, the runs of their roots, and what they see.
@@ -268,13 +284,26 @@ impl State {
         accounting: &mut Accounting,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let Neighbours { name, this, before, next } = states;
-        let blocks = this.size_bytes().div_ceil(BLOCK_BYTES as u64);
-        let mut at = 0;
-        while at < blocks {
-            let seen = this.map.lookup_limited(Extent::between(at, blocks), STEP_MAPPINGS).await?;
-            let end = seen.last().map_or(blocks, |mapping| mapping.extent.end());
-            debug_assert!(at < end && end <= blocks, "every look sees something of the volume");
+        for extent in extents(states.this) {
+            Box::pin(self.compare_extent(extent, &states, what, accounting, report)).await?;
+        }
+        Ok(())
+    }
+
+    async fn compare_extent(
+        &self,
+        extent: Extent,
+        states: &Neighbours<'_>,
+        what: Checked,
+        accounting: &mut Accounting,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let Neighbours { name, this, before, next } = *states;
+        let mut at = extent.start;
+        while at < extent.end() {
+            let seen = this.map.lookup_limited(Extent::between(at, extent.end()), STEP_MAPPINGS).await?;
+            let end = seen.last().map_or(extent.end(), |mapping| mapping.extent.end());
+            debug_assert!(at < end && end <= extent.end(), "every look sees something of the volume");
             let seen = this.frames.resolve(seen).await?;
             account(this, &seen, before, Extent::between(at, end), accounting).await?;
             let later = match what.data {
@@ -453,7 +482,16 @@ async fn check_copies<T: RootsObject>(
     Ok(())
 }
 
+/// What a map may have of a volume: its blocks, and sectors that lie apart from them.
+fn extents(volume: &Volume) -> [Extent; 2] {
+    let blocks = Extent::new(0, volume.size_bytes().div_ceil(BLOCK_BYTES as u64));
+    [blocks, sector_numbers(blocks)]
+}
+
 fn blocks_of(mapping: &Mapping) -> String {
+    if are_sectors(mapping.extent) {
+        return format!("sectors of block {}", sector_of(mapping.extent.start).0);
+    }
     format!("blocks {} to {}", mapping.extent.start, mapping.extent.end() - 1)
 }
 
@@ -464,10 +502,25 @@ async fn check_data(
     report: &mut CheckReport,
     progress: ProgressFn<'_>,
 ) -> Result<()> {
-    let (mut at, mut states) = (0, 0);
-    while at < state.blocks() {
-        progress(at, state.blocks());
-        let step = Extent::between(at, state.blocks());
+    for number in 0..extents(&state.volume).len() {
+        state = Box::pin(check_data_in(from, state, number, report, progress)).await?;
+    }
+    progress(state.blocks(), state.blocks());
+    Ok(())
+}
+
+/// The same of one of the [`extents`]. Gives the state that was looked at last.
+async fn check_data_in(
+    from: &CheckedVolume<'_>,
+    mut state: State,
+    number: usize,
+    report: &mut CheckReport,
+    progress: ProgressFn<'_>,
+) -> Result<State> {
+    let (mut at, mut states) = (extents(&state.volume)[number].start, 0);
+    while at < extents(&state.volume)[number].end() {
+        progress(at.min(state.blocks()), state.blocks());
+        let step = Extent::between(at, extents(&state.volume)[number].end());
         let (end, bytes_read, faults) = read_step(&state, step).await?;
         if !faults.is_empty() && states < STATES_MAX && state.is_old(from).await? {
             (state, states) = (State::read(from).await?, states + 1);
@@ -477,8 +530,7 @@ async fn check_data(
         report.bytes_read += bytes_read;
         faults.into_iter().for_each(|fault| report.fault(fault));
     }
-    progress(state.blocks(), state.blocks());
-    Ok(())
+    Ok(state)
 }
 
 /// Reads what lies at the beginning of an extent. Gives where that ends, the bytes read, and what is wrong.

@@ -205,10 +205,12 @@ impl Volume {
         let mut at = 0;
         while at < end {
             let mappings = self.map.lookup_limited(Extent::between(at, end), LOOKUP_MAPPINGS).await?;
-            if mappings.iter().any(|mapping| self.frames.is_foreign(mapping)) {
+            let step = Extent::between(at, mappings.last().map_or(end, |mapping| mapping.extent.end()));
+            let (sectors, _) = self.map.sectors_in(step, Seq(0), usize::MAX).await?;
+            if mappings.iter().chain(&sectors).any(|mapping| self.frames.is_foreign(mapping)) {
                 return Err(Error::Invalid("not all of its blocks are its own yet: flatten it again".into()));
             }
-            at = mappings.last().map_or(end, |mapping| mapping.extent.end());
+            at = step.end();
         }
         Ok(writer.space.newest())
     }

@@ -116,6 +116,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         store_refuses: false,
         latched: None,
         damage: volume.damage.report(volume.env.now()),
+        partial_blocks: volume.map.may_have_partial(),
         write_back: None,
         space: None,
     };

@@ -22,7 +22,7 @@ use crate::{
     upkeep::{
         self, Ancestry, Behind, Descent, Operated, Points, Rested, SegmentCounts, StoredHoldings, Upkeep,
     },
-    volume::{OpenOptions, base::CommittedBlocks, collect::Collector, order::Core},
+    volume::{OpenOptions, base::CommittedBlocks, collect::Collector, complete::Completion, order::Core},
     writeback::{self, Control, Loads, WriteBack},
 };
 
@@ -79,6 +79,7 @@ impl Commit for Joined {
 /// What runs behind a writer. Dropped in this order: nobody takes the end of the publisher for a failure.
 pub struct Flows {
     env: Env,
+    completion: Completion,
     write_back: WriteBack,
     cleaner: Cleaner,
     upkeep: Upkeep,
@@ -167,6 +168,7 @@ impl Flows {
             packed: walk.mark(),
             size_bytes: walk.size_bytes,
         };
+        let completion = Completion::start(&o.env, core, &blocks, control);
         let write_back = WriteBack::start(parts, control.clone());
         let cleaner = Cleaner::start(cleaner::CleanerParts {
             env: o.env.clone(),
@@ -179,7 +181,7 @@ impl Flows {
             compression,
             paused: control.pauses(),
         });
-        Flows { env: o.env.clone(), write_back, cleaner, upkeep, publisher, space }
+        Flows { env: o.env.clone(), completion, write_back, cleaner, upkeep, publisher, space }
     }
 
     /// The accounts of space, which all of them share.
@@ -194,7 +196,8 @@ impl Flows {
     /// Stops everything: what was offered is committed first, for at most `limit`. What is not committed stays in the
     /// journal.
     pub async fn stop(self, limit: Duration) -> Result<Stopped> {
-        let Flows { env, write_back, cleaner, upkeep, mut publisher, space: _ } = self;
+        let Flows { env, completion, write_back, cleaner, upkeep, mut publisher, space: _ } = self;
+        completion.stop().await;
         write_back.stop().await;
         cleaner.stop().await;
         let upkeep = upkeep.stop().await;

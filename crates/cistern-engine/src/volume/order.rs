@@ -334,7 +334,7 @@ impl Core {
 
     /// Moves the blocks of a segment from the dirty index to the map, where they were not written again since.
     pub fn commit_segment(&self, seq: Seq, segment: &NewSegment) {
-        let NewSegment { sealed, left_out, range, .. } = segment;
+        let NewSegment { sealed, partial, range, .. } = segment;
         assert!(range.from.pos <= range.to.pos, "a segment covers a range of the journal");
         for batch in sealed.mappings.chunks(COMMIT_BATCH) {
             let mut order = self.order();
@@ -344,7 +344,8 @@ impl Core {
             }
             order.unlock_fairly();
         }
-        for &block in left_out {
+        // The map has their sectors by now.
+        for &block in partial {
             self.order().dirty.forget(Extent::new(block, 1), range.to.pos);
         }
         for operation in &sealed.operations {

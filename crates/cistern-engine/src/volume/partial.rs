@@ -171,7 +171,8 @@ impl Volume {
 
     /// The committed version of a block, if memory has it.
     fn committed_at_hand(&self, block: u64, lookup: &Lookup) -> Edge {
-        let mapping = lookup.first_known();
+        // What lies apart from it would have to be asked for too.
+        let mapping = if lookup.may_have_sectors() { None } else { lookup.first_known() };
         let was_hole = mapping.is_some_and(|m| m.place == Place::Hole);
         let bytes = mapping.and_then(|m| match m.place {
             Place::Frame(_) => self.frames.at_hand(&m),

@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 
 use crate::{
     Error, Result,
-    fetch::Refreshed,
+    fetch::{Refreshed, partial_blocks},
     map::Lookup,
-    sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place, Seq},
     volume::{
         Piece, RangeKind, Volume,
+        apart::parted,
         order::{Source, View},
     },
 };
@@ -102,10 +102,10 @@ impl Volume {
             Source::Zeroes { .. } => return Ok(vec![Piece::Zeroes(part.len * BLOCK)]),
             Source::Journal(at) => self.read_journal(part, at).await?,
             Source::Sectors { at, mask, base } => match self.read_journal(part, at).await? {
-                Some(sectors) => return self.read_over(part, mask, sectors, base, wanted).await,
+                Some(sectors) => return Box::pin(self.read_over(mask, sectors, base, wanted)).await,
                 None => None,
             },
-            Source::Map(lookup) => return self.read_mapped(lookup).await,
+            Source::Map(lookup) => return self.read_mapped(lookup, wanted).await,
         };
         match in_journal {
             Some(data) => Ok(vec![Piece::Data(data)]),
@@ -126,38 +126,25 @@ impl Volume {
         Ok(found)
     }
 
-    fn read_again<'a>(&'a self, part: Extent, wanted: &'a Range<u64>) -> BoxFuture<'a, Result<Vec<Piece>>> {
+    pub(super) fn read_again<'a>(
+        &'a self,
+        part: Extent,
+        wanted: &'a Range<u64>,
+    ) -> BoxFuture<'a, Result<Vec<Piece>>> {
         self.read_blocks(part, wanted).boxed()
     }
 
-    /// Sectors from the journal over the block as it is committed. That one is not read where the sectors are
-    /// all that is wanted: the store may be away.
-    async fn read_over(
-        &self,
-        part: Extent,
-        mask: SectorMask,
-        sectors: Bytes,
-        base: Lookup,
-        wanted: &Range<u64>,
-    ) -> Result<Vec<Piece>> {
-        debug_assert_eq!(part.len, 1, "sectors are those of one block");
-        let start = part.start * BLOCK;
-        let from = wanted.start.clamp(start, start + BLOCK) - start;
-        let until = wanted.end.clamp(start, start + BLOCK) - start;
-        if mask.contains(SectorMask::touched(from as usize..until as usize)) {
-            return Ok(vec![Piece::Data(sectors)]);
+    /// What a lookup finds, and over it the sectors that the store holds apart.
+    async fn read_mapped(&self, mut lookup: Lookup, wanted: &Range<u64>) -> Result<Vec<Piece>> {
+        match lookup.take_sectors() {
+            // By itself, so that the future of an ordinary read stays small.
+            Some(sectors) => Box::pin(self.read_with_sectors(lookup, sectors, wanted)).await,
+            None => self.read_whole(lookup).await,
         }
-        let base = self.read_mapped(base).await?;
-        assert_eq!(base.len(), 1, "a block is one piece: what is taken for zeroes is nothing else");
-        let mut block = match base.as_slice() {
-            [Piece::Data(data)] => BytesMut::from(&data[..]),
-            _ => BytesMut::zeroed(BLOCK_BYTES),
-        };
-        mask.overlay(&mut block, &sectors);
-        Ok(vec![Piece::Data(block.freeze())])
     }
 
-    async fn read_mapped(&self, lookup: Lookup) -> Result<Vec<Piece>> {
+    /// What a lookup finds, of blocks that have no sectors apart.
+    pub(super) async fn read_whole(&self, lookup: Lookup) -> Result<Vec<Piece>> {
         let extent = lookup.extent();
         let mappings = self.frames.resolve(lookup.finish().await?).await?;
         debug_assert_eq!(
@@ -322,11 +309,19 @@ async fn join_view<K: Kinds>(
             Source::Zeroes { allocated } => join(found, part, kinds.of_zeroes(allocated)),
             Source::Journal(_) | Source::Sectors { .. } => join(found, part, kinds.of_data()),
             Source::Map(lookup) => {
-                let mappings = kinds.lookup(lookup).finish().await?;
+                let mut lookup = kinds.lookup(lookup);
+                let sectors = lookup.take_sectors();
+                let mappings = lookup.finish().await?;
                 pieces += mappings.len();
                 let end = mappings.last().map_or(part.start, |m| m.extent.end());
+                let partial = match sectors {
+                    Some(sectors) => partial_blocks(&sectors.finish().await?),
+                    None => Vec::new(),
+                };
                 for m in mappings {
-                    join(found, m.extent, kinds.of(&m));
+                    for (extent, is_partial) in parted(m.extent, &partial) {
+                        join(found, extent, if is_partial { kinds.of_data() } else { kinds.of(&m) });
+                    }
                 }
                 if end < part.end() {
                     return Ok((end, pieces));

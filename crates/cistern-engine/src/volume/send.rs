@@ -204,20 +204,32 @@ impl Volume {
         match self.try_read_to_send(mappings.clone()).await {
             Err(Error::NotFound(_)) if self.is_shown_anew().await? => {
                 let extents: Vec<Extent> = mappings.iter().map(|mapping| mapping.extent).collect();
-                self.try_read_to_send(self.map.lookup_each(&extents).await?).await
+                self.try_read_to_send(self.with_partial(self.map.lookup_each(&extents).await?).await?).await
             }
             read => read,
         }
     }
 
     async fn try_read_to_send(&self, mappings: Vec<Mapping>) -> Result<Vec<StreamRecord>> {
-        let mappings = self.frames.resolve(mappings).await?;
-        let data: Vec<Mapping> = mappings.iter().filter(|mapping| is_data(mapping)).copied().collect();
+        let (partial, whole) = self.apart_from_whole(mappings).await?;
+        let whole = self.frames.resolve(whole).await?;
+        let data: Vec<Mapping> = whole.iter().filter(|mapping| is_data(mapping)).copied().collect();
         let blocks = match data.is_empty() {
             true => Vec::new(),
             false => self.frames.read_to_send(&data, self.opened.compression).await?,
         };
-        Ok(records(&mappings, blocks))
+        if partial.is_empty() {
+            return Ok(records(&whole, blocks));
+        }
+        let mut all: Vec<(Mapping, BlockData)> = data.into_iter().zip(blocks).collect();
+        for mapping in &partial {
+            let data = Box::pin(self.read_complete(mapping.extent.start)).await?;
+            all.push((*mapping, BlockData::Plain(data)));
+        }
+        all.sort_unstable_by_key(|(mapping, _)| mapping.extent.start);
+        let mut mappings = [whole, partial].concat();
+        mappings.sort_unstable_by_key(|mapping| mapping.extent.start);
+        Ok(records(&mappings, all.into_iter().map(|(_, data)| data).collect()))
     }
 }
 

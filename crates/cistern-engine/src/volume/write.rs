@@ -175,12 +175,7 @@ impl Writer {
     }
 
     pub(super) async fn hold(&self, extent: Extent) -> Holding<'_> {
-        loop {
-            match self.core.hold(extent) {
-                Ok(held) => return Holding { core: &self.core, held },
-                Err(blocker) => blocker.wait().await,
-            }
-        }
+        Holding::take(&self.core, extent).await
     }
 }
 
@@ -190,7 +185,16 @@ pub(super) struct Holding<'a> {
     held: Arc<Held>,
 }
 
-impl Holding<'_> {
+impl<'a> Holding<'a> {
+    pub(super) async fn take(core: &'a Core, extent: Extent) -> Holding<'a> {
+        loop {
+            match core.hold(extent) {
+                Ok(held) => return Holding { core, held },
+                Err(blocker) => blocker.wait().await,
+            }
+        }
+    }
+
     pub(super) fn held(&self) -> &Arc<Held> {
         &self.held
     }

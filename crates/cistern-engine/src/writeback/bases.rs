@@ -1,7 +1,8 @@
 //! Completing blocks of which a journal range holds sectors: over their committed version, which is their base.
 //!
-//! A store that is away is waited for, as an upload would. A base that is damaged for good must not hold
-//! everything else up: its block is left out of the segment, and goes on failing with its damaged base.
+//! A store that is away is waited for, as an upload would. A base that cannot be read for another reason (damage, a missing
+//! segment, a volume it was cloned from that is not in its place) must neither hold everything else up nor take what was written
+//! along: the segment has the sectors, apart from the rest, and they are put together when that can be read.
 
 use std::{
     collections::BTreeMap,
@@ -22,9 +23,9 @@ use crate::{
 const READS_MAX: usize = 16;
 /// Pause between attempts while the store is away, on top of what the store's own retries take.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Pauses after which a damaged base is fetched once more. One reply may be damaged; what stays so all this time
-/// is damaged where it lies.
-const DAMAGE_PAUSES_MS: [u64; 4] = [100, 400, 1600, 6400];
+/// Pauses after which a base that could not be read is fetched once more: one reply may be damaged. Longer ones would only keep
+/// those waiting who need a commit, as nothing is lost.
+const DAMAGE_PAUSES_MS: [u64; 2] = [100, 400];
 
 /// Whoever knows the committed version of blocks.
 #[async_trait]
@@ -44,8 +45,8 @@ pub(super) struct Sectors {
 #[derive(Default)]
 pub(super) struct Completed {
     pub blocks: BTreeMap<u64, Bytes>,
-    /// Their base is damaged.
-    pub lost: Vec<u64>,
+    /// Those whose base cannot be read, ascending.
+    pub partial: Vec<Sectors>,
 }
 
 /// Completes every block of which a range holds sectors only. Ends when the store is there.
@@ -70,20 +71,22 @@ pub(super) async fn complete(env: &Env, bases: &dyn Bases, log: &LogWriter, newe
         } else if let Some(pause) = pauses.next().filter(|_| !left.is_empty()) {
             env.sleep(Duration::from_millis(pause)).await;
         } else {
-            out.lost = left.drain(..).map(|sectors| sectors.block).collect();
-            damaged.iter().for_each(|(block, error)| tell_loss(*block, error));
+            out.partial = std::mem::take(&mut left);
+            tell_partial(&damaged);
         }
     }
-    debug_assert_eq!(out.blocks.len() + out.lost.len(), wanted, "every block is complete or lost");
+    assert_eq!(out.blocks.len() + out.partial.len(), wanted, "every block is complete or partial");
     out
 }
 
-fn tell_loss(block: u64, error: &Error) {
-    tracing::error!(
+fn tell_partial(damaged: &BTreeMap<u64, Error>) {
+    let Some((block, error)) = damaged.first_key_value() else { return };
+    tracing::warn!(
         block,
+        blocks = damaged.len(),
         %error,
-        "sectors that were written to this block are lost: the rest of it is damaged in the store. \
-         It cannot be read until it is written whole, or trimmed"
+        "parts of blocks were written whose other parts cannot be read. They are stored by themselves and stay readable; \
+         the blocks are completed when the rest can be read again"
     );
 }
 

@@ -26,9 +26,13 @@ use crate::{
 /// Records of one segment: each makes at most two mappings more than its own, far below what a footer holds.
 const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
 
-/// Every record makes two extents at most, and a frame ends at every 16th block.
+/// Every record makes two extents at most, a frame ends at every 16th block, and sectors of a block that lie apart from each
+/// other are at most four.
 const _: () = assert!(
-    2 * RECORDS_MAX + 2 * SEGMENT_DATA_BYTES_MAX / (FRAME_BLOCKS_MAX * BLOCK_BYTES) <= segment::MAPPINGS_MAX
+    2 * RECORDS_MAX
+        + 2 * SEGMENT_DATA_BYTES_MAX / (FRAME_BLOCKS_MAX * BLOCK_BYTES)
+        + 4 * SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES
+        <= segment::MAPPINGS_MAX
 );
 
 /// When it is looked again whether the store has room.

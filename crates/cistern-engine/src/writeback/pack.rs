@@ -7,11 +7,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    codec::Compression,
+    codec::{BlockData, Compression, Compressor},
     extents::{Divisible, ExtentMap},
     journal::{Group, Record},
     log::VolumeKeys,
-    sectors::SectorMask,
+    sectors::{SectorMask, numbers_of, spread},
     segment::{JournalRange, SealedSegment, SegmentBuilder, Slot},
     snapshot::Operation,
     stream::{StreamContent, StreamRecord},
@@ -135,7 +135,8 @@ impl Newest {
     }
 }
 
-/// Seals a range of the journal into its slot. Of blocks that it holds sectors of, those are in it that are `complete`.
+/// Seals a range of the journal into its slot. Blocks that it holds sectors of are in it as they are `complete`, or else those sectors
+/// by themselves.
 pub fn pack(
     newest: &Newest,
     range: JournalRange,
@@ -158,18 +159,37 @@ pub fn pack(
             }
             BlockSource::Sectors { .. } => match complete.blocks.get(&extent.start) {
                 Some(bytes) => builder.data(extent.start, bytes),
-                None => assert!(complete.lost.contains(&extent.start), "every block is complete or lost"),
+                None => assert!(
+                    complete.partial.binary_search_by_key(&extent.start, |sectors| sectors.block).is_ok(),
+                    "every block is complete or partial"
+                ),
             },
         }
     }
+    // Their numbers lie behind those of all blocks.
+    pack_sectors(&mut builder, &complete.partial);
     operations(&newest.groups).into_iter().for_each(|operation| builder.operation(operation));
     let sealed = builder.finish();
-    debug_assert_eq!(
-        sealed.mappings.iter().map(|mapping| mapping.extent.len).sum::<u64>() + complete.lost.len() as u64,
-        newest.index.iter().map(|(extent, _)| extent.len).sum::<u64>(),
-        "each block of the range is mapped once, or lost"
+    let partial_sectors = complete.partial.iter().flat_map(|sectors| numbers_of(sectors.block, sectors.mask));
+    assert_eq!(
+        sealed.mappings.iter().map(|mapping| mapping.extent.len).sum::<u64>() + complete.partial.len() as u64,
+        newest.index.iter().map(|(extent, _)| extent.len).sum::<u64>()
+            + partial_sectors.map(|numbers| numbers.len).sum::<u64>(),
+        "each block of the range is mapped once, or each of its sectors"
     );
     sealed
+}
+
+/// Adds sectors by themselves. They are compressed whatever the volume's setting is: seven eighths are zeroes.
+fn pack_sectors(builder: &mut SegmentBuilder, partial: &[Sectors]) {
+    let mut compressor = Compressor::new(Compression::Lz4);
+    for Sectors { block, mask, payload } in partial {
+        for (numbers, run) in numbers_of(*block, *mask).zip(mask.runs()) {
+            let mut packed = Vec::new();
+            compressor.append(&spread(&payload[run]), &mut packed);
+            builder.blocks(numbers, &BlockData::of_payload(packed.into(), Compression::Lz4));
+        }
+    }
 }
 
 /// Seals what was loaded into a slot, for the range of the journal in which its token is alone.

@@ -51,7 +51,7 @@ impl Range {
         let (range, size_bytes) = (self.range, self.size_bytes);
         let pack = move || pack_load(&content, range, size_bytes, &slot, &keys, compression);
         let sealed = self.env.compute(pack).await;
-        NewEntry::Segment(NewSegment { sealed, left_out: Vec::new(), range, size_bytes })
+        NewEntry::Segment(NewSegment { sealed, partial: Vec::new(), range, size_bytes })
     }
 
     async fn newest(&self) -> Result<Newest> {
@@ -86,11 +86,11 @@ impl Offer for Range {
         }
         let newest = self.newest().await?;
         let complete = complete(&self.env, &*self.bases, &self.log, &newest).await;
-        let left_out = complete.lost.clone();
+        let partial = complete.partial.iter().map(|sectors| sectors.block).collect();
         let (slot, keys, compression) = (*slot, self.log.keys().clone(), self.compression);
         let (range, size_bytes) = (self.range, self.size_bytes);
         let pack = move || pack(&newest, range, size_bytes, &complete, &slot, &keys, compression);
         let sealed = self.env.compute(pack).await;
-        Ok(NewEntry::Segment(NewSegment { sealed, left_out, range, size_bytes }))
+        Ok(NewEntry::Segment(NewSegment { sealed, partial, range, size_bytes }))
     }
 }

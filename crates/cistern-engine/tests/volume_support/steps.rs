@@ -1,5 +1,7 @@
 //! What is done to a volume between snapshots, what a snapshot shows, and what is sent of it.
 
+#![allow(dead_code)] // each test binary uses a part
+
 use std::sync::Arc;
 
 use bytes::Bytes;

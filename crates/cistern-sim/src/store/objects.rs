@@ -1,6 +1,10 @@
 //! The objects themselves, and what each request does to them. Pure.
 
-use std::{collections::BTreeMap, fmt, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+};
 
 use bytes::Bytes;
 use cistern_engine::store::{Listed, Put, StoreError, StoreResult};
@@ -10,6 +14,8 @@ use rand::{Rng, RngExt};
 #[derive(Default)]
 pub struct Objects {
     map: BTreeMap<String, Bytes>,
+    /// Those that are there and that no get finds.
+    absent: BTreeSet<String>,
 }
 
 /// What a client may ask.
@@ -94,7 +100,7 @@ impl Objects {
                 self.map.insert(key.clone(), body.clone());
                 Reply::Put(Put::Created)
             }
-            Request::Get { key, range } => match self.map.get(key) {
+            Request::Get { key, range } => match self.map.get(key).filter(|_| !self.absent.contains(key)) {
                 Some(body) => {
                     let end = range.end.min(body.len() as u64) as usize;
                     let start = (range.start as usize).min(end);
@@ -111,6 +117,22 @@ impl Objects {
                 Reply::Deleted
             }
         }
+    }
+
+    /// Takes segments out of sight that the newest checkpoint covers, each by chance. Says how many.
+    pub fn hide_segments(&mut self, rng: &mut impl Rng) -> usize {
+        let position = |key: &String| u64::from_str_radix(key.rsplit(['/', '-']).next()?, 16).ok();
+        let below = |prefix| self.map.keys().filter(move |key| is_below(prefix, key));
+        let covered = below("checkpoint/").filter_map(position).max().unwrap_or(0);
+        let segments = below("log/").filter(|key| position(key).is_some_and(|seq| seq <= covered));
+        let segments: Vec<String> = segments.cloned().collect();
+        self.absent.extend(segments.into_iter().filter(|_| rng.random_bool(0.7)));
+        self.absent.len()
+    }
+
+    /// Everything is in sight again.
+    pub fn show_all(&mut self) {
+        self.absent.clear();
     }
 
     /// Of all objects together.

@@ -63,7 +63,8 @@ impl World {
                     line.committed(invoked);
                     check_status(&line, &*device);
                     let status = device.status();
-                    if status.dirty_bytes > 0 {
+                    // Blocks that are partial are completed by writes of the volume's own.
+                    if status.dirty_bytes > 0 && !status.partial_blocks {
                         line.sim.fail(format!("drained and idle, but not clean: {status:?}"));
                     }
                 }

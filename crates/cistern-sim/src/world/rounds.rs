@@ -38,6 +38,7 @@ impl World {
         match self.plan.theme {
             Theme::Damage => self.damage(),
             Theme::BadCache => self.set_cache_faults(),
+            Theme::Absent => self.hide_segments(),
             _ => {}
         }
         let session = self.writer.take().expect("there is a writer between rounds");
@@ -241,10 +242,13 @@ impl World {
     }
 
     async fn going_on(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
-        let reader = if self.sim.chance(0.5) { self.read_elsewhere(&session).await } else { Ok(()) };
+        let reads = self.plan.theme != Theme::Absent && self.sim.chance(0.5);
+        let reader = if reads { self.read_elsewhere(&session).await } else { Ok(()) };
         self.wait(clients).await;
         reader?;
         self.drained(&session).await;
+        // What was acknowledged is in the store, whatever was out of sight meanwhile; to see that all must be in sight.
+        self.store.objects(|o| o.show_all());
         self.read_elsewhere(&session).await?;
         self.look_at_snapshots(&session).await?;
         if self.plan.cleans() {
@@ -473,6 +477,20 @@ impl World {
                     self.sim.note(format_args!("store: damage: {what:?}"));
                 }
             }
+        }
+    }
+}
+
+impl World {
+    /// Segments go out of sight now, and come back some time, at the latest before the volume is opened again.
+    fn hide_segments(&mut self) {
+        self.writer().line.excuse(|e| e.absent = true);
+        let hidden = self.sim.draw(|rng| self.store.objects(|o| o.hide_segments(rng)));
+        self.sim.note(format_args!("store: {hidden} segments are out of sight"));
+        if self.sim.chance(0.5) {
+            let store = self.store.clone();
+            let back = Duration::from_millis(self.sim.range(100, 120_000));
+            self.later(back, move || store.objects(|o| o.show_all()));
         }
     }
 }

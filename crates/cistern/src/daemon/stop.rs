@@ -229,6 +229,7 @@ mod tests {
             store_refuses: false,
             latched: None,
             damage: Default::default(),
+            partial_blocks: false,
             write_back: None,
             space: None,
         }
