@@ -8,6 +8,7 @@ mod copies;
 mod journal;
 mod log;
 mod map;
+mod partial;
 mod rollback;
 mod snapshots;
 mod space;
@@ -62,6 +63,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         journal::MUTANTS,
         log::MUTANTS,
         map::MUTANTS,
+        partial::MUTANTS,
         rollback::MUTANTS,
         succession::MUTANTS,
         snapshots::MUTANTS,

@@ -202,6 +202,11 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
         rows.push(("store error", format!("{age} ago: {error}")));
     }
     rows.extend(damage::lines(&status.damage).into_iter().map(|line| ("damaged", line)));
+    if status.partial_blocks {
+        let text = "some blocks are stored in part, with all that was written to them: the rest could not be read. They are \
+                    completed when it can be";
+        rows.push(("partial", text.to_owned()));
+    }
     if let Some(why) = &status.latched {
         rows.push(("stopped", why.clone()));
     }
