@@ -40,7 +40,7 @@ mod waiters;
 mod writer;
 
 pub use group::{Group, PlacedRecord};
-pub use prepared::Prepared;
+pub use prepared::{Prepared, fit_one_group};
 pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};
 
@@ -321,6 +321,12 @@ impl Journal {
         Prepared::new(record, payload, self.capacity_blocks())
     }
 
+    /// The same for the records of one request, which go into one group: recovery, a segment and a snapshot have all of them or none.
+    /// They must [fit](fit_one_group).
+    pub fn prepare_together(&self, records: Vec<(Record, Bytes)>) -> Result<Prepared> {
+        Prepared::together(records, self.capacity_blocks())
+    }
+
     /// Appends what this journal prepared.
     /// The order of the calls is the order of history. A long write is in parts:
     /// `placed` gets each part with the position of its first payload block, ascending; it gets a
@@ -338,7 +344,8 @@ impl Journal {
             Ok::<_, AppendError>(end)
         })?;
         debug_assert!(
-            parts.is_sorted_by(|a, b| a.0.end() <= b.0.start && a.1 < b.1) && parts.iter().all(|p| p.1 < end),
+            parts.is_sorted_by(|a, b| a.0.end() <= b.0.start && (a.1 < b.1 || prepared.is_together()))
+                && parts.iter().all(|p| p.1 < end),
             "parts ascend, in the volume and in the journal"
         );
         for (part, pos) in parts {

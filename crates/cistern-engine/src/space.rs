@@ -88,8 +88,8 @@ struct State {
     growth: Growth,
     /// Dead blocks that no merge has met, of segments that are out of the accounts.
     gone_blocks: u64,
-    /// Why objects that are due are still there.
-    refused: Option<String>,
+    /// Why objects that are due are still there, by who deletes them.
+    refused: BTreeMap<Deleting, String>,
     counters: SpaceCounters,
     /// How much may be stored for what is live.
     policy: Policy,
@@ -173,6 +173,15 @@ pub struct Shown {
     pub counters: SpaceCounters,
 }
 
+/// Who deletes what is not needed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deleting {
+    /// What checkpoints have retired.
+    Retired,
+    /// Checkpoints before the last two.
+    Checkpoints,
+}
+
 impl Space {
     /// The checkpoint that it begins from was in the store before the claim, so an entry behind the claim is behind it too.
     pub fn new(from: Start, now: Duration) -> Space {
@@ -189,7 +198,7 @@ impl Space {
             unlearned_blocks: 0,
             growth: Growth::default(),
             gone_blocks: 0,
-            refused: None,
+            refused: BTreeMap::new(),
             counters: SpaceCounters::default(),
             policy,
             rate,
@@ -499,9 +508,14 @@ impl Space {
         self.changed();
     }
 
-    /// Why something that is due is still there; `None` when nothing is.
-    pub fn delete_failed(&self, why: Option<String>) {
-        self.state().refused = why;
+    /// Why something that is due is still there; `None` when nothing is that this flow deletes. What another one could not delete stays
+    /// told. Whether that is new.
+    pub fn delete_failed(&self, what: Deleting, why: Option<String>) -> bool {
+        let mut state = self.state();
+        match why {
+            Some(why) => state.refused.insert(what, why).is_none(),
+            None => state.refused.remove(&what).is_some(),
+        }
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be
@@ -574,7 +588,7 @@ impl Space {
             billed_garbage_bytes: state.young.totals.stored_bytes - state.young.totals.live_bytes,
             grace_objects: state.grace.len() as u64,
             grace_bytes: state.grace.bytes(),
-            refused: state.refused.clone(),
+            refused: state.refused.values().next().cloned(),
             counters: state.counters,
         }
     }

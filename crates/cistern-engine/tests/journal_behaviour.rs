@@ -8,7 +8,10 @@ use cistern_engine::{
     Error,
     disk::Disk,
     env::Env,
-    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries, read_only_scan},
+    journal::{
+        AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries, fit_one_group,
+        read_only_scan,
+    },
     sectors::SectorMask,
     units::{Extent, JournalPos, VolumeId},
 };
@@ -756,6 +759,46 @@ fn a_stale_group_at_the_end_stays_dead() {
     }
 }
 
+/// The superblock of a life is lost, and its only group with it: a payload did not get to the disk. What the next life writes there is lost in
+/// the same way, but for the payload that the first group lacked: a client sends its write again. That group stays dead.
+#[test]
+fn a_group_of_a_life_whose_superblock_is_lost_stays_dead() {
+    let world = World::new(31);
+    let disk = FaultyDisk::new(&world);
+    let (env, shared) = (world.env(), disk.shared());
+    world.run(None, async move {
+        let journal = create(&env, &shared, 1 << 20).await;
+        env.sleep(std::time::Duration::from_secs(20)).await; // until the ring is filled ahead
+        journal.close().await.expect("close");
+    });
+    let live = |seed: u64, id: Option<u64>| {
+        let world = World::new(seed);
+        let (env, shared) = (world.env(), disk.moved_to(&world).shared());
+        let told = world.run(None, async move {
+            let (journal, seen) = open(&env, &shared).await.expect("open");
+            if let Some(id) = id {
+                write(&journal, id, 1).expect("append");
+                env.sleep(std::time::Duration::from_micros(100)).await; // it is written
+            }
+            seen
+        });
+        told.expect("the story ends")
+    };
+    let slots =
+        |disk: &FaultyDisk| [0, 8].map(|slot| disk.contents("journal")[slot * 4096..][..4096].to_vec());
+    let before = slots(&disk);
+    assert_eq!(live(32, Some(1)), []);
+    let after = slots(&disk);
+    let newer = (0..2).find(|&n| before[n] != after[n]).expect("a life begins with a superblock");
+    assert_eq!(before[1 - newer], after[1 - newer], "and with one");
+    disk.flip("journal", newer * 8 * 4096 + 80, 1);
+    let payload_byte = AREA_BYTES + 4096 + 77;
+    disk.flip("journal", payload_byte, 1);
+    assert_eq!(live(33, None), [], "its payload is torn");
+    disk.flip("journal", payload_byte, 1);
+    assert_eq!(live(34, None), [], "it was lost, and does not come back");
+}
+
 /// A payload that rots while the journal is open is never returned: reads of the disk say so.
 #[test]
 fn reads_never_return_wrong_bytes() {
@@ -866,4 +909,50 @@ fn a_stream_without_flushes_is_written_in_large_pieces() {
         assert!(after_a_flush > 50, "{after_a_flush} writes");
         journal.close().await.expect("close");
     });
+}
+
+/// The records of one request are in one group, however full the open one is when they come, and keep their order; the next request may share
+/// theirs. What is longer than a group, or alone in one, does not go together.
+#[test]
+fn a_request_is_in_one_group() {
+    let groups = story(30, |env, disk| async move {
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let journal = create(&env, &disk, 16 << 20).await;
+        for n in 0..25 {
+            let base = n * 1024;
+            write(&journal, 1000 + n, 1 + n % 11).expect("there is room");
+            let sectors = |block| Record::Sectors { block, mask: SectorMask::touched(0..512) };
+            let request = [
+                (sectors(base), payload(2 * n, 1)),
+                (Record::Zero { extent: Extent::new(base + 1, 5), allocated: false }, Vec::new()),
+                (Record::Write(Extent::new(base + 6, 20)), payload(2 * n + 1, 20)),
+            ];
+            let request: Vec<_> = request.map(|(record, data)| (record, data.into())).into();
+            assert!(fit_one_group(request.iter().map(|(record, _): &(Record, Bytes)| record)));
+            let prepared = journal.prepare_together(request).expect("it makes sense");
+            journal.append(&prepared, &mut |_, _| {}).expect("there is room");
+        }
+        journal.sync(journal.appended()).await.expect("synced");
+        let (mut at, mut groups) = (JournalPos(0), Vec::new());
+        while at < journal.appended() {
+            let group = journal.groups(at).await.expect("it is durable").remove(0);
+            at = group.next();
+            groups.push(group.records().iter().map(|placed| placed.record.clone()).collect::<Vec<Record>>());
+        }
+        journal.close().await.expect("closed");
+        groups
+    });
+    assert!(groups.len() > 3, "they fill several groups");
+    for records in groups {
+        let begins = |record: &Record| matches!(record, Record::Sectors { .. });
+        for (n, _) in records.iter().enumerate().filter(|(_, record)| begins(record)) {
+            let rest = records.get(n + 1..n + 3).expect("the group has all of the request");
+            assert!(matches!(rest, [Record::Zero { .. }, Record::Write(_)]), "{rest:?}");
+        }
+        let orphaned = matches!(records.first(), Some(Record::Zero { .. }));
+        assert!(!orphaned, "a request goes on in the next group");
+    }
+    let long = [Record::Write(Extent::new(0, 256)), Record::Write(Extent::new(900, 1))];
+    let alone = [Record::Load { token: 1 }, Record::Write(Extent::new(900, 1))];
+    assert!(!fit_one_group(long.iter()) && !fit_one_group(alone.iter()));
 }

@@ -1,5 +1,7 @@
 //! Clones: volumes that begin as a snapshot of another one and share with it what neither overwrites, whatever either of them does.
 
+#[path = "store_support/own_time.rs"]
+mod own_time;
 mod volume_support;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -15,12 +17,13 @@ use cistern_engine::{
         trash::{self, Removal},
     },
 };
-use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read};
+use own_time::hurried_env;
+use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read, refusing::Refusing};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 600;
 /// Far more than any of it takes.
-const HANG: Duration = Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(900);
 
 /// What every block is: by which write, and the how manieth block of that.
 type Content = Vec<(u64, u64)>;
@@ -417,6 +420,44 @@ async fn a_flattened_clone_stands_by_itself() {
     let alone = bucket.host("v1", &key);
     shows(&*alone.open_anew().await, &content, "on another host").await;
     shows(&*show(&alone, Some("behind")).await, &content, "its snapshot").await;
+}
+
+/// Flattening is cut off while no checkpoint that says so can be stored, and is begun again: the volume that the clone was made of is not told
+/// before two checkpoints do without it. Till then the clone in the store needs it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_is_told_of_nothing_that_is_not_stored() {
+    let store = Through::new(Refusing::new("/checkpoint/"));
+    let (bucket, key) = (Bucket(store.clone()), KeySource::None);
+    let host = bucket.with_volume("v0", &key).await;
+    let volume = host.open_anew().await;
+    volume.write(0, noise(1, 64 * BLOCK as usize), false).await.expect("written");
+    volume.snapshot("s").await.expect("made");
+    let mut cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    cloned.env = hurried_env();
+    let clone = cloned.open_anew().await;
+    clone.write(100 * BLOCK, noise(2, 64 * BLOCK as usize), false).await.expect("written");
+    clone.drain().await.expect("drained");
+    let adopt = Collect::Adopt { offset: 0, len: BLOCKS * BLOCK };
+    assert_eq!(clone.collect(adopt).await.expect("adopted").next, None);
+    clone.collect(Collect::Retire).await.expect("covered");
+
+    let flatten = async || while clone.collect(Collect::LetGo).await.expect("no end of it").next.is_some() {};
+    store.set(true);
+    for _ in 0..2 {
+        tokio::select! {
+            () = flatten() => panic!("no checkpoint says that it is flattened"),
+            () = store.refused(8) => {}
+        }
+    }
+    assert_eq!(volume.forget_removed_clones().await.expect("looked"), 0, "the clone in the store needs it");
+    store.set(false);
+    flatten().await;
+    assert_eq!(volume.forget_removed_clones().await.expect("forgotten"), 1);
+    close(volume).await;
+    remove(&host).await;
+    assert_eq!(read(&clone, 0, 64 * BLOCK).await, noise(1, 64 * BLOCK as usize));
+    close(clone).await;
+    check(&cloned, "flattened").await;
 }
 
 /// Whatever the making of a clone is interrupted by leaves something that can not be opened, and can be removed: then nothing is kept for it.

@@ -155,7 +155,7 @@ async fn segments(volume: &Volume, count: u64) {
 
 /// Runs what would not end if something held it up.
 async fn without_end_is_a_failure<T>(work: impl Future<Output = T>) -> T {
-    RealEnv::start().timeout(Duration::from_secs(120), work).await.expect("something holds it up")
+    RealEnv::start().timeout(Duration::from_secs(900), work).await.expect("something holds it up")
 }
 
 /// One damaged, cut or missing reply, with a sound store: the read that met it gets the right bytes, and so

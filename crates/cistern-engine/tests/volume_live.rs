@@ -1,5 +1,7 @@
 //! A volume whose store answers or does not, and whose settings change while it is open.
 
+#[path = "store_support/own_time.rs"]
+mod own_time;
 mod volume_support;
 
 use std::{sync::Arc, time::Duration};
@@ -9,11 +11,12 @@ use bytes::Bytes;
 use cistern_engine::{
     Error,
     codec::KeySource,
-    env::real::RealEnv,
+    env::{Env, real::RealEnv},
     store::{MemoryStore, Store, StoreResult},
     volume::{ClientId, LiveSettings, Mode, OpenOptions, Volume},
 };
 use futures_util::future::poll_immediate;
+use own_time::env_to_stop;
 use tokio::sync::watch;
 use volume_support::{
     Host, MIB, close, noise,
@@ -46,8 +49,12 @@ impl Passing for Gated {
 
 /// A host whose store has a gate.
 async fn gated_host() -> (Host, Arc<Through<Gated>>) {
+    gated_host_of(RealEnv::start()).await
+}
+
+async fn gated_host_of(env: Env) -> (Host, Arc<Through<Gated>>) {
     let store = Through::new(Gated { inner: MemoryStore::new(), open: watch::Sender::new(true) });
-    let host = Host::with_volume(RealEnv::start(), store.clone(), 1 << 30, KeySource::None).await;
+    let host = Host::with_volume(env, store.clone(), 1 << 30, KeySource::None).await;
     (host, store)
 }
 
@@ -78,12 +85,14 @@ async fn a_dead_store_delays_no_flush() {
 }
 
 /// The store hangs and the journal is filling: a flood of writes waits for its turn, and flushes
-/// pass by it.
+/// pass by it. The turns come with time, so it stands still until that was seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_passes_writes_that_wait() {
-    let (host, store) = gated_host().await;
+    let (env, clock) = env_to_stop();
+    let (host, store) = gated_host_of(env).await;
     let volume = host.open().await;
     store.set_open(false);
+    clock.stop();
     let flood: Vec<_> = (0..240)
         .map(|n| {
             let volume = volume.clone();
@@ -98,6 +107,7 @@ async fn a_flush_passes_writes_that_wait() {
         volume.flush().await.expect("flushed");
         assert!(volume.status().write_back.expect("a writer").throttle.waiting > 0, "writes still wait");
     }
+    clock.go_on();
     store.set_open(true);
     for write in flood {
         write.await.expect("no panic").expect("written in the end");

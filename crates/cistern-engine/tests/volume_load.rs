@@ -198,6 +198,42 @@ async fn the_end_comes_behind_all_that_was_loaded() {
     close(target).await;
 }
 
+/// What was collected of a receive that was given up is in nothing that is loaded afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_collected_goes_with_its_receive() {
+    let env = RealEnv::start();
+    let to = host(&env).await;
+    let target = to.open().await;
+    let (headers, records) = two_shares();
+    let [given_up, kept] = [&records[0][..8], &records[1][..8]];
+    let begun = Receiver::begin(&target, &headers, "large", Overwrite::Nothing).await;
+    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+    for record in given_up {
+        shares[0].record(record.clone()).await.expect("collected");
+    }
+    drop((receiver, shares));
+    target.go_back().await.expect("back");
+    let headers = headers.map(|header| {
+        let to = StreamState { id: SnapshotId(uuid::Uuid::from_u128(3)), name: "another".into() };
+        StreamHeader { to, ..header }
+    });
+    let begun = Receiver::begin(&target, &headers, "another", Overwrite::Nothing).await;
+    let (receiver, mut shares) = begun.expect("begun").expect("it is new");
+    for record in kept {
+        shares[1].record(record.clone()).await.expect("collected");
+    }
+    receiver.end(shares).await.expect("complete");
+    for record in kept {
+        let there = read(&target, record.extent.start * 4096, 65536).await;
+        assert!(record.data().expect("plain").expect("data") == there, "{:?}", record.extent);
+    }
+    for record in given_up {
+        let there = read(&target, record.extent.start * 4096, 65536).await;
+        assert!(there.iter().all(|byte| *byte == 0), "{:?} is of what was given up", record.extent);
+    }
+    close(target).await;
+}
+
 /// What a store gives that does not unpack fails the receive of a volume for which it has to be, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_unpack_is_an_error() {

@@ -1,5 +1,7 @@
 //! Rolling back: a volume goes on from a snapshot, whatever is damaged and whoever writes, and what it left stays.
 
+#[path = "store_support/own_time.rs"]
+mod own_time;
 mod volume_support;
 
 use std::{
@@ -18,7 +20,8 @@ use cistern_engine::{
     volume::{Collect, ReadOnlyOptions, Volume, admin},
 };
 use futures_util::future::join;
-use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read};
+use own_time::hurried_env;
+use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read, refusing::Refusing};
 
 const BLOCK: u64 = 4096;
 
@@ -159,6 +162,104 @@ async fn who_writes_meanwhile_stops_a_rollback() {
     check(&host).await;
 }
 
+/// One write and one snapshot, a schedule's, come between the snapshot of what is left and the end: the write is in no snapshot that the
+/// rollback made, so it stops, and what was acknowledged is there.
+#[tokio::test]
+async fn a_snapshot_behind_a_write_hides_it_from_no_rollback() {
+    let host = host().await;
+    let volume = host.open_anew().await;
+    write(&volume, 0, 1, 8).await;
+    volume.snapshot("a").await.expect("made");
+    write(&volume, 0, 2, 8).await;
+    let meanwhile = async {
+        while volume.snapshot_named("left").is_none() {
+            tokio::task::yield_now().await;
+        }
+        write(&volume, 0, 3, 8).await;
+        volume.snapshot("by-a-schedule").await.expect("made");
+    };
+    let (refused, ()) = join(volume.roll_back("a", "left"), meanwhile).await;
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    drop(volume);
+    let volume = host.open_anew().await;
+    shows(&volume, 0, 3, 8).await;
+    close(volume).await;
+    snapshot_shows(&host, "left", 2, 8).await;
+    check(&host).await;
+}
+
+/// The snapshot of what is left is removed before the end: nothing would have what the volume shows, so it is not rolled back. One that takes
+/// its name is not taken for it.
+#[tokio::test]
+async fn what_is_left_has_to_be_there_to_the_end() {
+    let host = host().await;
+    let volume = host.open_anew().await;
+    write(&volume, 0, 1, 8).await;
+    volume.snapshot("a").await.expect("made");
+    write(&volume, 0, 2, 8).await;
+    let meanwhile = async {
+        while volume.snapshot_named("left").is_none() {
+            tokio::task::yield_now().await;
+        }
+        volume.remove_snapshot("left").await.expect("removed");
+        volume.snapshot("left").await.expect("made");
+    };
+    let (refused, ()) = join(volume.roll_back("a", "left"), meanwhile).await;
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    drop(volume);
+    let volume = host.open_anew().await;
+    shows(&volume, 0, 2, 8).await;
+    close(volume).await;
+    check(&host).await;
+}
+
+/// A volume that was rolled back is flattened, and every checkpoint that would say so is refused: the snapshot from which it goes on stays. So
+/// after a crash the volume is there, and so are the checkpoints that come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_checkpoint_says_is_not_over() {
+    let store = Through::new(Refusing::new("checkpoint/"));
+    let host = Host::with_volume(hurried_env(), store.clone(), 64 * MIB, KeySource::None).await;
+    let volume = host.open_anew().await;
+    write(&volume, 0, 1, 1000).await;
+    volume.snapshot("a").await.expect("made");
+    write(&volume, 0, 2, 1000).await;
+    volume.roll_back("a", "left").await.expect("rolled back");
+    drop(volume);
+    let volume = host.open_anew().await;
+    volume.remove_snapshot("left").await.expect("removed");
+    volume.remove_snapshot("a").await.expect("removed, and kept out of sight");
+    volume.drain().await.expect("drained");
+    volume.collect(Collect::Retire).await.expect("a checkpoint");
+    let mut next = Some(0);
+    while let Some(offset) = next {
+        let part = Collect::Adopt { offset, len: 64 * MIB - offset };
+        next = volume.collect(part).await.expect("adopted").next;
+    }
+    store.set(true);
+    let flattening =
+        async { while volume.collect(Collect::LetGo).await.expect("no end of it").next.is_some() {} };
+    tokio::select! {
+        () = flattening => panic!("no checkpoint says that it is flattened"),
+        () = store.refused(8) => {}
+    }
+    volume.forget_removed_clones().await.expect("looked, as every hour");
+    assert_eq!(volume.snapshots().len(), 1, "the volume in the store goes on from it");
+    drop(volume); // a crash
+    store.set(false);
+    let volume = host.open_anew().await;
+    for n in 0..3 {
+        write(&volume, 2000 + n, 9, 1).await;
+        volume.collect(Collect::Retire).await.expect("a checkpoint");
+    }
+    while volume.collect(Collect::LetGo).await.expect("flattened").next.is_some() {}
+    assert_eq!(volume.snapshots(), [], "two checkpoints do without it");
+    close(volume).await;
+    let volume = host.open_anew().await;
+    shows(&volume, 0, 1, 1000).await;
+    close(volume).await;
+    check(&host).await;
+}
+
 /// Once the volume is flattened and the snapshots are removed, nothing is stored of what was left; until then all of it is.
 #[tokio::test]
 async fn what_was_left_goes_with_its_snapshots() {
@@ -214,7 +315,7 @@ async fn one_request_at_a_time_is_enough() {
     write(&volume, 0, 2, 300).await;
     volume.roll_back("a", "left").await.expect("rolled back");
     drop(volume);
-    let opens = host.env.timeout(Duration::from_secs(60), async {
+    let opens = host.env.timeout(Duration::from_secs(900), async {
         for tag in 3..6 {
             let volume = host.open_anew().await;
             shows(&volume, 0, 1, 300).await;

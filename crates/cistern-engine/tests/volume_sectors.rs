@@ -347,3 +347,42 @@ async fn a_volume_written_in_sectors_agrees_with_an_array() {
         assert_eq!(report.faults, Vec::<String>::new(), "seed {seed}");
     }
 }
+
+/// A request that begins and ends inside blocks is there as a whole: in every snapshot that is made while it is written, and behind a crash. So are
+/// zeroes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_request_is_there_as_a_whole_or_not() {
+    const AT: u64 = 4096 + 512;
+    const LEN: u64 = 3 * 4096;
+    let (host, _) = host_with_data().await;
+    let volume = host.open().await;
+    let is_over = AtomicBool::new(false);
+    let writes = async {
+        for tag in (1..=250).cycle() {
+            match tag % 2 {
+                0 => volume.zero(AT, LEN, false, false).await.expect("zeroed"),
+                _ => volume.write(AT, Bytes::from(vec![tag; LEN as usize]), false).await.expect("written"),
+            }
+            if is_over.load(SeqCst) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let snapshots = async {
+        for n in 0..SNAPSHOTS {
+            volume.snapshot(&format!("s{n}")).await.expect("made");
+        }
+        is_over.store(true, SeqCst);
+    };
+    futures_util::future::join(writes, snapshots).await;
+    volume.drain().await.expect("drained");
+    for n in 1..SNAPSHOTS {
+        let shown = volume.open_snapshot(&format!("s{n}")).await.expect("shown");
+        let found = read(&shown, AT, LEN).await;
+        assert!(found.iter().all(|byte| *byte == found[0]), "snapshot {n} has a part of a request");
+    }
+    close(volume).await;
+}
+
+const SNAPSHOTS: usize = 60;

@@ -183,3 +183,34 @@ async fn holds_keep_snapshots() {
     assert_eq!(volume.snapshots(), []);
     close(volume).await;
 }
+
+/// Whether the volume shows what no snapshot does: that decides about the next one of a schedule. A snapshot that is gone, or of which a bookmark
+/// is left, shows nothing; one that is made or removed beside one that shows it changes nothing.
+#[tokio::test]
+async fn what_no_snapshot_shows_is_a_change() {
+    let host = host().await;
+    let volume = open(&host).await;
+    assert!(volume.changed_since_snapshot(), "it is not known");
+    write(&volume, 0, 1, 1).await;
+    volume.snapshot("first").await.expect("made");
+    assert!(!volume.changed_since_snapshot());
+    write(&volume, 0, 2, 1).await;
+    assert!(volume.changed_since_snapshot());
+    volume.snapshot("of-the-night").await.expect("made");
+    assert!(!volume.changed_since_snapshot());
+    volume.leave_bookmark("of-the-night").await.expect("what a backup leaves");
+    assert!(volume.changed_since_snapshot(), "what was written last is in none");
+    volume.snapshot("by-hand").await.expect("made");
+    volume.snapshot("another").await.expect("made");
+    volume.remove_snapshot("by-hand").await.expect("removed");
+    assert!(!volume.changed_since_snapshot(), "the other one shows it");
+    volume.remove_snapshot("another").await.expect("removed");
+    assert!(volume.changed_since_snapshot());
+    volume.snapshot("again").await.expect("made");
+    volume.trim(0, BLOCK, false).await.expect("trimmed");
+    assert!(volume.changed_since_snapshot());
+    volume.snapshot("trimmed").await.expect("made");
+    volume.resize(128 * MIB, false).await.expect("grown");
+    assert!(volume.changed_since_snapshot());
+    close(volume).await;
+}

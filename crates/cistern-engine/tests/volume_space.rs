@@ -31,6 +31,8 @@ struct Lockable {
     is_locked: AtomicBool,
     /// Names up to this one are locked for ever.
     locked_before: Mutex<Option<String>>,
+    /// So are checkpoints.
+    checkpoints_are_locked: AtomicBool,
 }
 
 #[async_trait]
@@ -41,7 +43,8 @@ impl Passing for Lockable {
     async fn delete(&self, key: &str) -> StoreResult<()> {
         let is_old = |last: &String| is_own_below("log/", key) && own_name(key) <= last.as_str();
         let is_old = self.locked_before.lock().expect("sound").as_ref().is_some_and(is_old);
-        match self.is_locked.load(SeqCst) || is_old {
+        let is_checkpoint = self.checkpoints_are_locked.load(SeqCst) && is_own_below("checkpoint/", key);
+        match self.is_locked.load(SeqCst) || is_old || is_checkpoint {
             true => Err(StoreError::Refused("objects are locked".into())),
             false => self.inner.delete(key).await,
         }
@@ -53,6 +56,7 @@ async fn host(is_locked: bool) -> (Host, Arc<Through<Lockable>>) {
         inner: MemoryStore::new(),
         is_locked: is_locked.into(),
         locked_before: Mutex::default(),
+        checkpoints_are_locked: AtomicBool::default(),
     });
     let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
     (host, store)
@@ -131,6 +135,25 @@ async fn locked_objects_hold_up_no_others() {
     let shown = space(&volume);
     assert!(shown.deletes_refused.as_ref().is_some_and(|why| why.contains("locked")), "{shown:?}");
     *store.locked_before.lock().expect("sound") = None;
+    close(volume).await;
+}
+
+/// Checkpoints that are locked stay told while everything else is deleted; once they can be deleted it says so, whatever else is to be deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_stays_told_until_it_is_over() {
+    let (host, store) = host(false).await;
+    let volume = open(&host, SPACE_BOUND).await;
+    store.checkpoints_are_locked.store(true, SeqCst);
+    overwrite_until(&volume, |space| space.deletes_refused.is_some()).await;
+    let deleted = space(&volume).counters.deleted_objects;
+    overwrite_until(&volume, |space| {
+        assert!(space.deletes_refused.is_some(), "other objects were deleted: {space:?}");
+        space.counters.deleted_objects > deleted + 20
+    })
+    .await;
+    store.checkpoints_are_locked.store(false, SeqCst);
+    volume.collect(Collect::Retire).await.expect("a checkpoint");
+    overwrite_until(&volume, |space| space.deletes_refused.is_none()).await;
     close(volume).await;
 }
 

@@ -2,14 +2,16 @@
 //!
 //! It is Azurite, which Microsoft keeps for tests; nothing here says what the service itself does.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Result, bail};
 
-use crate::{port::free_port, process::Guard, scratch::Scratch, tool};
+use crate::{
+    port::free_port,
+    process::{Guard, Limit},
+    scratch::Scratch,
+    tool,
+};
 
 /// The package and version that `cargo xtask setup` installs: the newest for Debian's Node.js.
 pub const PACKAGE: &str = "azurite@3.35.0";
@@ -66,12 +68,12 @@ impl Azurite {
 
     /// The first request that is answered says that the server is ready.
     fn make_container(&self) -> Result<()> {
-        let began = Instant::now();
+        let mut limit = Limit::new(READY_LIMIT);
         loop {
             let arguments = ["-c", MAKE_CONTAINER, &self.port.to_string(), ACCOUNT, KEY, CONTAINER];
             match tool::run("python3", arguments) {
                 Ok(_) => return Ok(()),
-                Err(e) if began.elapsed() > READY_LIMIT => {
+                Err(e) if limit.next_wait().is_none() => {
                     return Err(e.context("Azurite does not become ready"));
                 }
                 Err(_) => std::thread::sleep(READY_PAUSE),

@@ -13,7 +13,7 @@ use std::{
     },
     path::Path,
     process::Stdio,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    process::{self, Guard},
+    process::{self, Guard, Limit},
     tool,
 };
 
@@ -243,9 +243,9 @@ impl Page {
         let mut bytes = serde_json::to_vec(&message)?;
         bytes.push(0);
         self.commands.write_all(&bytes).with_context(|| format!("the browser is gone: {method}"))?;
-        let end = Instant::now() + ANSWER_LIMIT;
+        let mut limit = Limit::new(ANSWER_LIMIT);
         loop {
-            let mut message = self.next_message(end).with_context(|| method.to_owned())?;
+            let mut message = self.next_message(&mut limit).with_context(|| method.to_owned())?;
             if message["id"] == id {
                 ensure!(message.get("error").is_none(), "{method}: {}", message["error"]);
                 return Ok(message["result"].take());
@@ -254,14 +254,14 @@ impl Page {
         }
     }
 
-    fn next_message(&mut self, end: Instant) -> Result<Value> {
+    fn next_message(&mut self, limit: &mut Limit) -> Result<Value> {
         loop {
             if let Some(at) = self.pending.iter().position(|byte| *byte == 0) {
                 let message = self.pending.drain(..=at).collect::<Vec<u8>>();
                 return Ok(serde_json::from_slice(&message[..at])?);
             }
-            let left = end.saturating_duration_since(Instant::now());
-            ensure!(process::readable(&[self.answers.as_raw_fd()], left)?[0], "the browser does not answer");
+            let ready = process::readable_within(&[self.answers.as_raw_fd()], limit)?;
+            ensure!(ready[0], "the browser does not answer");
             let mut buffer = [0; 64 << 10];
             let n = self.answers.read(&mut buffer)?;
             ensure!(n > 0, "the browser ended");

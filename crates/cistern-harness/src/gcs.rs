@@ -3,15 +3,16 @@
 //! It is fake-gcs-server, with the uploads of the XML API in front of it (`xtask/gcs`); nothing here says what the
 //! service itself does.
 
-use std::{
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Result, bail};
 
-use crate::{port::free_port, process::Guard, scratch::Scratch, tool};
+use crate::{
+    port::free_port,
+    process::{Guard, Limit},
+    scratch::Scratch,
+    tool,
+};
 
 /// The bucket that every server here has.
 pub const BUCKET: &str = "tank";
@@ -52,12 +53,12 @@ impl Gcs {
     }
 
     fn await_ready(&self) -> Result<()> {
-        let began = Instant::now();
+        let mut limit = Limit::new(READY_LIMIT);
         let url = format!("http://127.0.0.1:{}/{BUCKET}/?list-type=2", self.port);
         loop {
             match tool::run("curl", ["--silent", "--show-error", "--fail", &url]) {
                 Ok(_) => return Ok(()),
-                Err(e) if began.elapsed() > READY_LIMIT => {
+                Err(e) if limit.next_wait().is_none() => {
                     return Err(e.context("fake-gcs-server does not become ready"));
                 }
                 Err(_) => std::thread::sleep(READY_PAUSE),

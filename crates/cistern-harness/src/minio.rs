@@ -3,12 +3,17 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
-use crate::{port::free_port, process::Guard, scratch::Scratch, tool};
+use crate::{
+    port::free_port,
+    process::{Guard, Limit},
+    scratch::Scratch,
+    tool,
+};
 
 /// The module and version that `cargo xtask setup` builds.
 pub const MODULE: &str = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c";
@@ -209,11 +214,11 @@ impl Minio {
     /// Its own health check says yes too early: only a signed request that is answered counts. Until then it asks to come
     /// again in two minutes, so curl's own retries would give up.
     fn await_ready(&self) -> Result<()> {
-        let began = Instant::now();
+        let mut limit = Limit::new(READY_LIMIT);
         loop {
             match self.signed("?list-type=2", &[]) {
                 Ok(_) => return Ok(()),
-                Err(e) if began.elapsed() > READY_LIMIT => {
+                Err(e) if limit.next_wait().is_none() => {
                     return Err(e.context("MinIO does not become ready"));
                 }
                 Err(_) => std::thread::sleep(READY_PAUSE),

@@ -8,12 +8,17 @@ use std::{
     fs::File,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
-use crate::{pidfile::PidFile, process::Guard, scratch::Scratch, tool};
+use crate::{
+    pidfile::PidFile,
+    process::{Guard, Limit},
+    scratch::Scratch,
+    tool,
+};
 
 /// nbdfuse connects and mounts within this.
 const FUSE_LIMIT: Duration = Duration::from_secs(30);
@@ -137,7 +142,8 @@ impl BlockDevice {
 /// Waits until something is mounted on `dir`, by the kernel's notice that the mounts changed.
 pub fn await_mount(dir: &Path, by: &mut Guard, limit: Duration) -> Result<()> {
     let mounts = File::open("/proc/self/mountinfo")?;
-    let end = Instant::now() + limit;
+    let seconds = limit.as_secs();
+    let mut limit = Limit::new(limit);
     loop {
         let text = std::fs::read_to_string("/proc/self/mountinfo")?;
         if text.lines().any(|line| line.split(' ').nth(4) == dir.to_str()) {
@@ -146,15 +152,15 @@ pub fn await_mount(dir: &Path, by: &mut Guard, limit: Duration) -> Result<()> {
         if by.has_ended() {
             bail!("the program that was to mount {} ended", dir.display());
         }
-        let left = end.saturating_duration_since(Instant::now()).as_millis().min(i32::MAX as u128) as i32;
+        let Some(wait) = limit.next_wait() else {
+            bail!("nothing was mounted on {} within {seconds} s of an idle machine", dir.display());
+        };
         let mut polls = [
             libc::pollfd { fd: mounts.as_raw_fd(), events: libc::POLLPRI, revents: 0 },
             libc::pollfd { fd: by.ended_fd(), events: libc::POLLIN, revents: 0 },
         ];
         // SAFETY: `polls` is a valid array of two for the duration of the call.
-        if unsafe { libc::poll(polls.as_mut_ptr(), 2, left) } == 0 {
-            bail!("nothing was mounted on {} within {} s", dir.display(), limit.as_secs());
-        }
+        unsafe { libc::poll(polls.as_mut_ptr(), 2, wait.as_millis() as i32) };
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
-    process::{self, Guard},
+    process::{self, Guard, Limit},
     scratch::Scratch,
 };
 
@@ -46,7 +46,8 @@ impl PidFile {
         let log = std::fs::File::create(&log_path)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut server = Guard::spawn(command)?;
-        let ready = process::readable(&[self.watch.fd.as_raw_fd(), server.ended_fd()], READY_LIMIT)?;
+        let fds = [self.watch.fd.as_raw_fd(), server.ended_fd()];
+        let ready = process::readable_within(&fds, &mut Limit::new(READY_LIMIT))?;
         if !ready[0] || server.has_ended() {
             bail!("{} did not start: {}", self.name, std::fs::read_to_string(log_path).unwrap_or_default());
         }

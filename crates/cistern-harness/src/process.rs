@@ -1,7 +1,8 @@
 //! A child process that cannot outlive its owner.
 //!
 //! A [`Guard`] kills and reaps its process on drop, and the kernel kills the process when the
-//! thread that started it ends without a drop. Waiting is on a pidfd, with a limit.
+//! thread that started it ends without a drop. Waiting is on a pidfd, with a limit: one in seconds of a machine that has nothing else to
+//! do ([`Limit`]), so that a busy one makes nobody hang.
 
 use std::{
     os::{
@@ -13,6 +14,43 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+
+/// A limit is looked at again after so long: then the machine may be busier.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long something may take before it counts as hung, in seconds of a machine that does nothing else: while more programs want to run than
+/// there are processors, each gets a part of one, and so much less of the limit passes.
+#[derive(Debug)]
+pub struct Limit {
+    left: Duration,
+    looked: Instant,
+}
+
+impl Limit {
+    pub fn new(limit: Duration) -> Limit {
+        Limit { left: limit, looked: Instant::now() }
+    }
+
+    /// For how long to wait before this is asked again; `None` when the limit is over.
+    pub fn next_wait(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        self.left = self.left.saturating_sub(passed.mul_f64(share(&load, processors)));
+        (!self.left.is_zero()).then(|| self.left.clamp(Duration::from_millis(1), LOOK))
+    }
+}
+
+/// The part of a processor that a program gets, by the kernel's `/proc/loadavg`: those that ran or waited for the disk in the last minute, or
+/// what is runnable just now, whichever is more.
+fn share(load: &str, processors: usize) -> f64 {
+    let mut words = load.split([' ', '/']);
+    let minute = words.next().and_then(|word| word.parse::<f64>().ok());
+    let now = words.nth(2).and_then(|word| word.parse::<f64>().ok());
+    let busy = minute.unwrap_or(0.0).max(now.unwrap_or(0.0));
+    (processors as f64 / busy.max(1.0)).min(1.0)
+}
 
 /// A running process of ours.
 pub struct Guard {
@@ -70,9 +108,9 @@ impl Guard {
         if let Some(status) = self.ended {
             return Ok(status);
         }
-        if !readable(&[self.ended_fd()], limit)?[0] {
+        if !readable_within(&[self.ended_fd()], &mut Limit::new(limit))?[0] {
             self.kill();
-            bail!("did not end within {} s and was killed", limit.as_secs());
+            bail!("did not end within {} s of an idle machine and was killed", limit.as_secs());
         }
         let status = self.child.wait()?;
         self.ended = Some(status);
@@ -128,7 +166,18 @@ pub fn kill_marked(variable: &str, value: &str) -> usize {
     pids.filter(|pid| unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) } == 0).count()
 }
 
-/// Waits until one of the descriptors is readable or `limit` is over; tells which are.
+/// Waits until one of the descriptors is readable or the limit is over; tells which are.
+pub fn readable_within(fds: &[i32], limit: &mut Limit) -> Result<Vec<bool>> {
+    while let Some(wait) = limit.next_wait() {
+        let ready = readable(fds, wait)?;
+        if ready.contains(&true) {
+            return Ok(ready);
+        }
+    }
+    Ok(vec![false; fds.len()])
+}
+
+/// Waits until one of the descriptors is readable or so much time is over; tells which are.
 pub fn readable(fds: &[i32], limit: Duration) -> Result<Vec<bool>> {
     let end = Instant::now() + limit;
     let mut polls: Vec<libc::pollfd> =
@@ -202,6 +251,20 @@ pub fn reset_peak(pid: u32) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Of a limit passes what a program gets of a processor: all of the time while there are enough, less while more want to run.
+    #[test]
+    fn a_limit_passes_as_slowly_as_the_machine_works() {
+        assert_eq!(share("0.50 9.00 9.00 1/400 77", 2), 1.0);
+        assert_eq!(share("1.90 9.00 9.00 2/400 77", 2), 1.0);
+        assert_eq!(share("20.00 1.00 1.00 3/400 77", 2), 0.1);
+        assert_eq!(share("0.20 1.00 1.00 40/400 77", 2), 0.05, "they have only just begun");
+        assert_eq!(share("", 2), 1.0);
+        let mut limit = Limit::new(Duration::from_millis(1));
+        while limit.next_wait().is_some() {
+            std::thread::yield_now();
+        }
+    }
+
     /// What a process left behind is found by its environment, also where its parent is long gone; whoever was started otherwise is not.
     #[test]
     fn what_a_process_left_is_found() {
@@ -214,9 +277,9 @@ mod tests {
         let other = format!("{value}-other");
         started(&value);
         started(&other);
-        let end = Instant::now() + Duration::from_secs(60);
+        let mut limit = Limit::new(Duration::from_secs(60));
         while kill_marked("CISTERN_LEFT", &value) == 0 {
-            assert!(Instant::now() < end, "nothing is found");
+            assert!(limit.next_wait().is_some(), "nothing is found");
         }
         assert_eq!(kill_marked("CISTERN_LEFT", &other), 1, "it was let be");
     }

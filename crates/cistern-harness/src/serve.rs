@@ -9,13 +9,13 @@ use std::{
     os::{fd::AsRawFd, unix::net::UnixDatagram},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    process::{self, Guard, Usage},
+    process::{self, Guard, Limit, Usage},
     scratch::Scratch,
     tool::{self, Output},
 };
@@ -205,11 +205,11 @@ pub struct Server {
 
 impl Server {
     fn await_ready(&mut self, notify: &UnixDatagram) -> Result<()> {
-        let end = Instant::now() + START_LIMIT;
+        let mut limit = Limit::new(START_LIMIT);
         let mut message = [0; 4096];
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let ready = process::readable(&[notify.as_raw_fd(), self.process.ended_fd()], left)?;
+            let fds = [notify.as_raw_fd(), self.process.ended_fd()];
+            let ready = process::readable_within(&fds, &mut limit)?;
             if ready[0] {
                 let n = notify.recv(&mut message)?;
                 if String::from_utf8_lossy(&message[..n]).lines().any(|line| line == "READY=1") {

@@ -1,7 +1,7 @@
 //! The negotiation: from the greeting to the export a client has chosen.
 //!
 //! Owns what was agreed so far. Never reads an option's payload before its length was checked,
-//! never keeps state across the change to TLS, and ends by itself when the server stops.
+//! never keeps state across the change to TLS, and ends by itself when the server stops and when the client's time is over.
 
 use std::{future::poll_fn, io, sync::Arc};
 
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::{
+    client_time::ClientTime,
     conn::Conn,
     export::{BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, Export, Exports, PAYLOAD_BYTES_MAX, Properties},
     gate::{Contexts, Terms},
@@ -75,6 +76,7 @@ pub(crate) struct Handshake<'a> {
     input: &'a mut Input,
     exports: &'a dyn Exports,
     tls: &'a TlsMode,
+    time: &'a mut ClientTime,
     stop: watch::Receiver<bool>,
     client_flags: u32,
     out: Output,
@@ -87,10 +89,10 @@ pub(crate) struct Handshake<'a> {
 
 impl<'a> Handshake<'a> {
     pub(crate) fn new(
-        conn: &'a mut Conn,
-        input: &'a mut Input,
+        (conn, input): (&'a mut Conn, &'a mut Input),
         exports: &'a dyn Exports,
         tls: &'a TlsMode,
+        time: &'a mut ClientTime,
         stop: watch::Receiver<bool>,
     ) -> Self {
         Self {
@@ -98,6 +100,7 @@ impl<'a> Handshake<'a> {
             input,
             exports,
             tls,
+            time,
             stop,
             client_flags: 0,
             out: Output::default(),
@@ -230,8 +233,8 @@ impl<'a> Handshake<'a> {
                 self.outlives = true;
                 self.reply(code, rep::ACK, &[]);
             }
-            opt::INFO | opt::GO => return Ok(self.info(code, data).await.map(Step::Transmit)),
-            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(code, data).await,
+            opt::INFO | opt::GO => return Ok(self.info(code, data).await?.map(Step::Transmit)),
+            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(code, data).await?,
             _ => self.reply_text(code, rep::ERR_UNSUP, "unknown option"),
         }
         Ok(None)
@@ -244,7 +247,7 @@ impl<'a> Handshake<'a> {
         let Ok(name) = option::export_name(data) else {
             return Err(HandshakeError::Protocol("a bad export name"));
         };
-        let Some(export) = self.exports.find(name).await else {
+        let Some(export) = self.find(name).await? else {
             return Err(HandshakeError::Protocol("no export of the chosen name"));
         };
         let properties = export.properties();
@@ -267,17 +270,17 @@ impl<'a> Handshake<'a> {
     }
 
     /// INFO and GO, which differ only in what comes after success.
-    async fn info(&mut self, code: u32, data: &[u8]) -> Option<Agreed> {
+    async fn info(&mut self, code: u32, data: &[u8]) -> Result<Option<Agreed>, HandshakeError> {
         let request = match option::info(data) {
             Ok(request) => request,
             Err(bad) => {
                 self.reply_bad(code, bad);
-                return None;
+                return Ok(None);
             }
         };
-        let Some(export) = self.exports.find(request.name).await else {
-            self.reply_text(code, rep::ERR_UNKNOWN, "no export of that name");
-            return None;
+        let Some(export) = self.find(request.name).await? else {
+            self.reply_not_found(code);
+            return Ok(None);
         };
         let properties = export.properties();
         let flags = self.export_flags(request.name, &properties).to_be_bytes();
@@ -296,7 +299,7 @@ impl<'a> Handshake<'a> {
         self.reply(code, rep::ACK, &[]);
         let aligned = request.wants(info::BLOCK_SIZE);
         let terms = Terms { aligned, ..self.terms(request.name, &properties) };
-        (code == opt::GO).then(|| self.agreed(export, terms))
+        Ok((code == opt::GO).then(|| self.agreed(export, terms)))
     }
 
     fn agreed(&mut self, export: Arc<dyn Export>, terms: Terms) -> Agreed {
@@ -305,21 +308,26 @@ impl<'a> Handshake<'a> {
         Agreed { export, terms, bitmaps, outlives: self.outlives }
     }
 
-    async fn meta_context(&mut self, code: u32, data: &[u8]) {
+    async fn meta_context(&mut self, code: u32, data: &[u8]) -> Result<(), HandshakeError> {
         let set = code == opt::SET_META_CONTEXT;
         if set {
             // Replaces the previous selection even if it fails.
             self.selected = Selected::default();
         }
         if !self.structured && !self.extended {
-            return self.reply_text(code, rep::ERR_INVALID, "needs structured replies or extended headers");
+            self.reply_text(code, rep::ERR_INVALID, "needs structured replies or extended headers");
+            return Ok(());
         }
         let request = match option::meta(data) {
             Ok(request) => request,
-            Err(bad) => return self.reply_bad(code, bad),
+            Err(bad) => {
+                self.reply_bad(code, bad);
+                return Ok(());
+            }
         };
-        let Some(export) = self.exports.find(request.name).await else {
-            return self.reply_text(code, rep::ERR_UNKNOWN, "no export of that name");
+        let Some(export) = self.find(request.name).await? else {
+            self.reply_not_found(code);
+            return Ok(());
         };
         let listed = !set && (request.wildcard || request.no_query);
         if request.exact || listed {
@@ -349,6 +357,39 @@ impl<'a> Handshake<'a> {
             self.selected = selected;
         }
         self.reply(code, rep::ACK, &[]);
+        Ok(())
+    }
+
+    /// The export of a name, however long it takes to open it: until the client goes or the server stops.
+    async fn find(&mut self, name: &str) -> Result<Option<Arc<dyn Export>>, HandshakeError> {
+        let (exports, mut stop) = (self.exports, self.stop.clone());
+        let (conn, input) = (&mut *self.conn, &mut *self.input);
+        let gone = async {
+            // What it sends meanwhile is kept, and says that it is there.
+            while input.is_empty() {
+                if poll_fn(|cx| input.poll_fill(cx, conn)).await? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+                }
+            }
+            std::future::pending().await
+        };
+        let found = async {
+            tokio::select! {
+                biased;
+                found = exports.find(name) => Ok(found),
+                gone = gone => gone,
+                _ = stop.wait_for(|stop| *stop) => Ok(None),
+            }
+        };
+        Ok(self.time.stand_still(found).await?)
+    }
+
+    fn reply_not_found(&mut self, code: u32) {
+        let is_stopping = *self.stop.borrow();
+        match is_stopping {
+            true => self.reply_text(code, rep::ERR_SHUTDOWN, "the server is stopping"),
+            false => self.reply_text(code, rep::ERR_UNKNOWN, "no export of that name"),
+        }
     }
 
     /// A context that can be had, or one that was selected, with the id it is called by.
@@ -411,7 +452,7 @@ impl<'a> Handshake<'a> {
     }
 
     async fn send(&mut self) -> io::Result<()> {
-        poll_fn(|cx| self.out.poll_send(cx, self.conn)).await
+        self.time.wait(poll_fn(|cx| self.out.poll_send(cx, self.conn))).await
     }
 
     /// The next `N` bytes; `None` if the client went before them or the server is stopping.
@@ -436,7 +477,7 @@ impl<'a> Handshake<'a> {
     async fn fill(&mut self) -> Result<(), HandshakeError> {
         let read = tokio::select! {
             biased;
-            read = poll_fn(|cx| self.input.poll_fill(cx, self.conn)) => read?,
+            read = self.time.wait(poll_fn(|cx| self.input.poll_fill(cx, self.conn))) => read?,
             _ = self.stop.wait_for(|stop| *stop) => 0,
         };
         if read == 0 { Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) } else { Ok(()) }

@@ -13,6 +13,7 @@
 //! | 0 | `tls`, `conn` | certificates, sockets |
 //! | 0 | `lanes` | the threads on which connections are served |
 //! | 0 | `patience` | who may hold memory how long |
+//! | 0 | `client_time` | how long a negotiation may take |
 //! | 0 | `succession` | who goes on for whom among connections that outlive their server |
 //! | 0 | `slots` | the places for connections, served and unfinished |
 //! | 1 | `option` | option payloads of the negotiation, parsed purely |
@@ -36,6 +37,7 @@
 
 mod caller;
 mod client;
+mod client_time;
 mod conn;
 mod export;
 pub mod fuzz;

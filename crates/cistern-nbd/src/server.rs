@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    client_time::ClientTime,
     conn::{Accepted, Conn, Socket},
     export::Exports,
     handover::HandedOn,
@@ -44,7 +45,7 @@ pub struct ServerSettings {
     /// Connections beside them that have not chosen an export yet, TLS included. Where there are more, the oldest
     /// of the address with most of them is closed.
     pub unfinished_max: usize,
-    /// How long a connection may take until it has chosen an export.
+    /// How long a client may take until it has chosen an export. The time in which an export is opened for it does not count.
     pub handshake_limit: Duration,
     /// How long a graceful stop waits for running requests before it drops them.
     pub stop_limit: Duration,
@@ -269,18 +270,15 @@ fn report<T>(ended: Result<Option<T>, JoinError>) -> Option<T> {
 
 /// One connection from its first byte to its last.
 async fn connection(socket: Accepted, tls: TlsMode, mut entry: Entry) -> Option<Left> {
-    let negotiation = negotiate(socket, &tls, &*entry.exports, entry.stop.clone());
-    let (conn, input, agreed) = match timeout(entry.settings.handshake_limit, negotiation).await {
-        Err(_elapsed) => {
-            tracing::info!("a client did not finish its negotiation in time");
-            return None;
-        }
-        Ok(Err(error)) => {
+    let time = ClientTime::new(entry.settings.handshake_limit);
+    let (conn, input, agreed) = match negotiate(socket, &tls, &*entry.exports, time, entry.stop.clone()).await
+    {
+        Err(error) => {
             tracing::info!(%error, "a negotiation failed");
             return None;
         }
-        Ok(Ok(None)) => return None,
-        Ok(Ok(Some(agreement))) => agreement,
+        Ok(None) => return None,
+        Ok(Some(agreement)) => agreement,
     };
     if !entry.place.serve() {
         tracing::info!("too many connections: closing one that has just finished its negotiation");
@@ -337,39 +335,41 @@ async fn negotiate(
     socket: Accepted,
     tls: &TlsMode,
     exports: &dyn Exports,
+    mut time: ClientTime,
     stop: watch::Receiver<bool>,
 ) -> Result<Option<(Conn, Input, Agreed)>, HandshakeError> {
     let mut conn = Conn::Plain(Socket::watch(socket)?);
     let mut input = Input::new();
-    let greeted = Handshake::new(&mut conn, &mut input, exports, tls, stop.clone()).greet().await?;
+    let handshake = Handshake::new((&mut conn, &mut input), exports, tls, &mut time, stop.clone());
+    let greeted = { handshake }.greet().await?;
     let Some(flags) = greeted else { return Ok(None) };
     loop {
         // A new one after TLS began, so that nothing said in the clear counts.
-        let handshake = Handshake::new(&mut conn, &mut input, exports, tls, stop.clone());
+        let handshake = Handshake::new((&mut conn, &mut input), exports, tls, &mut time, stop.clone());
         match handshake.haggle(flags).await? {
             Step::Transmit(agreed) => return Ok(Some((conn, input, agreed))),
             Step::StartTls => {
                 let mut stop = stop.clone();
                 tokio::select! {
                     biased;
-                    secured = start_tls(conn, tls) => conn = secured?,
+                    secured = time.wait(start_tls(conn, tls)) => conn = secured?,
                     _ = stop.wait_for(|stop| *stop) => return Ok(None),
                 }
             }
             Step::Close => {
-                conn.shutdown().await?;
+                time.wait(conn.shutdown()).await?;
                 return Ok(None);
             }
         }
     }
 }
 
-async fn start_tls(conn: Conn, tls: &TlsMode) -> Result<Conn, HandshakeError> {
+async fn start_tls(conn: Conn, tls: &TlsMode) -> io::Result<Conn> {
     match (conn, tls) {
         (Conn::Plain(socket), TlsMode::Offered(config) | TlsMode::Required(config)) => {
             Ok(Conn::Tls(Box::new(config.acceptor().accept(socket).await?)))
         }
-        _ => Err(HandshakeError::Protocol("TLS cannot begin here")),
+        _ => Err(io::Error::other("TLS cannot begin here")),
     }
 }
 

@@ -32,6 +32,8 @@ const TRIMS_TO_THE_BYTE: bool = true;
 #[derive(Clone)]
 pub struct Site {
     pub env: Env,
+    /// The volume's name in the bucket.
+    pub place: &'static str,
     /// Where the volume lies, in the bucket.
     pub store: SharedStore,
     pub bucket: SharedStore,

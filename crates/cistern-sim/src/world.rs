@@ -246,6 +246,7 @@ impl World {
         let bucket = self.lies.store.as_ref().map_or_else(|| store.clone(), |lie| lie(store.clone()));
         Site {
             env: SimEnv::of(&self.sim, inc),
+            place,
             store: Arc::new(Within::new(bucket.clone(), place)),
             bucket,
             state: lie_disk(self.hosts[host].state.mount(inc)),

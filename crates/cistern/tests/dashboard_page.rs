@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
 /// How long anything may take to show; far above the second or two that it takes.
-const SHOWS: Duration = Duration::from_secs(60);
+const SHOWS: Duration = Duration::from_secs(600);
 /// What the page may weigh, with everything it needs to be drawn.
 const PAGE_BYTES_MAX: u64 = 150 << 10;
 

@@ -21,7 +21,7 @@ use std::{
 use daemon::Home;
 
 /// How long something may take to be drawn.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A program on a terminal of its own.
 struct OnTerminal {

@@ -21,7 +21,8 @@ use serde::Deserialize;
 
 use crate::step;
 
-/// Of one program, ten times what the slowest takes: one that hangs is found while the whole still ends in time.
+/// Of one program, ten times what the slowest takes, in seconds of an idle machine: one that hangs is found while the whole still ends in
+/// time, and one that gets a twentieth of a processor is not taken for one.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Programs at a time. More would want more memory and disk, and be later than their own limits expect.
 const WORKERS: usize = 2;

@@ -210,6 +210,14 @@ impl OpenGroup {
         fits_header(self.group.records.len() + 1, payload_blocks)
     }
 
+    /// Whether all of some records fit, of which none is alone.
+    pub fn takes_together(&self, records: &[Record]) -> bool {
+        let is_alone = self.group.records.first().is_some_and(|first| first.record.is_alone());
+        let payload_blocks: u64 = records.iter().map(Record::payload_blocks).sum();
+        let records = self.group.records.len() + records.len();
+        !is_alone && fits_header(records, self.group.crcs.len() as u64 + payload_blocks)
+    }
+
     pub fn next(&self) -> u64 {
         self.group.next().0
     }

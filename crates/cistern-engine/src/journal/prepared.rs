@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     Record,
-    format::GROUP_PAYLOAD_BLOCKS_MAX,
+    format::{GROUP_PAYLOAD_BLOCKS_MAX, fits_header},
     group::{Payload, blocks_needed},
 };
 use crate::{
@@ -17,21 +17,19 @@ use crate::{
 
 const PART_BYTES: usize = GROUP_PAYLOAD_BLOCKS_MAX as usize * BLOCK_BYTES;
 
-/// A record with its payload, checked, and in parts of which each goes into one group.
+/// A record with its payload, checked, and in parts of which each goes into one group; or several records, which go into one together.
 #[derive(Debug)]
 pub struct Prepared {
-    record: Record,
-    /// Ascending and without gaps; one, of the record itself, unless that is a long write.
+    records: Vec<Record>,
+    /// Of one record: ascending and without gaps, and more than one if that is a long write. Of several: themselves.
     parts: Vec<(Record, Payload)>,
 }
 
 impl Prepared {
     /// `Error::Invalid` if the payload is not that of the record, or no ring of so many blocks can hold it.
     pub(super) fn new(record: Record, payload: Bytes, ring_blocks: u64) -> Result<Prepared> {
+        check_payload(&record, &payload)?;
         let blocks = record.payload_blocks();
-        if !record.is_valid() || Some(payload.len() as u64) != blocks.checked_mul(BLOCK_BYTES as u64) {
-            return Err(Error::Invalid(format!("{record:?} with {} bytes", payload.len())));
-        }
         check_fits_ring(blocks, ring_blocks)?;
         let parts = match record {
             Record::Write(extent) if blocks > GROUP_PAYLOAD_BLOCKS_MAX => cut(extent, &payload),
@@ -52,21 +50,59 @@ impl Prepared {
                 .all(|pair| pair[0].0.extent().map(|e| e.end()) == pair[1].0.extent().map(|e| e.start)),
             "parts ascend without gaps"
         );
-        Ok(Prepared { record, parts })
+        Ok(Prepared { records: vec![record], parts })
     }
 
-    pub fn record(&self) -> &Record {
-        &self.record
+    /// The records of one request, which a crash leaves all or none of: [`fit_one_group`].
+    pub(super) fn together(records: Vec<(Record, Bytes)>, ring_blocks: u64) -> Result<Prepared> {
+        assert!(fit_one_group(records.iter().map(|(record, _)| record)), "they have room in a group");
+        records.iter().try_for_each(|(record, payload)| check_payload(record, payload))?;
+        let parts = records.into_iter().map(|(record, payload)| (record, Payload::new(payload)));
+        let parts: Vec<(Record, Payload)> = parts.collect();
+        let prepared = Prepared { records: parts.iter().map(|(record, _)| record.clone()).collect(), parts };
+        check_fits_ring(prepared.payload_blocks(), ring_blocks)?;
+        Ok(prepared)
+    }
+
+    /// In the order in which they are appended.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Whether a group has all of them or none.
+    pub(super) fn is_together(&self) -> bool {
+        self.records.len() > 1
     }
 
     /// Blocks of payload.
     pub fn payload_blocks(&self) -> u64 {
-        self.record.payload_blocks()
+        self.records.iter().map(Record::payload_blocks).sum()
     }
 
     pub(super) fn parts(&self) -> &[(Record, Payload)] {
         &self.parts
     }
+}
+
+fn check_payload(record: &Record, payload: &Bytes) -> Result<()> {
+    let bytes = record.payload_blocks().checked_mul(BLOCK_BYTES as u64);
+    match record.is_valid() && Some(payload.len() as u64) == bytes {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!("{record:?} with {} bytes", payload.len()))),
+    }
+}
+
+/// Whether records may go into one group.
+pub fn fit_one_group<'a>(records: impl Iterator<Item = &'a Record>) -> bool {
+    let (mut count, mut blocks) = (0, 0u64);
+    for record in records {
+        count += 1;
+        blocks = blocks.saturating_add(record.payload_blocks());
+        if record.is_alone() {
+            return count == 1 && fits_header(count, blocks);
+        }
+    }
+    fits_header(count, blocks)
 }
 
 /// A long write as one record for each group that it takes.

@@ -291,7 +291,7 @@ impl JournalState {
         need.blocks + granted <= free && (queue == 0 || queue + need.memory <= self.memory_bytes_max)
     }
 
-    /// Appends one record, in several groups where it is long. `placed` gets each part.
+    /// Appends one record, in several groups where it is long; or several, in one. `placed` gets each part.
     pub fn append(
         &mut self,
         prepared: &Prepared,
@@ -308,6 +308,10 @@ impl JournalState {
         );
         if reserved.is_none() && !self.admit(need) {
             return Err(AppendError::Full);
+        }
+        let has_room = |open: &OpenGroup| open.takes_together(prepared.records());
+        if prepared.is_together() && !self.open.as_ref().is_none_or(has_room) {
+            self.seal();
         }
         for (record, payload) in prepared.parts() {
             let pos = self.push(record.clone(), payload);

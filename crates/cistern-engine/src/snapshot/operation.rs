@@ -135,7 +135,7 @@ impl Operation {
     }
 
     /// The snapshot that is named.
-    pub(super) fn name(&self) -> Option<&str> {
+    pub fn name(&self) -> Option<&str> {
         match self {
             Operation::Make { name, .. }
             | Operation::Remove { name, .. }

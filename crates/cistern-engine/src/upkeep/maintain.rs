@@ -19,12 +19,12 @@ use crate::{
         checkpoint::{Checkpoint, Retired, RetiredName},
     },
     map::Map,
-    space::Space,
+    space::{Deleting, Space},
     store::Stores,
     units::{Epoch, RunId, Seq},
     upkeep::{
         UpkeepParts,
-        ancestry::Ancestry,
+        ancestry::{Ancestry, Descent},
         holdings::{Holdings, NamedHoldings},
         points::{CheckpointLag, Point, Points},
         usage::Accounts,
@@ -63,7 +63,15 @@ struct LastCheckpoint {
     holdings: Holdings,
     /// A checkpoint that may be in the store or not, because its reply was lost or never came: nothing else
     /// may be sent under its name.
-    sent: Option<(Seq, Bytes)>,
+    sent: Option<Composed>,
+}
+
+/// A checkpoint on its way. Nothing that it says holds before it is stored.
+#[derive(Clone)]
+struct Composed {
+    covered: Seq,
+    body: Bytes,
+    descent: Descent,
 }
 
 impl Maintainer {
@@ -232,14 +240,15 @@ impl Maintainer {
         if last.name == Some(name) {
             return Ok(()); // nothing was committed since; the name is taken
         }
-        let body = match &last.sent {
-            Some((covered, body)) if *covered == point.covered => body.clone(),
+        let Composed { body, descent, .. } = match &last.sent {
+            Some(sent) if sent.covered == point.covered => sent.clone(),
             _ => self.compose(&mut last, point).await?,
         };
         let bytes = body.len() as u64;
         self.log.put_checkpoint(point.covered, body).await?;
         self.space.stored(bytes);
         last.sent = None;
+        self.ancestry.stored(descent);
         self.progress.covered(point.covered);
         self.space.checkpoint_stored(point.covered, self.env.now(), self.log.given());
         tracing::debug!(seq = point.covered.0, "checkpoint");
@@ -247,10 +256,12 @@ impl Maintainer {
         if let Some(previous) = last.name.replace(name)
             && previous.1 < point.covered
             && previous.0 == name.0
-            && let Err(e) = gc::prune_checkpoints(self.stores.background.as_ref(), previous).await
         {
-            // The checkpoint is in the store all the same; the next one prunes too.
-            self.say_refused(&e, self.space.shown().refused.is_none());
+            // Pruned or not, the checkpoint is in the store; the next one prunes too.
+            match gc::prune_checkpoints(self.stores.background.as_ref(), previous).await {
+                Ok(_) => _ = self.space.delete_failed(Deleting::Checkpoints, None),
+                Err(e) => self.say_refused(Deleting::Checkpoints, &e),
+            }
         }
         Ok(())
     }
@@ -280,8 +291,8 @@ impl Maintainer {
         Ok(last.name.filter(|_| last.accounts.is_whole()).map(|(_, covered)| covered))
     }
 
-    /// The bytes of the checkpoint at `point`, which from now on are the only ones for its name.
-    async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Bytes> {
+    /// The checkpoint at `point`, whose bytes from now on are the only ones for its name.
+    async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Composed> {
         if last.holdings.needs_segments() {
             last.accounts.load().await?;
         }
@@ -314,12 +325,13 @@ impl Maintainer {
             times: self.space.times(),
             snapshots: table,
             held,
-            origins: descent.origins,
+            origins: descent.origins.clone(),
             flattened: descent.flattened,
         };
         let keys = self.log.keys();
         let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;
-        last.sent = Some((point.covered, body.clone()));
-        Ok(body)
+        let composed = Composed { covered: point.covered, body, descent };
+        last.sent = Some(composed.clone());
+        Ok(composed)
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     gc,
     log::{LogWriter, NewEntry, NewMoved, Offer, Offerer},
     segment::{SegmentBuilder, Slot},
+    space::Deleting,
     units::Seq,
     upkeep::maintain::Maintainer,
 };
@@ -76,16 +77,16 @@ impl Maintainer {
             match done.fault {
                 None if stayed.is_empty() => {
                     pauses.reset();
-                    self.space.delete_failed(None);
+                    self.space.delete_failed(Deleting::Retired, None);
                 }
                 None => {}
                 Some(e @ Error::Unreachable(_)) => {
-                    self.say_refused(&e, pauses.is_first());
+                    self.say_refused(Deleting::Retired, &e);
                     pauses.rest(&self.env).await;
                 }
                 Some(e) => {
                     if stayed.is_empty() {
-                        self.say_refused(&e, pauses.is_first());
+                        self.say_refused(Deleting::Retired, &e);
                         again = self.env.now() + pauses.after_failure();
                     }
                     stayed.extend(done.stayed);
@@ -95,9 +96,8 @@ impl Maintainer {
     }
 
     /// Something that is not needed any more could not be deleted: that stops nothing.
-    pub(super) fn say_refused(&self, e: &Error, is_first: bool) {
-        self.space.delete_failed(Some(e.to_string()));
-        if is_first {
+    pub(super) fn say_refused(&self, what: Deleting, e: &Error) {
+        if self.space.delete_failed(what, Some(e.to_string())) {
             tracing::warn!(error = %e, "the store does not delete what is not needed any more; it is tried again");
         }
     }

@@ -188,7 +188,10 @@ impl Volume {
                         .into(),
                 ));
             }
-            // What is gone there is missed by no state that may still count: two checkpoints do without it.
+        }
+        // What is gone there has to be missed by no state that may still count: two checkpoints do without it. A command before this one
+        // may have been cut off before the second, or before the first was stored.
+        if !coverage.ancestry().is_over() {
             coverage.cover().await?;
         }
         let identity = read_identity(writer.reading.stores.whole.as_ref()).await?;

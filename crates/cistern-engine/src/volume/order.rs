@@ -6,6 +6,7 @@
 //! what takes time by the byte.
 
 use std::{
+    collections::BTreeMap,
     ops::Range,
     sync::{
         Arc,
@@ -25,7 +26,7 @@ use crate::{
     rank::{FairlyLocked, FairlyRanked, Rank},
     sectors::SectorMask,
     snapshot::{NOT_COMMITTED, Operation, Snapshot, Snapshots},
-    units::{BLOCK_BYTES, Extent, JournalPos, SECTOR_BYTES, Salt, Seq},
+    units::{BLOCK_BYTES, Extent, JournalPos, SECTOR_BYTES, Salt, Seq, SnapshotId},
     volume::{
         dirty::{Dirty, DirtyIndex},
         locks::{Held, HeldExtents},
@@ -72,10 +73,41 @@ struct Order {
     held: HeldExtents,
     /// As acknowledged; those that are not committed are [`NOT_COMMITTED`].
     snapshots: Snapshots,
-    /// Whether anything came behind the newest snapshot, as far as is known since the opening.
-    is_changed: bool,
+    /// Behind the last record that changed what the volume shows; at first, behind what there was when it was opened. An operation is a
+    /// group of its own, so what comes behind one ends behind it.
+    content: JournalPos,
+    /// The snapshots that were made since, by the names that they were given.
+    made: BTreeMap<String, Made>,
     /// Why no request is served any more.
     refusal: Option<Error>,
+}
+
+/// A snapshot that was made since the opening.
+struct Made {
+    id: SnapshotId,
+    /// Behind the operation that made it.
+    at: JournalPos,
+}
+
+impl Order {
+    fn note_made(&mut self, operation: &Operation, at: JournalPos) {
+        let content = self.content;
+        self.made.retain(|_, made| made.at >= content); // no other will ever show what the volume shows
+        if let (Some(id), Some(name)) = (operation.made(), operation.name()) {
+            self.made.insert(name.to_owned(), Made { id, at });
+        }
+    }
+
+    /// The snapshots that are there and show what the volume shows now. Two positions are compared, so whatever else is made or
+    /// removed meanwhile has no say in it.
+    fn showing_all(&self) -> impl Iterator<Item = SnapshotId> + '_ {
+        let shows_all = move |(_, made): &(&String, &Made)| made.at >= self.content;
+        let is_there = move |(name, made): &(&String, &Made)| {
+            let there = self.snapshots.get(name);
+            there.is_some_and(|there| there.id == made.id && !there.is_bookmark)
+        };
+        self.made.iter().filter(shows_all).filter(is_there).map(|(_, made)| made.id)
+    }
 }
 
 /// Where a reader finds some blocks.
@@ -130,7 +162,9 @@ impl Core {
         (dirty, snapshots): (DirtyIndex, Snapshots),
         size_bytes: u64,
     ) -> Core {
-        let order = Order { dirty, held: HeldExtents::default(), snapshots, is_changed: true, refusal: None };
+        let content = journal.appended();
+        let (held, made) = (HeldExtents::default(), BTreeMap::new());
+        let order = Order { dirty, held, snapshots, content, made, refusal: None };
         let order = FairlyRanked::new(Rank::Facade, order);
         Core { journal, map, pacer, written, size_bytes: AtomicU64::new(size_bytes), order }
     }
@@ -166,33 +200,28 @@ impl Core {
         self.order().refusal.clone()
     }
 
-    /// Gives a record its place in the history. `own` is the caller's held extent.
+    /// Gives a record its place in the history, or the records of one request theirs. `own` is the caller's held extent.
     pub fn submit(&self, prepared: &Prepared, own: Option<&Arc<Held>>) -> Result<Submitted> {
-        let record = prepared.record();
+        let records = prepared.records();
         let mut order = self.order();
         let order = &mut *order;
         if let Some(e) = &order.refusal {
             return Err(e.clone());
         }
-        if let Some(extent) = record.extent()
-            && let Some(held) = order.held.blocker(extent, own)
-        {
-            return Ok(Submitted::Held(held));
-        }
-        // The volume may have shrunk since the request was checked. Zeroes behind the end are harmless, and
-        // growing puts them there.
-        if let (Record::Write(_) | Record::Sectors { .. }, Some(extent)) = (record, record.extent())
-            && extent.end() > self.size_bytes().div_ceil(BLOCK_BYTES as u64)
-        {
-            return Err(Error::OutOfRange { size_bytes: self.size_bytes() });
+        for record in records {
+            if let Some(extent) = record.extent()
+                && let Some(held) = order.held.blocker(extent, own)
+            {
+                return Ok(Submitted::Held(held));
+            }
+            self.check_place(record, &order.dirty)?;
         }
         let from = self.journal.appended();
         let dirty = &mut order.dirty;
-        if let Record::Sectors { block, mask } = *record {
-            assert!(dirty.takes_sectors(block, mask), "sectors of block {block} would hide a newer version");
-        }
         let placed = &mut |part: Extent, at: JournalPos| {
-            let value = match record {
+            let is_of =
+                |record: &&Record| record.extent().is_some_and(|extent| extent.intersect(part) == Some(part));
+            let value = match records.iter().find(is_of).expect("a part is of a record") {
                 Record::Zero { allocated, .. } => Dirty::Zero { at, allocated: *allocated },
                 Record::Sectors { mask, .. } => Dirty::Sectors { at, mask: *mask },
                 Record::Write(_) | Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => {
@@ -205,17 +234,17 @@ impl Core {
             Ok(to) => {
                 debug_assert!(from <= to, "history only grows");
                 debug_assert!(
-                    record.extent().is_none_or(|extent| order.dirty.covers(extent)),
+                    records.iter().filter_map(Record::extent).all(|extent| order.dirty.covers(extent)),
                     "what was appended is found in the journal"
                 );
-                if let Record::Resize { size_bytes } = record {
+                if let [Record::Resize { size_bytes }] = records {
                     debug_assert!(
                         size_bytes.is_multiple_of(SECTOR_BYTES as u64),
                         "a volume ends with a sector"
                     );
                     self.size_bytes.store(*size_bytes, Ordering::Release);
                 }
-                order.is_changed = true;
+                order.content = to;
                 Ok(Submitted::Done { from, to })
             }
             Err(AppendError::Full) => Ok(Submitted::NoRoom),
@@ -224,6 +253,21 @@ impl Core {
                 Err(e)
             }
         }
+    }
+
+    /// Whether a record may come behind all that was acknowledged.
+    fn check_place(&self, record: &Record, dirty: &DirtyIndex) -> Result<()> {
+        // The volume may have shrunk since the request was checked. Zeroes behind the end are harmless, and
+        // growing puts them there.
+        if let (Record::Write(_) | Record::Sectors { .. }, Some(extent)) = (record, record.extent())
+            && extent.end() > self.size_bytes().div_ceil(BLOCK_BYTES as u64)
+        {
+            return Err(Error::OutOfRange { size_bytes: self.size_bytes() });
+        }
+        if let Record::Sectors { block, mask } = *record {
+            assert!(dirty.takes_sectors(block, mask), "sectors of block {block} would hide a newer version");
+        }
+        Ok(())
     }
 
     /// As `submit`, for operations on snapshots of several volumes: all at one instant, or none. Nobody who waited for one of their
@@ -249,12 +293,12 @@ impl Core {
         }
         let mut places = Vec::with_capacity(all.len());
         for ((core, prepared, operation), order) in all.iter().zip(&mut orders) {
-            debug_assert!(prepared.record().is_operation());
+            debug_assert!(prepared.records().iter().all(Record::is_operation));
             let from = core.journal.appended();
             match core.journal.append(prepared, &mut |_, _| {}) {
                 Ok(to) => {
                     order.snapshots.apply(operation, NOT_COMMITTED, core.size_bytes());
-                    order.is_changed &= !operation.makes();
+                    order.note_made(operation, to);
                     places.push(from..to);
                 }
                 Err(AppendError::Full) => unreachable!("room was reserved, and nobody else appends"),
@@ -273,9 +317,14 @@ impl Core {
         self.order().snapshots.clone()
     }
 
-    /// Whether anything was written behind the newest of them.
+    /// Whether no snapshot shows what the volume shows now, as far as is known since the opening.
     pub fn is_changed(&self) -> bool {
-        self.order().is_changed
+        self.order().showing_all().next().is_none()
+    }
+
+    /// Whether this snapshot, which was made since the opening, is there and shows what the volume shows now.
+    pub fn is_shown_by(&self, id: SnapshotId) -> bool {
+        self.order().showing_all().any(|showing| showing == id)
     }
 
     /// One of them.

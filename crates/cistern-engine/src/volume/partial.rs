@@ -4,7 +4,7 @@
 //! what they are, with those that stand there already, and write-back completes the block: no write waits for
 //! the store. Only bytes that are no whole sectors are read first.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 
@@ -14,7 +14,7 @@ use crate::{
     map::Lookup,
     sectors::SectorMask,
     units::{BLOCK_BYTES, Extent, JournalPos, Place, SECTOR_BYTES},
-    volume::{ClientId, Piece, Volume, order::Source, write::Writer},
+    volume::{ClientId, Piece, Volume, locks::Held, order::Source, write::Writer},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -32,11 +32,23 @@ struct Edge {
     base_is_away: bool,
 }
 
-/// What a write puts into the journal, in order.
+/// What a request puts into the journal, and the blocks of which the rest has to be fetched.
 #[derive(Default)]
-struct Records(Vec<(Record, BytesMut)>);
+pub(super) struct Request {
+    pub records: Records,
+    bases: Vec<u64>,
+}
+
+/// Records in their order.
+#[derive(Default)]
+pub(super) struct Records(Vec<(Record, BytesMut)>);
 
 impl Records {
+    /// Zeroes over whole blocks.
+    pub fn zero(&mut self, extent: Extent, allocated: bool) {
+        self.0.push((Record::Zero { extent, allocated }, BytesMut::new()));
+    }
+
     /// Whole blocks; those that go on where the last ones end are one record with them.
     fn whole(&mut self, first: u64, bytes: &[u8]) {
         let blocks = bytes.len() as u64 / BLOCK;
@@ -58,8 +70,7 @@ impl Records {
         }
         match zeroed.filter(|_| edge.bytes.iter().all(|b| *b == 0)) {
             Some(allocated) => {
-                let (extent, allocated) = (Extent::new(edge.block, 1), allocated || !edge.was_hole);
-                self.0.push((Record::Zero { extent, allocated }, BytesMut::new()));
+                self.zero(Extent::new(edge.block, 1), allocated || !edge.was_hole);
             }
             None => self.whole(edge.block, &edge.bytes),
         }
@@ -67,8 +78,7 @@ impl Records {
 }
 
 impl Volume {
-    /// Writes `data`, which touches the blocks `touched` and not all of them wholly. Zeroes that a client asked
-    /// for as such are `zeroed`, to be allocated or not. Returns the position to make durable.
+    /// Writes `data`, which touches the blocks `touched` and not all of them wholly. Returns the position to make durable.
     pub(super) async fn write_partial(
         &self,
         client: ClientId,
@@ -76,49 +86,55 @@ impl Volume {
         offset: u64,
         data: &[u8],
         touched: Extent,
-        zeroed: Option<bool>,
     ) -> Result<JournalPos> {
         let holding = writer.hold(touched).await;
-        let (offset, data) = self.whole_sectors(offset, data).await?;
-        let (records, bases) = self.records(offset, &data, touched, zeroed).await?;
-        let mut to = JournalPos(0);
-        for (record, payload) in records.0 {
-            to = writer.submit(client, record, payload.freeze(), Some(holding.held())).await?;
-        }
+        let mut request = Request::default();
+        self.add_partial(&mut request, offset, data, None).await?;
+        self.submit_request(client, writer, request, holding.held()).await
+    }
+
+    /// Puts into the journal what a request over a held extent is made of, as one.
+    pub(super) async fn submit_request(
+        &self,
+        client: ClientId,
+        writer: &Writer,
+        request: Request,
+        own: &Arc<Held>,
+    ) -> Result<JournalPos> {
+        let Request { records: Records(records), bases } = request;
+        let records = records.into_iter().map(|(record, payload)| (record, payload.freeze())).collect();
+        let to = writer.submit_all(client, records, Some(own)).await?;
         bases.into_iter().for_each(|block| self.fetch_base(block));
         Ok(to)
     }
 
-    /// The records of a write of whole sectors, and the blocks of which the rest has to be fetched.
-    async fn records(
+    /// Adds a write of `data` to a request. Zeroes that a client asked for as such are `zeroed`, to be allocated or not.
+    pub(super) async fn add_partial(
         &self,
+        request: &mut Request,
         offset: u64,
         data: &[u8],
-        touched: Extent,
         zeroed: Option<bool>,
-    ) -> Result<(Records, Vec<u64>)> {
-        let (mut records, mut bases) = (Records::default(), Vec::new());
-        let (mut at, end) = (offset, offset + data.len() as u64);
-        let mut rest = data;
-        while at < end {
-            let block = at / BLOCK;
-            assert!(block >= touched.start && block < touched.end(), "only held blocks are written in parts");
-            let inside = (at % BLOCK) as usize;
+    ) -> Result<()> {
+        let (mut at, data) = self.whole_sectors(offset, data).await?;
+        let mut rest = &data[..];
+        while !rest.is_empty() {
+            let (block, inside) = (at / BLOCK, (at % BLOCK) as usize);
             if inside == 0 && rest.len() >= BLOCK_BYTES {
                 let (whole, behind) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);
-                records.whole(block, whole);
+                request.records.whole(block, whole);
                 (at, rest) = (at + whole.len() as u64, behind);
                 continue;
             }
             let (part, behind) = rest.split_at(rest.len().min(BLOCK_BYTES - inside));
             let edge = self.edge(block, inside, part).await?;
             if edge.base_is_away && edge.known != SectorMask::ALL {
-                bases.push(block);
+                request.bases.push(block);
             }
-            records.edge(edge, zeroed);
+            request.records.edge(edge, zeroed);
             (at, rest) = (at + part.len() as u64, behind);
         }
-        Ok((records, bases))
+        Ok(())
     }
 
     /// A block as it is once `part` was written into it.

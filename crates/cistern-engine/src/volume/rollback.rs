@@ -27,18 +27,20 @@ impl Volume {
             )));
         }
         let target = rolls_back_to(writer, to)?;
-        self.snapshot(leave).await?;
+        let left = self.make_snapshot(leave).await?;
         self.drain().await?;
         // Twice: what is left is to be known also if one of the checkpoints is damaged.
         for _ in 0..2 {
             self.collect(Collect::Retire).await?;
         }
-        self.refuse_if_written()?;
+        refuse_unless_shown(writer, left, leave)?;
         writer.core.refuse(Error::Closed);
-        let still = self.refuse_if_written().and_then(|()| rolls_back_to(writer, to)).and_then(|now| {
-            let is_same = now == target;
-            is_same.then_some(()).ok_or_else(|| Error::NotFound(format!("snapshot {to}, any more,")))
-        });
+        let still = refuse_unless_shown(writer, left, leave)
+            .and_then(|()| rolls_back_to(writer, to))
+            .and_then(|now| {
+                let is_same = now == target;
+                is_same.then_some(()).ok_or_else(|| Error::NotFound(format!("snapshot {to}, any more,")))
+            });
         let rollback = Rollback { to: target, branch: VolumeId(self.env.uuid()) };
         let report = writer.end(END_LIMIT, still.is_ok().then_some(rollback)).await;
         still?;
@@ -50,15 +52,6 @@ impl Volume {
         }
     }
 
-    fn refuse_if_written(&self) -> Result<()> {
-        match self.changed_since_snapshot() {
-            false => Ok(()),
-            true => Err(Error::Invalid(
-                "somebody wrote to the volume meanwhile: it is not rolled back. Let nobody use it, then try again".into(),
-            )),
-        }
-    }
-
     /// Lets go of snapshots that are kept because the volume went on from them, where neither it nor a snapshot since shows anything of
     /// that any more. Gives how many.
     pub(super) async fn forget_past_branches(&self) -> Result<usize> {
@@ -67,7 +60,7 @@ impl Volume {
         let positions = snapshots.positions();
         let is_past = |(n, branch): &(usize, &Branch)| match branches.get(n + 1) {
             Some(next) => !positions.iter().any(|at| (branch.from..next.from).contains(at)),
-            None => writer.collector.coverage.ancestry().is_empty(),
+            None => writer.collector.coverage.ancestry().is_over(),
         };
         let past = branches.iter().enumerate().filter(is_past).map(|(_, branch)| branch.id);
         let kept: Vec<VolumeId> = past.filter(|id| snapshots.cloned_as(*id).is_some()).collect();
@@ -76,6 +69,23 @@ impl Volume {
         }
         Ok(kept.len())
     }
+}
+
+/// What is left has to be in the snapshot that was made of it, all of it, whatever other snapshots were made since.
+fn refuse_unless_shown(writer: &Writer, left: SnapshotId, name: &str) -> Result<()> {
+    if writer.core.is_shown_by(left) {
+        return Ok(());
+    }
+    let is_there = writer.core.snapshot(name).is_some_and(|snapshot| snapshot.id == left);
+    Err(Error::Invalid(match is_there {
+        true => {
+            "somebody wrote to the volume meanwhile: it is not rolled back. Let nobody use it, then try again"
+                .into()
+        }
+        false => {
+            format!("snapshot {name}, of what the volume shows, was removed meanwhile: it is not rolled back")
+        }
+    }))
 }
 
 /// The snapshot to which a volume can be rolled back under a name.

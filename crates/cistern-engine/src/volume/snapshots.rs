@@ -72,11 +72,7 @@ pub async fn snapshot_together(snapshots: &[(&Volume, &str)]) -> Result<()> {
     if volumes.len() < snapshots.len() {
         return Err(Error::Invalid("of one instant a volume has one snapshot".into()));
     }
-    let make = |(volume, name): &(&Volume, &str)| Operation::Make {
-        id: SnapshotId(volume.env.uuid()),
-        name: (*name).to_owned(),
-        made_ms: volume.env.wall_ms(),
-    };
+    let make = |(volume, name): &(&Volume, &str)| volume.making(name, SnapshotId(volume.env.uuid()));
     let operations: Vec<Operation> = snapshots.iter().map(make).collect();
     let writers: Option<Vec<&Writer>> = snapshots.iter().map(|(volume, _)| volume.writer.as_ref()).collect();
     operate(&writers.ok_or(Error::ReadOnly)?, &operations).await
@@ -90,6 +86,17 @@ impl Volume {
     /// `Exists` for a name that is taken, `Invalid` for what is no name, `ReadOnly`; whatever stopped the volume.
     pub async fn snapshot(&self, name: &str) -> Result<()> {
         snapshot_together(&[(self, name)]).await
+    }
+
+    /// As [`snapshot`](Self::snapshot); gives its id.
+    pub(super) async fn make_snapshot(&self, name: &str) -> Result<SnapshotId> {
+        let id = SnapshotId(self.env.uuid());
+        self.operate(self.making(name, id)).await?;
+        Ok(id)
+    }
+
+    fn making(&self, name: &str, id: SnapshotId) -> Operation {
+        Operation::Make { id, name: name.to_owned(), made_ms: self.env.wall_ms() }
     }
 
     /// Removes a snapshot, or a bookmark. What a snapshot alone held is given up in the background.
@@ -144,7 +151,8 @@ impl Volume {
         found.map(|snapshot| SnapshotStatus::of((name, &snapshot)))
     }
 
-    /// Whether anything was written, discarded or resized since the newest snapshot was made; true if that is not known.
+    /// Whether no snapshot that is there shows what the volume shows now: something was written, discarded or resized since, or the
+    /// one that showed it was removed. True if that is not known.
     pub fn changed_since_snapshot(&self) -> bool {
         self.writer.as_ref().is_none_or(|writer| writer.core.is_changed())
     }

@@ -9,7 +9,7 @@ use crate::{
     Error, Result,
     courtesy::Courtesy,
     env::Env,
-    journal::Record,
+    journal::{Prepared, Record, fit_one_group},
     log::LogWriter,
     space::Space,
     units::{BLOCK_BYTES, Extent, JournalPos},
@@ -22,6 +22,7 @@ use crate::{
         locks::Held,
         open::ReadOnlyParts,
         order::{Core, Submitted},
+        partial::Request,
     },
     writeback::{Control, Loads},
 };
@@ -64,7 +65,34 @@ impl Writer {
         payload: Bytes,
         own: Option<&Arc<Held>>,
     ) -> Result<JournalPos> {
-        let prepared = self.core.journal.prepare(record, payload)?;
+        self.append(client, self.core.journal.prepare(record, payload)?, own).await
+    }
+
+    /// The same for all records of one request: at one place in the history, so that no crash and no snapshot has a part of them. Those of
+    /// one that is too long for a group come one after the other.
+    pub(super) async fn submit_all(
+        &self,
+        client: ClientId,
+        records: Vec<(Record, Bytes)>,
+        own: Option<&Arc<Held>>,
+    ) -> Result<JournalPos> {
+        debug_assert!(!records.is_empty(), "a request does something");
+        if records.len() > 1 && fit_one_group(records.iter().map(|(record, _)| record)) {
+            return self.append(client, self.core.journal.prepare_together(records)?, own).await;
+        }
+        let mut to = JournalPos(0);
+        for (record, payload) in records {
+            to = self.submit(client, record, payload, own).await?;
+        }
+        Ok(to)
+    }
+
+    async fn append(
+        &self,
+        client: ClientId,
+        prepared: Prepared,
+        own: Option<&Arc<Held>>,
+    ) -> Result<JournalPos> {
         let blocks = prepared.payload_blocks() + 1;
         self.core.pacer.pass(client, blocks * BLOCK).await;
         loop {
@@ -240,7 +268,8 @@ impl Volume {
             to = if touched == whole {
                 writer.submit(client, Record::Write(touched), part, None).await?
             } else {
-                self.write_partial(client, writer, at, &part, touched, None).await?
+                // In memory of its own: whoever writes whole blocks does not carry what this needs.
+                Box::pin(self.write_partial(client, writer, at, &part, touched)).await?
             };
             at = end;
         }
@@ -259,40 +288,48 @@ impl Volume {
         if len == 0 {
             return Ok(());
         }
-        let (touched, _) = blocks_of(offset, len);
+        let (touched, whole) = blocks_of(offset, len);
         let is_to_the_end = |end: u64| end == writer.size_bytes() && !end.is_multiple_of(BLOCK);
-        // Held, because the volume may grow meanwhile: who writes behind its old end comes later, or came before this
-        // looks at the size again.
-        let holding = match is_to_the_end(offset + len) {
-            true => Some(writer.hold(touched).await),
-            false => None,
-        };
+        if touched == whole && !is_to_the_end(offset + len) {
+            let zero = Record::Zero { extent: whole, allocated };
+            let to = writer.submit(client, zero, Bytes::new(), None).await?;
+            return if fua { writer.make_durable(to).await } else { Ok(()) };
+        }
+        // Held, because of the blocks at its ends; and because the volume may grow meanwhile: who writes behind its old end comes
+        // later, or came before this looks at the size again.
+        let holding = writer.hold(touched).await;
         // The part of the last block behind the end of the volume is zero already, so the block may go as a whole.
-        let goes_whole = holding.is_some() && is_to_the_end(offset + len);
-        let end = if goes_whole { (offset + len).next_multiple_of(BLOCK) } else { offset + len };
-        let (_, whole) = blocks_of(offset, end - offset);
-        let mut to = JournalPos(0);
-        let mut edges = Vec::new();
-        if whole.is_empty() {
-            edges.push((offset, offset + len));
-        } else {
-            edges.push((offset, whole.start * BLOCK));
-            edges.push((whole.end() * BLOCK, end));
-            let (zero, own) =
-                (Record::Zero { extent: whole, allocated }, holding.as_ref().map(Holding::held));
-            to = writer.submit(client, zero, Bytes::new(), own).await?;
-        }
+        let end = match is_to_the_end(offset + len) {
+            true => (offset + len).next_multiple_of(BLOCK),
+            false => offset + len,
+        };
+        let to = Box::pin(self.write_zeroes(client, writer, offset..end, allocated, &holding)).await?;
         drop(holding);
-        for (from, until) in edges.into_iter().filter(|(from, until)| from < until) {
-            let zeroes = vec![0; (until - from) as usize];
-            let (edge, _) = blocks_of(from, until - from);
-            debug_assert!(
-                edge.len <= 2 && edge.intersect(touched) == Some(edge),
-                "edges are of blocks that were asked for"
-            );
-            to = to.max(self.write_partial(client, writer, from, &zeroes, edge, Some(allocated)).await?);
-        }
         if fua { writer.make_durable(to).await } else { Ok(()) }
+    }
+
+    /// Zeroes a held range: its whole blocks as such, and what it has of those at its ends.
+    async fn write_zeroes(
+        &self,
+        client: ClientId,
+        writer: &Writer,
+        range: Range<u64>,
+        allocated: bool,
+        holding: &Holding<'_>,
+    ) -> Result<JournalPos> {
+        let (_, whole) = blocks_of(range.start, range.end - range.start);
+        let (mut request, allocation) = (Request::default(), Some(allocated));
+        let (before, behind) = match whole.is_empty() {
+            true => (range, 0..0),
+            false => (range.start..whole.start * BLOCK, whole.end() * BLOCK..range.end),
+        };
+        let zeroes = |edge: &Range<u64>| vec![0; (edge.end - edge.start) as usize];
+        self.add_partial(&mut request, before.start, &zeroes(&before), allocation).await?;
+        if !whole.is_empty() {
+            request.records.zero(whole, allocated);
+        }
+        self.add_partial(&mut request, behind.start, &zeroes(&behind), allocation).await?;
+        self.submit_request(client, writer, request, holding.held()).await
     }
 
     /// What lies behind the end is never seen: growing zeroes it first, so a crash in between leaves the old

@@ -27,23 +27,62 @@ struct OwnTime {
     hurry: u32,
     /// By how many seconds it is later than the clock says.
     ahead_s: Arc<AtomicU64>,
+    /// While it stands still, the time in microseconds; else 0.
+    stands_at: Arc<AtomicU64>,
+}
+
+/// A clock that can be stopped. Waits go on.
+pub struct StopClock {
+    env: Env,
+    stands_at: Arc<AtomicU64>,
+}
+
+impl StopClock {
+    pub fn stop(&self) {
+        self.stands_at.store(self.env.now().as_micros() as u64, Relaxed);
+    }
+    pub fn go_on(&self) {
+        self.stands_at.store(0, Relaxed);
+    }
+}
+
+/// An environment whose clock can be stopped.
+pub fn env_to_stop() -> (Env, StopClock) {
+    let (jumps, hurry, ahead_s) = (None, 1, Arc::default());
+    let stands_at = Arc::new(AtomicU64::new(0));
+    let env = OwnTime { real: real_env(), jumps, hurry, ahead_s, stands_at: stands_at.clone() };
+    let env = Env::new(Arc::new(env));
+    (env.clone(), StopClock { env, stands_at })
 }
 
 /// Time jumps: whatever is not ready when a timer is asked has lost against it.
 pub fn jumping_env() -> Env {
     let jumps = Some(Arc::new(AtomicU64::new(1_000_000)));
-    Env::new(Arc::new(OwnTime { real: real_env(), jumps, hurry: 1, ahead_s: Arc::default() }))
+    Env::new(Arc::new(OwnTime {
+        real: real_env(),
+        jumps,
+        hurry: 1,
+        ahead_s: Arc::default(),
+        stands_at: Arc::default(),
+    }))
 }
 
 /// Waits are over 200 times sooner: half a minute takes 150 ms.
 pub fn hurried_env() -> Env {
-    Env::new(Arc::new(OwnTime { real: real_env(), jumps: None, hurry: 200, ahead_s: Arc::default() }))
+    Env::new(Arc::new(OwnTime {
+        real: real_env(),
+        jumps: None,
+        hurry: 200,
+        ahead_s: Arc::default(),
+        stands_at: Arc::default(),
+    }))
 }
 
 /// It becomes later by seconds that the test adds.
 pub fn env_put_forward() -> (Env, Arc<AtomicU64>) {
     let ahead_s = Arc::new(AtomicU64::new(0));
-    let env = OwnTime { real: real_env(), jumps: None, hurry: 1, ahead_s: ahead_s.clone() };
+    let (real, stands_at) = (real_env(), Arc::default());
+    let env = OwnTime { real, jumps: None, hurry: 1, ahead_s: ahead_s.clone(), stands_at };
     (Env::new(Arc::new(env)), ahead_s)
 }
 
@@ -51,6 +90,7 @@ impl Environment for OwnTime {
     fn now(&self) -> Duration {
         match &self.jumps {
             Some(clock) => Duration::from_micros(clock.load(Relaxed)),
+            None if self.stands_at.load(Relaxed) > 0 => Duration::from_micros(self.stands_at.load(Relaxed)),
             None => self.real.now() * self.hurry + Duration::from_secs(self.ahead_s.load(Relaxed)),
         }
     }

@@ -22,6 +22,7 @@ use cistern_engine::{
 pub mod narrow;
 #[path = "../store_support/passing.rs"]
 pub mod passing;
+pub mod refusing;
 
 pub const MIB: u64 = 1 << 20;
 

@@ -32,6 +32,7 @@ pub const ERR_INVALID: u32 = 0x8000_0003;
 pub const ERR_TLS_REQD: u32 = 0x8000_0005;
 pub const ERR_UNKNOWN: u32 = 0x8000_0006;
 pub const ERR_TOO_BIG: u32 = 0x8000_0009;
+pub const ERR_SHUTDOWN: u32 = (1 << 31) + 7;
 pub const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
 
 pub const READ: u16 = 0;
@@ -86,8 +87,8 @@ impl Client {
     /// Connects and reads the greeting, answers nothing.
     pub fn connect(path: &Path) -> Client {
         let stream = UnixStream::connect(path).expect("the server listens");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
-        stream.set_write_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
+        stream.set_read_timeout(Some(Duration::from_secs(600))).expect("a timeout can be set");
+        stream.set_write_timeout(Some(Duration::from_secs(600))).expect("a timeout can be set");
         let mut client = Client { stream, extended: false };
         assert_eq!(client.take(16), b"NBDMAGICIHAVEOPT");
         assert_eq!(client.take(2), [0, 3]);
@@ -133,6 +134,25 @@ impl Client {
         client
     }
 
+    /// Goes to an export where the server may close the connection at any time: `None` if it does, else whether the export can be had.
+    pub fn try_to_go(path: &Path, name: &str) -> Option<bool> {
+        let mut stream = UnixStream::connect(path).expect("the server listens");
+        let option = info(name, &[]);
+        let len = (option.len() as u32).to_be_bytes();
+        let said = [&3u32.to_be_bytes(), &b"IHAVEOPT"[..], &OPT_GO.to_be_bytes(), &len, &option].concat();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).and_then(|()| stream.write_all(&said)).ok()?;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).ok()?;
+            let (kind, len) = (u32_at(&head, 12), u32_at(&head, 16));
+            stream.read_exact(&mut vec![0; len as usize]).ok()?;
+            if kind == REP_ACK || kind & 1 << 31 != 0 {
+                return Some(kind == REP_ACK);
+            }
+        }
+    }
+
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server reads");
     }
@@ -158,6 +178,11 @@ impl Client {
     /// Sends an option and takes its replies up to the final one.
     pub fn option(&mut self, code: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(code, data);
+        self.option_replies(code)
+    }
+
+    /// The replies to an option that was sent, up to the final one.
+    pub fn option_replies(&mut self, code: u32) -> Vec<(u32, Vec<u8>)> {
         let mut replies = Vec::new();
         loop {
             let (kind, data) = self.option_reply(code);
@@ -297,6 +322,10 @@ impl Client {
             }
         }
     }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 /// The payload of INFO and GO.

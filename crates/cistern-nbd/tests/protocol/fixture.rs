@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -138,14 +139,19 @@ impl Export for HeldExport {
     }
 }
 
-/// The exports of the tests: "disk" (also the default), "frozen" (read-only), "huge" (100 TiB)
-/// and "held".
+/// The exports of the tests: "disk" (also the default), "frozen" (read-only), "huge" (100 TiB),
+/// "held", and "late" and "never", which take their time to be opened.
 pub struct TestExports {
     pub disk: Arc<MemoryExport>,
     pub frozen: Arc<MemoryExport>,
     pub huge: Arc<MemoryExport>,
     pub held: Arc<HeldExport>,
+    /// What waits until it is opened: "late", for [`OPENING`], and "never".
+    pub opening: AtomicU64,
 }
+
+/// As long as "late" takes to be opened.
+pub const OPENING: Duration = Duration::from_millis(600);
 
 impl TestExports {
     pub fn new() -> Arc<TestExports> {
@@ -156,6 +162,7 @@ impl TestExports {
             frozen: Arc::new(frozen),
             huge: Arc::new(MemoryExport::new("huge", 100 << 40)),
             held: Arc::new(HeldExport::new("held", 0)),
+            opening: AtomicU64::new(0),
         })
     }
 }
@@ -175,8 +182,33 @@ impl Exports for TestExports {
             "frozen" => Some(self.frozen.clone()),
             "huge" => Some(self.huge.clone()),
             "held" => Some(self.held.clone()),
+            "late" => {
+                self.opening.fetch_add(1, SeqCst);
+                tokio::time::sleep(OPENING).await;
+                Some(self.disk.clone())
+            }
+            "never" => {
+                let _waits = Waits::count(&self.opening);
+                std::future::pending().await
+            }
             _ => None,
         }
+    }
+}
+
+/// One that waits is counted until it no longer does.
+struct Waits<'a>(&'a AtomicU64);
+
+impl Waits<'_> {
+    fn count(waiting: &AtomicU64) -> Waits<'_> {
+        waiting.fetch_add(1, SeqCst);
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 

@@ -23,7 +23,7 @@ fn write_request(client: &Client, cookie: u64, block: u64, data: &[u8; 4096]) ->
 /// A client in the middle of its life, and the other end of its connection.
 fn handed_on(identity: &str) -> (Client, HandedOn) {
     let (stream, socket) = UnixStream::pair().expect("a pair of sockets");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
+    stream.set_read_timeout(Some(Duration::from_secs(600))).expect("a timeout can be set");
     let handed_on = HandedOn { export: "held".to_owned(), identity: identity.to_owned(), socket };
     (Client { stream, extended: false }, handed_on)
 }

@@ -1,6 +1,6 @@
 //! The negotiation: order rules, malformed options, limits.
 
-use std::{io::Write, net::Shutdown};
+use std::{io::Write, net::Shutdown, sync::atomic::Ordering::SeqCst};
 
 use cistern_nbd::{ServerSettings, TlsMode};
 
@@ -262,6 +262,49 @@ fn half_open_handshakes_end() {
     let mut slow = Client::newstyle(&fixture.path);
     slow.send(b"IHAVE");
     assert!(silent.is_closed() && slow.is_closed());
+}
+
+/// The time in which the server opens an export takes nothing of the client's. A client that was late by itself, on a busy machine, tries
+/// again: what counts is one whose export was being opened.
+#[test]
+fn who_waits_for_the_server_is_not_late() {
+    let settings = ServerSettings { handshake_limit: OPENING / 2, ..ServerSettings::default() };
+    let fixture = Fixture::with(settings, TlsMode::Off);
+    loop {
+        let begun = fixture.exports.opening.load(SeqCst);
+        let Some(answered) = Client::try_to_go(&fixture.path, "late") else {
+            assert_eq!(
+                fixture.exports.opening.load(SeqCst),
+                begun,
+                "closed while the server opened the export"
+            );
+            continue;
+        };
+        return assert!(answered, "it is opened in the end");
+    }
+}
+
+/// Who goes while an export is being opened is noticed, and a stop waits for no opening.
+#[test]
+fn nothing_is_opened_for_nobody() {
+    let fixture = Fixture::start();
+    let waiting = |count| {
+        while fixture.exports.opening.load(SeqCst) != count {
+            std::thread::yield_now();
+        }
+    };
+    let mut client = Client::newstyle(&fixture.path);
+    client.send_option(OPT_GO, &info("never", &[]));
+    waiting(1);
+    drop(client);
+    waiting(0);
+    let mut client = Client::newstyle(&fixture.path);
+    client.send_option(OPT_GO, &info("never", &[]));
+    waiting(1);
+    let stopping = fixture.begin_stop();
+    assert_eq!(client.option_replies(OPT_GO).last().map(|(code, _)| *code), Some(ERR_SHUTDOWN));
+    assert!(client.is_closed());
+    assert_eq!(stopping.wait(), 0);
 }
 
 /// Where there is no TLS, asking for it is refused and nothing else changes.

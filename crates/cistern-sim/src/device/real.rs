@@ -84,7 +84,8 @@ impl OtherPlaces for Beside {
     async fn stores(&self, way: &str) -> Result<Stores> {
         let name = way.strip_prefix("../").expect("all lie side by side");
         let store = Arc::new(Within::new(self.bucket.clone(), name));
-        Ok(Stores::same(Arc::new(Retry::new(store, self.env.clone(), RETRY_DEADLINE))))
+        let stores = Stores::same(Arc::new(Retry::new(store, self.env.clone(), RETRY_DEADLINE)));
+        Ok(stores.with_others(Arc::new(Beside { env: self.env.clone(), bucket: self.bucket.clone() })))
     }
 }
 
@@ -184,8 +185,8 @@ impl Engine for RealEngine {
         snapshot: &str,
     ) -> Result<()> {
         let (source, place, key) = (store(from), store(to), &settings.key);
-        let clone = begin_clone(&from.env, &source, &place, key, "../volume").await?;
-        device.keep_for_clone(snapshot, clone, "../clone").await?;
+        let clone = begin_clone(&from.env, &source, &place, key, &format!("../{}", from.place)).await?;
+        device.keep_for_clone(snapshot, clone, &format!("../{}", to.place)).await?;
         finish_clone(&from.env, &source, &place, key, &from.host).await
     }
 

@@ -1,13 +1,15 @@
 //! A run whose volume is a clone. What it was made of lives on: it is written, cleaned and crashes, and the snapshot between them is
-//! removed. Each of the two shows its own history.
+//! removed. Each of the two shows its own history. Now and then the volume is a clone of a clone of the other one.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use super::{Damaged, Past, Session, World, rounds::Clients};
-use crate::{client::Album, plan::Theme};
+use super::{Damaged, Death, Past, Session, World, rounds::Clients};
+use crate::{client::Album, model::Branch, plan::Theme};
 
 /// Where the clone lies, beside what it is made of.
 const CLONE: &str = "clone";
+/// Where a clone of that lies; what is between is used no more, but for what it passes on.
+const CLONE_OF_CLONE: &str = "clone-of-clone";
 /// The snapshot between them.
 const BEGIN: &str = "begin";
 
@@ -27,26 +29,44 @@ impl World {
             self.round().await?;
         }
         let session = self.writer.take().expect("there is a writer between rounds");
-        self.drained(&session).await;
+        let place = self.make_clone(&session, CLONE).await?;
+        let branch = session.line.branch(|b| b.clone());
+        let album = std::mem::take(&mut self.album);
+        self.other = Some(OtherVolume { place, session, album, clients: Vec::new() });
+        self.open_clone(branch).await?;
+        // By what is known anyway: what other seeds do is to stay as it is.
+        if self.ops.load(Relaxed) % 2 == 1 {
+            let session = self.writer.take().expect("it was just opened");
+            self.make_clone(&session, CLONE_OF_CLONE).await?;
+            let branch = session.line.branch(|b| b.clone());
+            self.end(&session, Death::Kill);
+            self.open_clone(branch).await?;
+        }
+        Ok(())
+    }
+
+    /// A clone of the volume as it is now, of which the run is from now on; gives where that volume lies.
+    async fn make_clone(&mut self, session: &Session, name: &'static str) -> Result<&'static str, Damaged> {
+        self.drained(session).await;
         let (engine, settings) = (self.engine.clone(), self.plan.settings.clone());
         let from = self.site(session.host, session.inc);
-        let place = std::mem::replace(&mut self.place, CLONE);
+        let place = std::mem::replace(&mut self.place, name);
         let to = self.site(session.host, session.inc);
-        let clone = self.on_device(&session, "clone", |device, _| async move {
+        let clone = self.on_device(session, "clone", |device, _| async move {
             device.snapshot(BEGIN).await?;
             engine.clone_volume(&from, &to, &settings, &*device, BEGIN).await?;
             device.remove_snapshot(BEGIN).await
         });
         match clone.await {
-            Some(Ok(())) => {}
+            Some(Ok(())) => Ok(place),
             other => {
                 self.sim.fail(format!("a volume cannot be cloned in fine weather: {other:?}"));
-                return Err(Damaged);
+                Err(Damaged)
             }
         }
-        let branch = session.line.branch(|b| b.clone());
-        let album = std::mem::take(&mut self.album);
-        self.other = Some(OtherVolume { place, session, album, clients: Vec::new() });
+    }
+
+    async fn open_clone(&mut self, branch: Branch) -> Result<(), Damaged> {
         let host = self.free_host(usize::MAX).expect("there are hosts enough");
         self.renew(host);
         self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await

@@ -69,6 +69,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "what-was-collected-stays",
+        promise: "P10",
+        story: "what was collected of a receive that was given up is loaded with the next one",
+        changes: &[Change {
+            file: LOAD,
+            old: "        self.collected.clear();\n        self.on_their_way.clear();\n        (self.data_bytes, self.is_torn) = (0, false);",
+            new: "        self.on_their_way.clear();\n        self.is_torn = false;",
+        }],
+        test: test("-p cistern-engine --test volume_load", "what_was_collected_goes_with_its_receive"),
+        simulation: None,
+    },
+    Mutant {
         name: "what-is-packed-is-taken-for-plain",
         promise: "P10",
         story: "frames that pass as they lie are sealed as if they were data",

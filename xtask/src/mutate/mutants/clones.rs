@@ -33,6 +33,30 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "one-checkpoint-without-origins-is-enough",
+        promise: "P7",
+        story: "the volume that a clone was made of is told behind the one checkpoint without it: if that is damaged the one before it needs it",
+        changes: &[Change {
+            file: ANCESTRY,
+            old: "const STORED_WITHOUT: u32 = 2;",
+            new: "const STORED_WITHOUT: u32 = 1;",
+        }],
+        test: test("-p cistern-engine --lib", "upkeep::ancestry::tests::what_is_composed_is_not_stored"),
+        simulation: None,
+    },
+    Mutant {
+        name: "origins-of-origins-are-forgotten",
+        promise: "P4",
+        story: "a clone of a clone looks for everything in the volume that it was made of itself",
+        changes: &[Change {
+            file: CLONES,
+            old: "let further = further.filter(is_further).map(",
+            new: "let further = further.filter(is_further).take(0).map(",
+        }],
+        test: test("-p cistern-engine --test volume_clones", "each_shows_its_own"),
+        simulation: themed("cloned-volumes", 20),
+    },
+    Mutant {
         name: "what-an-origin-moved-is-not-looked-for",
         promise: "P4",
         story: "what the volume moved that a clone was made of is missing for whoever opened the clone before",

@@ -154,6 +154,33 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: themed("rotten-journal", 60),
     },
     Mutant {
+        name: "a-request-is-in-several-groups",
+        promise: "P3",
+        story: "a crash leaves a part of a request that begins or ends inside a block",
+        changes: &[Change {
+            file: STATE,
+            old: "if prepared.is_together() && ",
+            new: "if prepared.records().is_empty() && ",
+        }],
+        test: test("-p cistern-engine --test journal_behaviour", "a_request_is_in_one_group"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-lost-incarnation-comes-again",
+        promise: "P3",
+        story: "a life has the number of the one before, whose superblock is lost: a group of that, of which the disk lacked something, comes back",
+        changes: &[Change {
+            file: JOURNAL,
+            old: "let bump = if found.slot_lost { 2 } else { 1 };",
+            new: "let bump = if found.slot_lost { 1 } else { 1 };",
+        }],
+        test: test(
+            "-p cistern-engine --test journal_behaviour",
+            "a_group_of_a_life_whose_superblock_is_lost_stays_dead",
+        ),
+        simulation: None,
+    },
+    Mutant {
         name: "one-superblock-vouches-at-rest",
         promise: "P8",
         story: "the last groups of a journal at rest are vouched for by one superblock only, and that rots with them",

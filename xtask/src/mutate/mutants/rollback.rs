@@ -5,6 +5,8 @@ use super::{Change, Mutant, test, themed};
 const BRANCHES: &str = "crates/cistern-engine/src/log/branches.rs";
 const HOLDINGS: &str = "crates/cistern-engine/src/upkeep/holdings.rs";
 const LEFT: &str = "crates/cistern-engine/src/upkeep/left.rs";
+const MAINTAIN: &str = "crates/cistern-engine/src/upkeep/maintain.rs";
+const ORDER: &str = "crates/cistern-engine/src/volume/order.rs";
 const ROLLBACK: &str = "crates/cistern-engine/src/volume/rollback.rs";
 const ROOTS: &str = "crates/cistern-engine/src/log/roots.rs";
 
@@ -23,10 +25,50 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what is written while a volume is about to be rolled back is lost, and was acknowledged",
         changes: &[Change {
             file: ROLLBACK,
-            old: "match self.changed_since_snapshot() {",
-            new: "match false {",
+            old: "if writer.core.is_shown_by(left) {",
+            new: "if writer.core.is_shown_by(left) || !name.is_empty() {",
         }],
         test: test("-p cistern-engine --test volume_rollback", "who_writes_meanwhile_stops_a_rollback"),
+        simulation: None,
+    },
+    Mutant {
+        name: "any-snapshot-has-what-is-left",
+        promise: "P1",
+        story: "what is written while a volume is about to be rolled back is lost, where a snapshot of a schedule comes behind it",
+        changes: &[Change {
+            file: ORDER,
+            old: ".any(|showing| showing == id)",
+            new: ".any(|_| !id.0.is_nil())",
+        }],
+        test: test(
+            "-p cistern-engine --test volume_rollback",
+            "a_snapshot_behind_a_write_hides_it_from_no_rollback",
+        ),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-removed-snapshot-has-what-is-left",
+        promise: "P1",
+        story: "a volume is rolled back although the snapshot of what it showed was removed meanwhile; and a schedule passes over what was in a \
+                snapshot that is gone",
+        changes: &[Change {
+            file: ORDER,
+            old: "there.id == made.id && !there.is_bookmark",
+            new: "there.id == made.id || !there.id.0.is_nil()",
+        }],
+        test: test("-p cistern-engine --test volume_snapshots", "what_no_snapshot_shows_is_a_change"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-is-composed-counts-as-stored",
+        promise: "P7",
+        story: "a flattened volume lets go of the snapshot that it went on from, before a checkpoint in the store does without it",
+        changes: &[Change {
+            file: MAINTAIN,
+            old: "let descent = self.ancestry.next(&last.holdings.positions());",
+            new: "let descent = self.ancestry.next(&last.holdings.positions());\n        self.ancestry.stored(descent.clone());\n        self.ancestry.stored(descent.clone());",
+        }],
+        test: test("-p cistern-engine --test volume_rollback", "what_no_checkpoint_says_is_not_over"),
         simulation: None,
     },
     Mutant {

@@ -2,6 +2,7 @@
 
 use super::{Change, Mutant, test};
 
+const CLIENT_TIME: &str = "crates/cistern-nbd/src/client_time.rs";
 const HANDOVER: &str = "crates/cistern-nbd/src/handover.rs";
 const SERVER: &str = "crates/cistern-nbd/src/server.rs";
 const SESSION: &str = "crates/cistern-nbd/src/session.rs";
@@ -18,6 +19,18 @@ pub const MUTANTS: &[Mutant] = &[
             new: "let _ = &mut member;",
         }],
         test: test("-p cistern-nbd --test protocol", "a_write_of_before_comes_before"),
+        simulation: None,
+    },
+    Mutant {
+        name: "who-waits-for-the-server-is-late",
+        promise: "P9",
+        story: "a client loses its connection because the server takes its time to open what it asks for",
+        changes: &[Change {
+            file: CLIENT_TIME,
+            old: "self.end += began.elapsed();",
+            new: "let _ = began.elapsed();",
+        }],
+        test: test("-p cistern-nbd --test protocol", "who_waits_for_the_server_is_not_late"),
         simulation: None,
     },
     Mutant {

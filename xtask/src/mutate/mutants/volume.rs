@@ -21,6 +21,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: seeds(20),
     },
     Mutant {
+        name: "a-request-has-several-places",
+        promise: "P3",
+        story: "a snapshot shows a part of a request that begins or ends inside a block",
+        changes: &[Change {
+            file: WRITE,
+            old: "if records.len() > 1 && fit_one_group",
+            new: "if records.len() > 9 && fit_one_group",
+        }],
+        test: test("-p cistern-engine --test volume_sectors", "one_request_is_there_as_a_whole_or_not"),
+        simulation: None,
+    },
+    Mutant {
         name: "writethrough-stays-local",
         promise: "P1",
         story: "a flush in writethrough does not wait for the store",
@@ -86,8 +98,9 @@ pub const MUTANTS: &[Mutant] = &[
         story: "zeroes up to an end inside a block take what was written behind it, where the volume has grown",
         changes: &[Change {
             file: WRITE,
-            old: "let goes_whole = holding.is_some() && is_to_the_end(offset + len);",
-            new: "let goes_whole = holding.is_some();",
+            old: "        let holding = writer.hold(touched).await;\n        // The part",
+            new: "        let was_to_the_end = is_to_the_end(offset + len);\n        let is_to_the_end = |_: u64| was_to_the_end;\n        let holding = \
+                  writer.hold(touched).await;\n        // The part",
         }],
         test: test("-p cistern-engine --test volume_live", "zeroes_to_the_end_spare"),
         simulation: None,
@@ -132,11 +145,18 @@ pub const MUTANTS: &[Mutant] = &[
         name: "fua-of-zeroes-is-ignored",
         promise: "P1",
         story: "zeroes with FUA are acknowledged before they are durable",
-        changes: &[Change {
-            file: WRITE,
-            old: "        if fua { writer.make_durable(to).await } else { Ok(()) }\n    }\n\n    /// What lies behind",
-            new: "        if fua && to.0 == u64::MAX { writer.make_durable(to).await } else { Ok(()) }\n    }\n\n    /// What lies behind",
-        }],
+        changes: &[
+            Change {
+                file: WRITE,
+                old: "return if fua { writer.make_durable(to).await } else { Ok(()) };",
+                new: "return if fua && to.0 == u64::MAX { writer.make_durable(to).await } else { Ok(()) };",
+            },
+            Change {
+                file: WRITE,
+                old: "drop(holding);\n        if fua { writer",
+                new: "drop(holding);\n        if fua && to.0 == u64::MAX { writer",
+            },
+        ],
         test: None,
         simulation: themed("crashes", 200),
     },
