@@ -107,10 +107,6 @@ impl Export for VolumeExport {
         self.volume.flush().await.map_err(|error| self.failed("flush", error))
     }
 
-    async fn outlive(&self) -> cistern_nbd::Result<()> {
-        self.volume.outlive().await.map_err(|error| self.failed("write", error))
-    }
-
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> cistern_nbd::Result<()> {
         self.volume.trim_as(self.client, offset, len, fua).await.map_err(|error| self.failed("trim", error))
     }

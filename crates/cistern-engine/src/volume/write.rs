@@ -128,13 +128,17 @@ impl Writer {
         self.make_durable(self.core.journal.appended()).await
     }
 
-    /// Waits until everything acknowledged survives the end of this process, though not of the host.
-    pub async fn outlive(&self) -> Result<()> {
-        let written = self.core.journal.written(self.core.journal.appended()).await;
-        if let Err(e) = &written {
+    /// Waits until everything before `to` may be acknowledged: with `fua` it is as durable as the mode says, and in any
+    /// case it survives the end of this process. A client that reconnects to the next daemon does not send it again.
+    async fn settle(&self, to: JournalPos, fua: bool) -> Result<()> {
+        if fua {
+            return self.make_durable(to).await;
+        }
+        let outlived = self.core.journal.outlive(to).await;
+        if let Err(e) = &outlived {
             self.core.refuse(e.clone());
         }
-        written
+        outlived
     }
 
     pub async fn drain(&self) -> Result<()> {
@@ -240,7 +244,7 @@ impl Volume {
             };
             at = end;
         }
-        if fua { writer.make_durable(to).await } else { Ok(()) }
+        writer.settle(to, fua).await
     }
 
     pub(super) async fn zero_bytes(
@@ -288,7 +292,7 @@ impl Volume {
             );
             to = to.max(self.write_partial(client, writer, from, &zeroes, edge, Some(allocated)).await?);
         }
-        if fua { writer.make_durable(to).await } else { Ok(()) }
+        writer.settle(to, fua).await
     }
 
     /// What lies behind the end is never seen: growing zeroes it first, so a crash in between leaves the old

@@ -9,6 +9,18 @@ const READ: &str = "crates/cistern-engine/src/volume/read.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "acknowledged-before-it-outlives-the-process",
+        promise: "P3",
+        story: "a write is acknowledged while it is in the memory of the process alone",
+        changes: &[Change {
+            file: WRITE,
+            old: "let outlived = self.core.journal.outlive(to).await;",
+            new: "let outlived = if to.0 == u64::MAX { self.core.journal.outlive(to).await } else { Ok(()) };",
+        }],
+        test: test("-p cistern --test clients_stay", "what_was_acknowledged_survives_the_daemon"),
+        simulation: themed("crashes", 40),
+    },
+    Mutant {
         name: "flush-before-sync",
         promise: "P1",
         story: "a flush is acknowledged while what it covers is only queued",
@@ -134,8 +146,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "zeroes with FUA are acknowledged before they are durable",
         changes: &[Change {
             file: WRITE,
-            old: "        if fua { writer.make_durable(to).await } else { Ok(()) }\n    }\n\n    /// What lies behind",
-            new: "        if fua && to.0 == u64::MAX { writer.make_durable(to).await } else { Ok(()) }\n    }\n\n    /// What lies behind",
+            old: "        writer.settle(to, fua).await\n    }\n\n    /// What lies behind",
+            new: "        writer.settle(to, fua && to.0 == u64::MAX).await\n    }\n\n    /// What lies behind",
         }],
         test: None,
         simulation: themed("crashes", 200),
