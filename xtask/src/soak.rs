@@ -12,6 +12,9 @@
 //! volume is rolled back to the oldest, perhaps killed in the middle of that, written, and rolled back to what it had left; then it is
 //! flattened beside the load.
 //!
+//! With `--clients-stay` none of this: a client reconnects after each kill, sends nothing again that was answered, and looks for all of it
+//! (`stays`).
+//!
 //! At the end nobody writes for some graces, so that what crashes left behind is found and deleted. After a clean stop
 //! another host without a local disk shows the same, every snapshot that was made and not removed is there, and `check --data --space` accounts for every object. Whatever is
 //! missing, changed or not accounted for is a failure, and so is a daemon that ends or refuses by itself: then the
@@ -19,6 +22,7 @@
 
 mod clients;
 mod place;
+mod stays;
 mod still;
 mod tally;
 
@@ -92,6 +96,9 @@ pub struct Options {
     /// What is drawn: the same seed gives the same writes, times of kills and faults of the store
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Instead of all that: kills the daemon so often under a client that reconnects, and looks after each for what was acknowledged
+    #[arg(long, value_name = "KILLS")]
+    clients_stay: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,7 +115,10 @@ pub fn run(options: &Options) -> Result<()> {
     step::run("release build", build, BUILD_LIMIT)?;
     let cistern = Cistern::new(scratch::target_dir()?.join("release/cistern"));
     let mut scratch = Scratch::new("soak")?;
-    let outcome = soak(options, &cistern, &scratch);
+    let outcome = match options.clients_stay {
+        Some(kills) => stays::run(kills, options.seed, &cistern, &scratch),
+        None => soak(options, &cistern, &scratch),
+    };
     if outcome.is_err() {
         scratch.keep();
         println!("everything is kept in {}", scratch.path().display());

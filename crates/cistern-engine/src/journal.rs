@@ -382,7 +382,7 @@ impl Journal {
     }
 
     /// Waits until everything before `to` is written: it survives the end of this process, though not of the host.
-    pub async fn written(&self, to: JournalPos) -> Result<()> {
+    pub async fn outlive(&self, to: JournalPos) -> Result<()> {
         match self.with_state(|state| state.wait_written(to.0))? {
             Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
             None => Ok(()),

@@ -309,7 +309,8 @@ impl Volume {
         self.counted(IoKind::Read, Some((offset, len)), request).await
     }
 
-    /// Writes; any byte alignment. Returns when the write is acknowledged (`fua`: durable).
+    /// Writes; any byte alignment. Returns when the write is acknowledged: it survives the end of this process (`fua`: it is
+    /// durable).
     pub async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()> {
         self.write_as(ClientId::default(), offset, data, fua).await
     }
@@ -357,15 +358,6 @@ impl Volume {
             self.zero_bytes(client, offset, len, false, fua).await
         };
         self.counted(IoKind::Trim, Some((offset, len)), request).await
-    }
-
-    /// Waits until everything acknowledged before this call survives the end of this process, as a write that another program did to a file
-    /// does. Without this some of it is in the memory of the process alone, for about a millisecond.
-    pub async fn outlive(&self) -> Result<()> {
-        match &self.writer {
-            Some(writer) => writer.outlive().await,
-            None => Ok(()),
-        }
     }
 
     /// Makes everything acknowledged before this call durable, as far as the mode says.

@@ -14,7 +14,7 @@
 //! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
 //! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
-//! | 3 | `filesystem`, `plain`, `fixture`, `s3backer` |
+//! | 3 | `filesystem`, `plain`, `fixture`, `s3backer`, `stays` |
 //! | 4 | `history`, `link` |
 
 pub mod authority;
@@ -39,5 +39,6 @@ pub mod s3backer;
 pub mod scratch;
 pub mod serve;
 pub mod sources;
+pub mod stays;
 pub mod tool;
 pub mod tree;

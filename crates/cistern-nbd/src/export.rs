@@ -104,7 +104,8 @@ pub struct Properties {
 ///
 /// What the protocol promises to clients, and an implementation has to keep:
 /// - `write`, `trim` and `write_zeroes` are visible to every later `read`, of any connection,
-///   once they have returned.
+///   once they have returned, and survive the end of this process, though perhaps not of the host: a client that goes on
+///   with the next server does not send again what this one answered.
 /// - `flush` returns after everything is durable that any of them acknowledged before the call,
 ///   **whichever connection it came from** (this is what `can_multi_conn` tells clients).
 /// - With `fua` an operation returns only when its own effect is durable.
@@ -133,11 +134,6 @@ pub trait Export: Send + Sync {
     async fn write(&self, offset: u64, data: Bytes, fua: bool) -> Result<()>;
 
     async fn flush(&self) -> Result<()>;
-
-    /// Returns once everything that was acknowledged before the call survives the end of this process, though perhaps not of the host.
-    async fn outlive(&self) -> Result<()> {
-        self.flush().await
-    }
 
     /// A hint that the range is no longer needed. `len` may be the whole device.
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()>;

@@ -4,13 +4,12 @@
 //! Invariant: such a connection is between two requests. What its client has sent of the next lies in the socket, and of those before
 //! nothing is owed.
 
-use std::{os::unix::net::UnixStream, sync::Arc};
+use std::os::unix::net::UnixStream;
 
 use crate::{
     export::{Export, Exports},
     gate::Terms,
     handshake::Agreed,
-    outliving::Outliving,
 };
 
 /// A connection between two servers. Where this is dropped, it ends.
@@ -36,6 +35,6 @@ impl HandedOn {
             return None;
         }
         let terms = Terms::plain(&export.properties());
-        Some(Agreed { export: Arc::new(Outliving(export)), terms, bitmaps: Vec::new(), outlives: true })
+        Some(Agreed { export, terms, bitmaps: Vec::new(), outlives: true })
     }
 }

@@ -16,7 +16,6 @@ use crate::{
     input::Input,
     listen::TlsMode,
     option::{self, BadOption},
-    outliving::Outliving,
     output::Output,
     wire::{
         BASE_ALLOCATION, BASE_ALLOCATION_ID, DIRTY_BITMAP, GREETING_MAGIC, OPTION_HEADER_BYTES, OPTION_MAGIC,
@@ -303,7 +302,6 @@ impl<'a> Handshake<'a> {
     }
 
     fn agreed(&mut self, export: Arc<dyn Export>, terms: Terms) -> Agreed {
-        let export = if self.outlives { Arc::new(Outliving(export)) } else { export };
         let bitmaps = std::mem::take(&mut self.selected.bitmaps);
         Agreed { export, terms, bitmaps, outlives: self.outlives }
     }

@@ -17,7 +17,6 @@
 //! | 0 | `succession` | who goes on for whom among connections that outlive their server |
 //! | 0 | `slots` | the places for connections, served and unfinished |
 //! | 1 | `option` | option payloads of the negotiation, parsed purely |
-//! | 1 | `outliving` | an export for clients that go on with the next server |
 //! | 1 | `gate` | what a request header is, or which error it gets: a pure decision |
 //! | 1 | `reply` | replies of the transmission phase, encoded into the output queue |
 //! | 1 | `pool` | the memory that all connections share |
@@ -48,7 +47,6 @@ mod input;
 mod lanes;
 mod listen;
 mod option;
-mod outliving;
 mod output;
 mod patience;
 mod pool;
@@ -69,7 +67,6 @@ pub use export::{
 };
 pub use handover::HandedOn;
 pub use listen::{Address, Listener, TlsMode};
-pub use outliving::Outliving;
 pub use remote::Remote;
 pub use server::{Server, ServerEnd, ServerSettings};
 pub use tls::{TlsConfig, TlsError};

@@ -55,6 +55,8 @@ struct State {
     faults: DiskFaults,
     /// When the last sync failed, in ticks.
     failed_sync: Option<u64>,
+    /// Something that was written may be missing, because it was not synced or the medium failed.
+    lost: bool,
 }
 
 /// The disk of one host.
@@ -72,6 +74,7 @@ impl SimDisk {
             locks: BTreeMap::new(),
             faults: DiskFaults::default(),
             failed_sync: None,
+            lost: false,
         };
         SimDisk { sim: sim.clone(), state: Arc::new(Mutex::new(state)) }
     }
@@ -102,11 +105,22 @@ impl SimDisk {
             s.failed_sync = None;
             s.faults.fail_next_sync = false;
             s.faults.fail_next_write = false;
+            s.lost |= death == Death::PowerCut;
             s.files.values().cloned().collect()
         });
         for file in files {
             self.sim.draw(|rng| file.lock().expect("no panic under this lock").die(death, rng));
         }
+    }
+
+    /// From now on nothing was lost.
+    pub fn forget_losses(&self) {
+        self.with(|s| s.lost = false);
+    }
+
+    /// Whether everything that was written since is there: processes have ended, and neither the host nor the disk failed.
+    pub fn has_all(&self) -> bool {
+        self.with(|s| !s.lost)
     }
 
     /// The disk is lost with everything on it.
@@ -123,7 +137,7 @@ impl SimDisk {
             Arc::new(Mutex::new(media))
         };
         let files = files.into_iter().map(|(name, media)| (name, copy(&media))).collect();
-        self.with(|s| s.files = files);
+        self.with(|s| (s.files, s.lost) = (files, true));
     }
 
     /// Whether a journal is there, whatever it is called by now.
@@ -177,6 +191,7 @@ impl SimDisk {
         let sector = written[self.sim.range(0, written.len() as u64) as usize];
         let (at, bit) = (sector + self.sim.range(0, SECTOR_BYTES as u64) as usize, self.sim.range(0, 8));
         media.flip(at, bit as u8);
+        self.with(|s| s.lost = true);
         self.sim.note(format_args!("disk {}: bit {bit} of byte {at} of the journal rots", self.name()));
     }
 
@@ -193,6 +208,7 @@ impl SimDisk {
         }
         let (at, bit) = (self.sim.range(0, media.bytes() as u64), self.sim.range(0, 8));
         media.flip(at as usize, bit as u8);
+        self.with(|s| s.lost = true);
         self.sim.note(format_args!("disk {}: bit {bit} of byte {at} of {name} flips", self.name()));
         true
     }
@@ -341,6 +357,7 @@ impl SimFile {
     fn fails(&self, what: &str) -> Result<()> {
         let fail = self.disk.with(|s| s.faults.fail);
         if self.disk.sim.chance(fail) {
+            self.disk.with(|s| s.lost = true);
             self.disk.sim.note(format_args!("disk file {}: {what} fails", self.name));
             return Err(io_error(&self.name, "input/output error"));
         }
@@ -348,7 +365,11 @@ impl SimFile {
     }
 
     fn take_fault(&self, pick: impl FnOnce(&mut DiskFaults) -> &mut bool) -> bool {
-        self.disk.with(|s| std::mem::take(pick(&mut s.faults)))
+        self.disk.with(|s| {
+            let fails = std::mem::take(pick(&mut s.faults));
+            s.lost |= fails;
+            fails
+        })
     }
 }
 

@@ -50,8 +50,10 @@ pub enum Bug {
     IgnoreFence,
     /// A failed sync is tried again.
     RetrySync,
-    /// Reads do not see writes that are not journaled yet.
+    /// Reads do not see writes that are not committed yet.
     StaleReads,
+    /// A write is acknowledged while it is in memory alone.
+    AcknowledgeTooEarly,
 }
 
 /// Requests' bytes that may wait for the journal.
@@ -234,7 +236,11 @@ impl Toy {
             })
             .await??;
         self.changed.notify_waiters();
-        if fua { self.sync_to(number).await } else { Ok(()) }
+        match fua {
+            true => self.sync_to(number).await,
+            false if self.bug == Bug::AcknowledgeTooEarly => Ok(()),
+            false => self.until(|s| (s.journaled >= number).then_some(())).await,
+        }
     }
 
     async fn sync_to(&self, number: u64) -> Result<()> {
@@ -290,12 +296,7 @@ async fn journal_loop(toy: Arc<Toy>, mut journal: Journal) {
             if let Err(error) = journal.append(number, &record).await {
                 return toy.latch(error);
             }
-            toy.with(|s| {
-                s.journaled = number;
-                if toy.bug == Bug::StaleReads {
-                    record.apply(&mut s.data);
-                }
-            });
+            toy.with(|s| s.journaled = number);
             toy.changed.notify_waiters();
         }
         if sync {
@@ -334,6 +335,9 @@ async fn upload_loop(toy: Arc<Toy>, mut log: Log) {
         let last = batch.last().expect("a batch is not empty").0;
         toy.with(|s| {
             s.committed = last;
+            if toy.bug == Bug::StaleReads {
+                batch.iter().for_each(|(_, record)| record.apply(&mut s.data));
+            }
             s.records.retain(|(n, _, _)| *n > last);
         });
         toy.changed.notify_waiters();

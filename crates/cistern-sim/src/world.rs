@@ -116,6 +116,8 @@ struct Past {
     released: bool,
     /// Ticks before which everything acknowledged must be in the store by its age.
     promised: u64,
+    /// Everything acknowledged must be there, unless more than a process has ended since.
+    outlived: bool,
 }
 
 /// Why a run ends early without a broken promise.
@@ -182,7 +184,7 @@ impl World {
         }
         let sectors = self.plan.settings.size_bytes / 512;
         let branch = Branch::new(sectors, self.plan.size_max_bytes / 512);
-        let past = Past { branch, journal_on: None, released: true, promised: 0 };
+        let past = Past { branch, journal_on: None, released: true, promised: 0, outlived: false };
         let mut on = self.open(0, past).await;
         if on.is_ok() && self.plan.filled {
             self.fill().await;
@@ -299,7 +301,9 @@ impl World {
         branch.end_life(self.sim.tick());
         let (inc, device, found) = self.open_for_good(host, take_over).await?;
         let tick = self.sim.tick();
-        self.accept(&mut branch, &found, scope, past.promised, tick)?;
+        let outlived = past.outlived && !self.damaged && self.hosts[host].state.has_all();
+        let promised = if outlived { tick } else { past.promised };
+        self.accept(&mut branch, &found, scope, promised, tick)?;
         self.seat(host, inc, device, branch);
         Ok(())
     }
@@ -328,6 +332,7 @@ impl World {
     /// Makes an opened volume the writer.
     fn seat(&mut self, host: usize, inc: Incarnation, device: Arc<dyn Device>, branch: Branch) {
         assert!(self.writer.is_none(), "one writer at a time");
+        self.hosts[host].state.forget_losses();
         let line = Line {
             sim: self.sim.clone(),
             plan: self.plan.clone(),

@@ -6,7 +6,7 @@ mod passing;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -60,6 +60,8 @@ enum DiskLie {
     SyncDoesNothing,
     /// Some writes never reach the medium.
     LosesWrites,
+    /// A write stays in the memory of the process until the next one, or a read or a sync.
+    BuffersWrites,
 }
 
 struct LyingDisk(Arc<dyn Disk>, DiskLie);
@@ -68,6 +70,18 @@ struct LyingFile {
     inner: Arc<dyn DiskFile>,
     lie: DiskLie,
     due: Every,
+    buffered: Mutex<Option<(u64, Vec<u8>)>>,
+}
+
+impl LyingFile {
+    /// Writes what is buffered.
+    async fn settle(&self) -> Result<()> {
+        let buffered = self.buffered.lock().expect("no panic under this lock").take();
+        match buffered {
+            Some((offset, data)) => self.inner.write_at(offset, &data).await,
+            None => Ok(()),
+        }
+    }
 }
 
 impl LyingDisk {
@@ -75,7 +89,7 @@ impl LyingDisk {
         Lies { disk: Some(Arc::new(move |disk| Arc::new(LyingDisk(disk, lie)))), ..Lies::default() }
     }
     fn wrap(&self, inner: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(LyingFile { inner, lie: self.1, due: Every::new(40) })
+        Arc::new(LyingFile { inner, lie: self.1, due: Every::new(40), buffered: Mutex::default() })
     }
 }
 
@@ -107,18 +121,25 @@ impl DiskFile for LyingFile {
         if self.lie == DiskLie::LosesWrites && data.len() < 1 << 20 && self.due.now() {
             return Ok(());
         }
+        self.settle().await?;
+        if self.lie == DiskLie::BuffersWrites {
+            *self.buffered.lock().expect("no panic under this lock") = Some((offset, data.to_vec()));
+            return Ok(());
+        }
         self.inner.write_at(offset, data).await
     }
     async fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         self.write_at(offset, &parts.concat()).await
     }
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.settle().await?;
         self.inner.read_at(offset, out).await
     }
     async fn sync(&self) -> Result<()> {
+        self.settle().await?;
         match self.lie {
             DiskLie::SyncDoesNothing => Ok(()),
-            DiskLie::LosesWrites => self.inner.sync().await,
+            DiskLie::LosesWrites | DiskLie::BuffersWrites => self.inner.sync().await,
         }
     }
     fn len(&self) -> u64 {
@@ -287,6 +308,12 @@ fn a_disk_that_loses_writes() {
         LyingDisk::lies(DiskLie::LosesWrites),
         &["P1", "cannot open", "fails without"],
     );
+}
+
+/// A disk that keeps a write in the memory of the process loses what was acknowledged when that is killed.
+#[test]
+fn a_write_that_does_not_outlive_the_process() {
+    must_notice(Theme::Crashes, LyingDisk::lies(DiskLie::BuffersWrites), &["P3: it was acknowledged"]);
 }
 
 /// A switch to writethrough that does nothing breaks P1 when the host is lost; a zero with FUA that is said to be in

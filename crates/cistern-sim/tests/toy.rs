@@ -47,8 +47,14 @@ fn no_false_alarm() {
 /// Bugs of journal and recovery show after crashes.
 #[test]
 fn bugs_of_the_journal() {
-    for bug in [Bug::FlushTooEarly, Bug::ReplayBehindGap, Bug::TornReplay, Bug::ForgetZeroes, Bug::StaleReads]
-    {
+    for bug in [
+        Bug::FlushTooEarly,
+        Bug::AcknowledgeTooEarly,
+        Bug::ReplayBehindGap,
+        Bug::TornReplay,
+        Bug::ForgetZeroes,
+        Bug::StaleReads,
+    ] {
         must_find(Theme::Crashes, bug);
     }
 }

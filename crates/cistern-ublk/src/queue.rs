@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use cistern_nbd::{Errno, Export, Outliving};
+use cistern_nbd::{Errno, Export};
 use futures_util::{Stream, stream::FuturesUnordered};
 use io_uring::{IoUring, opcode, types::Fd};
 use tokio::{
@@ -66,7 +66,7 @@ impl Serving {
     }
 }
 
-/// Serves a device that was made or readied for another server: every change is answered once it outlives this process. Returns when the
+/// Serves a device that was made or readied for another server. Returns when the
 /// kernel can start it. Ends when the device does, when it is told to, and at the latest `limit` behind that, whatever still runs.
 ///
 /// # Errors
@@ -77,7 +77,6 @@ pub fn serve(
     on_thread_start: fn(),
     limit: Duration,
 ) -> Result<Serving> {
-    let export: Arc<dyn Export> = Arc::new(Outliving(export));
     let (stop, stopped) = watch::channel(false);
     let (tell, begun) = mpsc::sync_channel(1);
     let thread = thread::Builder::new().name("ublk".into()).spawn(move || {

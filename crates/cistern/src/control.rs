@@ -181,6 +181,9 @@ pub struct ServedStatus {
     /// Changes when another host may have had the volume since this one had it last; null where this host does not write it.
     #[serde(default)]
     pub continuity: Option<String>,
+    /// The export's name with a mark of what it shows: refused once that is another history. Null where it is only read.
+    #[serde(default)]
+    pub lasting_name: Option<String>,
     /// Requests to the store since the start, by kind.
     pub store: serde_json::Value,
     /// The settings that can be changed while serving, and where they come from; empty when

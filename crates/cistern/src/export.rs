@@ -5,7 +5,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, LazyLock, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -38,6 +38,18 @@ pub struct VolumeExport {
     client: ClientId,
 }
 
+/// Differs after every start of the host; empty where it cannot be read.
+static BOOT: LazyLock<String> =
+    LazyLock::new(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
+
+/// The name of an export with a mark of its identity: for clients that reconnect by themselves and must not go on with another history of the
+/// volume, because it was rolled back, another host had it in between, or its host crashed and lost what was not flushed.
+pub fn lasting_name(name: &str, identity: &str) -> String {
+    let shown = format!("{identity}:{}", BOOT.trim());
+    let mark = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, shown.as_bytes());
+    format!("{name}:{mark:016x}")
+}
+
 impl VolumeExport {
     pub fn new(name: &str, description: &str, identity: Option<&str>, volume: Arc<Volume>) -> Self {
         let faults = Arc::new(FaultLog::default());
@@ -49,6 +61,12 @@ impl VolumeExport {
             faults,
             client: ClientId::default(),
         }
+    }
+
+    /// Whether a name has the mark of what this is.
+    fn lasts_as(&self, name: &str) -> bool {
+        let lasting = self.identity.as_deref().map(|identity| lasting_name(&self.name, identity));
+        lasting.is_some_and(|lasting| lasting == name)
     }
 
     /// Connections that have it, when nobody else has a copy.
@@ -105,10 +123,6 @@ impl Export for VolumeExport {
 
     async fn flush(&self) -> cistern_nbd::Result<()> {
         self.volume.flush().await.map_err(|error| self.failed("flush", error))
-    }
-
-    async fn outlive(&self) -> cistern_nbd::Result<()> {
-        self.volume.outlive().await.map_err(|error| self.failed("write", error))
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> cistern_nbd::Result<()> {
@@ -345,12 +359,13 @@ impl ServedExports {
         }
     }
 
-    /// The volume of a name; where there is only one it has the empty name too.
+    /// The volume of a name; where there is only one it has the empty name too. With the mark of what a client saw behind it
+    /// ([`lasting_name`]) only while it is still that.
     fn find(&self, name: &str) -> Option<VolumeExport> {
         let all = self.all();
         match (name, &all[..]) {
             ("", [only]) => Some(only.clone()),
-            _ => all.iter().find(|export| &*export.name == name).cloned(),
+            _ => all.iter().find(|export| &*export.name == name || export.lasts_as(name)).cloned(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A client that goes on with the next daemon when one ends, as the kernel does for an attached device, loses nothing that it was told.
+//! A client that goes on with the next daemon when one ends, as the kernel does for an attached device, loses nothing that it was told, and
+//! can name what it saw so that it does not go on with another history.
 
 mod daemon;
 
@@ -206,4 +207,48 @@ fn a_connection_does_not_go_on_over_a_rollback() {
     let mut daemon = home.start(&["./tank", "--listen", &listen]);
     daemon.wait_to_say("shows what is not there any more");
     assert_eq!(stream.read(&mut [0]).expect("it has ended"), 0);
+}
+
+/// The name with the mark is refused once it means another history: behind a rollback, and where another host had the volume in between.
+/// Stops and kills of the daemon change nothing.
+#[test]
+fn a_lasting_name_is_refused_once_it_is_another_history() {
+    let home = Home::new();
+    let (socket, other) = (home.path("tank.sock"), home.path("other.sock"));
+    let [listen, elsewhere] = [&socket, &other].map(|socket| format!("unix:{}", socket.display()));
+    let lasting = || {
+        let name = home.status()["daemons"][0]["volumes"][0]["lasting_name"].clone();
+        name.as_str().expect("a name").to_owned()
+    };
+    let chosen = |name: &str| {
+        let mut stream = UnixStream::connect(&socket).expect("it listens");
+        choose_export(&mut stream, name).map(|chosen| chosen.size_bytes).map_err(|error| error.kind())
+    };
+    let daemon = home.start(&["./tank", "--create", "64M", "--listen", &listen]);
+    let name = lasting();
+    assert!(name.starts_with("tank:") && home.ok(&["status", "./tank"]).contains(&name));
+    assert_eq!(chosen(&name), Ok(BLOCKS * BLOCK as u64));
+    assert_eq!(chosen("tank:0123456789abcdef"), Err(std::io::ErrorKind::NotFound));
+    daemon.stop();
+    let daemon = home.start(&["./tank", "--listen", &listen]);
+    assert_eq!((lasting(), chosen(&name).is_ok()), (name.clone(), true), "a stop");
+    daemon.kill();
+    let daemon = home.start(&["./tank", "--listen", &listen]);
+    assert_eq!((lasting(), chosen(&name).is_ok()), (name.clone(), true), "a kill");
+
+    home.ok(&["snapshot", "./tank@before"]);
+    home.ok(&["rollback", "./tank@before", "--force"]);
+    let behind = lasting();
+    assert_ne!(behind, name);
+    assert_eq!(chosen(&name), Err(std::io::ErrorKind::NotFound), "a rollback");
+    assert!(chosen(&behind).is_ok() && chosen("tank").is_ok());
+    daemon.stop();
+
+    let state = home.path("state-of-another");
+    let state = state.to_str().expect("a name");
+    home.start(&["./tank", "--listen", &elsewhere, "--state-dir", state]).stop();
+    let daemon = home.start(&["./tank", "--listen", &listen]);
+    assert_eq!(chosen(&behind), Err(std::io::ErrorKind::NotFound), "another host");
+    assert!(chosen("tank").is_ok());
+    daemon.stop();
 }

@@ -156,13 +156,17 @@ impl Writer {
         self.make_durable(self.core.journal.appended()).await
     }
 
-    /// Waits until everything acknowledged survives the end of this process, though not of the host.
-    pub async fn outlive(&self) -> Result<()> {
-        let written = self.core.journal.written(self.core.journal.appended()).await;
-        if let Err(e) = &written {
+    /// Waits until everything before `to` may be acknowledged: with `fua` it is as durable as the mode says, and in any
+    /// case it survives the end of this process. A client that reconnects to the next daemon does not send it again.
+    async fn settle(&self, to: JournalPos, fua: bool) -> Result<()> {
+        if fua {
+            return self.make_durable(to).await;
+        }
+        let outlived = self.core.journal.outlive(to).await;
+        if let Err(e) = &outlived {
             self.core.refuse(e.clone());
         }
-        written
+        outlived
     }
 
     pub async fn drain(&self) -> Result<()> {
@@ -273,7 +277,7 @@ impl Volume {
             };
             at = end;
         }
-        if fua { writer.make_durable(to).await } else { Ok(()) }
+        writer.settle(to, fua).await
     }
 
     pub(super) async fn zero_bytes(
@@ -293,7 +297,7 @@ impl Volume {
         if touched == whole && !is_to_the_end(offset + len) {
             let zero = Record::Zero { extent: whole, allocated };
             let to = writer.submit(client, zero, Bytes::new(), None).await?;
-            return if fua { writer.make_durable(to).await } else { Ok(()) };
+            return writer.settle(to, fua).await;
         }
         // Held, because of the blocks at its ends; and because the volume may grow meanwhile: who writes behind its old end comes
         // later, or came before this looks at the size again.
@@ -305,7 +309,7 @@ impl Volume {
         };
         let to = Box::pin(self.write_zeroes(client, writer, offset..end, allocated, &holding)).await?;
         drop(holding);
-        if fua { writer.make_durable(to).await } else { Ok(()) }
+        writer.settle(to, fua).await
     }
 
     /// Zeroes a held range: its whole blocks as such, and what it has of those at its ends.

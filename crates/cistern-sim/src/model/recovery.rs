@@ -263,6 +263,12 @@ impl Check<'_> {
         };
         let why = if self.branch.end(lost) < self.promised || self.op(lost).forced > Forced::No {
             match self.scope {
+                Scope::Journal
+                    if self.branch.end(lost) >= self.branch.local_until
+                        && self.op(lost).forced == Forced::No =>
+                {
+                    "P3: it was acknowledged, and only a process has ended"
+                }
                 Scope::Journal => "P1: it was flushed",
                 Scope::Store => "P2: it was committed, or older than the bound",
             }

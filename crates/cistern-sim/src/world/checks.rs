@@ -412,7 +412,8 @@ impl World {
         let host = others.into_iter().find(|host| !self.hosts[*host].busy).expect("all zombies are at rest");
         self.renew(host);
         let branch = session.line.branch(|b| b.clone());
-        self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await?;
+        self.open(host, Past { branch, journal_on: None, released: true, promised: 0, outlived: false })
+            .await?;
         self.check_store(0).await;
         Ok(())
     }

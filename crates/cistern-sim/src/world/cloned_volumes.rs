@@ -69,7 +69,7 @@ impl World {
     async fn open_clone(&mut self, branch: Branch) -> Result<(), Damaged> {
         let host = self.free_host(usize::MAX).expect("there are hosts enough");
         self.renew(host);
-        self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await
+        self.open(host, Past { branch, journal_on: None, released: true, promised: 0, outlived: false }).await
     }
 
     /// The disks of a host are for one volume at a time here.

@@ -31,13 +31,17 @@ impl World {
             self.wait(clients).await;
             let (branch, _) = self.goes_down(&session).await;
             self.clone_host(original, copy);
-            self.open(original, Past { branch, journal_on: Some(original), released: false, promised: 0 })
-                .await?;
+            self.open(
+                original,
+                Past { branch, journal_on: Some(original), released: false, promised: 0, outlived: false },
+            )
+            .await?;
             self.work().await
         };
         let (branch, owes) = self.goes_down(&session).await;
         let Some(()) = self.comes_back(copy, branch.clone(), false).await? else {
-            let past = Past { branch, journal_on: Some(original), released: false, promised: 0 };
+            let past =
+                Past { branch, journal_on: Some(original), released: false, promised: 0, outlived: false };
             return self.open(original, past).await;
         };
         let session = self.work().await;
@@ -45,7 +49,11 @@ impl World {
         match self.comes_back(original, branch.clone(), owes).await? {
             Some(()) => Ok(()),
             None => {
-                self.open(copy, Past { branch, journal_on: Some(copy), released: false, promised: 0 }).await
+                self.open(
+                    copy,
+                    Past { branch, journal_on: Some(copy), released: false, promised: 0, outlived: false },
+                )
+                .await
             }
         }
     }

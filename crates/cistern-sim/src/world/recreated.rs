@@ -34,7 +34,8 @@ impl World {
             match done {
                 Some(Ok(())) => {
                     let branch = Branch::new(settings.size_bytes / 512, self.plan.size_max_bytes / 512);
-                    let past = Past { branch, journal_on: None, released: true, promised: 0 };
+                    let past =
+                        Past { branch, journal_on: None, released: true, promised: 0, outlived: false };
                     return self.open(host, past).await;
                 }
                 Some(Err(_)) => self.sim.sleep(Duration::from_secs(self.sim.range(1, 60))).await,

@@ -41,7 +41,8 @@ impl World {
         let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
         self.end(&session, death);
         let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
-        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: true })
+            .await
     }
 
     /// Changes the secret from one that may hold to a fresh one. True if it did: then that one alone may hold.

@@ -126,7 +126,8 @@ impl World {
         self.end(&session, death);
         let host = session.host;
         let branch = session.line.branch(|b| b.clone());
-        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: true })
+            .await
     }
 
     async fn losing(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
@@ -140,7 +141,7 @@ impl World {
         self.renew(session.host);
         let host = self.free_host(usize::MAX).expect("the lost host is free at least");
         let branch = session.line.branch(|b| b.clone());
-        self.open(host, Past { branch, journal_on: None, released: false, promised }).await
+        self.open(host, Past { branch, journal_on: None, released: false, promised, outlived: false }).await
     }
 
     async fn usurping(&mut self, session: Session, clients: Clients, zombie: Zombie) -> Result<(), Damaged> {
@@ -232,11 +233,19 @@ impl World {
         match elsewhere {
             Some(host) if clean => {
                 self.renew(host);
-                self.open(host, Past { branch, journal_on: None, released: true, promised: 0 }).await
+                self.open(
+                    host,
+                    Past { branch, journal_on: None, released: true, promised: 0, outlived: false },
+                )
+                .await
             }
             _ => {
                 let journal_on = Some(session.host);
-                self.open(session.host, Past { branch, journal_on, released: false, promised: 0 }).await
+                self.open(
+                    session.host,
+                    Past { branch, journal_on, released: false, promised: 0, outlived: true },
+                )
+                .await
             }
         }
     }
@@ -292,7 +301,10 @@ impl World {
         if crash {
             let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
             return self
-                .open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 })
+                .open(
+                    host,
+                    Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: false },
+                )
                 .await;
         }
         self.calm();
@@ -338,7 +350,11 @@ impl World {
         let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
         self.end(&session, death);
         let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
-        self.open(host, Past { branch, journal_on: Some(host), released: false, promised: 0 }).await
+        self.open(
+            host,
+            Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: false },
+        )
+        .await
     }
 
     /// A flush, which may fail.
@@ -392,7 +408,13 @@ impl World {
             self.crash(host, inc, Death::Kill);
             match opened {
                 Some(Ok(())) => {
-                    let past = Past { branch, journal_on: Some(host), released: false, promised: 0 };
+                    let past = Past {
+                        branch,
+                        journal_on: Some(host),
+                        released: false,
+                        promised: 0,
+                        outlived: false,
+                    };
                     return self.open(host, past).await;
                 }
                 // The store may be in the way before the journal is judged.
@@ -413,7 +435,8 @@ impl World {
             }
         }
         self.hosts[host].state.wipe();
-        self.open(host, Past { branch, journal_on: None, released: false, promised: 0 }).await
+        self.open(host, Past { branch, journal_on: None, released: false, promised: 0, outlived: false })
+            .await
     }
 
     /// Everything is durable, and then the writer's life ends: at rest, or with a stop that uploads nothing any more.

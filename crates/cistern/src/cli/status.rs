@@ -175,6 +175,7 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
         ),
         ("size", ByteSize(status.size_bytes).to_string()),
     ];
+    rows.extend(served.lasting_name.iter().map(|name| ("lasting name", name.clone())));
     if !served.attached.is_empty() {
         let devices: Vec<String> = served.attached.iter().map(|at| at.display().to_string()).collect();
         rows.push(("device", devices.join(" ")));

@@ -9,6 +9,18 @@ const READ: &str = "crates/cistern-engine/src/volume/read.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "acknowledged-before-it-outlives-the-process",
+        promise: "P3",
+        story: "a write is acknowledged while it is in the memory of the process alone",
+        changes: &[Change {
+            file: WRITE,
+            old: "let outlived = self.core.journal.outlive(to).await;",
+            new: "let outlived = if to.0 == u64::MAX { self.core.journal.outlive(to).await } else { Ok(()) };",
+        }],
+        test: test("-p cistern --test clients_stay", "what_was_acknowledged_survives_the_daemon"),
+        simulation: themed("crashes", 40),
+    },
+    Mutant {
         name: "flush-before-sync",
         promise: "P1",
         story: "a flush is acknowledged while what it covers is only queued",
@@ -148,13 +160,13 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: WRITE,
-                old: "return if fua { writer.make_durable(to).await } else { Ok(()) };",
-                new: "return if fua && to.0 == u64::MAX { writer.make_durable(to).await } else { Ok(()) };",
+                old: "            return writer.settle(to, fua).await;\n",
+                new: "            return writer.settle(to, fua && to.0 == u64::MAX).await;\n",
             },
             Change {
                 file: WRITE,
-                old: "drop(holding);\n        if fua { writer",
-                new: "drop(holding);\n        if fua && to.0 == u64::MAX { writer",
+                old: "drop(holding);\n        writer.settle(to, fua)",
+                new: "drop(holding);\n        writer.settle(to, fua && to.0 == u64::MAX)",
             },
         ],
         test: None,
