@@ -26,8 +26,8 @@ use crate::{
         presence::{Before, Presence},
     },
     rank::{Rank, Ranked},
-    segment::{EntryHead, Release, Rollback, Slot, encode_release, read_head},
     store::{Put, SharedStore, Store, Stores},
+    segment::{EntryHead, Release, Rollback, Slot, Tail, encode_release, read_tail},
     units::{Epoch, Salt, SealNonce, Seq},
 };
 
@@ -174,7 +174,7 @@ impl LogWriter {
     pub(super) async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let store = &self.inner.store;
         let key = keys::entry(slot.seq);
-        let ours = read_head(slot.seq, &body)?;
+        let ours = readable(&self.inner.keys, slot, &body)?;
         debug_assert_eq!(
             (ours.epoch, ours.salt),
             (slot.epoch, slot.salt),
@@ -296,6 +296,16 @@ impl LogWriter {
             tracing::warn!(error = %e, "the store is in trouble; uploads are tried again until it is back");
         }
         *trouble = Some((e.clone(), now));
+    }
+}
+
+/// The head of an object that is to join the log, once whoever walks over the log would take it: what is put there and is not read ends
+/// the volume for everybody.
+pub(super) fn readable(keys: &VolumeKeys, slot: &Slot, body: &Bytes) -> Result<EntryHead> {
+    match read_tail(keys.key.as_deref(), keys.volume, slot.seq, body.len() as u64, body) {
+        Ok(Tail::Whole(head, _)) => Ok(head),
+        Ok(_) => Err(Error::unreadable(keys::entry(slot.seq), "it is no entry of this volume")),
+        Err(e) => Err(Error::unreadable(keys::entry(slot.seq), e)),
     }
 }
 

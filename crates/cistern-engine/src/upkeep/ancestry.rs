@@ -44,6 +44,11 @@ impl Ancestry {
         descent.clone()
     }
 
+    /// How deep it comes from.
+    pub fn len(&self) -> usize {
+        self.descent.lock().origins.len()
+    }
+
     /// Whether it comes from nothing, any more.
     pub fn is_empty(&self) -> bool {
         self.descent.lock().origins.is_empty()

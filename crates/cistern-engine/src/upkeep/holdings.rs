@@ -388,7 +388,9 @@ impl Holdings {
 
     async fn put<T: RootsObject>(&self, content: &T) -> Result<MapObject> {
         let (keys, id) = (self.log.keys(), RunId(self.env.uuid()));
-        let body = encode_roots(keys.key.as_deref(), keys.volume, id, content)?;
+        let body = encode_roots(keys.key.as_deref(), keys.volume, id, content);
+        debug_assert!(!matches!(body, Err(Error::Invalid(_))), "what is composed is read: {body:?}");
+        let body = body?;
         let bytes = body.len() as u64;
         self.log.put_unique(&keys::run(id), body).await?;
         self.space.stored(bytes);

@@ -318,7 +318,9 @@ impl Maintainer {
             flattened: descent.flattened,
         };
         let keys = self.log.keys();
-        let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;
+        let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume);
+        debug_assert!(!matches!(body, Err(Error::Invalid(_))), "what is composed is read: {body:?}");
+        let body = body?;
         last.sent = Some((point.covered, body.clone()));
         Ok(body)
     }
