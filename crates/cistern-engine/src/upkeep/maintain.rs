@@ -152,6 +152,7 @@ impl Maintainer {
     /// Until nothing is committed any more.
     async fn write_checkpoints(&self, mut frozen: mpsc::Receiver<Point>) {
         while let Some(mut point) = frozen.recv().await {
+            self.progress.point_taken();
             self.flush_until_done(point.covered).await;
             let mut pauses = Pauses::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
             while let Err(e) = self.checkpoint(point).await {
@@ -160,6 +161,7 @@ impl Maintainer {
                 // A later one is as good, and its table leaves memory even while checkpoints are refused.
                 if let Ok(later) = frozen.try_recv() {
                     point = later;
+                    self.progress.point_taken();
                     self.flush_until_done(point.covered).await;
                 }
             }
