@@ -27,7 +27,7 @@ use crate::{
     map::Map,
     space::{LOOK_EVERY, ROUND_BYTES, Space},
     store::SharedStore,
-    units::{Extent, Mapping, Seq},
+    units::{BLOCK_BYTES, Extent, Mapping, Seq},
 };
 
 use round::ROUND_BLOCKS;
@@ -82,7 +82,17 @@ pub struct Cleaner {
 }
 
 /// What somebody is told whose demand needs room that is not there.
-const NO_ROOM: &str = "the file system of the store has none for what would be moved before the rest of it can go; make some there";
+const NO_ROOM: &str = "the file system of the store has too little for what would be moved or copied there, beside what is held back for \
+     clients and for cleaning; make some there, and begin again: what was moved stays moved";
+
+/// Blocks that one round of defragmenting or adopting moves. The more, the more of each segment they come from is read together; all of
+/// them are in memory.
+const REWRITTEN_BLOCKS: u64 = 2 * SEGMENT_BLOCKS;
+const REWRITTEN_BYTES: u64 = REWRITTEN_BLOCKS * BLOCK_BYTES as u64;
+
+fn no_room() -> Error {
+    Error::Full(NO_ROOM.into())
+}
 
 /// Where a cleaner is asked for what its bound does not ask for. It may be gone.
 #[derive(Clone)]
@@ -199,7 +209,7 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
             }
             continue;
         }
-        if !has_room(&parts).await {
+        if !has_room(&parts, ROUND_BYTES).await {
             pauses.rest(&parts.env).await;
             continue;
         }
@@ -223,10 +233,11 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
     }
 }
 
-/// Whether the store has room for what a round moves, which is at most all that is live.
-async fn has_room(parts: &CleanerParts) -> bool {
+/// Whether the store has room for what a round moves, which is at most all that is live. What it has then may be gone when the round
+/// comes to it: each segment asks again.
+async fn has_room(parts: &CleanerParts, round_bytes: u64) -> bool {
     let live_bytes = parts.space.shown().segments.map_or(u64::MAX, |segments| segments.live_bytes);
-    parts.log.has_room(RoomFor::Moved, live_bytes.min(ROUND_BYTES)).await
+    parts.log.take_room(RoomFor::Moved, live_bytes.min(round_bytes)).await.is_some()
 }
 
 /// Does what was asked for, unless nobody waits for it any more.
@@ -235,11 +246,9 @@ async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone
         return;
     }
     let done = match demand.what {
-        What::Adopt { .. } if !parts.log.has_room(RoomFor::Moved, ROUND_BYTES).await => {
-            Err(Error::Full(NO_ROOM.into()))
-        }
-        _ if !has_room(parts).await => Err(Error::Full(NO_ROOM.into())),
+        What::Clean { .. } if !has_room(parts, ROUND_BYTES).await => Err(no_room()),
         What::Clean { ratio } => clean_to(parts, ratio, left_alone).await,
+        What::Defragment { .. } if !has_room(parts, REWRITTEN_BYTES).await => Err(no_room()),
         What::Defragment { extent } => defragment::defragment(parts, extent).await,
         What::Adopt { extent } => adopt::adopt(parts, extent).await,
     };

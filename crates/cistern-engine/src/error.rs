@@ -122,6 +122,13 @@ impl Error {
         matches!(self, Error::Gone(_) | Error::Fenced { .. } | Error::Copied { .. })
     }
 
+    /// Something of ours was made so that no reader would take it: a fault of cistern, and it is not stored.
+    pub fn unreadable(what: impl std::fmt::Display, detail: impl std::fmt::Display) -> Error {
+        Error::Invalid(format!(
+            "{what} is not stored, because no reader would take it: {detail}. That is a fault of cistern"
+        ))
+    }
+
     /// Bytes failed their verification.
     pub fn corrupt(what: impl Into<String>, detail: impl Into<String>) -> Error {
         Error::Corrupt { what: what.into(), detail: detail.into() }

@@ -22,7 +22,7 @@ mod footer;
 mod frame;
 
 pub use build::SegmentBuilder;
-pub use entry::{Tail, encode_claim, encode_release, object_key, read_head, read_tail};
+pub use entry::{Tail, encode_claim, encode_release, object_key, printable, read_head, read_tail};
 pub use frame::{FrameShape, open_frame, open_payload, open_raw};
 
 /// Version of the log objects' format that is written and read. Frames are read without the object's head, so

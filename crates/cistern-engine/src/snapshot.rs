@@ -4,6 +4,7 @@
 //! gives the same table everywhere. So applying never fails: whether an operation makes sense is asked before it
 //! gets its place.
 
+mod limits;
 mod operation;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +16,11 @@ use crate::{
     units::{Seq, SnapshotId, VolumeId},
 };
 
+pub use limits::{SNAPSHOTS_BYTES_MAX, SNAPSHOTS_MAX};
 pub use operation::{OPERATION_BYTES_MAX, Operation, ReceivedState, Receiving};
 
 /// Bytes of the longest name of a snapshot, and of the longest tag of a hold.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Snapshots of a volume at most: their table is in memory, at some 200 bytes each.
-pub const SNAPSHOTS_MAX: usize = 100_000;
 /// Where a snapshot is whose entry has no place in the log yet: behind everything that is there.
 pub const NOT_COMMITTED: Seq = Seq(u64::MAX);
 /// Holds of one snapshot at most.
@@ -98,14 +98,17 @@ impl Snapshots {
     pub fn check(&self, operation: &Operation) -> Result<()> {
         operation.check_names()?;
         self.check_receiving(operation)?;
+        self.check_named(operation)?;
+        self.check_room(operation)
+    }
+
+    /// Whether what an operation names is there, or is not, as it has to be.
+    fn check_named(&self, operation: &Operation) -> Result<()> {
         let Some(name) = operation.name() else { return Ok(()) };
         if operation.makes() {
-            return match self.0.len() {
-                _ if self.0.contains_key(name) => Err(Error::Exists(format!("snapshot {name}"))),
-                SNAPSHOTS_MAX.. => {
-                    Err(Error::Invalid(format!("no volume has more than {SNAPSHOTS_MAX} snapshots")))
-                }
-                _ => Ok(()),
+            return match self.0.contains_key(name) {
+                true => Err(Error::Exists(format!("snapshot {name}"))),
+                false => Ok(()),
             };
         }
         let snapshot = self.0.get(name).ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;

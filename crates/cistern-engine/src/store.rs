@@ -17,6 +17,7 @@ mod memory;
 mod meter;
 mod pages;
 mod probe;
+mod promised;
 mod retry;
 mod schedule;
 mod url;
@@ -31,6 +32,7 @@ pub use memory::MemoryStore;
 pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use pages::{LIST_MAX, Pages};
 pub use probe::{ProbeReport, RuleCheck, Verdict, probe};
+pub use promised::{Promise, PromisedRoom};
 pub use retry::{Failures, Retry};
 pub use schedule::{
     DirectionStats, OtherPlaces, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores,

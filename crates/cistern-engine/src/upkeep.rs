@@ -10,6 +10,7 @@ mod left;
 mod maintain;
 mod points;
 mod reclaim;
+mod rows;
 mod sweep;
 mod usage;
 

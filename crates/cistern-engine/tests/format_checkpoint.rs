@@ -12,9 +12,10 @@ use cistern_engine::{
             RetiredName,
         },
         origin::{CloneOrigin, CloneSource},
+        roots::{HELD_MAX, HeldBlocks, SnapshotTable, encode_roots},
         usage::{CHANGES_MAX, Counts, SegmentUsage, UsageChange, decode_usage, encode_usage},
     },
-    map::RunMeta,
+    map::{RunMeta, SeenBy},
     units::{Chain, Epoch, Extent, JournalPos, RunId, Salt, Seq, SnapshotId},
 };
 use golden::{env, journal, key, salt, volume};
@@ -211,6 +212,40 @@ fn forge_json(json: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
     compress(Compression::Zstd, json, &mut payload);
     forge(&payload)
+}
+
+/// What a reader would refuse is not made, also by a release build: it would be stored, called good, and read by nobody.
+#[test]
+fn what_no_reader_takes_is_not_made() {
+    let of = |change: fn(&mut Checkpoint)| {
+        let mut checkpoint = sample();
+        change(&mut checkpoint);
+        match checkpoint.encode(&env(5), None, volume(1)) {
+            Err(Error::Invalid(said)) => said,
+            made => panic!("{made:?}"),
+        }
+    };
+    for (said, needle) in [
+        (
+            of(|c| c.retired.push(Retired { name: RetiredName::Map(run(4)), bytes: 9 })),
+            "it retires what it needs",
+        ),
+        (of(|c| c.retired = vec![c.retired[0]; RETIRED_MAX + 1]), "too many"),
+        (of(|c| c.origins.reverse()), "origins"),
+        (of(|c| c.times = (0..1001).map(|n| (Seq(n), 7)).collect()), "times"),
+        (of(|c| c.epochs.reverse()), "epochs"),
+        (of(|c| c.levels[0].reverse()), "span"),
+        (of(|c| c.size_bytes += 1), "size"),
+    ] {
+        assert!(said.contains(needle) && said.contains("checkpoint/"), "{said}");
+    }
+    let mut table = SnapshotTable::default();
+    table.roots.insert(Seq(5), MapPair { ids: [run(5), run(15)], bytes: 77 });
+    let held = HeldBlocks { segment: Seq(1), seen_by: SeenBy { first: Seq(3), last: Seq(2) }, blocks: 1 };
+    let id = RunId(Uuid::from_u128(7));
+    assert!(matches!(encode_roots(None, volume(1), id, &table), Err(Error::Invalid(_))));
+    assert!(matches!(encode_roots(None, volume(1), id, &vec![held]), Err(Error::Invalid(_))));
+    assert!(matches!(encode_roots(None, volume(1), id, &vec![held; HELD_MAX + 1]), Err(Error::Invalid(_))));
 }
 
 /// Content that contradicts itself or would need too much memory is refused under a right seal.

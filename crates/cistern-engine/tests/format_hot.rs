@@ -84,6 +84,15 @@ fn seal(plain: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A set that a reader would refuse is not made: with more ranges than it takes, or with an object of which nothing is hot.
+#[test]
+fn what_no_reader_takes_is_not_made() {
+    for ranges in [(0..RANGES_MAX as u32 + 1).map(|n| 2 * n..2 * n + 1).collect(), Vec::new()] {
+        let set = HotSet { objects: [(HotName::Entry(Seq(7)), ranges)].into() };
+        assert!(matches!(set.encode(&env(5), None, volume(1), NAME), Err(Error::Invalid(_))));
+    }
+}
+
 /// Content that contradicts itself, or would take too much memory, is refused under a right seal.
 #[test]
 fn forged_sets_are_refused() {

@@ -15,11 +15,17 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
+    Error, Result,
     codec::KeySource,
-    store::{DiskRoom, LIST_MAX, MemoryStore, Put, Store, StoreError, StoreResult},
-    volume::{OpenOptions, Volume},
+    env::Env,
+    store::{
+        DiskRoom, LIST_MAX, MemoryStore, OtherPlaces, Put, SharedStore, Store, StoreError, StoreResult,
+        Stores, Within,
+    },
+    volume::{Collect, OpenOptions, Volume, begin_clone, finish_clone},
 };
 use own_time::hurried_env;
+use tokio::sync::watch;
 use volume_support::{
     Host, MIB, close, noise,
     passing::{Passing, Through},
@@ -36,9 +42,19 @@ struct Small {
     ballast_bytes: AtomicU64,
     /// Puts that found it full.
     refused: AtomicU64,
+    /// Whether puts of segments wait.
+    holds_back: watch::Sender<bool>,
+    /// What others leave free, from the next segment on that is put; 0 where nobody comes.
+    left_free: AtomicU64,
 }
 
 impl Small {
+    /// Others take all but so many bytes; nothing for 0.
+    async fn leave_free(&self, bytes: u64) {
+        let taken = self.free_bytes().await.saturating_sub(bytes);
+        self.ballast_bytes.fetch_add(if bytes > 0 { taken } else { 0 }, SeqCst);
+    }
+
     async fn free_bytes(&self) -> u64 {
         let (mut taken, mut after) = (self.ballast_bytes.load(SeqCst), String::new());
         loop {
@@ -58,11 +74,19 @@ impl Passing for Small {
         &self.inner
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        let is_segment = key.contains("log/") && body.len() > MIB as usize;
+        if is_segment {
+            let _ = self.holds_back.subscribe().wait_for(|holds_back| !holds_back).await;
+        }
         if self.free_bytes().await < body.len() as u64 {
             self.refused.fetch_add(1, SeqCst);
             return Err(StoreError::Unreachable("the file system is full".into()));
         }
-        self.inner.put_if_absent(key, body).await
+        let put = self.inner.put_if_absent(key, body).await;
+        if is_segment {
+            self.leave_free(self.left_free.swap(0, SeqCst)).await;
+        }
+        put
     }
     async fn room(&self) -> StoreResult<Option<DiskRoom>> {
         Ok(Some(DiskRoom { free_bytes: self.free_bytes().await, total_bytes: DISK_BYTES }))
@@ -74,8 +98,114 @@ async fn host(store: Arc<Through<Small>>, size_bytes: u64) -> Host {
 }
 
 fn small() -> Arc<Through<Small>> {
-    let (ballast_bytes, refused) = Default::default();
-    Through::new(Small { inner: MemoryStore::new(), ballast_bytes, refused })
+    let (ballast_bytes, refused, holds_back, left_free) = Default::default();
+    Through::new(Small { inner: MemoryStore::new(), ballast_bytes, refused, holds_back, left_free })
+}
+
+/// Of a disk of that size.
+const HELD_BACK_BYTES: u64 = DISK_BYTES / 4;
+
+/// Volumes side by side on one disk.
+#[derive(Clone, Debug)]
+struct Bucket(SharedStore);
+
+impl Bucket {
+    fn place(&self, name: &str) -> SharedStore {
+        Arc::new(Within::new(self.0.clone(), name))
+    }
+
+    fn host(&self, env: &Env, name: &str) -> Host {
+        let mut host = Host::of_volume(env.clone(), self.place(name), KeySource::None);
+        host.others = Some(Arc::new(self.clone()));
+        host
+    }
+}
+
+#[async_trait]
+impl OtherPlaces for Bucket {
+    async fn stores(&self, way: &str) -> Result<Stores> {
+        let name = way.strip_prefix("../").expect("all lie side by side");
+        Ok(Stores::same(self.place(name)).with_others(Arc::new(self.clone())))
+    }
+}
+
+/// While segments are on their way and have not arrived, the disk still calls free what they will take. None is sent for which there is
+/// no room beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_has_taken_its_room() {
+    let store = small();
+    let host = host(store.clone(), 256 * MIB).await;
+    let volume = host.open().await;
+    volume.write(0, noise(1, 4096), false).await.expect("written");
+    volume.drain().await.expect("drained");
+    store.leave_free(HELD_BACK_BYTES + 12 * MIB).await; // for one segment of 8 MiB
+    store.holds_back.send_replace(true);
+    for offset in (0..96 * MIB).step_by(MIB as usize) {
+        volume.write(offset, noise(offset, MIB as usize), false).await.expect("written");
+    }
+    // Whatever write-back would send before the first one has arrived is on its way by then.
+    host.env.sleep(Duration::from_secs(600)).await;
+    store.holds_back.send_replace(false);
+    let report = volume.close(Duration::from_secs(600)).await;
+    assert!(!report.clean, "there is no room for all of it");
+    let free_bytes = store.free_bytes().await;
+    assert!(free_bytes >= HELD_BACK_BYTES, "{} MiB are free", free_bytes / MIB);
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+}
+
+/// A copy of what another volume has gives no room back: it is refused where clients would have none behind it, and says what to do.
+/// What clients write goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn flattening_leaves_room_for_clients() {
+    let store = small();
+    let (bucket, env) = (Bucket(store.clone()), hurried_env());
+    Host::with_volume(env.clone(), bucket.place("a"), 96 * MIB, KeySource::None).await;
+    let source = bucket.host(&env, "a");
+    let volume = source.open().await;
+    for offset in (0..96 * MIB).step_by(MIB as usize) {
+        volume.write(offset, noise(offset, MIB as usize), false).await.expect("written");
+    }
+    volume.drain().await.expect("drained");
+    volume.snapshot("s").await.expect("made");
+    let (from, to) = (bucket.place("a"), bucket.place("b"));
+    let clone = begin_clone(&env, &from, &to, &source.key, "../a").await.expect("begun");
+    volume.keep_for_clone("s", clone, "../b").await.expect("kept");
+    finish_clone(&env, &from, &to, &source.key, "here").await.expect("finished");
+    close(volume).await;
+    let clone = bucket.host(&env, "b");
+    let volume = clone.open().await;
+    let adopt = Collect::Adopt { offset: 0, len: 96 * MIB };
+    let refused = volume.collect(adopt).await.expect_err("there are 60 MiB for 96");
+    assert!(matches!(&refused, Error::Full(said) if said.contains("make some")), "{refused}");
+    let goes_on = async {
+        volume.write(0, noise(7, MIB as usize), false).await.expect("written");
+        volume.snapshot("t").await.expect("made");
+        volume.drain().await.expect("drained");
+    };
+    env.timeout(Duration::from_secs(3600), goes_on).await.expect("it is stuck");
+    assert!(store.free_bytes().await >= HELD_BACK_BYTES);
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+    close(volume).await;
+}
+
+/// A round that has begun asks again before each of its segments: somebody else may have filled the disk meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_ends_where_room_does() {
+    let store = small();
+    let host = host(store.clone(), 48 * MIB).await;
+    let volume = host.open().await;
+    for odd in [0, 1] {
+        for n in (0..48 * 16).filter(|n| n % 2 == odd) {
+            volume.write(n * (MIB / 16), noise(n, MIB as usize / 16), false).await.expect("written");
+        }
+        volume.drain().await.expect("drained");
+    }
+    let free_bytes = HELD_BACK_BYTES / 2 + 8 * MIB;
+    store.left_free.store(free_bytes, SeqCst);
+    let refused = volume.collect(Collect::Defragment { offset: 0, len: 48 * MIB }).await;
+    assert!(matches!(&refused, Err(Error::Full(said)) if said.contains("make some")), "{refused:?}");
+    assert!(store.free_bytes().await > free_bytes - 4 * MIB, "only what is small came behind it");
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
 }
 
 /// More than a disk takes is not all in the store at the end, and the end says why: it stays in the journal.

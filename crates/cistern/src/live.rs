@@ -191,10 +191,18 @@ impl Kept {
         }
     }
 
-    /// Keeps these settings; durable on return.
+    /// Keeps these settings; durable on return. What would not be read back is refused, and what was kept before stays.
     pub fn save(&self, directory: &Path) -> Outcome {
         let path = directory.join(FILE_NAME);
-        replace_file(&path, &encode(self))
+        let bytes = encode(self).and_then(|bytes| match decode(&bytes)? == *self {
+            true if bytes.len() as u64 <= FILE_BYTES_MAX => Ok(bytes),
+            true => Err("they are too long".to_owned()),
+            false => Err("they would be read as others".to_owned()),
+        });
+        let bytes = bytes.map_err(|why| {
+            Failure::new(Kind::Usage, format!("the settings cannot be kept in {}: {why}", path.display()))
+        })?;
+        replace_file(&path, &bytes)
             .map_err(|e| Failure::io(format!("the settings cannot be kept in {}", path.display()), &e))
     }
 }
@@ -207,10 +215,12 @@ fn damaged(path: &Path, why: &str) -> Failure {
     )
 }
 
-fn encode(kept: &Kept) -> Vec<u8> {
-    let body = format!("{HEADER}{}", toml::to_string(kept).expect("settings have plain values"));
+/// # Errors
+/// A number that the format has not.
+fn encode(kept: &Kept) -> Result<Vec<u8>, String> {
+    let body = format!("{HEADER}{}", toml::to_string(kept).map_err(|e| e.to_string())?);
     let crc = crc32c(body.as_bytes());
-    format!("{body}{CHECKSUM}\"{crc:08x}\"\n").into_bytes()
+    Ok(format!("{body}{CHECKSUM}\"{crc:08x}\"\n").into_bytes())
 }
 
 fn decode(bytes: &[u8]) -> Result<Kept, String> {
@@ -261,10 +271,22 @@ mod tests {
         }
     }
 
+    /// What would not be read back is refused, and what was kept before stays.
+    #[test]
+    fn what_nobody_would_read_is_not_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        some().save(dir.path()).expect("saved");
+        for change in [Change::UploadRate(Some(u64::MAX)), Change::MaxDirtyAgeMs(Some(u64::MAX))] {
+            let refused = some().after(std::slice::from_ref(&change), 0).save(dir.path());
+            assert!(refused.is_err_and(|e| e.kind == Kind::Usage), "{change:?}");
+            assert_eq!(Kept::load(dir.path()), Ok(some()));
+        }
+    }
+
     /// Whatever byte changes or is missing, the file is refused: it never reads as something else.
     #[test]
     fn damage_never_passes() {
-        let good = encode(&some());
+        let good = encode(&some()).expect("plain values");
         for at in 0..good.len() {
             assert!(decode(&good[..at]).is_err(), "cut at {at}");
             let mut bad = good.clone();

@@ -2,36 +2,85 @@
 
 use crate::{
     Result,
-    cleaner::{
-        CleanerParts, Moved,
-        moved::For,
-        round::{SEGMENT_BLOCKS, offer},
-    },
-    units::{Extent, Seq},
+    cleaner::{CleanerParts, Moved, REWRITTEN_BLOCKS, moved::For, round::offer},
+    log::RoomFor,
+    units::{Extent, Mapping, Seq},
 };
 
-/// Blocks that one round moves, about. The more, the more of each segment it comes from is read together.
-const ROUND_BLOCKS: u64 = 4 * SEGMENT_BLOCKS;
 /// Mappings that are looked up together.
 const LOOKUP_MAPPINGS: usize = 4096;
 
 /// Moves foreign blocks of `extent`, from its beginning on, until a round is full.
 pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
-    let (mut moved, mut blocks, mut at) = (Vec::new(), 0, extent.start);
-    while at < extent.end() && blocks < ROUND_BLOCKS {
-        let mappings = parts.map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
-        let step = Extent::between(at, mappings.last().map_or(extent.end(), |mapping| mapping.extent.end()));
-        at = step.end();
+    let mut round = AdoptRound { moved: Vec::new(), blocks: 0, at: extent.start };
+    while round.at < extent.end() && !round.is_full() {
+        let rest = Extent::between(round.at, extent.end());
+        let mappings = parts.map.lookup_limited(rest, LOOKUP_MAPPINGS).await?;
+        match mappings.is_empty() {
+            true => round.at = extent.end(),
+            false => round.take(mappings, |mapping| parts.blocks.is_foreign(mapping)),
+        }
+        let step = Extent::between(rest.start, round.at);
         let (sectors, _) = parts.map.sectors_in(step, Seq(0), usize::MAX).await?;
-        let mappings = mappings.into_iter().chain(sectors);
-        let foreign = mappings.filter(|mapping| parts.blocks.is_foreign(mapping));
-        moved.extend(foreign.inspect(|mapping| blocks += mapping.extent.len));
+        round.moved.extend(sectors.into_iter().filter(|mapping| parts.blocks.is_foreign(mapping)));
     }
-    let data = parts.blocks.read(&moved).await?;
-    if blocks > 0 {
-        offer(parts, For::Volume, base, moved.into_iter().zip(data).collect()).await?;
+    let AdoptRound { moved, blocks, at } = round;
+    if !moved.is_empty() {
+        let data = parts.blocks.read(&moved).await?;
+        offer(parts, (For::Volume, RoomFor::Copied), base, moved.into_iter().zip(data).collect()).await?;
     }
     tracing::debug!(blocks, at, "adopted");
     Ok(Moved { blocks, segments: 0, next: Some(at).filter(|&at| at < extent.end()) })
+}
+
+/// What one round moves, and where the next one begins.
+struct AdoptRound {
+    moved: Vec<Mapping>,
+    blocks: u64,
+    at: u64,
+}
+
+impl AdoptRound {
+    fn is_full(&self) -> bool {
+        self.blocks >= REWRITTEN_BLOCKS
+    }
+
+    /// Takes what is foreign of some mappings, until the round is full: a lookup gives many times as much.
+    fn take(&mut self, mappings: Vec<Mapping>, is_foreign: impl Fn(&Mapping) -> bool) {
+        for mapping in mappings {
+            if self.is_full() {
+                return;
+            }
+            self.at = mapping.extent.end();
+            if is_foreign(&mapping) {
+                self.blocks += mapping.extent.len;
+                self.moved.push(mapping);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Place;
+
+    /// A round ends within a lookup, at the mapping that fills it, and the next one goes on behind that. Nothing is passed over.
+    #[test]
+    fn a_round_ends_where_it_is_full() {
+        let mapping = |n| Mapping { extent: Extent::new(16 * n, 16), birth: Seq(1), place: Place::Zero };
+        let all = 4 * REWRITTEN_BLOCKS / 16;
+        let is_foreign = |mapping: &Mapping| mapping.extent.start % 32 == 0;
+        let (mut at, mut moved, mut rounds) = (0, Vec::new(), 0);
+        while at < 16 * all {
+            let mut round = AdoptRound { moved: Vec::new(), blocks: 0, at };
+            round.take((at / 16..all).map(mapping).collect(), is_foreign);
+            assert!(round.blocks <= REWRITTEN_BLOCKS && round.at > at);
+            (at, rounds) = (round.at, rounds + 1);
+            moved.extend(round.moved.iter().map(|mapping| mapping.extent.start));
+        }
+        assert_eq!(moved, (0..all).map(|n| 16 * n).filter(|start| start % 32 == 0).collect::<Vec<_>>());
+        assert!((2..=3).contains(&rounds), "{rounds}");
+    }
 }

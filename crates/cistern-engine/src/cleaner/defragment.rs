@@ -5,17 +5,12 @@
 
 use crate::{
     Result,
-    cleaner::{
-        CleanerParts, Moved,
-        moved::For,
-        round::{SEGMENT_BLOCKS, offer},
-    },
+    cleaner::{CleanerParts, Moved, REWRITTEN_BLOCKS, moved::For, round::offer},
+    log::RoomFor,
     map::Map,
     units::{Extent, Mapping, Place},
 };
 
-/// Blocks that one round moves, about. The more, the more of each segment it comes from is read together.
-const ROUND_BLOCKS: u64 = 4 * SEGMENT_BLOCKS;
 /// A stride of so many blocks that follow each other in their object is in order: 256 KiB a request is what a link is
 /// filled with.
 const STRIDE_BLOCKS: u64 = 64;
@@ -31,7 +26,7 @@ pub async fn defragment(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let data = parts.blocks.read(&moved).await?;
     let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
     if blocks > 0 {
-        offer(parts, For::Volume, base, moved.into_iter().zip(data).collect()).await?;
+        offer(parts, (For::Volume, RoomFor::Moved), base, moved.into_iter().zip(data).collect()).await?;
     }
     tracing::debug!(blocks, next, "defragmented");
     Ok(Moved { blocks, segments: 0, next })
@@ -47,10 +42,12 @@ pub struct DefragmentRound {
 pub async fn round(map: &Map, extent: Extent) -> Result<DefragmentRound> {
     let mut strides = Strides::default();
     let mut at = extent.start;
-    while at < extent.end() && strides.blocks < ROUND_BLOCKS {
+    while at < extent.end() && !strides.is_full() {
         let mappings = map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
         at = mappings.last().map_or(extent.end(), |mapping| mapping.extent.end());
-        mappings.iter().for_each(|mapping| strides.add(mapping));
+        if let Some(left) = mappings.iter().find_map(|mapping| strides.add(mapping)) {
+            at = left;
+        }
     }
     Ok(DefragmentRound { moved: strides.end(), next: Some(at).filter(|&at| at < extent.end()) })
 }
@@ -67,14 +64,24 @@ struct Strides {
 }
 
 impl Strides {
-    fn add(&mut self, mapping: &Mapping) {
+    fn is_full(&self) -> bool {
+        self.blocks >= REWRITTEN_BLOCKS
+    }
+
+    /// Takes a mapping. Once there is enough for a round, leaves that one out and gives where it begins: a stride is told when it has
+    /// ended, and what is left out may begin a long one.
+    fn add(&mut self, mapping: &Mapping) -> Option<u64> {
         if !self.stride.last().is_some_and(|last| follows(last, mapping)) {
             self.break_off();
+            if self.is_full() {
+                return Some(mapping.extent.start);
+            }
         }
         if matches!(mapping.place, Place::Frame(_)) {
             self.stride_blocks += mapping.extent.len;
             self.stride.push(*mapping);
         }
+        None
     }
 
     fn break_off(&mut self) {
@@ -112,8 +119,18 @@ mod tests {
 
     fn short(mappings: &[Mapping]) -> Vec<u64> {
         let mut strides = Strides::default();
-        mappings.iter().for_each(|mapping| strides.add(mapping));
+        mappings.iter().for_each(|mapping| assert_eq!(strides.add(mapping), None));
         strides.end().iter().map(|mapping| mapping.extent.start).collect()
+    }
+
+    /// A round ends within a lookup, and the next one begins with what it left out.
+    #[test]
+    fn a_round_ends_where_it_is_full() {
+        let mut strides = Strides::default();
+        let scattered = (0..).map(|n| frame(16 * n, 16, n + 1, 0));
+        let left = scattered.map(|mapping| strides.add(&mapping)).find_map(|left| left);
+        assert_eq!(left, Some(REWRITTEN_BLOCKS));
+        assert_eq!(strides.end().iter().map(|mapping| mapping.extent.len).sum::<u64>(), REWRITTEN_BLOCKS);
     }
 
     /// What follows each other in volume and object for long enough is left alone; an end of the stride in either, a hole or

@@ -19,10 +19,11 @@ use crate::{
     cleaner::{
         CleanerParts,
         moved::{For, Move},
+        no_room,
         seen::{Seen, Views},
     },
     log::{
-        SlotContent, keys, read_entry,
+        RoomFor, SlotContent, keys, read_entry,
         roots::{ForwardTarget, HeldBlocks},
     },
     map::SeenBy,
@@ -114,11 +115,11 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
             }
         }
     }
-    let mut to = offer(parts, For::Volume, base, live).await?;
+    let mut to = offer(parts, (For::Volume, RoomFor::Moved), base, live).await?;
     seen.sort_by_key(|(seen, _)| seen.version.extent.start);
     let (told, data): (Vec<Seen>, Vec<Bytes>) = seen.into_iter().unzip();
     let versions = told.iter().map(|seen| seen.version).zip(data).collect();
-    let kept = offer(parts, For::Snapshots, base, versions).await?;
+    let kept = offer(parts, (For::Snapshots, RoomFor::Moved), base, versions).await?;
     let mut round = VacatedRound::default();
     for together in looked.chunks(VICTIMS_TOGETHER) {
         let footers = together.iter().map(|victim| (victim.victim.seq, &victim.mappings[..]));
@@ -191,9 +192,12 @@ pub struct PlacedSegment {
 
 /// Offers what is to be moved in segments of about equal size, sorted by block, and waits until they are committed. One after the
 /// other: clients' segments behind it wait for each, and their reads for the processors and the link that it takes.
+///
+/// # Errors
+/// `Full` where the store has no room for the next one: what was offered before is committed.
 pub async fn offer(
     parts: &CleanerParts,
-    whom: For,
+    (whom, room): (For, RoomFor),
     base: Seq,
     mut moved: Vec<(Mapping, Bytes)>,
 ) -> Result<Vec<PlacedSegment>> {
@@ -208,6 +212,8 @@ pub async fn offer(
     let mut out = Vec::new();
     for part in cut(moved, each) {
         let mappings = part.len();
+        let data_bytes = part.iter().map(|(_, data)| data.len() as u64).sum();
+        let _room = parts.log.take_room(room, data_bytes).await.ok_or_else(no_room)?;
         let part = Arc::new(Move::new(parts, whom, base, part));
         parts.blocks.settled().await;
         let vacancy = parts.offerer.vacancy().await;

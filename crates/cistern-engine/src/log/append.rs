@@ -26,8 +26,8 @@ use crate::{
         presence::{Before, Presence},
     },
     rank::{Rank, Ranked},
-    segment::{EntryHead, Release, Rollback, Slot, encode_release, read_head},
-    store::{Put, SharedStore, Store, Stores},
+    segment::{EntryHead, Release, Rollback, Slot, Tail, encode_release, read_tail},
+    store::{PromisedRoom, Put, SharedStore, Store, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
 
@@ -75,6 +75,7 @@ struct Inner {
     trouble: Ranked<Option<(Error, Duration)>>,
     /// How many uploads the store refused, or did not answer, that are tried again.
     refused: AtomicU64,
+    promised: PromisedRoom,
 }
 
 /// The slots of an epoch that are left. There is one of it, so no seq is given out twice.
@@ -125,8 +126,8 @@ impl LogWriter {
         let Tenure { keys, epoch, salt, next, .. } = tenure;
         let (store, trouble) = (stores.write_back.clone(), Ranked::new(Rank::Log, None));
         let given = AtomicU64::new(next.0 - 1);
-        let inner =
-            Inner { env, store, keys, epoch, salt, presence, given, trouble, refused: AtomicU64::new(0) };
+        let (refused, promised) = (AtomicU64::new(0), stores.promised.clone());
+        let inner = Inner { env, store, keys, epoch, salt, presence, given, trouble, refused, promised };
         let log = LogWriter { inner: Arc::new(inner) };
         (log.clone(), Slots { log, next })
     }
@@ -143,6 +144,11 @@ impl LogWriter {
     /// Where entries go.
     pub(super) fn store(&self) -> &dyn Store {
         self.inner.store.as_ref()
+    }
+
+    /// What is on its way there, of everybody.
+    pub(super) fn promised(&self) -> &PromisedRoom {
+        &self.inner.promised
     }
 
     /// What this epoch's objects carry.
@@ -174,7 +180,7 @@ impl LogWriter {
     pub(super) async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
         let store = &self.inner.store;
         let key = keys::entry(slot.seq);
-        let ours = read_head(slot.seq, &body)?;
+        let ours = readable(&self.inner.keys, slot, &body)?;
         debug_assert_eq!(
             (ours.epoch, ours.salt),
             (slot.epoch, slot.salt),
@@ -296,6 +302,16 @@ impl LogWriter {
             tracing::warn!(error = %e, "the store is in trouble; uploads are tried again until it is back");
         }
         *trouble = Some((e.clone(), now));
+    }
+}
+
+/// The head of an object that is to join the log, once whoever walks over the log would take it: what is put there and is not read ends
+/// the volume for everybody.
+pub(super) fn readable(keys: &VolumeKeys, slot: &Slot, body: &Bytes) -> Result<EntryHead> {
+    match read_tail(keys.key.as_deref(), keys.volume, slot.seq, body.len() as u64, body) {
+        Ok(Tail::Whole(head, _)) => Ok(head),
+        Ok(_) => Err(Error::unreadable(keys::entry(slot.seq), "it is no entry of this volume")),
+        Err(e) => Err(Error::unreadable(keys::entry(slot.seq), e)),
     }
 }
 

@@ -152,15 +152,15 @@ impl Checkpoint {
         runs.chain(objects).chain(self.snapshots.iter().flat_map(|table| table.ids)).collect()
     }
 
-    fn retires_what_it_names(&self) -> bool {
-        let named = self.needed();
-        self.retired.iter().any(|object| matches!(object.name, RetiredName::Map(id) if named.contains(&id)))
-    }
-
-    /// The bytes of the object; its name is `keys::checkpoint(epoch, covered)`. `Error::Full` when
-    /// it is longer than any reader would take.
+    /// The bytes of the object; its name is `keys::checkpoint(epoch, covered)`. It is checked as whoever reads it checks it.
+    ///
+    /// # Errors
+    /// `Full` when it is longer than any reader would take, `Invalid` when it is something that none would.
     pub fn encode(&self, env: &Env, key: Option<&MasterKey>, volume: VolumeId) -> Result<Bytes> {
-        debug_assert!(!self.retires_what_it_names(), "what a state needs is not deleted");
+        let unreadable =
+            |detail: String| Error::unreadable(keys::checkpoint(self.epoch, self.covered), detail);
+        self.check(self.epoch, self.covered).map_err(|detail| unreadable(detail.to_owned()))?;
+        crate::map::check_levels(&self.levels).map_err(|e| unreadable(e.to_string()))?;
         let salt = Salt(env.random_bytes());
         let mut out = MAGIC.to_vec();
         out.push(FORMAT);

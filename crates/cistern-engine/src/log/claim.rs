@@ -15,12 +15,12 @@ use crate::{
     journal::format::CLAIMS_MAX,
     log::{
         LogWriter, Slots, VolumeKeys, Walk,
-        append::Tenure,
+        append::{Tenure, readable},
         checkpoint::LastClaim,
         committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
     },
-    segment::{Claim, Entry, EntryHead, Slot, encode_claim, read_head},
+    segment::{Claim, Entry, EntryHead, Slot, encode_claim},
     store::{Put, SharedStore, Stores},
     units::{Epoch, JournalId, Mark, Salt, SealNonce},
 };
@@ -145,7 +145,7 @@ impl Attempt {
         let Slot { epoch, seq, salt, .. } = slot;
         let store = &stores.read;
         let body = encode_claim(keys.key.as_deref(), &slot, &claim);
-        let head = read_head(seq, &body)?;
+        let head = readable(keys, &slot, &body)?;
         let object_bytes = body.len() as u64;
         if store.put_if_absent(&keys::entry(seq), body).await? == Put::Exists
             && !is_ours(store, keys, &head, object_bytes).await?

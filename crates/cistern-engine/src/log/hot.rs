@@ -66,8 +66,10 @@ impl HotSet {
         self.objects.iter().map(common).sum()
     }
 
-    /// The bytes of the object `keys::hot(epoch, number)`. `Error::Full` when it is longer than any reader
-    /// would take.
+    /// The bytes of the object `keys::hot(epoch, number)`.
+    ///
+    /// # Errors
+    /// `Full` when it is longer than any reader would take, `Invalid` when it is something that none would.
     pub fn encode(
         &self,
         env: &Env,
@@ -84,6 +86,9 @@ impl HotSet {
         out.extend_from_slice(&salt.0);
         debug_assert_eq!(out.len(), HEADER_BYTES);
         self.put(&mut out);
+        if read_set(&out[HEADER_BYTES..]).as_ref() != Some(self) {
+            return Err(Error::unreadable(keys::hot(epoch, number), "its ranges are too many, or none"));
+        }
         Sealer::new(key, volume, ObjectKind::Hot, salt, number).seal_tail(PART, &mut out, HEADER_BYTES);
         match out.len() as u64 <= HOT_BYTES_MAX {
             true => Ok(out.into()),

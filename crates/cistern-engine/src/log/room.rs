@@ -6,9 +6,15 @@
 //! what is moved by the cleaner, which gives room back after the grace only, while more than half of that does. The rest is for what is
 //! small, or makes room: operations on snapshots, entries without data, runs of the map, checkpoints.
 //!
-//! Asked before a slot is given out, never behind.
+//! A copy of what another volume has gives nothing back, so it leaves twice as much free: what clients write goes first.
+//!
+//! Asked before a slot is given out, never behind, and for each entry: a round of the cleaner has several. What was promised room
+//! counts as taken until it is committed, for all flows and for all volumes of the daemon.
 
-use crate::{Error, Result, store::DiskRoom};
+use crate::{
+    Error, Result,
+    store::{DiskRoom, Promise},
+};
 
 use super::append::LogWriter;
 
@@ -27,19 +33,23 @@ pub enum RoomFor {
     Written,
     /// What is moved, so that other segments can go.
     Moved,
+    /// What is copied from other volumes.
+    Copied,
 }
 
 impl LogWriter {
-    /// Whether the store has room for `bytes` more. A store that does not say has.
-    pub async fn has_room(&self, what: RoomFor, bytes: u64) -> bool {
-        let Ok(Some(room)) = self.store().room().await else { return true };
-        let allowed = allow(room, what, bytes);
+    /// Room for `bytes` more beside everything on its way, if the store has it; kept until that is dropped. A store that does not say
+    /// has any.
+    pub async fn take_room(&self, what: RoomFor, bytes: u64) -> Option<Promise> {
+        let promise = self.promised().promise(bytes);
+        let Ok(Some(room)) = self.store().room().await else { return Some(promise) };
+        let allowed = allow(room, what, self.promised().bytes());
         if let Err(e) = &allowed
             && what == RoomFor::Written
         {
             self.note_trouble(e);
         }
-        allowed.is_ok()
+        allowed.is_ok().then_some(promise)
     }
 }
 
@@ -52,6 +62,7 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
     let held_back = match what {
         RoomFor::Written => all,
         RoomFor::Moved => all / 2,
+        RoomFor::Copied => all * 2,
     };
     match room.free_bytes >= held_back + bytes {
         true => Ok(()),
@@ -80,6 +91,7 @@ mod tests {
                 assert!(allow(disk(total, enough), what, 16 * MIB).is_ok(), "{total} {what:?}");
             }
             assert!(allow(disk(total, held_back + 15), RoomFor::Written, 16 * MIB).is_err(), "{total}");
+            assert!(allow(disk(total, held_back * 2 + 15), RoomFor::Copied, 16 * MIB).is_err(), "{total}");
             assert!(allow(disk(total, held_back / 2 + 15), RoomFor::Moved, 16 * MIB).is_err(), "{total}");
         }
         let said = allow(disk(1000, 70), RoomFor::Written, 16 * MIB).expect_err("too little").to_string();

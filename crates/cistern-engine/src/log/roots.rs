@@ -35,6 +35,8 @@ pub const ROOTS_BYTES_MAX: u64 = 64 << 20;
 pub const HELD_MAX: usize = 1 << 19;
 /// Bytes of the header: magic, version, volume, id.
 const HEADER_BYTES: usize = MAGIC.len() + 1 + 16 + 16;
+/// Bytes that compression and sealing add at most.
+const ENDING_BYTES_MAX: usize = 64;
 /// The only sealed part.
 const PART: u64 = 0;
 const NUMBER: u64 = 0;
@@ -178,22 +180,30 @@ impl RootsObject for Vec<HeldBlocks> {
     }
 }
 
-/// The bytes of the object `id`. `Error::Full` when it is longer than any reader would take.
+/// The bytes of the object `id`, which is checked as whoever reads it checks it.
+///
+/// # Errors
+/// `Full` when it is longer than any reader would take, `Invalid` when it is something that none would.
 pub fn encode_roots<T: RootsObject>(
     key: Option<&MasterKey>,
     volume: VolumeId,
     id: RunId,
     content: &T,
 ) -> Result<Bytes> {
-    debug_assert!(content.is_valid(), "what is written is read");
+    if !content.is_valid() {
+        return Err(Error::unreadable(keys::run(id), "its content is impossible"));
+    }
     let mut out = MAGIC.to_vec();
     out.push(FORMAT);
     out.extend_from_slice(volume.0.as_bytes());
     out.extend_from_slice(id.0.as_bytes());
     debug_assert_eq!(out.len(), HEADER_BYTES);
     let json = serde_json::to_vec(content).expect("plain fields always serialize");
-    if json.len() as u64 > ROOTS_BYTES_MAX {
-        return Err(Error::Full(format!("what there is to say of snapshots has {} bytes", json.len())));
+    if (json.len() + HEADER_BYTES + ENDING_BYTES_MAX) as u64 > ROOTS_BYTES_MAX {
+        return Err(Error::Full(format!(
+            "what there is to say of snapshots has {} bytes: remove some of them (`cistern rm VOLUME@SNAPSHOT`)",
+            json.len()
+        )));
     }
     compress(Compression::Zstd, &json, &mut out);
     sealer(key, volume, T::KIND, id).seal_tail(PART, &mut out, HEADER_BYTES);

@@ -242,7 +242,11 @@ pub async fn put_note(store: &dyn Store, mut note: Note) -> Result<Note> {
 /// Puts a note, unless there is one of this volume (ours after a lost reply, or a faster one). True where only a late
 /// object of another volume is in the way.
 async fn is_taken_by_another_volume(store: &dyn Store, note: &Note) -> Result<bool> {
-    if store.put_if_absent(&keys::trash(note.number), note.encode()).await? == Put::Created {
+    let (name, body) = (keys::trash(note.number), note.encode());
+    if let Err(e) = Note::decode(note.number, &body) {
+        return Err(Error::unreadable(name, e));
+    }
+    if store.put_if_absent(&name, body).await? == Put::Created {
         return Ok(false);
     }
     Ok(get(store, note.number).await?.is_some_and(|there| there.volume != note.volume))

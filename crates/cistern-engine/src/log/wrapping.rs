@@ -138,12 +138,21 @@ async fn numbers(store: &dyn Store) -> Result<Vec<u64>> {
     Ok(listed.iter().filter_map(|l| keys::parse_wrapping(&l.key)).collect())
 }
 
+/// The bytes of a wrapping, once whoever opens the volume would read them.
+fn readable(wrapping: &Wrapping) -> Result<Bytes> {
+    let body = wrapping.encode();
+    match Wrapping::decode(wrapping.number, &body) {
+        Ok(_) => Ok(body),
+        Err(e) => Err(Error::unreadable(keys::wrapping(wrapping.number), e)),
+    }
+}
+
 /// Stores the first wrapping of a new volume.
 ///
 /// # Errors
 /// `Exists` when there is another one.
 pub async fn put_wrapping(store: &dyn Store, wrapping: &Wrapping) -> Result<()> {
-    let (name, body) = (keys::wrapping(wrapping.number), wrapping.encode());
+    let (name, body) = (keys::wrapping(wrapping.number), readable(wrapping)?);
     if store.put_if_absent(&name, body.clone()).await? == Put::Created {
         return Ok(());
     }
@@ -171,7 +180,7 @@ pub async fn replace_wrapping(store: &dyn Store, old: &Wrapping, key: WrappedKey
 /// only a late object of another volume is in the way.
 async fn is_taken_by_another_volume(store: &dyn Store, wrapping: &Wrapping) -> Result<bool> {
     let name = keys::wrapping(wrapping.number);
-    if store.put_if_absent(&name, wrapping.encode()).await? == Put::Created {
+    if store.put_if_absent(&name, readable(wrapping)?).await? == Put::Created {
         return Ok(false);
     }
     match store.get(&name, BYTES_MAX).await {

@@ -74,7 +74,7 @@ pub fn encode_release(key: Option<&MasterKey>, slot: &Slot, release: &Release) -
 }
 
 /// A host name without control characters, cut to what a claim may hold.
-fn printable(host: &str) -> String {
+pub fn printable(host: &str) -> String {
     let mut out = String::new();
     for c in host.chars().filter(|c| !c.is_control()) {
         if out.len() + c.len_utf8() > HOST_BYTES_MAX {

@@ -105,6 +105,20 @@ pub struct ReceivedState {
 }
 
 impl Operation {
+    /// Whether it can be carried at all, whatever snapshots there are: asked before it is encoded, with what came from outside.
+    ///
+    /// # Errors
+    /// `Invalid` for names that nobody can give, and for what is too long.
+    pub fn check(&self) -> Result<()> {
+        self.check_names()?;
+        match serde_json::to_vec(self).expect("plain fields always serialize").len() {
+            ..=OPERATION_BYTES_MAX => Ok(()),
+            bytes => Err(Error::Invalid(format!(
+                "the operation takes {bytes} bytes, and at most {OPERATION_BYTES_MAX} fit"
+            ))),
+        }
+    }
+
     /// Its bytes, at most [`OPERATION_BYTES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
         let json = serde_json::to_vec(self).expect("plain fields always serialize");
@@ -169,6 +183,20 @@ impl Operation {
 mod tests {
     use super::*;
     use crate::snapshot::tests::{hold, make};
+
+    /// Names and ways of any length are refused before anything relies on their being short.
+    #[test]
+    fn what_is_too_long_is_refused() {
+        let long = "x".repeat(5000);
+        let clone = |way: String| {
+            let clone = VolumeId(uuid::Uuid::nil());
+            Operation::Clone { name: "a".into(), clone, way }
+        };
+        for operation in [make(&long), hold("a", &long), clone(long.clone()), clone("\u{1}".repeat(1000))] {
+            assert!(matches!(operation.check(), Err(Error::Invalid(_))));
+        }
+        clone("../b".into()).check().expect("it fits");
+    }
 
     /// Operations read back; what is none, and what has a name that nobody can have given, does not.
     #[test]

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use stats::{DirectionStats, PlaceStats, SchedulerStats};
 use tokio::sync::oneshot;
 
-use super::{Failures, Retry, SharedStore, StoreError, StoreResult, StoreUrl, Within};
+use super::{Failures, PromisedRoom, Retry, SharedStore, StoreError, StoreResult, StoreUrl, Within};
 use crate::{
     Error, Result,
     env::Env,
@@ -69,6 +69,8 @@ pub struct Stores {
     pub whole: SharedStore,
     /// Of all requests through any of them, where they are tried again.
     pub failures: Failures,
+    /// Of all volumes that go through the same scheduler: their disks may be one.
+    pub promised: PromisedRoom,
     /// Of other volumes, from which a clone has its beginning.
     pub others: Arc<dyn OtherPlaces>,
 }
@@ -110,8 +112,16 @@ impl Stores {
     /// All requests alike: for commands and tests, where nothing competes.
     pub fn same(store: SharedStore) -> Stores {
         let of = || store.clone();
-        let (failures, others) = (Failures::default(), Arc::new(NoOtherPlaces));
-        Stores { read: of(), write_back: of(), ahead: of(), background: of(), whole: of(), failures, others }
+        Stores {
+            read: of(),
+            write_back: of(),
+            ahead: of(),
+            background: of(),
+            whole: of(),
+            failures: Failures::default(),
+            promised: PromisedRoom::default(),
+            others: Arc::new(NoOtherPlaces),
+        }
     }
 
     /// The same, of a place beside which there are others.
@@ -130,6 +140,7 @@ impl Stores {
             background: within(&self.background),
             whole: self.whole.clone(),
             failures: self.failures.clone(),
+            promised: self.promised.clone(),
             others: self.others.clone(),
         }
     }
@@ -148,6 +159,8 @@ pub struct Scheduler {
     env: Env,
     /// No client waits for what passes it.
     is_bulk: bool,
+    /// What is on its way to any of its stores: they may lie on one disk.
+    promised: PromisedRoom,
     /// Held for memory operations only.
     state: Ranked<State>,
 }
@@ -216,7 +229,8 @@ impl Scheduler {
     fn made(env: Env, is_bulk: bool) -> Arc<Scheduler> {
         let buckets = Default::default();
         let state = State { places: Vec::new(), buckets, waiters: 0, timer_at: None };
-        Arc::new(Scheduler { env, is_bulk, state: Ranked::new(Rank::World, state) })
+        let promised = PromisedRoom::default();
+        Arc::new(Scheduler { env, is_bulk, promised, state: Ranked::new(Rank::World, state) })
     }
 
     /// Whether a client waits for such requests: they end within its patience, the time included that they wait here.
@@ -250,6 +264,7 @@ impl Scheduler {
             ahead: of(Priority::Ahead),
             background: of(Priority::Background),
             failures: failures.clone(),
+            promised: self.promised.clone(),
             others: Arc::new(NoOtherPlaces),
         }
     }

@@ -63,6 +63,11 @@ impl Ancestry {
         }
     }
 
+    /// How deep it comes from.
+    pub fn len(&self) -> usize {
+        self.state.lock().stored.origins.len()
+    }
+
     /// A checkpoint that tells this is in the store.
     pub fn stored(&self, descent: Descent) {
         let mut state = self.state.lock();

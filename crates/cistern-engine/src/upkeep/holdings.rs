@@ -29,7 +29,11 @@ use crate::{
     space::{Space, Vacated, VacatedRound},
     store::SharedStore,
     units::{RunId, Seq},
-    upkeep::{left::Left, points::CheckpointLag},
+    upkeep::{
+        left::Left,
+        points::CheckpointLag,
+        rows::{self, HeldRows},
+    },
 };
 
 /// Objects of held blocks that a checkpoint names before they are written anew as one.
@@ -53,12 +57,14 @@ pub struct Holdings {
     /// Roots that are in no object yet.
     new_roots: BTreeMap<Seq, Arc<Levels>>,
     /// Held blocks, but for those in objects that were not read yet.
-    held: BTreeMap<(Seq, SeenBy), u64>,
+    held: HeldRows,
     /// Objects with held blocks, oldest first; and whether they were read.
     named: Vec<MapObject>,
     is_loaded: bool,
     /// What is in none of them.
-    unstored: BTreeMap<(Seq, SeenBy), u64>,
+    unstored: HeldRows,
+    /// Rows were joined: what is held is not the sum of what is stored any more, until all of it was stored anew.
+    is_joined: bool,
     /// What a rollback left and is not in the accounts yet; and whether that came into them since they were looked through.
     left: Option<Left>,
     has_left: bool,
@@ -102,10 +108,11 @@ impl Holdings {
             stored,
             is_changed: false,
             new_roots: BTreeMap::new(),
-            held: BTreeMap::new(),
+            held: HeldRows::new(),
             is_loaded: named.is_empty(),
             named,
-            unstored: BTreeMap::new(),
+            unstored: HeldRows::new(),
+            is_joined: false,
             left: left.map(Left::new),
             has_left: false,
         }
@@ -300,8 +307,9 @@ impl Holdings {
             return Ok(());
         }
         let positions = self.table.snapshots.positions();
-        let mut held = self.unstored.clone();
+        let (mut held, mut is_joined) = (self.unstored.clone(), false);
         for object in &self.named {
+            is_joined |= rows::bound(&mut held, &positions);
             match self.read(object.id).await {
                 Ok(blocks) => {
                     for HeldBlocks { segment, seen_by, blocks } in blocks {
@@ -315,6 +323,7 @@ impl Holdings {
             }
         }
         (self.held, self.is_loaded) = (held, true);
+        self.is_joined |= is_joined;
         Ok(())
     }
 
@@ -339,7 +348,7 @@ impl Holdings {
             }
             self.is_changed = true;
         }
-        if !self.unstored.is_empty() {
+        if !self.unstored.is_empty() || self.is_joined {
             self.store_held().await?;
         }
         if self.is_changed {
@@ -357,12 +366,15 @@ impl Holdings {
     }
 
     async fn store_held(&mut self) -> Result<()> {
-        if self.named.len() >= OBJECTS_MAX {
+        if self.named.len() >= OBJECTS_MAX || rows::are_too_many(&self.held) {
             self.load().await?;
+        }
+        if self.is_loaded {
+            self.is_joined |= rows::bound(&mut self.held, &self.table.snapshots.positions());
         }
         let entry =
             |(&(segment, seen_by), &blocks): (&(Seq, SeenBy), &u64)| HeldBlocks { segment, seen_by, blocks };
-        let all = self.named.len() >= OBJECTS_MAX + self.held.len().div_ceil(HELD_MAX);
+        let all = self.is_joined || self.named.len() >= OBJECTS_MAX + self.held.len().div_ceil(HELD_MAX);
         let entries: Vec<HeldBlocks> = match all {
             true => self.held.iter().map(entry).collect(),
             false => self.unstored.iter().map(entry).collect(),
@@ -377,6 +389,7 @@ impl Holdings {
         }
         self.named.extend(stored);
         self.unstored.clear();
+        self.is_joined = false;
         Ok(())
     }
 
@@ -388,7 +401,9 @@ impl Holdings {
 
     async fn put<T: RootsObject>(&self, content: &T) -> Result<MapObject> {
         let (keys, id) = (self.log.keys(), RunId(self.env.uuid()));
-        let body = encode_roots(keys.key.as_deref(), keys.volume, id, content)?;
+        let body = encode_roots(keys.key.as_deref(), keys.volume, id, content);
+        debug_assert!(!matches!(body, Err(Error::Invalid(_))), "what is composed is read: {body:?}");
+        let body = body?;
         let bytes = body.len() as u64;
         self.log.put_unique(&keys::run(id), body).await?;
         self.space.stored(bytes);

@@ -16,7 +16,8 @@ use crate::{
     gc,
     log::{
         LogWriter, Offerer, Walk,
-        checkpoint::{Checkpoint, Retired, RetiredName},
+        checkpoint::{Checkpoint, EpochStart, Retired, RetiredName},
+        epochs_with_segments,
     },
     map::Map,
     space::{Deleting, Space},
@@ -160,6 +161,7 @@ impl Maintainer {
     /// Until nothing is committed any more.
     async fn write_checkpoints(&self, mut frozen: mpsc::Receiver<Point>) {
         while let Some(mut point) = frozen.recv().await {
+            self.progress.point_taken();
             self.flush_until_done(point.covered).await;
             let mut pauses = Pauses::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
             while let Err(e) = self.checkpoint(point).await {
@@ -168,6 +170,7 @@ impl Maintainer {
                 // A later one is as good, and its table leaves memory even while checkpoints are refused.
                 if let Ok(later) = frozen.try_recv() {
                     point = later;
+                    self.progress.point_taken();
                     self.flush_until_done(point.covered).await;
                 }
             }
@@ -291,6 +294,20 @@ impl Maintainer {
         Ok(last.name.filter(|_| last.accounts.is_whole()).map(|(_, covered)| covered))
     }
 
+    /// The epochs of everything that this state or a reader of an older one finds in the log. What is retired may be read until it is
+    /// deleted; where a part of the accounts is not known, every epoch may have segments.
+    fn epochs(&self, accounts: &Accounts, retired: &[Retired]) -> Vec<EpochStart> {
+        if !accounts.is_whole() {
+            return self.walk.epochs.clone();
+        }
+        let segment = |object: &Retired| match object.name {
+            RetiredName::Segment(seq) => Some(seq),
+            RetiredName::Map(_) => None,
+        };
+        let counted = self.space.all().into_iter().map(|(seq, _)| seq);
+        epochs_with_segments(&self.walk.epochs, counted.chain(retired.iter().filter_map(segment)).collect())
+    }
+
     /// The checkpoint at `point`, whose bytes from now on are the only ones for its name.
     async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Composed> {
         if last.holdings.needs_segments() {
@@ -310,6 +327,7 @@ impl Maintainer {
         last.holdings.store().await?;
         let NamedHoldings { table, held } = last.holdings.named();
         let descent = self.ancestry.next(&last.holdings.positions());
+        let retired = self.space.retired(point.covered);
         let checkpoint = Checkpoint {
             epoch: self.log.epoch(),
             covered: point.covered,
@@ -318,10 +336,10 @@ impl Maintainer {
             journal_chain: point.journal_chain,
             size_bytes: point.size_bytes,
             claim: self.walk.claim.clone().expect("a writer has claimed"),
-            epochs: self.walk.epochs.clone(),
+            epochs: self.epochs(&last.accounts, &retired),
             levels: state.levels,
             usage: last.accounts.named().to_vec(),
-            retired: self.space.retired(point.covered),
+            retired,
             times: self.space.times(),
             snapshots: table,
             held,
@@ -329,8 +347,9 @@ impl Maintainer {
             flattened: descent.flattened,
         };
         let keys = self.log.keys();
-        let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume)?;
-        let composed = Composed { covered: point.covered, body, descent };
+        let body = checkpoint.encode(&self.env, keys.key.as_deref(), keys.volume);
+        debug_assert!(!matches!(body, Err(Error::Invalid(_))), "what is composed is read: {body:?}");
+        let composed = Composed { covered: point.covered, body: body?, descent };
         last.sent = Some(composed.clone());
         Ok(composed)
     }

@@ -204,6 +204,15 @@ impl CheckpointLag {
     pub fn flushed(&self) {
         self.advanced.notify_one();
     }
+
+    /// A point waits no more: another one may.
+    pub fn point_taken(&self) {
+        self.advanced.notify_one();
+    }
+
+    fn frozen_to(&self) -> Seq {
+        self.state().frozen
+    }
 }
 
 /// The commits' end: where it is said what was committed, in order and before the next one.
@@ -295,16 +304,22 @@ impl Points {
         true
     }
 
-    /// Returns once memory has room for another segment's mappings; `tables_len` counts those in tables.
-    pub async fn room(&self, tables_len: impl Fn() -> usize) {
+    /// Returns once memory has room for another segment's mappings. Points come with commits, which wait here: so what came behind the
+    /// newest point is frozen here as soon as a point may wait again, and leaves memory like everything before it.
+    pub async fn room(&self, map: &Map) {
         let is_full = || {
-            tables_len() >= TABLES_MAPPINGS_MAX || self.progress.state().mappings >= UNCOVERED_MAPPINGS_MAX
+            let uncovered = self.progress.state().mappings;
+            map.tables_len() >= TABLES_MAPPINGS_MAX || uncovered >= UNCOVERED_MAPPINGS_MAX
         };
         if !is_full() {
             return;
         }
         tracing::warn!("commits wait: the store does not take what the map has in memory");
         while is_full() {
+            let newest = self.progress.newest();
+            if newest.covered > self.progress.frozen_to() {
+                self.try_freeze(map, newest);
+            }
             self.progress.advanced.notified().await;
         }
     }
@@ -312,12 +327,19 @@ impl Points {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, pin::pin, time::Duration};
+    use std::{ops::Range, pin::pin, time::Duration};
 
+    use bytes::Bytes;
     use futures_util::poll;
 
     use super::*;
-    use crate::space::Start;
+    use crate::{
+        Result,
+        env::real::RealEnv,
+        map::{Levels, MapOptions, RunIo, RunMeta},
+        space::Start,
+        units::{Extent, Mapping, Place, RunId, VolumeId},
+    };
 
     fn point(seq: u64) -> Point {
         Point {
@@ -344,6 +366,73 @@ mod tests {
         assert!(progress.is_checkpoint_outstanding());
     }
 
+    /// A map without runs, in a store that takes everything.
+    fn map() -> Arc<Map> {
+        struct Anywhere;
+        #[async_trait::async_trait]
+        impl RunIo for Anywhere {
+            async fn read(&self, _: &RunMeta, _: Range<u64>) -> Result<Bytes> {
+                unreachable!("nothing is looked up")
+            }
+            async fn write(&self, _: RunId, _: Bytes) -> Result<()> {
+                Ok(())
+            }
+        }
+        let volume = VolumeId(uuid::Uuid::from_u128(7));
+        let options = MapOptions::default();
+        Map::new(RealEnv::start(), Arc::new(Anywhere), None, volume, options, Levels::new(), Seq(0))
+    }
+
+    /// Inserts so many mappings, none of which can be joined with another.
+    fn insert(map: &Map, seq: u64, count: usize) {
+        let zero = |n| Mapping { extent: Extent::new(2 * n, 1), birth: Seq(seq), place: Place::Zero };
+        map.insert(&(0..count as u64).map(zero).collect::<Vec<_>>());
+    }
+
+    fn counts(mappings: u64) -> SegmentCounts {
+        SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings }
+    }
+
+    async fn flush(map: &Map, progress: &CheckpointLag, covered: u64) {
+        while map.covered() < Seq(covered) {
+            map.flush_to(Seq(covered)).await.expect("flushed");
+            progress.flushed();
+        }
+    }
+
+    /// The store took segments and refused the map while a small point was being written and another one waited; then memory filled up.
+    /// When the store takes the map again, what came behind these points leaves memory as well, and commits go on.
+    #[tokio::test]
+    async fn what_fills_memory_is_frozen_though_no_commit_comes() {
+        let progress = CheckpointLag::new(point(0), Behind::default());
+        let space = Space::new(Start::at(Seq(0)), Duration::ZERO);
+        let (points, mut frozen) = Points::new(progress.clone(), Arc::new(space));
+        let map = map();
+        for seq in [1, 2] {
+            insert(&map, seq, 1);
+            points.note(point(seq), counts(1));
+            assert!(points.try_freeze(&map, point(seq)));
+            if seq == 1 {
+                assert_eq!(frozen.recv().await.expect("a point").covered, Seq(1));
+            }
+        }
+        insert(&map, 3, TABLES_MAPPINGS_MAX);
+        points.note(point(3), counts(TABLES_MAPPINGS_MAX as u64));
+        assert!(!points.try_freeze(&map, point(3)), "one waits already");
+        let mut waiting = pin!(points.room(&map));
+        assert!(poll!(&mut waiting).is_pending());
+        for seq in [1, 2] {
+            flush(&map, &progress, seq).await;
+            progress.covered(Seq(seq));
+            assert!(poll!(&mut waiting).is_pending(), "what fills memory is still there");
+            let next = frozen.try_recv().expect("another point waits");
+            assert_eq!(next.covered, Seq(seq + 1));
+            progress.point_taken();
+        }
+        flush(&map, &progress, 3).await;
+        assert!(poll!(&mut waiting).is_ready());
+    }
+
     /// Commits wait at either bound of memory and nowhere else, and go on when a flush or a checkpoint has
     /// made room.
     #[tokio::test]
@@ -351,24 +440,20 @@ mod tests {
         let progress = CheckpointLag::new(point(0), Behind::default());
         let space = Space::new(Start::at(Seq(0)), Duration::ZERO);
         let (points, _nobody_takes_them) = Points::new(progress.clone(), Arc::new(space));
-        let in_tables = Cell::new(0);
+        let map = map();
         for seq in 1..=1000 {
-            points.note(point(seq), SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings: 4000 });
-            assert!(poll!(pin!(points.room(|| in_tables.get()))).is_ready());
+            points.note(point(seq), counts(4000));
+            assert!(poll!(pin!(points.room(&map))).is_ready());
         }
-        in_tables.set(TABLES_MAPPINGS_MAX);
+        insert(&map, 1000, TABLES_MAPPINGS_MAX);
         {
-            let mut waiting = pin!(points.room(|| in_tables.get()));
+            let mut waiting = pin!(points.room(&map));
             assert!(poll!(&mut waiting).is_pending());
-            in_tables.set(TABLES_MAPPINGS_MAX - 1);
-            progress.flushed();
+            flush(&map, &progress, 1000).await;
             assert!(poll!(&mut waiting).is_ready());
         }
-        points.note(
-            point(1001),
-            SegmentCounts { data_blocks: 5, stored_bytes: 9, mappings: UNCOVERED_MAPPINGS_MAX },
-        );
-        let mut waiting = pin!(points.room(|| 0));
+        points.note(point(1001), counts(UNCOVERED_MAPPINGS_MAX));
+        let mut waiting = pin!(points.room(&map));
         assert!(poll!(&mut waiting).is_pending());
         progress.covered(Seq(1000));
         assert!(poll!(&mut waiting).is_pending());

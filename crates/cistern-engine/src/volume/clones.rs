@@ -14,7 +14,7 @@ use crate::{
         VolumeKeys,
         checkpoint::{Checkpoint, LastClaim},
         find_volume, keys,
-        origin::{CloneOrigin, CloneSource, join_ways},
+        origin::{CloneOrigin, CloneSource, ORIGINS_MAX, join_ways},
         own_store, read_committed, read_identity, read_identity_anywhere, read_roots,
     },
     map::{Levels, RunMeta},
@@ -94,6 +94,13 @@ pub async fn finish_clone(
         CloneOrigin { source: CloneSource { volume: origin.source.volume, way }, ..origin.clone() }
     });
     let this = CloneOrigin { source: source.clone(), snapshot: *id, at: *at };
+    let origins: Vec<CloneOrigin> = further.chain([this]).collect();
+    if origins.len() > ORIGINS_MAX {
+        return Err(Error::Invalid(format!(
+            "the volume is a clone of a clone, {ORIGINS_MAX} deep, and deeper ones are not kept track of: flatten it first (`cistern \
+             flatten`)"
+        )));
+    }
     let checkpoint = Checkpoint {
         epoch: Epoch(0),
         covered: *at,
@@ -109,7 +116,7 @@ pub async fn finish_clone(
         times: Vec::new(),
         snapshots: None,
         held: Vec::new(),
-        origins: further.chain([this]).collect(),
+        origins,
         flattened: None,
     };
     let body = checkpoint.encode(env, keys.key.as_deref(), clone.volume)?;

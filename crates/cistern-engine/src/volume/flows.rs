@@ -67,7 +67,7 @@ impl Commit for Joined {
     }
 
     async fn room(&self) {
-        self.points.room(|| self.core.map.tables_len()).await;
+        self.points.room(&self.core.map).await;
     }
 
     fn latch(&self, cause: Error) {

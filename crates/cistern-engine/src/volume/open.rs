@@ -99,14 +99,18 @@ pub async fn put_volume(
     };
     let own = own_store(store, identity.volume);
     // A copy: a volume that has nothing else yet is told from an identity that got into the wrong place.
-    own.put_if_absent(keys::VOLUME, identity.encode()).await?;
+    let body = identity.encode();
+    if let Err(e) = Identity::decode(&body) {
+        return Err(Error::unreadable(keys::VOLUME, e));
+    }
+    own.put_if_absent(keys::VOLUME, body.clone()).await?;
     if let Some(master) = master {
         // Before the identity: a volume never lacks its key.
         let key = master.wrap(env, secret)?;
         put_wrapping(own.as_ref(), &Wrapping { volume: identity.volume, number: 1, key }).await?;
     }
     // One put makes the volume; a race is decided by the store.
-    match store.put_if_absent(keys::VOLUME, identity.encode()).await? {
+    match store.put_if_absent(keys::VOLUME, body).await? {
         Put::Created => Ok(identity.volume),
         Put::Exists => match read_identity(store.as_ref()).await {
             Ok(found) if found.volume == identity.volume => Ok(identity.volume), // ours, the reply was lost

@@ -3,7 +3,10 @@
 
 use crate::{
     Error, Result,
-    log::branches::{BRANCHES_MAX, Branch},
+    log::{
+        branches::{BRANCHES_MAX, Branch},
+        origin::ORIGINS_MAX,
+    },
     segment::Rollback,
     snapshot::{Operation, is_hidden},
     units::{SnapshotId, VolumeId},
@@ -24,6 +27,12 @@ impl Volume {
         if self.opened.branches.len() >= BRANCHES_MAX {
             return Err(Error::Invalid(format!(
                 "the volume was rolled back {BRANCHES_MAX} times, more are not kept track of: clone the snapshot"
+            )));
+        }
+        if writer.collector.coverage.ancestry().len() >= ORIGINS_MAX {
+            return Err(Error::Invalid(format!(
+                "the volume is a clone of a clone, {ORIGINS_MAX} deep, and deeper ones are not kept track of: flatten it first \
+                 (`cistern flatten`)"
             )));
         }
         let target = rolls_back_to(writer, to)?;
@@ -93,6 +102,12 @@ fn rolls_back_to(writer: &Writer, name: &str) -> Result<SnapshotId> {
     let snapshots = writer.core.snapshots();
     match is_hidden(name) {
         true => Err(Error::NotFound(format!("snapshot {name}"))),
-        false => snapshots.with_content_named(name).map(|snapshot| snapshot.id),
+        false => {
+            let target = snapshots.with_content_named(name)?.id;
+            // What the release does, which cannot be refused any more.
+            let (name, clone) = (name.to_owned(), VolumeId(uuid::Uuid::nil()));
+            snapshots.check(&Operation::Clone { name, clone, way: String::new() })?;
+            Ok(target)
+        }
     }
 }

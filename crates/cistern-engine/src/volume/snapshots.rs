@@ -179,6 +179,7 @@ impl Volume {
 
 /// Appends an operation to the history of each volume, as soon as all of them may go, and makes them durable.
 async fn operate(writers: &[&Writer], operations: &[Operation]) -> Result<()> {
+    operations.iter().try_for_each(Operation::check)?;
     let prepare = |(writer, operation): (&&Writer, &Operation)| {
         let mut payload = operation.encode();
         let record = Record::Operation { bytes: payload.len() as u32 }; // below a block

@@ -22,6 +22,7 @@ use crate::{
         read_identity_anywhere,
         trash::{Fate, Note, newest_number, put_note, read_note},
     },
+    segment::printable,
     store::{SharedStore, Stores},
     units::VolumeId,
 };
@@ -195,6 +196,6 @@ fn faster(counts: &Note) -> Error {
 }
 
 fn note(env: &Env, volume: VolumeId, behind: u64, fate: Fate, host: &str) -> Note {
-    let host = host.chars().filter(|c| !c.is_control()).collect();
+    let host = printable(host);
     Note { volume, number: behind, id: env.uuid(), fate, at_ms: env.wall_ms(), keep_ms: 0, host }
 }

@@ -12,6 +12,7 @@ use crate::{
     log::{Published, Refused, RoomFor, Vacancy},
     rank::{Rank, Ranked},
     segment::{self, JournalRange, OPERATIONS_MAX},
+    store::Promise,
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, JournalPos, Mark, SEGMENT_DATA_BYTES_MAX, Seq},
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
@@ -43,6 +44,8 @@ pub struct Flow {
     control: Arc<Control>,
     /// While the store has no room for what is to be offered.
     refused: Option<Refused>,
+    /// The room of what is offered next.
+    room: Option<Promise>,
     /// Asked for while there is something to offer.
     vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
     packed: Mark,
@@ -57,6 +60,7 @@ pub struct Flow {
 struct OnItsWay {
     to: JournalPos,
     published: Published,
+    _room: Option<Promise>,
 }
 
 impl Flow {
@@ -65,6 +69,7 @@ impl Flow {
         let now = parts.env.now();
         Flow {
             refused: None,
+            room: None,
             vacancy: None,
             on_their_way: VecDeque::new(),
             controller: Controller::new(&control.tuning().goal(), now),
@@ -112,7 +117,9 @@ impl Flow {
                 }
             }
             Decision::Seal => {}
-            Decision::Wait | Decision::WaitFor(_) => (self.vacancy, self.refused) = (None, None),
+            Decision::Wait | Decision::WaitFor(_) => {
+                (self.vacancy, self.refused, self.room) = (None, None, None);
+            }
         }
         let clean = self.parts.journal.dirty_blocks() == 0;
         let refused = self.refused.is_some();
@@ -149,11 +156,11 @@ impl Flow {
         }
     }
 
-    /// Whether the store has room for another segment beside those on their way. Operations, which go alone, are small, and a snapshot that is
+    /// Whether the store has room for another segment beside what is on its way. Operations, which go alone, are small, and a snapshot that is
     /// removed makes room.
     async fn has_room(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<bool> {
-        let bytes = (self.on_their_way.len() as u64 + 1) * tuning.segment_bytes();
-        let mut has_room = self.parts.log.has_room(RoomFor::Written, bytes).await;
+        self.room = self.parts.log.take_room(RoomFor::Written, tuning.segment_bytes()).await;
+        let mut has_room = self.room.is_some();
         if !has_room {
             self.parts.journal.sync(appended).await?;
             let next = self.parts.journal.groups(self.packed.pos).await?;
@@ -210,7 +217,7 @@ impl Flow {
         self.budget.spend(range.bytes());
         self.control.set_packed(to.pos); // before it may be committed
         let published = self.parts.offerer.offer(vacancy, Arc::new(range));
-        self.on_their_way.push_back(OnItsWay { to: to.pos, published });
+        self.on_their_way.push_back(OnItsWay { to: to.pos, published, _room: self.room.take() });
         self.assert_invariant();
         Ok(())
     }

@@ -7,6 +7,7 @@ const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
 const DEAD: &str = "crates/cistern-engine/src/map/dead.rs";
 const FORWARD: &str = "crates/cistern-engine/src/fetch/forward.rs";
 const HOLDINGS: &str = "crates/cistern-engine/src/upkeep/holdings.rs";
+const LIMITS: &str = "crates/cistern-engine/src/snapshot/limits.rs";
 const MAP: &str = "crates/cistern-engine/src/map.rs";
 const MERGE: &str = "crates/cistern-engine/src/map/merge.rs";
 const OPEN: &str = "crates/cistern-engine/src/volume/open.rs";
@@ -238,6 +239,30 @@ pub const MUTANTS: &[Mutant] = &[
             new: "let found = read_roots_object(store, keys, first).await;",
         }],
         test: test("-p cistern-engine --test volume_damage", "what_leads_to_snapshots_lies_twice"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-receive-needs-no-row",
+        promise: "P4",
+        story: "a receive is begun where the table is full: it is acknowledged, and no writer opens the volume any more",
+        changes: &[Change {
+            file: LIMITS,
+            old: "TableSize { rows: 1 + FILLING.rows, bytes: ROW_BYTES + HIDDEN_NAME_BYTES + FILLING.bytes }",
+            new: "TableSize::default()",
+        }],
+        test: test("-p cistern-engine --lib", "no_operation_makes_a_table_that_nobody_reads"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-nobody-reads-is-stored",
+        promise: "P4",
+        story: "a table of snapshots that every reader refuses is stored by a release build",
+        changes: &[Change {
+            file: ROOTS,
+            old: "    if !content.is_valid() {",
+            new: "    if false && !content.is_valid() {",
+        }],
+        test: test("-p cistern-engine --test format_checkpoint", "what_no_reader_takes_is_not_made"),
         simulation: None,
     },
 ];

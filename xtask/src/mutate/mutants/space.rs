@@ -2,12 +2,17 @@
 
 use super::{Change, Mutant, test, themed};
 
+const ADOPT: &str = "crates/cistern-engine/src/cleaner/adopt.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
+const HOLDINGS: &str = "crates/cistern-engine/src/upkeep/holdings.rs";
 const MERGING: &str = "crates/cistern-engine/src/map/merging.rs";
 const MAINTAIN: &str = "crates/cistern-engine/src/upkeep/maintain.rs";
 const NAMES: &str = "crates/cistern-engine/src/map/names.rs";
+const POINTS: &str = "crates/cistern-engine/src/upkeep/points.rs";
+const ROOM: &str = "crates/cistern-engine/src/log/room.rs";
 const ROUND: &str = "crates/cistern-engine/src/cleaner/round.rs";
+const ROWS: &str = "crates/cistern-engine/src/upkeep/rows.rs";
 const SPACE: &str = "crates/cistern-engine/src/space.rs";
 const SWEEP: &str = "crates/cistern-engine/src/upkeep/sweep.rs";
 const USAGE: &str = "crates/cistern-engine/src/upkeep/usage.rs";
@@ -215,5 +220,109 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume_full", "garbage_makes_room"),
         simulation: themed("small-disk", 20),
+    },
+    Mutant {
+        name: "room-ignores-what-is-on-its-way",
+        promise: "P9",
+        story: "segments that were let go and have not arrived are not counted: more are let go than the disk takes",
+        changes: &[Change {
+            file: ROOM,
+            old: "allow(room, what, self.promised().bytes());",
+            new: "allow(room, what, bytes);",
+        }],
+        test: test("-p cistern-engine --test volume_full", "what_is_on_its_way_has_taken_its_room"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-round-asks-for-room-once",
+        promise: "P9",
+        story: "the segments of a round that has begun are sent, whatever became of the room meanwhile",
+        changes: &[Change {
+            file: ROUND,
+            old: "let _room = parts.log.take_room(room, data_bytes).await.ok_or_else(no_room)?;",
+            new: "let _room = parts.log.take_room(room, data_bytes).await;",
+        }],
+        test: test("-p cistern-engine --test volume_full", "a_round_ends_where_room_does"),
+        simulation: None,
+    },
+    Mutant {
+        name: "copies-take-clients-room",
+        promise: "P9",
+        story: "flattening takes the room that clients need, and gives none back",
+        changes: &[Change {
+            file: ROOM,
+            old: "RoomFor::Copied => all * 2,",
+            new: "RoomFor::Copied => all / 2,",
+        }],
+        test: test("-p cistern-engine --test volume_full", "flattening_leaves_room_for_clients"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-full-memory-waits-for-a-commit",
+        promise: "P9",
+        story: "commits wait for memory, and nothing is frozen before the next commit",
+        changes: &[Change {
+            file: POINTS,
+            old: "if newest.covered > self.progress.frozen_to() {",
+            new: "if newest.covered < self.progress.frozen_to() {",
+        }],
+        test: test("-p cistern-engine --lib", "what_fills_memory_is_frozen_though_no_commit_comes"),
+        simulation: None,
+    },
+    Mutant {
+        name: "an-epoch-that-left-is-the-one-before",
+        promise: "P5",
+        story: "what comes late into the slots of an epoch without segments is taken for a segment of the one before",
+        changes: &[Change {
+            file: WALK,
+            old: "kept.push(EpochStart { salt: NOBODYS_SALT, ..*start });",
+            new: "continue;",
+        }],
+        test: test("-p cistern-engine --lib", "epochs_leave_with_their_last_segment"),
+        simulation: None,
+    },
+    Mutant {
+        name: "epochs-are-for-ever",
+        promise: "P7",
+        story: "a checkpoint names every epoch that ever was",
+        changes: &[Change {
+            file: WALK,
+            old: "let is_kept = next.is_none_or(",
+            new: "let is_kept = true || next.is_none_or(",
+        }],
+        test: test("-p cistern-engine --test volume_bounds", "epochs_leave_with_what_they_wrote"),
+        simulation: None,
+    },
+    Mutant {
+        name: "joined-rows-go-with-the-first",
+        promise: "P7",
+        story: "a row that was joined is let go of when the snapshots of one of its parts are gone",
+        changes: &[Change {
+            file: ROWS,
+            old: "let (first, end) = (self.first.min(other.first), self.end.max(other.end));",
+            new: "let (first, end) = (self.first.min(other.first), self.end.min(other.end));",
+        }],
+        test: test("-p cistern-engine --lib", "what_is_joined_goes_no_sooner"),
+        simulation: None,
+    },
+    Mutant {
+        name: "joined-rows-are-stored-as-changes",
+        promise: "P7",
+        story: "where rows were joined the stored ones stay beside them, and tell of other snapshots",
+        changes: &[Change { file: HOLDINGS, old: "let all = self.is_joined ||", new: "let all =" }],
+        test: test("-p cistern-engine --test volume_bounds", "what_snapshots_hold_has_few_rows"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-round-adopts-all-it-finds",
+        promise: "P9",
+        story: "a round of adopting takes all that a lookup gives, many times what memory is for",
+        changes: &[Change {
+            file: ADOPT,
+            old: "            if self.is_full() {",
+            new: "            if self.blocks == u64::MAX {",
+        }],
+        test: test("-p cistern-engine --lib", "a_round_ends_where_it_is_full"),
+        simulation: None,
     },
 ];

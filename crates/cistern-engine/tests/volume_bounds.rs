@@ -1,0 +1,142 @@
+//! What a volume keeps about itself does not grow with how often it is opened, nor with how many snapshots it has.
+
+mod volume_support;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use cistern_engine::{
+    codec::KeySource,
+    env::real::RealEnv,
+    log::{
+        Committed, VolumeKeys,
+        checkpoint::Checkpoint,
+        keys, read_committed, read_identity_anywhere,
+        roots::{HeldBlocks, SnapshotTable, decode_roots},
+    },
+    map::SeenBy,
+    store::MemoryStore,
+    units::Seq,
+    volume::{Collect, admin},
+};
+use volume_support::{Host, MIB, close, noise, read};
+
+const BLOCK: u64 = 4096;
+
+async fn committed(host: &Host) -> (VolumeKeys, Committed) {
+    let identity = read_identity_anywhere(host.store.as_ref()).await.expect("it is there");
+    let keys = VolumeKeys { volume: identity.volume, key: None };
+    let committed = read_committed(host.own().await.as_ref(), &keys, identity.size_at_creation()).await;
+    (keys, committed.expect("read"))
+}
+
+async fn checkpoint(host: &Host) -> Checkpoint {
+    committed(host).await.1.checkpoint.expect("there is one")
+}
+
+/// No contradiction between accounts, roots and objects, and everything can be read.
+async fn check(host: &Host) {
+    let checked = admin::Checked { data: true, space: true };
+    let report =
+        admin::check(&host.env, &host.stores(), &host.key, checked, &|_, _| {}).await.expect("checked");
+    assert_eq!(report.faults, Vec::<String>::new());
+}
+
+/// A volume that is opened night after night: an epoch leaves its checkpoints when what was written in it is overwritten and gone, and
+/// those of which something is left can be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn epochs_leave_with_what_they_wrote() {
+    let host =
+        Host::with_volume(RealEnv::start(), Arc::new(MemoryStore::new()), 16 * MIB, KeySource::None).await;
+    for night in 0..20 {
+        let volume = host.open_anew().await;
+        if night == 0 {
+            volume.write(8 * MIB, noise(1000, MIB as usize), false).await.expect("written");
+        }
+        volume.write(0, noise(night, MIB as usize), false).await.expect("written");
+        close(volume).await;
+    }
+    let volume = host.open_anew().await;
+    let mut left = usize::MAX;
+    for round in 0..50 {
+        volume.write(0, noise(100 + round, MIB as usize), false).await.expect("written");
+        volume.drain().await.expect("drained");
+        volume.collect(Collect::Clean { ratio: 1.0 }).await.expect("cleaned");
+        volume.collect(Collect::Retire).await.expect("a checkpoint");
+        left = checkpoint(&host).await.epochs.len();
+        if left <= 3 {
+            break;
+        }
+    }
+    assert!(left <= 3, "{left} epochs are named, and one writes");
+    close(volume).await;
+    check(&host).await;
+    let volume = host.open_anew().await;
+    assert!(read(&volume, 8 * MIB, MIB).await == noise(1000, MIB as usize));
+    close(volume).await;
+}
+
+/// Many snapshots of a volume that is overwritten here and there: what is stored of who sees what stays within its bound, every
+/// snapshot shows what it showed, and without them the volume is as any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_snapshots_hold_has_few_rows() {
+    const BLOCKS: u64 = 4096;
+    const SNAPSHOTS: usize = 160;
+    let size_bytes = BLOCKS * BLOCK;
+    let host =
+        Host::with_volume(RealEnv::start(), Arc::new(MemoryStore::new()), size_bytes, KeySource::None).await;
+    let volume = host.open_anew().await;
+    let (mut content, mut shown, mut x) =
+        (vec![0_u64; BLOCKS as usize], Vec::new(), 88_172_645_463_325_252_u64);
+    for snapshot in 0..SNAPSHOTS {
+        for _ in 0..300 {
+            (x ^= x << 13, x ^= x >> 7, x ^= x << 17);
+            let block = x % BLOCKS;
+            content[block as usize] = x;
+            volume.write(block * BLOCK, noise(x, BLOCK as usize), false).await.expect("written");
+        }
+        volume.snapshot(&format!("s{snapshot}")).await.expect("made");
+        shown.push(content.clone());
+        volume.drain().await.expect("drained");
+        if snapshot % 10 == 9 {
+            volume.collect(Collect::Retire).await.expect("a checkpoint");
+        }
+    }
+    for _ in 0..3 {
+        volume.collect(Collect::Retire).await.expect("a checkpoint");
+    }
+    close(volume).await;
+    let (keys, state) = committed(&host).await;
+    let mut rows: BTreeSet<(Seq, SeenBy)> = BTreeSet::new();
+    for object in &state.checkpoint.expect("there is one").held {
+        let body = host.own().await.get(&keys::run(object.id), 64 << 20).await.expect("read");
+        let held: Vec<HeldBlocks> = decode_roots(None, keys.volume, object.id, &body).expect("decoded");
+        rows.extend(held.iter().map(|row| (row.segment, row.seen_by)));
+    }
+    assert!((500..=4096 + 500).contains(&rows.len()), "{} rows", rows.len());
+    let volume = host.open_anew().await;
+    for snapshot in [0, SNAPSHOTS / 2, SNAPSHOTS - 1] {
+        let there = volume.open_snapshot(&format!("s{snapshot}")).await.expect("opened");
+        for (block, tag) in shown[snapshot].iter().enumerate().step_by(37) {
+            let expected =
+                if *tag == 0 { vec![0; BLOCK as usize].into() } else { noise(*tag, BLOCK as usize) };
+            assert!(
+                read(&there, block as u64 * BLOCK, BLOCK).await == expected,
+                "s{snapshot}, block {block}"
+            );
+        }
+    }
+    for snapshot in 0..SNAPSHOTS {
+        volume.remove_snapshot(&format!("s{snapshot}")).await.expect("removed");
+    }
+    for _ in 0..4 {
+        volume.write(0, noise(7, BLOCK as usize), false).await.expect("written");
+        volume.drain().await.expect("drained");
+        volume.collect(Collect::Clean { ratio: 1.2 }).await.expect("cleaned");
+        volume.collect(Collect::Retire).await.expect("a checkpoint");
+    }
+    let (keys, state) = committed(&host).await;
+    let table = state.snapshot_table(host.own().await.as_ref(), &keys).await.expect("read");
+    assert_eq!(table, SnapshotTable::default(), "nothing is left of them");
+    close(volume).await;
+    check(&host).await;
+}
