@@ -2,6 +2,8 @@
 //!
 //! Texts are for the user and say what to do next where there is something to do.
 
+use crate::units::VolumeId;
+
 /// What can go wrong in the engine.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -32,6 +34,12 @@ pub enum Error {
     /// The volume was removed. It can be restored until its deletion begins.
     #[error("{what}")]
     InTrash { what: String, restorable: bool },
+    /// The volume that a clone was made of is not where it was, so it cannot be told that the clone needs nothing of it any more.
+    #[error(
+        "volume {volume}, of which this is a clone, is not at {way} from here (is it moved, or its file system not mounted?): \
+         it would keep for ever what it keeps for this clone"
+    )]
+    SourceAway { volume: VolumeId, way: String },
     /// The store does not answer; the same request may succeed later.
     #[error("the store does not answer: {0}")]
     Unreachable(String),

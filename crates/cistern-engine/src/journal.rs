@@ -35,6 +35,7 @@ mod recover;
 mod recoveries;
 mod ring;
 mod scan;
+mod shortage;
 mod state;
 mod waiters;
 mod writer;
@@ -43,6 +44,7 @@ pub use group::{Group, PlacedRecord};
 pub use prepared::{Prepared, fit_one_group};
 pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};
+pub use shortage::Shortage;
 
 use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
 use prepared::check_fits_ring;
@@ -508,6 +510,11 @@ impl Journal {
     /// Why the journal has stopped, if it has.
     pub fn latched(&self) -> Option<Error> {
         self.shared.lock().stopped().filter(|why| !matches!(why, Error::Closed))
+    }
+
+    /// What its disk has no room for, while it has none: nothing is appended meanwhile.
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.shared.lock().disk().shortage().cloned()
     }
 
     /// Takes nothing new, makes everything durable and ends the writer. Safe to call again.

@@ -193,6 +193,9 @@ pub struct VolumeStatus {
     /// Whether something is tried again now because the store refused it, did not answer, or has no room.
     #[serde(default)]
     pub store_refuses: bool,
+    /// Set while writes wait because the disk of the journal has no room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_waits: Option<JournalWaits>,
     /// Why the volume has stopped, if it has.
     pub latched: Option<String>,
     /// Objects in the store that were found damaged or missing, since the volume was opened.
@@ -208,6 +211,14 @@ pub struct VolumeStatus {
     /// What it takes in the store; absent when open read-only.
     #[serde(default)]
     pub space: Option<SpaceStatus>,
+}
+
+/// Writes wait for room on the disk of the journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JournalWaits {
+    pub for_ms: u64,
+    /// What the disk says.
+    pub why: String,
 }
 
 /// What a clean close achieved.

@@ -14,7 +14,7 @@ use cistern_engine::{
     store::{MemoryStore, OtherPlaces, Pages, SharedStore, Store, Stores, Within},
     volume::{
         Collect, ReadOnlyOptions, Volume, admin, begin_clone, finish_clone,
-        trash::{self, Removal},
+        trash::{self, Deletion, Removal},
     },
 };
 use own_time::hurried_env;
@@ -129,7 +129,8 @@ async fn objects(store: &dyn Store, prefix: &str) -> usize {
 async fn remove(host: &Host) {
     let removal = Removal { keep: Duration::ZERO, force: false, host: "here".into() };
     trash::remove(&host.env, &host.store, &host.key, removal).await.expect("removed");
-    trash::delete(&host.env, &host.stores(), "here", false, &|_, _| {}).await.expect("deleted");
+    let deletion = Deletion { host: "here".into(), only_if_over: false, untold: false };
+    trash::delete(&host.env, &host.stores(), &deletion, &|_, _| {}).await.expect("deleted");
 }
 
 /// A volume and what it must show.

@@ -23,7 +23,7 @@ use cistern_engine::{
     units::VolumeId,
     volume::{
         CreateOptions, ReadOnlyOptions, Volume, admin,
-        trash::{self, InTrash, Removal},
+        trash::{self, Deletion, InTrash, Removal},
     },
 };
 use volume_support::{
@@ -60,7 +60,8 @@ async fn restore(host: &Host) -> Result<bool, Error> {
 }
 
 async fn delete(host: &Host, only_if_over: bool) -> Result<(), Error> {
-    trash::delete(&host.env, &host.store, "deleter", only_if_over, &|_, _| ()).await
+    let deletion = Deletion { host: "deleter".into(), only_if_over, untold: false };
+    trash::delete(&host.env, &host.store, &deletion, &|_, _| ()).await
 }
 
 async fn keys_of(store: &SharedStore, prefix: &str) -> Vec<String> {

@@ -50,6 +50,8 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("restic", "restic"),
     ("s3backer", "s3backer"),
     ("setpriv", "util-linux"),
+    ("/usr/lib/openssh/sftp-server", "openssh-sftp-server"),
+    ("sshfs", "sshfs"),
     ("sync", "coreutils"),
     ("systemd-analyze", "systemd"),
     ("virt-qemu-run", "libvirt-daemon-driver-qemu"),

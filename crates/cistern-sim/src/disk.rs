@@ -38,6 +38,8 @@ pub struct DiskFaults {
     pub fail_next_write: bool,
     /// There is no space for new files.
     pub full: bool,
+    /// Chance that a write finds no space, as where a file system does not keep what was reserved; it takes place in part.
+    pub no_space: f64,
     /// Chance that an operation takes seconds.
     pub slow: f64,
     /// Chance that a read takes seconds.
@@ -402,6 +404,12 @@ impl DiskFile for SimFile {
             return Err(io_error(&self.name, "input/output error"));
         }
         self.fails("write")?; // in flight: it took place, or not, or in part
+        let no_space = self.disk.with(|s| s.faults.no_space);
+        if self.disk.sim.chance(no_space) {
+            self.disk.sim.note(format_args!("disk file {}: no space for a write at {offset}", self.name));
+            drop(in_flight);
+            return Err(Error::Full(format!("{}: no space left on device", self.name)));
+        }
         self.media(|m| m.complete(number));
         self.disk.sim.note(format_args!("disk file {}: wrote {} at {offset}", self.name, data.len()));
         self.disk.sim.dawdle().await;

@@ -140,6 +140,8 @@ pub enum Ending {
     Outage,
     /// A sync or a write of the local disk fails.
     DiskFails,
+    /// The local disk has no room for what is written to it, and then has some again.
+    DiskFills,
     /// The host goes down, and bits of what its journal has synced are lost.
     JournalRots,
     /// The host is copied; the original goes on, then the copy, then the original again.
@@ -374,8 +376,8 @@ impl Plan {
     /// Draws how the next round ends.
     pub fn ending(&self, sim: &Sim) -> Ending {
         use Ending::{
-            Cloned, Close, DiskFails, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage, PowerCut,
-            Recreated, Rekeyed, RolledBack, Usurp,
+            Cloned, Close, DiskFails, DiskFills, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage,
+            PowerCut, Recreated, Rekeyed, RolledBack, Usurp,
         };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
@@ -383,7 +385,9 @@ impl Plan {
             Theme::Crashes => &[PowerCut, PowerCut, PowerCut, Kill, Kill, GoOn, Close, HastyClose, LoseHost],
             Theme::TakeOvers => &[LoseHost, LoseHost, zombie, zombie, Close, PowerCut, GoOn],
             Theme::Outages => &[Outage, Outage, PowerCut, LoseHost, HastyClose],
-            Theme::BadDisk => &[DiskFails, DiskFails, PowerCut, GoOn, LoseHost],
+            Theme::BadDisk => {
+                &[DiskFails, DiskFails, DiskFills, DiskFills, DiskFills, PowerCut, GoOn, LoseHost]
+            }
             Theme::BadCache => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost],
             Theme::Damage => &[GoOn, Close, LoseHost],
             Theme::Calm => &[GoOn, Close],

@@ -442,6 +442,7 @@ impl Device for Toy {
             store_error: None,
             store_error_age_ms: None,
             store_refuses: false,
+            journal_waits: None,
             latched: s.latched.as_ref().map(Error::to_string),
             damage: Default::default(),
             partial_blocks: false,

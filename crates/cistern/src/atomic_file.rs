@@ -1,6 +1,9 @@
 //! Files that come to their place as a whole.
 //!
 //! Invariant: whoever finds one there, also behind a power cut, finds what was there before or what was written, never a part.
+//!
+//! A file is synced once more under its name: file systems over the network and in user space may not pass on the sync of a
+//! directory.
 
 use std::{
     ffi::CString,
@@ -18,6 +21,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
+    file.sync_all()?;
     File::open(directory_of(path))?.sync_all()
 }
 
@@ -50,6 +54,7 @@ pub fn rename_new(from: &Path, to: &Path) -> Result<()> {
             _ => return Err(error),
         }
     }
+    File::open(to)?.sync_all()?;
     File::open(directory_of(to))?.sync_all()
 }
 

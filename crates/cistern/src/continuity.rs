@@ -5,7 +5,11 @@
 //! has cached what was there before may go on. An opening that dies behind its claim and before the file is written costs a new id as well: that
 //! is the safe side.
 
-use std::{fs, io::Result, path::Path};
+use std::{
+    fs,
+    io::Result,
+    path::{Path, PathBuf},
+};
 
 use cistern_engine::volume::VolumeStatus;
 use serde::{Deserialize, Serialize};
@@ -18,21 +22,37 @@ const FILE_NAME: &str = "continuity.json";
 struct LastOpening {
     id: String,
     epoch: u64,
+    /// Where the volume was.
+    #[serde(default)]
+    url: String,
 }
 
-/// Notes that the volume was opened with this epoch, in the directory of what this host has of it. Gives the id, `new` if it is another one now.
+/// Notes that the volume at `url` was opened with this epoch, in the directory of what this host has of it. Gives the id, `new` if it is another
+/// one now.
 ///
 /// # Errors
 /// Of writing the file: then the volume must not be served.
-pub fn note_opening(directory: &Path, epoch: u64, new: String) -> Result<String> {
+pub fn note_opening(directory: &Path, url: &str, epoch: u64, new: String) -> Result<String> {
     let path = directory.join(FILE_NAME);
     let last = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<LastOpening>(&text).ok());
     let id = match last {
         Some(last) if last.epoch.checked_add(1) == Some(epoch) => last.id,
         _ => new,
     };
-    replace_file(&path, &serde_json::to_vec(&LastOpening { id: id.clone(), epoch })?)?;
+    replace_file(&path, &serde_json::to_vec(&LastOpening { id: id.clone(), epoch, url: url.to_owned() })?)?;
     Ok(id)
+}
+
+/// The directory of a volume of this host that was at `url` when it was opened last, if there is one: an empty place where it was is no
+/// place for a new one, because a file system that is not mounted looks like that.
+pub fn opened_at(state_dir: &Path, url: &str) -> Option<PathBuf> {
+    let was_there = |directory: &PathBuf| {
+        let text = fs::read(directory.join(FILE_NAME)).ok()?;
+        let last = serde_json::from_slice::<LastOpening>(&text).ok()?;
+        Some(last.url == url)
+    };
+    let entries = fs::read_dir(state_dir).ok()?;
+    entries.flatten().map(|entry| entry.path()).find(|directory| was_there(directory) == Some(true))
 }
 
 /// What a device says that shows a served volume, and a connection that outlives its daemon: which one, which of its histories (they differ
@@ -51,7 +71,9 @@ mod tests {
     #[test]
     fn another_epoch_in_between_is_another_life() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let note = |epoch, new: &str| note_opening(directory.path(), epoch, new.into()).expect("written");
+        let note = |epoch, new: &str| {
+            note_opening(directory.path(), "/srv/tank", epoch, new.into()).expect("written")
+        };
         assert_eq!(note(4, "a"), "a");
         assert_eq!(note(5, "b"), "a");
         assert_eq!(note(6, "c"), "a");

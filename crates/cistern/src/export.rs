@@ -200,6 +200,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         Error::ReadOnly => Errno::Perm,
         Error::Closed => Errno::Shutdown,
         Error::NotFound(_)
+        | Error::SourceAway { .. }
         | Error::Unfinished
         | Error::InTrash { .. }
         | Error::Exists(_)

@@ -157,6 +157,13 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         Error::InTrash { restorable: false, .. } => {
             (Kind::NotFound, Some("if nobody goes on with that, `cistern rm URL --now` finishes it"))
         }
+        Error::SourceAway { .. } => (
+            Kind::NotFound,
+            Some(
+                "bring it back to its place and run the same command again; `cistern rm URL --now --force` deletes a clone \
+                 without telling it",
+            ),
+        ),
         Error::Exists(_) | Error::NotEmpty(_) => (Kind::Exists, None),
         Error::Unreachable(_) => (
             Kind::Store,

@@ -8,7 +8,7 @@
 use std::{
     fs::{self, OpenOptions},
     io::{ErrorKind, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -56,10 +56,12 @@ impl Known {
         if self.read()?.contains(&line) {
             return Ok(());
         }
-        let text = format!("{} {}\n", line.id, line.url);
         let append = || {
-            let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-            file.write_all(text.as_bytes())?;
+            let mut file =
+                OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&self.path)?;
+            // A full disk or a crash may have cut the last line off, which must not swallow this one.
+            let cut = if ends_with_a_line(&file)? { "" } else { "\n" };
+            file.write_all(format!("{cut}{} {}\n", line.id, line.url).as_bytes())?;
             file.sync_all()?;
             fs::File::open(self.path.parent().unwrap_or(&self.path))?.sync_all()
         };
@@ -92,6 +94,15 @@ impl Known {
     }
 }
 
+fn ends_with_a_line(file: &fs::File) -> std::io::Result<bool> {
+    let bytes = file.metadata()?.len();
+    let mut last = *b"\n";
+    if let Some(at) = bytes.checked_sub(1) {
+        file.read_exact_at(&mut last, at)?;
+    }
+    Ok(last == *b"\n")
+}
+
 #[derive(PartialEq, Eq)]
 struct Line {
     id: String,
@@ -113,6 +124,17 @@ fn escape(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A line that was cut off, as a full disk leaves it, takes none of those behind it along.
+    #[test]
+    fn a_line_that_was_cut_off_stays_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (known, url) = (Known::of(dir.path()), StoreUrl::parse("s3://b/tank").expect("a URL"));
+        fs::write(&known.path, "00000000-0000-0000-0000-000000000009 s3://b/po").expect("written");
+        let id = VolumeId(uuid::Uuid::from_u128(1));
+        known.remember(&url, id).expect("kept");
+        assert_eq!(known.refuse_plain(&url, Some(id)).expect_err("known").kind, Kind::Key);
+    }
 
     /// A volume is known by its place and by its id, until it is removed, and others are not.
     #[test]

@@ -141,6 +141,14 @@ impl VolumeUrl {
         Ok(wrap(store, env, patience))
     }
 
+    /// Whether a volume that is missing may lie on a file system that is not mounted: its own directory, or where there is none the
+    /// one that it lay in, has nothing in it, as a mount point.
+    pub fn may_be_unmounted(&self) -> bool {
+        let Some(path) = self.url.path() else { return false };
+        let place = if path.is_dir() { &path } else { path.parent().unwrap_or(&path) };
+        std::fs::read_dir(place).map_or(true, |mut entries| entries.next().is_none())
+    }
+
     /// An engine error about this volume, in the words of somebody who typed its URL.
     pub fn explain(&self, error: Error) -> Failure {
         let missing = matches!(error, Error::NotFound(_));

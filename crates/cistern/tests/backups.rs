@@ -336,3 +336,25 @@ fn killed_anywhere_and_run_again() {
     home.ok(&["check", "./vault/data", "--data", "--space"]);
     home.ok(&["check", "./data", "--data", "--space"]);
 }
+
+/// The place of the backups is empty, as a mount point whose file system is not mounted: nothing is made there, and when it is
+/// back the next backup brings what changed alone.
+#[test]
+fn nothing_begins_anew_where_backups_were() {
+    let home = Home::new();
+    let daemon = two(&home);
+    home.ok(&["backup", "./data", "--to", "./vault"]);
+    fs::rename(home.path("vault"), home.path("elsewhere")).expect("moved");
+    fs::create_dir(home.path("vault")).expect("made");
+    fill(&daemon, "data", 3, 5);
+    let refused = home.fails(4, &["backup", "./data", "--to", "./vault"]);
+    assert!(refused.contains("is it mounted?"), "{refused}");
+    fs::remove_dir(home.path("vault")).expect("empty");
+    fs::rename(home.path("elsewhere"), home.path("vault")).expect("moved back");
+    let told = daemon::json(&home.ok(&["backup", "./data", "--to", "./vault", "--json"]));
+    assert_eq!(told[0]["data_bytes"], MIB, "{told}");
+    fs::remove_dir_all(home.path("vault")).expect("gone for good");
+    fs::create_dir(home.path("vault")).expect("made");
+    home.ok(&["backup", "./data", "--to", "./vault", "--force"]);
+    daemon.stop();
+}

@@ -196,3 +196,20 @@ fn a_mount_that_fails_holds_nothing() {
     driver.done("VolumeDriver.Remove", r#"{"Name":"db"}"#);
     assert!(driver.listed().is_empty());
 }
+
+/// A volume whose place is not mounted is not removed and not forgotten: it would stay in its store without anybody here who knows of it.
+#[test]
+fn what_is_not_mounted_is_not_forgotten() {
+    let driver = Driver::start(Home::new(), &[]);
+    driver.done("VolumeDriver.Create", r#"{"Name":"db","Opts":{}}"#);
+    let (place, elsewhere) = (driver.home.path("store"), driver.home.path("elsewhere"));
+    std::fs::rename(&place, &elsewhere).expect("moved");
+    std::fs::create_dir(&place).expect("made");
+    let said = driver.refused("VolumeDriver.Remove", r#"{"Name":"db"}"#);
+    assert!(said.contains("is its file system mounted?"), "{said}");
+    assert_eq!(driver.listed(), ["db"]);
+    std::fs::remove_dir(&place).expect("empty");
+    std::fs::rename(&elsewhere, &place).expect("moved back");
+    driver.done("VolumeDriver.Remove", r#"{"Name":"db"}"#);
+    assert!(driver.home.ok(&["ls", "./store", "--trash"]).contains("db"));
+}

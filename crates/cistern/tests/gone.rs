@@ -90,3 +90,49 @@ fn what_was_encrypted_is_never_written_in_plain() {
     home.ok(&["rm", "./tank", "--now", "--yes"]);
     home.start(&CREATE).stop();
 }
+
+/// The place of a volume is empty when its daemon starts, as a mount point is whose file system is not mounted: no new volume is made
+/// there, the journal stays, and when the file system is back the same command serves what was there.
+#[test]
+fn no_volume_is_made_where_one_was() {
+    let (home, create) = (Home::new(), ["./nas/tank", "--create", "1G"]);
+    let (place, elsewhere) = (home.path("nas"), home.path("elsewhere"));
+    fs::create_dir(&place).expect("made");
+    let daemon = home.start(&create);
+    daemon.fill(7, 0, MIB);
+    daemon.kill();
+    fs::rename(&place, &elsewhere).expect("moved");
+    fs::create_dir(&place).expect("made");
+    let refused = home.fails(4, &[&["serve"], &create[..]].concat());
+    assert!(refused.contains("is its file system mounted?"), "{refused}");
+    assert!(names(&place).is_empty() && home.path("state").join(id(&home)).join("journal").is_file());
+    fs::remove_dir(&place).expect("empty");
+    fs::rename(&elsewhere, &place).expect("moved back");
+    let daemon = home.start(&create);
+    daemon.assert_filled(7, 0, MIB);
+    daemon.stop();
+}
+
+/// The directory goes away under a daemon and comes back, as with `umount --lazy` and another mount: nothing is dropped,
+/// reads and writes of what is here go on, and the rest goes on by itself.
+#[test]
+fn a_directory_that_comes_back_is_used_again() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(1, 0, MIB);
+    home.ok(&["drain", "./tank"]);
+    fs::rename(home.path("tank"), home.path("elsewhere")).expect("moved");
+    fs::create_dir(home.path("tank")).expect("made");
+    daemon.fill(2, MIB, MIB);
+    daemon.assert_filled(2, MIB, MIB);
+    home.fails(8, &["status", "tank", "--wait-clean", "--timeout", "5s"]);
+    let stopped = home.status()["daemons"][0]["volumes"][0]["latched"].clone();
+    assert!(stopped.is_null(), "{stopped}");
+    assert!(names(&home.path("tank")).is_empty(), "nothing is written there");
+    fs::remove_dir(home.path("tank")).expect("empty");
+    fs::rename(home.path("elsewhere"), home.path("tank")).expect("moved back");
+    home.ok(&["drain", "./tank"]);
+    daemon.assert_filled(1, 0, MIB);
+    daemon.stop();
+    home.ok(&["check", "./tank", "--data"]);
+}

@@ -5,13 +5,13 @@
 
 use std::{
     fs::{self, File},
-    os::fd::AsRawFd,
-    path::Path,
+    os::{fd::AsRawFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use cistern_engine::{
     env::{Env, real::RealEnv},
@@ -25,6 +25,9 @@ const SHUTDOWN: libc::c_ulong = 0x8004_587d;
 const WITHOUT_LOG: u32 = 2;
 /// So that nothing is written for the sake of its age meanwhile.
 const OPTIONS: &str = "loop,commit=1000";
+
+/// What sshfs speaks to.
+const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
 
 /// While a command of one test begins, its process still has what the others have open: their filesystems are busy.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -63,11 +66,19 @@ impl Disk {
 
     /// Stops the filesystem where it is, and mounts it again.
     fn cut_power(&mut self) -> Result<()> {
+        self.stop()?;
+        self.start_again()
+    }
+
+    fn stop(&self) -> Result<()> {
         let root = File::open(self.scratch.file("mnt"))?;
         // SAFETY: the request reads one u32, which lives across the call.
         let rc = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &WITHOUT_LOG) };
         ensure!(rc == 0, "the filesystem cannot be stopped: {}", std::io::Error::last_os_error());
-        drop(root);
+        Ok(())
+    }
+
+    fn start_again(&mut self) -> Result<()> {
         self.run(tool::command("umount")?.arg(self.scratch.file("mnt")))?;
         self.mounted = false;
         self.mount()
@@ -79,6 +90,30 @@ impl Drop for Disk {
         if self.mounted {
             let _ = tool::run("umount", [Path::new("-l"), &self.scratch.file("mnt")]);
         }
+    }
+}
+
+/// The same filesystem as sshfs shows it, by way of a server of its own and without a network.
+struct Far {
+    mount: PathBuf,
+}
+
+impl Far {
+    fn of(disk: &Disk) -> Result<Far> {
+        let server = disk.scratch.file("server.sh");
+        fs::write(&server, format!("#!/bin/sh\nexec {}\n", tool::find(SFTP_SERVER)?.display()))?;
+        fs::set_permissions(&server, fs::Permissions::from_mode(0o700))?;
+        let mount = disk.scratch.dir("far")?;
+        let place = format!("host:{}", disk.scratch.file("mnt").display());
+        let option = format!("ssh_command={}", server.display());
+        tool::run("sshfs", [Path::new("-o"), option.as_ref(), place.as_ref(), &mount])?;
+        Ok(Far { mount })
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = tool::run("fusermount3", [Path::new("-u"), Path::new("-z"), &self.mount]);
     }
 }
 
@@ -141,5 +176,41 @@ async fn what_exists_for_others_survives_a_power_cut() -> Result<()> {
     drop(file);
     disk.cut_power()?;
     ensure!(root.join("log/1").exists(), "it was said to exist");
+    Ok(())
+}
+
+/// A directory behind sshfs, which takes the sync of a directory for done and tells its server nothing of it: what a put confirmed,
+/// and what it found to exist, survives the server's power cut all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_put_confirmed_over_sshfs_survives_the_servers_power_cut() -> Result<()> {
+    let mut disk = Disk::make()?;
+    let env: Env = RealEnv::start();
+    let here = disk.scratch.file("mnt/tank");
+    for (key, bytes) in [("log/1", 300), ("log/2", (2 << 20) + 100), ("settings.json", 10)] {
+        let far = Far::of(&disk)?;
+        let root = far.mount.join("tank");
+        let store = DirectoryStore::create(&env, &root).await?;
+        if key.starts_with("log") {
+            ensure!(store.put_if_absent(key, body(1, bytes)).await? == Put::Created);
+        } else {
+            store.put(key, body(1, bytes)).await?;
+        }
+        drop(store);
+        disk.stop()?;
+        drop(far);
+        disk.start_again()?;
+        let read = fs::read(here.join(key)).with_context(|| format!("{key} was put"))?;
+        ensure!(read == body(1, bytes), "{key} is not what was put");
+    }
+    // Another host has named it, and nobody has synced that.
+    let far = Far::of(&disk)?;
+    let store = DirectoryStore::open(&env, &far.mount.join("tank")).await?;
+    fs::write(here.join("log/3"), "theirs")?;
+    ensure!(store.put_if_absent("log/3", body(1, 10)).await? == Put::Exists);
+    drop(store);
+    disk.stop()?;
+    drop(far);
+    disk.start_again()?;
+    ensure!(here.join("log/3").exists(), "it was said to exist");
     Ok(())
 }

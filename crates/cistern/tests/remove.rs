@@ -161,3 +161,39 @@ fn remove_refuses_a_claimed_volume() {
     home.ok(&["rm", "./tank", "--now", "--yes", "--force"]);
     assert!(!home.path("tank").exists());
 }
+
+/// A clone whose original is not there (its file system is not mounted) is not deleted, neither at once nor when its time is over: the
+/// original would never hear of it, and keep for ever what it keeps for the clone. When that is back, everything goes.
+#[test]
+fn a_clone_is_not_deleted_behind_its_originals_back() {
+    let home = Home::new();
+    let daemon = home.start(&CREATE);
+    daemon.fill(1, 0, MIB);
+    home.ok(&["snapshot", "./tank@base"]);
+    home.ok(&["clone", "./tank@base", "./twin"]);
+    daemon.stop();
+    std::fs::rename(home.path("tank"), home.path("elsewhere")).expect("moved");
+    let refused = home.fails(4, &["rm", "./twin", "--now", "--yes"]);
+    assert!(refused.contains("of which this is a clone") && refused.contains("--force"), "{refused}");
+    home.ok(&["info", "./twin"]);
+    home.ok(&["rm", "./twin", "--keep", "1ms"]);
+    home.fails(4, &["rm", ".", "--expired", "--yes"]);
+    std::fs::rename(home.path("elsewhere"), home.path("tank")).expect("moved back");
+    home.ok(&["rm", ".", "--expired", "--yes"]);
+    assert!(!home.path("twin").exists());
+    home.ok(&["snapshot", "./tank@after"]); // who opens it takes the note
+    home.ok(&["rm", "./tank", "--now", "--yes"]);
+}
+
+/// Who knows that the original does not come back deletes the clone all the same.
+#[test]
+fn a_clone_without_its_original_is_deleted_by_force() {
+    let home = Home::new();
+    home.ok(&["create", "./tank", "--size", "1G"]);
+    home.ok(&["snapshot", "./tank@base"]);
+    home.ok(&["clone", "./tank@base", "./twin"]);
+    std::fs::remove_dir_all(home.path("tank")).expect("gone for good");
+    home.fails(4, &["rm", "./twin", "--now", "--yes"]);
+    home.ok(&["rm", "./twin", "--now", "--yes", "--force"]);
+    assert!(!home.path("twin").exists());
+}

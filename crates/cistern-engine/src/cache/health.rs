@@ -1,7 +1,8 @@
 //! Counts the faults of the disk, and decides when the cache is left alone.
 //!
 //! One fault is a miss. Many in a short time mean that the disk is gone: then there is no cache any
-//! more, which is said once, with what to do. Off stays off until the cache is opened again.
+//! more, which is said once, with what to do. Off stays off until the cache is opened again. A disk that is full is none of
+//! that: what is there is read, nothing new is kept for a while, and then it is tried again.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -14,6 +15,8 @@ use crate::rank::{Rank, Ranked};
 const FAULTS_MAX: u64 = 16;
 /// Fewer in such a time are those of a large disk that ages.
 const FAULT_TIME: Duration = Duration::from_secs(3600);
+/// For so long nothing is written after the disk had no room.
+const FULL_TIME: Duration = Duration::from_secs(10);
 
 pub(super) struct Health {
     /// Where the cache is, for messages.
@@ -29,6 +32,8 @@ struct RecentFaults {
     faults: u64,
     /// Why it is off.
     reason: Option<String>,
+    /// The disk had no room, and is not asked before this time.
+    full_until: Option<Duration>,
 }
 
 impl Health {
@@ -51,6 +56,30 @@ impl Health {
 
     pub fn off_reason(&self) -> Option<String> {
         self.recent.lock().reason.clone()
+    }
+
+    /// The disk had no room for something.
+    pub fn full(&self, now: Duration, what: &str) {
+        let before = self.recent.lock().full_until.replace(now + FULL_TIME);
+        if before.is_none() {
+            tracing::warn!(
+                what,
+                "the disk of the chunk cache {} is full: what it holds is used, and nothing new is kept until there is room",
+                self.place
+            );
+        }
+    }
+
+    /// Whether the disk had no room just now.
+    pub fn is_full(&self, now: Duration) -> bool {
+        self.recent.lock().full_until.is_some_and(|until| now < until)
+    }
+
+    /// Something was written.
+    pub fn has_room(&self) {
+        if self.recent.lock().full_until.take().is_some() {
+            tracing::info!("the disk of the chunk cache {} has room again", self.place);
+        }
     }
 
     /// Counts a fault.
@@ -83,6 +112,20 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A disk without room is asked again after a while, and however often that is, the cache stays on.
+    #[test]
+    fn a_full_disk_switches_nothing_off() {
+        let (health, at) = (Health::new("here".to_owned()), Duration::from_secs);
+        for n in 0..100 {
+            health.full(at(20 * n), "no space");
+            assert!(health.is_full(at(20 * n + 9)) && !health.is_full(at(20 * n + 10)));
+        }
+        assert!(!health.is_off() && health.faults() == 0);
+        health.full(at(3000), "no space");
+        health.has_room();
+        assert!(!health.is_full(at(3000)));
+    }
 
     /// Faults now and then are borne for ever; many at once switch off, for good.
     #[test]

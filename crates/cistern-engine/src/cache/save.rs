@@ -8,7 +8,7 @@ use super::{
     lookup::CacheShared,
     pages::{PAGE_BYTES, encode_page, page_offset, slots_of},
 };
-use crate::disk::AlignedBuf;
+use crate::{Error, disk::AlignedBuf};
 
 /// Pages that may wait while fills are written; the longest waiting beyond them are written.
 const WAITING_MAX: usize = 256;
@@ -54,8 +54,10 @@ async fn save(shared: &CacheShared, count: usize) {
             let slots = slots_of(*page, state.index.slots());
             encode_page(&shared.index_id, *page, slots.map(|no| state.index.record(no)), out);
         }
-        if let Err(e) = shared.index_file.write_at(page_offset(run[0]), &out).await {
-            shared.fault(&e.to_string());
+        match shared.index_file.write_at(page_offset(run[0]), &out).await {
+            Ok(()) => {}
+            Err(Error::Full(what)) => shared.health.full(shared.env.now(), &what),
+            Err(e) => shared.fault(&e.to_string()),
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
     queue::{Fill, Why},
     save,
 };
-use crate::{Result, disk::AlignedBuf};
+use crate::{Error, Result, disk::AlignedBuf};
 
 /// What was just written goes to the disk in bursts of so many chunks (256 KiB) with pauses between, about
 /// 85 MB/s. What comes faster is a bulk write, most of which would only displace itself.
@@ -40,8 +40,14 @@ pub(super) async fn run(shared: Arc<CacheShared>, mut woken: mpsc::Receiver<()>)
             _ => shared.env.timeout(IDLE_TIME, woken.recv()).await,
         };
         while let Some(fill) = next(&shared) {
-            if let Err(e) = write(&shared, &fill, &mut chunk).await {
-                shared.fault(&e.to_string());
+            let now = shared.env.now();
+            if !shared.health.is_full(now) {
+                match write(&shared, &fill, &mut chunk).await {
+                    Ok(true) => shared.health.has_room(),
+                    Ok(false) => {}
+                    Err(Error::Full(what)) => shared.health.full(now, &what),
+                    Err(e) => shared.fault(&e.to_string()),
+                }
             }
             shared.state().done(fill.ticket);
             save::behind(&shared, fill.bytes.len()).await;
@@ -59,15 +65,16 @@ fn next(shared: &CacheShared) -> Option<Fill> {
     shared.state().queue.front()
 }
 
-async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<()> {
+/// Writes what of a fill is missing; says whether that was anything.
+async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Result<bool> {
     let range = fill.offset..fill.offset + fill.bytes.len() as u64;
-    let mut filled = 0;
+    let (mut filled, mut wrote) = (0, false);
     for (n, (id, part)) in split(fill.object, &range).enumerate() {
         if n.is_multiple_of(BURST_CHUNKS) && shared.state().queue.is_leisurely() {
             shared.env.sleep(BURST_PAUSE).await;
         }
         if shared.health.is_off() || !shared.state().queue.wants(fill.ticket) {
-            return Ok(()); // forgotten meanwhile
+            return Ok(wrote); // forgotten meanwhile
         }
         let begin = u64::from(id.chunk) * CHUNK_BYTES as u64;
         let end = (range.end.min(part.end) - begin) as u32;
@@ -89,6 +96,7 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
         chunk[written..written.next_multiple_of(PIECE_BYTES)].fill(0); // behind the object's end
         match write_missing(shared, &claim, chunk).await {
             Ok(crcs) => {
+                wrote |= !crcs.is_empty();
                 let object_end = (!end.is_multiple_of(PIECE_BYTES as u32)).then_some(end);
                 confirm(shared, fill, &claim, &crcs, object_end);
             }
@@ -100,7 +108,7 @@ async fn write(shared: &CacheShared, fill: &Fill, chunk: &mut AlignedBuf) -> Res
     }
     debug_assert!(filled <= fill.bytes.len() as u64, "no more is filled in than was offered");
     shared.counts.filled(&fill.why).fetch_add(filled, Relaxed);
-    Ok(())
+    Ok(wrote)
 }
 
 /// Writes the missing pieces, neighbours together, and gives their checksums.

@@ -1,7 +1,7 @@
 //! A file of the local disk, past the page cache where the filesystem allows it.
 //!
-//! Invariants: the size is fixed at creation and its space reserved; after a failed sync, or once
-//! the file was deleted under us, nothing is written or synced any more (the kernel may have
+//! Invariants: the size is fixed at creation and its space reserved, also where the filesystem writes elsewhere by itself
+//! (btrfs: the new file is made NOCOW before it has any data); after a failed sync, or once the file was deleted under us, nothing is written or synced any more (the kernel may have
 //! dropped the dirty pages, and a file without a name keeps no promise). Memory that is not
 //! aligned for O_DIRECT is copied through an aligned buffer.
 
@@ -36,6 +36,8 @@ use crate::{
 const BOUNCE_BYTES_MAX: usize = 1 << 20;
 /// Buffers of one vectored write; the kernel takes up to 1024.
 const VECTOR_MAX: usize = 1024;
+/// The attribute of a file that is written in place, of linux/fs.h.
+const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
 
 const _: () = assert!(BOUNCE_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(SMALL_PIECE_BYTES.is_multiple_of(BLOCK_BYTES));
@@ -88,6 +90,7 @@ impl RealFile {
             }
             Err(e) => return Err(Error::io(format!("create {}", path.display()), &e)),
         };
+        overwrite_in_place(&plain);
         reserve(&plain, path, len)?;
         plain.sync_all().map_err(|e| Error::io(format!("sync {}", path.display()), &e))?;
         drop(plain);
@@ -112,6 +115,11 @@ impl RealFile {
     }
 
     fn latch(&self, error: Error) -> Error {
+        // Room that comes back brings nothing back that a failed sync has dropped, so this is not for waiting.
+        let error = match error {
+            Error::Full(cause) => Error::Io { what: self.path.display().to_string(), cause },
+            other => other,
+        };
         tracing::error!(file = %self.path.display(), %error, "nothing is written to this file any more");
         self.failed.get_or_init(|| error).clone()
     }
@@ -227,6 +235,20 @@ fn count_names(file: &File) -> io::Result<u32> {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_NLINK, &mut stat)
     };
     if rc == 0 { Ok(stat.stx_nlink) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks a copy-on-write filesystem to write this file in place (`chattr +C`). There a reservation is used up by the first
+/// write to a block, and every later one needs new space. Only an empty file can be told; it loses the filesystem's checksums,
+/// and what lies in such a file has its own. Filesystems without copy-on-write refuse the flag, which changes nothing.
+fn overwrite_in_place(file: &File) {
+    let mut flags: libc::c_long = 0;
+    // SAFETY: an open descriptor, and a pointer to a long, of which the kernel writes 32 bits.
+    if unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_GETFLAGS, &mut flags) } != 0 {
+        return;
+    }
+    flags |= FS_NOCOW_FL;
+    // SAFETY: as above, and here the kernel reads.
+    let _ = unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &flags) }; // refused where it means nothing
 }
 
 /// Reserves the space of a new file, so that no later write meets a full disk.

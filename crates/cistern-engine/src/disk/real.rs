@@ -112,6 +112,9 @@ impl Disk for RealDisk {
         let (from, to) = (self.path(from)?, self.path(to)?);
         fs::rename(&from, &to)
             .map_err(|e| Error::io(format!("rename {} to {}", from.display(), to.display()), &e))?;
+        // The sync of a directory may not be passed on (FUSE, sshfs); that of a file brings its name along.
+        let file = OpenOptions::new().write(true).open(&to);
+        file.and_then(|file| file.sync_all()).map_err(|e| Error::io(format!("sync {}", to.display()), &e))?;
         sync_dir(&self.dir)
     }
 

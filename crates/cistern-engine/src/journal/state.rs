@@ -4,7 +4,7 @@
 //! Invariant: `tail <= freed <= durable <= written <= taken <= appended <= tail + ring_blocks`.
 //! Everything here runs under one lock that is never held across IO.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use super::{
     format::{CLAIMS_MAX, GROUP_PAYLOAD_BLOCKS_MAX},
     group::{Group, OpenGroup, Payload, Slab, blocks_needed, memory_bytes},
     prepared::Prepared,
+    shortage::{DiskSpace, Shortage},
     waiters::{ReplyReceiver, ReplySender, Waiters},
 };
 use crate::{
@@ -123,6 +124,8 @@ pub(super) struct JournalState {
     /// Claims that the superblock has to name, and who waits for that.
     claims: Option<(Vec<Salt>, ReplySender)>,
     phase: Phase,
+    /// While it is short of room nothing is appended, and only syncs are work for the writer.
+    disk: DiskSpace,
     /// Up to here somebody has waited for a sync.
     flushed: u64,
     rest: Rest,
@@ -172,6 +175,7 @@ impl JournalState {
             reserved: None,
             claims: None,
             phase: Phase::Running,
+            disk: DiskSpace::default(),
             flushed: head,
             rest: Rest::No,
         }
@@ -258,6 +262,37 @@ impl JournalState {
         std::mem::replace(&mut self.rest, Rest::No) != Rest::No
     }
 
+    pub fn disk(&self) -> &DiskSpace {
+        &self.disk
+    }
+
+    /// The disk had no room: until there is some, nothing more is appended. Says whether that is news.
+    pub fn run_short(&mut self, now: Duration, why: String) -> bool {
+        self.grants.clear(); // whoever had one waits again
+        self.disk.run_short(now, why)
+    }
+
+    /// Whether the writer goes on trying, because there is no shortage or it is tried once more now; otherwise it holds back.
+    pub fn tries(&mut self, is_due: bool) -> bool {
+        if self.disk.holds_back() && (is_due || matches!(self.phase, Phase::Closing)) {
+            self.disk.try_again();
+        }
+        !self.disk.holds_back()
+    }
+
+    /// Something was written, so there is room: gives the shortage that has ended.
+    pub fn found_room(&mut self) -> Option<Shortage> {
+        let before = self.disk.found_room();
+        if before.is_some() {
+            self.grant();
+        }
+        before
+    }
+
+    pub fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing)
+    }
+
     /// Whether so much was written without a flush that none is expected.
     pub fn streams(&self) -> bool {
         self.at.taken.saturating_sub(self.flushed) >= STREAM_BLOCKS
@@ -271,11 +306,15 @@ impl JournalState {
             && self.waiters.is_empty()
             && self.room_waiters.is_empty()
             && self.claims.is_none()
+            && self.disk.shortage().is_none()
             && matches!(self.phase, Phase::Running)
     }
 
     /// Whether there is room beside what is reserved and was granted to others; `own` is the grant of who asks.
     fn fits(&self, need: Need, own: Option<usize>) -> bool {
+        if self.disk.shortage().is_some() {
+            return false; // what cannot be written is not acknowledged
+        }
         let free = self.ring_blocks - (self.at.appended - self.at.tail);
         let others = || {
             self.grants
@@ -469,21 +508,22 @@ impl JournalState {
     /// Whether somebody waits for a sync of what is written already.
     pub fn sync_is_wanted(&self) -> bool {
         let at = self.at;
-        self.waiters.want_sync(at.written) || (!self.room_waiters.is_empty() && at.freed > at.tail)
+        let frees = !self.disk.holds_back() && !self.room_waiters.is_empty() && at.freed > at.tail;
+        self.waiters.want_sync(at.written) || frees
     }
 
     /// Whether the next sync should carry a superblock with the new tail.
     pub fn tail_is_due(&self) -> bool {
         let lag = self.at.freed - self.at.tail;
-        lag > 0 && (!self.room_waiters.is_empty() || lag >= self.ring_blocks / TAIL_LAG_DIVISOR)
+        let is_due = !self.room_waiters.is_empty() || lag >= self.ring_blocks / TAIL_LAG_DIVISOR;
+        lag > 0 && is_due && !self.disk.holds_back()
     }
 
     /// Whether the writer has something to do at once.
     pub fn has_work(&self) -> bool {
-        self.at.taken < self.at.appended
-            || self.sync_is_wanted()
-            || self.claims.is_some()
-            || !matches!(self.phase, Phase::Running)
+        let is_running = matches!(self.phase, Phase::Running);
+        let writes = self.at.taken < self.at.appended || self.claims.is_some();
+        self.sync_is_wanted() || !is_running || (writes && !self.disk.holds_back())
     }
 
     /// Registers who waits until everything before `to` is durable. `None`: it is.

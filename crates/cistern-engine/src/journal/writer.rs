@@ -2,7 +2,8 @@
 //!
 //! Takes what is queued as soon as it is free, so that whatever arrives during one write shares
 //! the next, and one sync answers everybody who waits. Where much comes and nobody flushes, a little waits a
-//! moment for more. Fills the ring ahead of itself in the first lap. The first failure stops the journal for good.
+//! moment for more. Fills the ring ahead of itself in the first lap. A write for which the disk has no room is tried again until
+//! there is some, and meanwhile syncs of what was written go on; every other failure stops the journal for good.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -18,7 +19,7 @@ use super::{
 use crate::{
     disk::AlignedBuf,
     error::{Error, Result},
-    units::{BLOCK_BYTES, Salt},
+    units::{BLOCK_BYTES, Chain, Salt},
 };
 
 /// For so long a little waits for more: what is acknowledged and not flushed is lost with the process until then.
@@ -34,6 +35,10 @@ const FILL_BLOCKS: u64 = 256;
 const FILL_FOR_BLOCKS_MAX: u64 = 128;
 /// Promised room that was not used for so long is given to the next who waits.
 const REGRANT_AFTER: Duration = Duration::from_millis(10);
+/// How soon a write is tried again for which the disk had no room.
+const NO_ROOM_RETRY: Duration = Duration::from_millis(500);
+/// How soon the ring is filled ahead again after the disk had no room for that.
+const NO_ROOM_FILL: Duration = Duration::from_secs(10);
 /// Without work for so long, a superblock is brought up to date.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
@@ -53,6 +58,14 @@ pub(super) struct JournalWriter {
     /// In the first lap, positions before this one have been written once.
     prewritten: u64,
     headers: AlignedBuf,
+    /// What the disk had no room for: the next to be written, at the place where a part of it may be.
+    unwritten: Option<Batch>,
+    /// Whether the newest batch was not written when it was tried: a superblock that finds room says nothing about it.
+    lacks_room: bool,
+    /// When that, or a superblock, is tried again.
+    again: Duration,
+    /// Until then the ring is not filled ahead.
+    fill_from: Duration,
     /// Keeps other writers out until this one is gone, also if the journal was dropped.
     _lock: Box<dyn Send + Sync>,
 }
@@ -80,7 +93,19 @@ impl JournalWriter {
         let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
         let headers = AlignedBuf::zeroed(BLOCK_BYTES);
-        JournalWriter { shared, superblock, twin: None, opening, prewritten, headers, _lock: lock }
+        JournalWriter {
+            shared,
+            superblock,
+            twin: None,
+            opening,
+            prewritten,
+            headers,
+            unwritten: None,
+            lacks_room: false,
+            again: Duration::ZERO,
+            fill_from: Duration::ZERO,
+            _lock: lock,
+        }
     }
 
     /// Writes until the journal is closed or stopped.
@@ -100,38 +125,83 @@ impl JournalWriter {
             "the journal {} failed: {cause}. Nothing more is accepted; what was flushed before is safe",
             self.shared.name
         ));
-        let waiting = self.shared.lock().stop(why.clone());
+        let mut state = self.shared.lock();
+        // A journal that is closed on a full disk has not failed: whoever waits for it may ask the next one.
+        let is_over = matches!(cause, Error::Full(_)) && state.is_closing();
+        let told = if is_over { Error::Closed } else { why.clone() };
+        let waiting = state.stop(why);
+        drop(state);
         for answer in waiting {
-            let _ = answer.send(Err(why.clone())); // nobody may wait any more
+            let _ = answer.send(Err(told.clone())); // nobody may wait any more
         }
     }
 
     /// One round: write what is queued, sync if somebody waits, rest if neither. False: the end.
     async fn turn(&mut self) -> Result<bool> {
         self.gather().await;
-        let (claims, batch) = {
+        let (claims, batch, is_short) = {
             let mut state = self.shared.lock();
             if state.stopped().is_some() {
                 return Ok(false);
             }
-            (state.take_claims(), state.take_batch())
+            match state.tries(self.shared.env.now() >= self.again) {
+                true => {
+                    let batch = self.unwritten.take().or_else(|| state.take_batch());
+                    (state.take_claims(), batch, state.disk().shortage().is_some())
+                }
+                false => (None, None, false),
+            }
         };
         if let Some((claims, answer)) = claims {
-            self.keep_claims(claims).await?;
-            let _ = answer.send(Ok(())); // whoever waited may have given up
+            let kept = self.keep_claims(claims).await?;
+            let _ = answer.send(kept); // whoever waited may have given up
         }
         let wrote = batch.is_some();
         if let Some(batch) = batch {
             self.write(batch).await?;
+        } else if is_short {
+            self.sync(true).await?; // there was no room for a superblock, and nothing else shows whether there is
         }
         if self.shared.lock().sync_is_wanted() {
             self.sync(false).await?;
+            return Ok(true);
+        }
+        if self.shared.lock().disk().holds_back() {
+            let left = self.again.saturating_sub(self.shared.env.now());
+            self.is_called_within(Some(left)).await;
             return Ok(true);
         }
         if wrote {
             return Ok(true);
         }
         self.rest().await
+    }
+
+    /// The disk has no room. Whoever closes the journal does not wait for any.
+    fn run_short(&mut self, why: String) -> Result<()> {
+        let now = self.shared.env.now();
+        self.again = now + NO_ROOM_RETRY;
+        let mut state = self.shared.lock();
+        let is_new = state.run_short(now, why.clone());
+        if state.is_closing() {
+            return Err(Error::Full(why));
+        }
+        drop(state);
+        if is_new {
+            tracing::error!(
+                journal = %self.shared.name, why,
+                "the disk of the journal is full: writes wait until there is room on it, and then go on by themselves. \
+                 What was written is read, flushed and uploaded as ever. Free space on that disk"
+            );
+        }
+        Ok(())
+    }
+
+    /// Something was written that lacked room before.
+    fn found_room(&self) {
+        let Some(before) = self.shared.lock().found_room() else { return };
+        let seconds = self.shared.env.now().saturating_sub(before.since).as_secs();
+        tracing::info!(journal = %self.shared.name, seconds, "the disk of the journal has room again: writes go on");
     }
 
     /// Lets what is queued become a full write, where it may.
@@ -147,6 +217,7 @@ impl JournalWriter {
     }
 
     async fn write(&mut self, mut batch: Batch) -> Result<()> {
+        batch.durable = self.shared.lock().frontiers().durable; // syncs went on if it was tried before
         if batch.end - batch.durable > UNSYNCED_BLOCKS_MAX {
             self.sync(false).await?;
             batch.durable = self.shared.lock().frontiers().durable;
@@ -159,6 +230,32 @@ impl JournalWriter {
         if small && self.prewritten < batch.end + FILL_BLOCKS {
             self.fill(batch.start).await?;
         }
+        let chains = self.encode_headers(&batch);
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
+        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
+            parts.push(header);
+            parts.extend(group.pieces());
+        }
+        match self.shared.ring.write(batch.start, &parts).await {
+            Ok(()) => {}
+            Err(Error::Full(why)) => {
+                (self.unwritten, self.lacks_room) = (Some(batch), true);
+                return self.run_short(why);
+            }
+            Err(e) => return Err(e),
+        }
+        self.prewritten = self.prewritten.max(batch.end);
+        self.lacks_room = false;
+        let done = self.shared.lock().finish_batch(&batch, &chains);
+        self.found_room();
+        for answer in done {
+            let _ = answer.send(Ok(())); // whoever waited may have given up
+        }
+        Ok(())
+    }
+
+    /// Makes the headers of a batch; gives the chain behind each.
+    fn encode_headers(&mut self, batch: &Batch) -> Vec<Chain> {
         self.make_room(batch.groups.len());
         let mut chain = self.shared.lock().written_chain();
         let (mut chains, mut at) = (Vec::with_capacity(batch.groups.len()), batch.start);
@@ -183,18 +280,7 @@ impl JournalWriter {
             at = group.next().0;
         }
         assert_eq!(at, batch.end, "a batch is its groups");
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
-        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
-            parts.push(header);
-            parts.extend(group.pieces());
-        }
-        self.shared.ring.write(batch.start, &parts).await?;
-        self.prewritten = self.prewritten.max(batch.end);
-        let done = self.shared.lock().finish_batch(&batch, &chains);
-        for answer in done {
-            let _ = answer.send(Ok(())); // whoever waited may have given up
-        }
-        Ok(())
+        chains
     }
 
     /// Room for so many headers. Not from the first: hundreds of journals may be open at which nobody writes.
@@ -204,8 +290,9 @@ impl JournalWriter {
         }
     }
 
-    /// Syncs what is written, with a superblock where it is due or wanted.
-    async fn sync(&mut self, with_superblock: bool) -> Result<()> {
+    /// Syncs what is written, with a superblock where it is due or wanted. False if the disk had no room for that one: the
+    /// sync, which needs none, answers whoever waited all the same.
+    async fn sync(&mut self, with_superblock: bool) -> Result<bool> {
         let (at, chain, closed, with_superblock) = {
             let state = self.shared.lock();
             let at = state.frontiers();
@@ -217,7 +304,7 @@ impl JournalWriter {
             "the tail never goes back: what lies before it is written over"
         );
         debug_assert!(self.superblock.durable <= at.durable, "what is durable stays so");
-        let next = with_superblock.then(|| Superblock {
+        let mut next = with_superblock.then(|| Superblock {
             generation: self.superblock.generation + 1,
             tail: at.freed,
             chain,
@@ -226,16 +313,12 @@ impl JournalWriter {
             closed,
             ..self.superblock.clone()
         });
-        if let Some(next) = &next {
-            assert_ne!(
-                next.slot_offset(),
-                self.superblock.slot_offset(),
-                "a superblock is not written over the newest one"
-            );
-            let block = &mut self.headers[..BLOCK_BYTES];
-            next.encode(block);
-            self.shared.ring.file.write_at(next.slot_offset(), block).await?;
+        if let Some(superblock) = &next
+            && !self.write_superblock(superblock).await?
+        {
+            next = None;
         }
+        let has_room = next.is_some() || !with_superblock;
         self.shared.ring.file.sync().await?;
         let done = self.shared.lock().finish_sync(at.written, next.as_ref().map(|sb| sb.tail));
         if let Some(next) = next {
@@ -244,16 +327,41 @@ impl JournalWriter {
         for answer in done {
             let _ = answer.send(Ok(())); // whoever waited may have given up
         }
-        Ok(())
+        Ok(has_room)
     }
 
-    /// Puts these claims into both slots, so that one that rots makes nobody a stranger to its own claim.
-    async fn keep_claims(&mut self, claims: Vec<Salt>) -> Result<()> {
-        self.superblock.claims = claims;
-        for _ in SUPERBLOCK_SLOTS {
-            self.sync(true).await?;
+    /// Writes a superblock into its slot; false if the disk has no room for it. Then that slot may be torn, and the other one,
+    /// which counts, is as it was.
+    async fn write_superblock(&mut self, superblock: &Superblock) -> Result<bool> {
+        assert_ne!(
+            superblock.slot_offset(),
+            self.superblock.slot_offset(),
+            "a superblock is not written over the newest one"
+        );
+        let block = &mut self.headers[..BLOCK_BYTES];
+        superblock.encode(block);
+        match self.shared.ring.file.write_at(superblock.slot_offset(), block).await {
+            Ok(()) if !self.lacks_room => {
+                self.found_room();
+                Ok(true)
+            }
+            Ok(()) => Ok(true),
+            Err(Error::Full(why)) => self.run_short(why).map(|()| false),
+            Err(e) => Err(e),
         }
-        Ok(())
+    }
+
+    /// Puts these claims into both slots, so that one that rots makes nobody a stranger to its own claim. Where the disk has no room
+    /// for them they are not kept, and whoever asked hears that: it has not used them.
+    async fn keep_claims(&mut self, claims: Vec<Salt>) -> Result<Result<()>> {
+        let before = std::mem::replace(&mut self.superblock.claims, claims);
+        for _ in SUPERBLOCK_SLOTS {
+            if !self.sync(true).await? {
+                self.superblock.claims = before;
+                return Ok(Err(Error::Full(format!("for the claim in the journal {}", self.shared.name))));
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Whether a superblock lags behind what is known. Neither may at rest: nothing later vouches for the last groups, so
@@ -281,7 +389,7 @@ impl JournalWriter {
             );
             return Ok(false);
         }
-        let fills = self.prewritten < self.first_lap_end();
+        let fills = self.fills();
         let lags = self.a_superblock_lags();
         let unused = self.shared.lock().grants_block_others();
         let patience = [(fills, FILL_AFTER), (unused, REGRANT_AFTER), (lags, REST_AFTER)];
@@ -329,6 +437,11 @@ impl JournalWriter {
         called || !self.shared.lock().wakes()
     }
 
+    /// Whether there is something to fill ahead, and room for it as far as is known.
+    fn fills(&self) -> bool {
+        self.prewritten < self.first_lap_end() && self.shared.env.now() >= self.fill_from
+    }
+
     fn first_lap_end(&self) -> u64 {
         self.superblock.start + self.shared.ring.blocks
     }
@@ -342,9 +455,14 @@ impl JournalWriter {
         );
         let from = from.max(self.prewritten);
         let blocks = FILL_BLOCKS.min(self.first_lap_end().saturating_sub(from));
-        if blocks > 0 {
-            self.shared.ring.write(from, &[&ZEROES[..blocks as usize * BLOCK_BYTES]]).await?;
-            self.prewritten = from + blocks;
+        if blocks == 0 || !self.fills() {
+            return Ok(());
+        }
+        match self.shared.ring.write(from, &[&ZEROES[..blocks as usize * BLOCK_BYTES]]).await {
+            Ok(()) => self.prewritten = from + blocks,
+            // It only makes syncs cheaper, and what it wrote in part holds nothing.
+            Err(Error::Full(_)) => self.fill_from = self.shared.env.now() + NO_ROOM_FILL,
+            Err(e) => return Err(e),
         }
         Ok(())
     }

@@ -205,6 +205,12 @@ impl Presence {
             if listed.first().is_some_and(|listed| listed.key == key) {
                 return Ok(());
             }
+            // A listing may be older than what it lists (caches of network file systems): only its name tells.
+            match self.store.get_range(&key, 0..1).await {
+                Ok(_) => return Ok(()),
+                Err(StoreError::NotFound(_)) => {}
+                Err(e) => return Err(e.into()),
+            }
             // Once there are newer ones it may be cleaned; so it may where somebody went on while this request was on its way.
             if self.newest.load(Ordering::Relaxed) == newest {
                 self.nobody_went_on().await?;

@@ -37,6 +37,7 @@ use crate::{
 };
 
 mod fault;
+mod filesystem;
 mod list;
 mod open;
 mod write;
@@ -67,6 +68,8 @@ struct Root {
     marked: bool,
     /// When `.tmp` was last swept, by the clock of the file system.
     swept: Ranked<Option<SystemTime>>,
+    /// The sync of a directory may be taken for done without being passed on to where the files are.
+    syncs_names: bool,
     /// A directory could not be synced, and why. What was named in it may vanish, and another sync would not say
     /// so: nothing is put any more.
     unsynced: OnceLock<String>,
@@ -136,7 +139,8 @@ impl Root {
         let courtesy = fs::metadata(&path).map(|meta| Courtesy::on(meta.dev())).unwrap_or_default();
         let (env, swept, unsynced) = (env.clone(), Ranked::new(Rank::World, None), OnceLock::new());
         courtesy.note_store();
-        Root { env, path, courtesy, marked, swept, unsynced }
+        let syncs_names = filesystem::syncs_names_with_files(&path);
+        Root { env, path, courtesy, marked, swept, syncs_names, unsynced }
     }
 
     fn create(env: &Env, path: PathBuf) -> StoreResult<Root> {
@@ -220,9 +224,13 @@ impl Root {
         }
     }
 
-    /// What it means that `key` was not found.
+    /// What it means that `key` was not found. It is looked for once more behind the mark: the file system may have come back between
+    /// the first look and that.
     fn missing(&self, key: &str) -> StoreError {
         match self.check_there() {
+            Ok(()) if self.file(key).exists() => {
+                StoreError::Unreachable(format!("{} has just come back", self.file(key).display()))
+            }
             Ok(()) => StoreError::NotFound(key.to_owned()),
             Err(gone) => gone,
         }

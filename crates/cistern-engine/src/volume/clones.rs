@@ -23,6 +23,7 @@ use crate::{
     units::{BLOCK_BYTES, Chain, Epoch, Extent, JournalId, JournalPos, Seq, VolumeId},
     volume::{
         Collect, Volume,
+        admin::is_half_removed,
         open::{NewVolume, put_volume, refuse_what_is_there},
         write::Writer,
     },
@@ -126,25 +127,45 @@ pub async fn finish_clone(
     }
 }
 
-/// Tells the volume that a clone was made of that the clone is gone for good. A volume that is not where it was is not told.
+/// Tells the volume that a clone was made of that the clone is gone for good. One that was removed is not told.
+///
+/// # Errors
+/// `SourceAway`: who is not there now may be back later, and would never hear of it.
 pub(super) async fn tell_source(
     source: &CloneSource,
     clone: VolumeId,
     others: &dyn OtherPlaces,
 ) -> Result<()> {
-    let place = match others.stores(&source.way).await {
-        Ok(stores) => stores.whole,
-        Err(Error::NotFound(_) | Error::Invalid(_)) => return Ok(()), // moved, or gone
-        Err(e) => return Err(e),
-    };
-    match read_identity_anywhere(place.as_ref()).await {
-        Ok(found) if found.volume == source.volume => {}
-        Ok(_) | Err(Error::NotFound(_)) => return Ok(()),
-        Err(e) => return Err(e),
-    }
+    let Some(place) = find_source(source, others).await? else { return Ok(()) };
     let own = own_store(&place, source.volume);
     own.put_if_absent(&keys::released(clone), bytes::Bytes::from_static(b"{}\n")).await?;
     Ok(())
+}
+
+/// Where the volume is that a clone was made of. `None` if it was removed: its place is there, and nothing of a volume is in it.
+///
+/// # Errors
+/// `SourceAway` where that cannot be known: there is no such place (a file system that is not mounted looks like that), another
+/// volume is in it, or only a part of it can be seen.
+pub(super) async fn find_source(
+    source: &CloneSource,
+    others: &dyn OtherPlaces,
+) -> Result<Option<SharedStore>> {
+    let away = || Error::SourceAway { volume: source.volume, way: source.way.clone() };
+    let place = match others.stores(&source.way).await {
+        Ok(stores) => stores.whole,
+        Err(Error::NotFound(_) | Error::Invalid(_)) => return Err(away()),
+        Err(e) => return Err(e),
+    };
+    match read_identity_anywhere(place.as_ref()).await {
+        Ok(found) if found.volume == source.volume => Ok(Some(place)),
+        Ok(_) => Err(away()),
+        Err(Error::NotFound(_)) => match is_half_removed(&place).await? {
+            false => Ok(None),
+            true => Err(away()),
+        },
+        Err(e) => Err(e),
+    }
 }
 
 /// Refuses for a volume of which there are clones.

@@ -5,12 +5,17 @@ use std::time::Duration;
 use crate::{
     Error,
     segment::Rollback,
-    units::BLOCK_BYTES,
-    volume::{CloseReport, Volume, VolumeStatus, live, space_status::space_status, write::Writer},
+    units::{BLOCK_BYTES, JournalPos},
+    volume::{
+        CloseReport, JournalWaits, Volume, VolumeStatus, live, space_status::space_status, write::Writer,
+    },
 };
 
 /// How long the last checkpoint and the release may take beyond draining.
 const FINISH_LIMIT: Duration = Duration::from_secs(30);
+
+/// So long at least a close waits for room on the disk of the journal.
+const NO_ROOM_LIMIT_MIN: Duration = Duration::from_secs(1);
 
 /// How long what others than write-back have on its way may take.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
@@ -41,7 +46,7 @@ impl Writer {
         };
         let end = self.core.journal.appended();
         // First of all durable here: whoever loses patience while this drains loses nothing.
-        let synced = self.core.journal.sync(end).await;
+        let synced = self.sync_here(end, drain_limit.max(NO_ROOM_LIMIT_MIN)).await;
         let draining = async {
             self.look(end).await?;
             self.drain_to(end).await
@@ -69,6 +74,18 @@ impl Writer {
             self.core.stopped_by(lost.clone());
         }
         self.report(finished.err())
+    }
+
+    /// Makes everything before `end` durable, however long the disk takes; where it has no room, for `limit` at most.
+    async fn sync_here(&self, end: JournalPos, limit: Duration) -> crate::Result<()> {
+        loop {
+            if let Some(synced) = self.env.timeout(limit, self.core.journal.sync(end)).await {
+                return synced;
+            }
+            if let Some(shortage) = self.core.journal.shortage() {
+                return Err(Error::Full(shortage.why));
+            }
+        }
     }
 
     /// Why not everything was stored in time, as far as the store says why.
@@ -114,6 +131,7 @@ pub fn status(volume: &Volume) -> VolumeStatus {
         store_error: None,
         store_error_age_ms: None,
         store_refuses: false,
+        journal_waits: None,
         latched: None,
         damage: volume.damage.report(volume.env.now()),
         partial_blocks: volume.map.may_have_partial(),
@@ -145,6 +163,11 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
     status.store_error = trouble.map(|(e, _)| e.to_string());
     status.store_refuses = writer.log.is_refused();
+    let shortage = journal.shortage();
+    status.journal_waits = shortage.map(|shortage| JournalWaits {
+        for_ms: now.saturating_sub(shortage.since).as_millis() as u64,
+        why: shortage.why,
+    });
     status.write_back = Some(live::write_back_status(writer, status.dirty_bytes));
     status.space = Some(space_status(writer));
     status.latched = writer.core.refusal().filter(|e| !matches!(e, Error::Closed)).map(|e| e.to_string());

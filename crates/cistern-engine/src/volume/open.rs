@@ -132,8 +132,9 @@ pub async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
             "{url} is not empty: {found} is there, which no volume made. Choose another name"
         ))),
         Err(Error::NotFound(_)) => Err(Error::NotEmpty(format!(
-            "{url} is not empty: {found} was left by a volume that was removed. Removing it again cleans up: \
-             `cistern rm {url}`"
+            "{url} is not empty: {found} of a volume is there, and no {}: it was removed in part, or a part of this place \
+             cannot be seen now (is everything mounted?). If it was removed, `cistern rm {url}` deletes what is left",
+            keys::VOLUME
         ))),
         Err(e @ (Error::Unreachable(_) | Error::InTrash { .. })) => Err(e),
         _ => Err(Error::Exists(format!("volume {url}"))),

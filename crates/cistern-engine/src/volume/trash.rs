@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     admin::{ProgressFn, refuse_if_held},
-    clones::tell_source,
+    clones::{find_source, tell_source},
 };
 use crate::{
     Error, Result,
@@ -19,6 +19,7 @@ use crate::{
     gc,
     log::{
         identity::Identity,
+        origin::CloneSource,
         read_identity_anywhere,
         trash::{Fate, Note, newest_number, put_note, read_note},
     },
@@ -36,6 +37,17 @@ pub struct Removal {
     pub force: bool,
     /// Who removes it.
     pub host: String,
+}
+
+/// How somebody deletes a volume that is in the trash.
+#[derive(Clone, Debug)]
+pub struct Deletion {
+    /// Who deletes it.
+    pub host: String,
+    /// Not before its time.
+    pub only_if_over: bool,
+    /// Even though it is a clone, and the volume that it was made of is not there to be told.
+    pub untold: bool,
 }
 
 /// A volume in the trash.
@@ -135,25 +147,50 @@ pub async fn restore(env: &Env, store: &SharedStore, host: &str) -> Result<bool>
 /// a deletion that was interrupted. Of a clone, the volume it was made of is told.
 ///
 /// # Errors
-/// `InTrash` when its time is not over.
+/// `InTrash` when its time is not over; `SourceAway` for a clone when that volume is not there, and then nothing is changed.
 pub async fn delete(
     env: &Env,
     place: impl Into<Stores>,
-    host: &str,
-    only_if_over: bool,
+    deletion: &Deletion,
     progress: ProgressFn<'_>,
 ) -> Result<()> {
-    let Stores { read: store, others, .. } = place.into();
-    begin_deletion(env, &store, host, only_if_over).await?;
-    // While there is an identity it is told; nobody restores it any more.
-    match read_identity_anywhere(store.as_ref()).await {
-        Ok(Identity { volume, origin: Some(source), .. }) => {
-            tell_source(&source, volume, others.as_ref()).await?;
+    let place = place.into();
+    // While there is an identity the source can be told.
+    let clone = clone_at(&place.read).await?;
+    if !deletion.untold {
+        refuse_untold(&place).await?; // before anything is said that cannot be taken back
+    }
+    let Stores { read: store, others, .. } = place;
+    begin_deletion(env, &store, &deletion.host, deletion.only_if_over).await?;
+    if let Some((volume, source)) = &clone {
+        match tell_source(source, *volume, others.as_ref()).await {
+            Err(e @ Error::SourceAway { .. }) if deletion.untold => {
+                tracing::warn!(clone = %volume, error = %e, "the clone is deleted all the same");
+            }
+            told => told?,
         }
-        Ok(_) | Err(Error::NotFound(_) | Error::Corrupt { .. } | Error::Version { .. }) => {}
-        Err(e) => return Err(e),
     }
     gc::remove_volume(&store, progress).await
+}
+
+/// What lies there, if it is a clone.
+async fn clone_at(store: &SharedStore) -> Result<Option<(VolumeId, CloneSource)>> {
+    match read_identity_anywhere(store.as_ref()).await {
+        Ok(Identity { volume, origin, .. }) => Ok(origin.map(|source| (volume, source))),
+        Err(Error::NotFound(_) | Error::Corrupt { .. } | Error::Version { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Refuses for a clone that cannot be deleted now, because the volume it was made of is not there to be told.
+///
+/// # Errors
+/// `SourceAway`; those of the store.
+pub async fn refuse_untold(place: &Stores) -> Result<()> {
+    match clone_at(&place.read).await? {
+        Some((_, source)) => find_source(&source, place.others.as_ref()).await.map(drop),
+        None => Ok(()),
+    }
 }
 
 /// From here on nobody restores it.

@@ -236,8 +236,10 @@ struct DiskState {
     read_bytes: u64,
     /// The sync with this number fails.
     failing_sync: Option<u64>,
-    /// The write with this number finds no space.
+    /// The write with this number fails.
     failing_write: Option<u64>,
+    /// Whether writes find no space; what they wrote until then stays.
+    is_full: bool,
 }
 
 /// A directory whose power can be cut.
@@ -318,6 +320,11 @@ impl FaultyDisk {
     pub fn fail_write(&self, after: u64) {
         let mut state = self.state.lock().unwrap();
         state.failing_write = Some(state.writes + after);
+    }
+
+    /// From now on writes find no space, or find it again.
+    pub fn fill(&self, is_full: bool) {
+        self.state.lock().unwrap().is_full = is_full;
     }
 
     pub fn syncs(&self) -> u64 {
@@ -403,22 +410,23 @@ impl DiskFile for FaultyFile {
     async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         assert!(!*self.failed.lock().unwrap(), "nothing is written after a failure");
         assert!(offset.is_multiple_of(4096) && data.len().is_multiple_of(4096));
-        let full = {
+        let (fails, is_full) = {
             let mut state = self.disk.state.lock().unwrap();
             state.writes += 1;
-            state.failing_write == Some(state.writes)
+            (state.failing_write == Some(state.writes), state.is_full)
         };
-        if full {
-            *self.failed.lock().unwrap() = true;
-            return Err(Error::Full(self.name.clone()));
+        if fails {
+            return Err(self.broken("medium error"));
         }
         let at = offset as usize;
+        let sectors = (data.len() / SECTOR) as u64;
+        let fits = if is_full { self.disk.world.below(sectors + 1) as usize * SECTOR } else { data.len() };
         self.with(|file| {
-            file.unsynced.push((at, data.to_vec()));
-            file.current[at..at + data.len()].copy_from_slice(data);
+            file.unsynced.push((at, data[..fits].to_vec()));
+            file.current[at..at + fits].copy_from_slice(&data[..fits]);
         });
         self.disk.world.pause().await;
-        Ok(())
+        if is_full { Err(Error::Full(self.name.clone())) } else { Ok(()) }
     }
 
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {

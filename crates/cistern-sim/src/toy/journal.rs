@@ -79,7 +79,7 @@ impl Journal {
     /// Begins a new lap behind record `last`; everything before is in the store.
     pub async fn restart(self, last: u64) -> Result<Journal> {
         let lap = self.lap + 1;
-        self.file.write_at(lap % 2 * BLOCK, &header(self.id, lap, last)).await?;
+        self.write(lap % 2 * BLOCK, &header(self.id, lap, last)).await?;
         self.file.sync().await?;
         Ok(Journal { lap, at: 2 * BLOCK, ..self })
     }
@@ -96,13 +96,23 @@ impl Journal {
         put(&mut head, &[MAGIC, self.id, self.lap, number, body.len() as u64, checksum(&body)]);
         head.extend_from_slice(&body);
         head.resize(head.len().next_multiple_of(BLOCK as usize), 0);
-        self.file.write_at(self.at, &head).await?;
+        self.write(self.at, &head).await?;
         self.at += head.len() as u64;
         Ok(())
     }
 
     pub async fn sync(&self) -> Result<()> {
         self.file.sync().await
+    }
+
+    /// Writes as soon as the disk has room.
+    async fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        loop {
+            match self.file.write_at(at, bytes).await {
+                Err(Error::Full(_)) => self.site.env.sleep(std::time::Duration::from_millis(500)).await,
+                written => return written,
+            }
+        }
     }
 
     /// The same journal through a new file handle.

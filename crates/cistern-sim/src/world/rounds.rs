@@ -55,6 +55,7 @@ impl World {
             Ending::GoOn => self.going_on(session, clients).await,
             Ending::Outage => self.outage(session, clients).await,
             Ending::DiskFails => self.disk_fails(session, clients).await,
+            Ending::DiskFills => self.disk_fills(session, clients).await,
             Ending::Cloned => self.cloned(session, clients).await,
             Ending::Recreated => self.recreated(session, clients).await,
             Ending::RolledBack => self.rolled_back(session, clients).await,
@@ -355,6 +356,45 @@ impl World {
             Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: false },
         )
         .await
+    }
+
+    /// P9: the disk of the journal has no room for some time: nothing fails, and everything goes on when it has. Dies now and then
+    /// before that: what was flushed is there, and a write that came to the disk in part is no damage.
+    async fn disk_fills(&mut self, session: Session, clients: Clients) -> Result<(), Damaged> {
+        self.sim.sleep(Duration::from_millis(self.sim.range(0, 500))).await;
+        let state = self.hosts[session.host].state.clone();
+        let no_space = [1.0, 0.7, 0.3][self.sim.range(0, 3) as usize];
+        state.faults(|f| (f.no_space, f.full) = (no_space, true));
+        let full_for = self.sim.time(Duration::from_millis(10), Duration::from_secs(60));
+        let mut work = std::pin::pin!(futures_util::future::join_all(clients));
+        let done = self.sim.limit(full_for, &mut work).await.is_some();
+        let dies = self.sim.chance(0.4);
+        if dies {
+            let death = if self.sim.chance(0.5) { Death::Kill } else { Death::PowerCut };
+            self.end(&session, death);
+        }
+        state.faults(|f| (f.no_space, f.full) = (0.0, false));
+        if dies {
+            let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
+            let past = Past { branch, journal_on: Some(host), released: false, promised: 0 };
+            return self.open(host, past).await;
+        }
+        self.calm();
+        if !done && self.sim.limit(PATIENCE, &mut work).await.is_none() {
+            self.sim.fail("P9: clients get no reply after the disk of the journal has room again");
+        }
+        self.flush(&session).await;
+        self.sim.sleep(AT_REST).await;
+        let act = |device: Arc<dyn Device>, line: Arc<client::Line>| async move {
+            let status = device.status();
+            if status.latched.is_some() || status.journal_waits.is_some() {
+                line.sim.fail(format!("P9: a disk that was full has stopped the volume: {status:?}"));
+            }
+        };
+        self.on_device(&session, "goes on", act).await;
+        self.drained(&session).await;
+        self.writer = Some(session);
+        Ok(())
     }
 
     /// A flush, which may fail.

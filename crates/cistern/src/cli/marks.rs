@@ -92,6 +92,11 @@ impl Marks {
         all.iter().filter(|snapshot| self.arrived(&snapshot.name).is_some() && !snapshot.is_bookmark)
     }
 
+    /// Whether one has arrived before, as far as the volume that is copied tells.
+    pub fn have_arrived(&self, all: &[SnapshotStatus]) -> bool {
+        all.iter().any(|snapshot| self.arrived(&snapshot.name).is_some() && snapshot.is_bookmark)
+    }
+
     /// What is to be done with those on the volume that is copied, when `newest` of them has arrived.
     pub fn settle(&self, all: &[SnapshotStatus], newest: SnapshotId) -> Vec<(String, SnapshotChange)> {
         let newest_at = all.iter().find(|snapshot| snapshot.id == newest).and_then(|snapshot| snapshot.at);

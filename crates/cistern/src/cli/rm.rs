@@ -9,7 +9,7 @@ use cistern_engine::{
     units::{VolumeId, utc},
     volume::{
         admin,
-        trash::{self, InTrash, Removal},
+        trash::{self, Deletion, InTrash, Removal},
     },
 };
 use clap::Args;
@@ -74,7 +74,7 @@ pub(super) struct Rm {
     #[arg(long, short)]
     yes: bool,
 
-    /// Remove it even though it is claimed or, with --now, damaged
+    /// Remove it even though it is claimed or, with --now, damaged, or a clone of a volume that is not there to be told
     #[arg(long, conflicts_with = "expired")]
     force: bool,
 
@@ -187,7 +187,10 @@ impl Rm {
             Ok(info) if info.origin.is_some() => Ok(There::Clone(info.volume)),
             Ok(info) => Ok(There::Volume(info.volume)),
             Err(Error::NotFound(_)) if self.force || admin::is_half_removed(&open.store).await? => {
-                Ok(There::Remains(" has no identity any more"))
+                Ok(There::Remains(
+                    " has no identity any more: it was removed in part, or a part of its place cannot be seen now (is \
+                     everything mounted?)",
+                ))
             }
             Err(_) if self.now && self.force => Ok(There::Remains("")),
             Err(e) => Err(volume.explain(e)),
@@ -245,16 +248,23 @@ impl Rm {
         };
         terminal::confirm(&warning, &volume.name, self.yes)?;
         match &there {
-            There::InTrash(_) => delete_from_trash(context, volume, open, false).await?,
+            There::InTrash(_) => delete_from_trash(context, volume, open, self.deletion()).await?,
             There::Clone(_) => {
+                if !self.force {
+                    trash::refuse_untold(&open.stores).await.map_err(|e| volume.explain(e))?;
+                }
                 // By way of the trash: nobody can have it back when the volume it was made of is told.
                 self.note_removal(context, volume, open, Duration::ZERO).await?;
-                delete_from_trash(context, volume, open, false).await?;
+                delete_from_trash(context, volume, open, self.deletion()).await?;
             }
             _ => self.remove(context, volume, open).await?,
         }
         forget(context, volume, there.id(), state_dir).await?;
         terminal::say(format!("removed {url}"))
+    }
+
+    fn deletion(&self) -> Deletion {
+        Deletion { host: host_name(), only_if_over: false, untold: self.force }
     }
 
     async fn refuse_if_served(&self, volume: &VolumeUrl, state_dir: &Path, id: Option<VolumeId>) -> Outcome {
@@ -306,11 +316,11 @@ async fn delete_from_trash(
     context: &Context,
     volume: &VolumeUrl,
     open: &OpenStore,
-    only_if_over: bool,
+    deletion: Deletion,
 ) -> Outcome {
     let progress = terminal::Progress::counting("objects");
     let show = |done, of| progress.set(done, of);
-    let deleted = trash::delete(&context.env, &open.stores, &host_name(), only_if_over, &show).await;
+    let deleted = trash::delete(&context.env, &open.stores, &deletion, &show).await;
     deleted.map_err(|e| volume.explain(e))
 }
 

@@ -7,7 +7,7 @@ mod writeback;
 
 use std::{path::Path, time::Duration};
 
-use cistern_engine::units::utc;
+use cistern_engine::{units::utc, volume::JournalWaits};
 use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
@@ -208,6 +208,13 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
                     completed when it can be";
         rows.push(("partial", text.to_owned()));
     }
+    if let Some(JournalWaits { for_ms, why }) = &status.journal_waits {
+        let time = Span(Duration::from_millis(*for_ms));
+        rows.push((
+            "disk full",
+            format!("for {time}: {why}. Writes wait until there is room on it: free some"),
+        ));
+    }
     if let Some(why) = &status.latched {
         rows.push(("stopped", why.clone()));
     }
@@ -231,6 +238,7 @@ fn verdict(daemon: &DaemonStatus, served: &ServedStatus) -> &'static str {
         _ if status.latched.is_some() => "stopped, see below",
         _ if status.read_only => "read-only",
         _ if daemon.stopping => "stopping",
+        _ if status.journal_waits.is_some() => "the disk of the journal is full",
         _ if status.dirty_bytes == 0 => "clean",
         _ if served.paused_since_ms.is_some() => "paused",
         _ if served.store_away_ms.is_some() => "the store does not answer",

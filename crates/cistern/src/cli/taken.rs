@@ -64,6 +64,18 @@ pub(super) async fn take(
     }
 }
 
+/// Whether an earlier run came to its end with that place.
+pub(super) async fn has_arrived(
+    context: &Context,
+    settings: &Resolved,
+    maker: Maker,
+    volume: &VolumeUrl,
+    place: &VolumeUrl,
+) -> Outcome<bool> {
+    let all = snapshots::list(context, settings, volume).await?;
+    Ok(maker.marks(&place.url.to_string()).have_arrived(&all))
+}
+
 /// What earlier runs made of a volume for a place and did not come to their end with, oldest first.
 pub(super) async fn left(
     context: &Context,

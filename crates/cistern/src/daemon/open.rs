@@ -30,7 +30,7 @@ use crate::{
         CACHE_BYTES_DEFAULT, LiveBase, Resolved, cache_bytes_wanted, fitting_bytes, journal_bytes_fitting,
         journal_bytes_wanted,
     },
-    continuity::note_opening,
+    continuity::{note_opening, opened_at},
     creation::{Probing, make},
     daemon::{
         ServePlan, Served, auto_snapshot::Trouble, clones::forget_removed, host, listen::Doors, live::Live,
@@ -116,6 +116,7 @@ async fn find_or_create(
             let options =
                 CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
             Known::of(&plan.settings.state_dir).refuse_plain(&volume.url, None)?;
+            refuse_where_one_was(&plan.settings.state_dir, volume)?;
             make(env, volume, options, Probing::Clouds).await?;
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
             let store = volume.open_scheduled(env, scheduler, DAEMON_PATIENCE).await?;
@@ -123,6 +124,21 @@ async fn find_or_create(
         }
         (found, _) => found,
     }
+}
+
+/// Refuses to make a volume by the way in an empty place where this host had one: its file system may not be mounted.
+fn refuse_where_one_was(state_dir: &Path, volume: &VolumeUrl) -> Outcome {
+    let was_here = || opened_at(state_dir, &volume.url.to_string());
+    let Some(directory) = volume.may_be_unmounted().then(was_here).flatten() else { return Ok(()) };
+    let text = format!(
+        "there is no volume at {}, where this host served one before (is its file system mounted?). None was made in its place",
+        volume.url
+    );
+    Err(Failure::new(Kind::NotFound, text).hint(format!(
+        "bring it back; or if it is gone for good, `cistern create {}` makes a new one. What is left of the old one's journal is in {}",
+        volume.url,
+        directory.display()
+    )))
 }
 
 /// Opens the volumes of a daemon.
@@ -383,7 +399,8 @@ impl Writing<'_> {
             return Err(failure);
         }
         let directory = settings.state_dir.join(id.to_string());
-        match note_opening(&directory, opened.status().epoch, self.env.uuid().to_string()) {
+        let (url, new) = (volume.url.to_string(), self.env.uuid().to_string());
+        match note_opening(&directory, &url, opened.status().epoch, new) {
             Ok(continuity) => Ok(OpenedForWriting { volume: opened, live, continuity, key }),
             Err(e) => {
                 opened.close(COMMAND_PATIENCE).await;

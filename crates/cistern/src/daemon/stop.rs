@@ -227,6 +227,7 @@ mod tests {
             store_error: None,
             store_error_age_ms: None,
             store_refuses: false,
+            journal_waits: None,
             latched: None,
             damage: Default::default(),
             partial_blocks: false,

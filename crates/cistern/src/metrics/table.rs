@@ -328,6 +328,18 @@ pub const TABLE: &[Metric] = &[
         samples: |seen| by_volume(seen, |status| Value::Count(status.journal_used_bytes)),
     },
     Metric {
+        name: "cistern_journal_waits_seconds",
+        kind: Gauge,
+        labels: VOLUME,
+        help: "For how long writes have waited because the disk of the journal has no room; 0 if they do not",
+        samples: |seen| {
+            by_volume(seen, |status| {
+                let for_ms = status.journal_waits.as_ref().map_or(0, |waits| waits.for_ms);
+                Value::Real(for_ms as f64 / 1e3)
+            })
+        },
+    },
+    Metric {
         name: "cistern_uploads_in_flight",
         kind: Gauge,
         labels: VOLUME,

@@ -7,7 +7,33 @@ const CLONES: &str = "crates/cistern-engine/src/volume/clones.rs";
 const ORIGINS: &str = "crates/cistern-engine/src/fetch/origins.rs";
 const SNAPSHOT: &str = "crates/cistern-engine/src/snapshot.rs";
 
+const OPEN: &str = "crates/cistern/src/daemon/open.rs";
+
 pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "an-original-that-is-away-is-gone",
+        promise: "P7",
+        story: "a clone is deleted while its original is not mounted, and that keeps the snapshot for it for ever",
+        changes: &[Change {
+            file: CLONES,
+            old: "Err(Error::NotFound(_) | Error::Invalid(_)) => return Err(away()),",
+            new: "Err(Error::NotFound(_) | Error::Invalid(_)) => return Ok(None),",
+        }],
+        test: test("-p cistern --test remove", "a_clone_is_not_deleted"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-volume-is-made-where-one-was",
+        promise: "P4",
+        story: "serve --create makes an empty volume on the mount point of one that is not mounted",
+        changes: &[Change {
+            file: OPEN,
+            old: "            refuse_where_one_was(&plan.settings.state_dir, volume)?;\n",
+            new: "",
+        }],
+        test: test("-p cistern --test gone", "no_volume_is_made"),
+        simulation: None,
+    },
     Mutant {
         name: "a-removed-snapshot-leaves-its-clones",
         promise: "P7",

@@ -7,7 +7,53 @@ const STATE: &str = "crates/cistern-engine/src/journal/state.rs";
 const RECOVER: &str = "crates/cistern-engine/src/journal/recover.rs";
 const JOURNAL: &str = "crates/cistern-engine/src/journal.rs";
 
+const FILE: &str = "crates/cistern-engine/src/disk/file.rs";
+
 pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a-full-disk-stops-the-volume",
+        promise: "P9",
+        story: "a write for which the disk of the journal has no room stops the volume for good",
+        changes: &[Change {
+            file: WRITER,
+            old: "            Err(Error::Full(why)) => {\n                (self.unwritten",
+            new: "            Err(Error::Full(why)) if why.is_empty() => {\n                (self.unwritten",
+        }],
+        test: test("-p cistern-engine --test journal_full", "a_write_without_room_waits"),
+        simulation: themed("bad-disk", 20),
+    },
+    Mutant {
+        name: "a-write-without-room-counts",
+        promise: "P1",
+        story: "a write that the disk took in part counts as written, and a flush succeeds behind it",
+        changes: &[Change {
+            file: WRITER,
+            old: "            Err(Error::Full(why)) => {\n                (self.unwritten, self.lacks_room) = (Some(batch), true);\n                return self.run_short(why);\n            }",
+            new: "            Err(Error::Full(_)) => {}",
+        }],
+        test: test("-p cistern-engine --test journal_full", "a_write_without_room_waits"),
+        simulation: themed("bad-disk", 60),
+    },
+    Mutant {
+        name: "what-finds-no-room-is-acknowledged",
+        promise: "P9",
+        story: "while nothing can be written, writes are acknowledged until the memory is full",
+        changes: &[Change {
+            file: STATE,
+            old: "        if self.disk.shortage().is_some() {",
+            new: "        if self.disk.shortage().is_some_and(|shortage| shortage.why.is_empty()) {",
+        }],
+        test: test("-p cistern-engine --test journal_full", "a_write_without_room_waits"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-reserved-journal-is-written-elsewhere",
+        promise: "P9",
+        story: "on btrfs the second lap of a journal needs space that was reserved for it and is gone",
+        changes: &[Change { file: FILE, old: "        overwrite_in_place(&plain);\n", new: "" }],
+        test: test("-p cistern --test full_disk", "a_reserved_journal_stays_reserved"),
+        simulation: None,
+    },
     Mutant {
         name: "journal-without-sync",
         promise: "P1",

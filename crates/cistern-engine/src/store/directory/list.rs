@@ -32,9 +32,7 @@ pub(super) fn list_after(
     let (dir, name) = split_prefix(prefix);
     let mut walk = DirectoryListing { root, after, count_max, found: Vec::new() };
     walk.visit(dir, name)?;
-    if walk.found.is_empty() {
-        root.check_there()?; // "nothing" must not come from a mount that is gone
-    }
+    root.check_there()?; // "nothing", or nothing more, must not come from a mount that is gone
     Ok(walk.found)
 }
 
@@ -50,9 +48,7 @@ pub(super) fn list_dirs(root: &Root, dir: &str) -> StoreResult<Vec<String>> {
             false => Ok(()),
         }
     })?;
-    if names.is_empty() {
-        root.check_there()?;
-    }
+    root.check_there()?;
     names.sort_unstable();
     Ok(names)
 }

@@ -4,6 +4,10 @@
 //! (rename, or link where the name must be free), sync the directories from its parent to the
 //! root. The directories are synced even if they were there before: the writer that made them may
 //! not have come to that yet.
+//!
+//! File systems over the network and in user space may take the sync of a directory for done without passing it on (sshfs
+//! does). There the file itself is synced once more under its name: a file system with a journal, which is what the other
+//! side has, cannot make that durable without the name.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -147,19 +151,23 @@ pub(super) fn put(root: &Root, key: &str, temp_name: &str, body: &[u8]) -> Store
     place(root, key, |target| match fs::rename(&temp.path, target) {
         Err(_) if temp.is_at(target) => Ok(()),
         done => done,
-    })
+    })?;
+    root.sync_named(&root.file(key), Some(&temp.file))
 }
 
 /// Writes an object where none of this name exists.
 pub(super) fn put_if_absent(root: &Root, key: &str, temp_name: &str, body: &[u8]) -> StoreResult<Put> {
     let temp = Temp::write(root, temp_name, body)?;
     sweep(root, &temp);
-    place(root, key, |target| match fs::hard_link(&temp.path, target) {
+    let put = place(root, key, |target| match fs::hard_link(&temp.path, target) {
         Ok(()) => Ok(Put::Created),
         Err(_) if temp.is_at(target) => Ok(Put::Created),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Put::Exists),
         Err(e) => Err(e),
-    })
+    })?;
+    // Also where it exists: its writer may not have come to that, and whoever hears of it builds on it.
+    let ours = (put == Put::Created).then_some(&temp.file);
+    root.sync_named(&root.file(key), ours).map(|()| put)
 }
 
 /// Gives a file its name by `act`, making the directories it needs, and makes the name durable.
@@ -231,12 +239,29 @@ impl Root {
         let Err(e) = result else { return Ok(()) };
         let why = self.unsynced.get_or_init(|| {
             format!(
-                "the directory {} could not be synced ({e}): what was put there may be lost in a crash, so nothing \
-                 more is put. Repair the file system, then start again",
+                "{} could not be synced ({e}): what was put there may be lost in a crash, so nothing more is put. \
+                 Repair the file system, then start again",
                 path.display()
             )
         });
         Err(StoreError::Refused(why.clone()))
+    }
+
+    /// Makes the name of a file durable where a sync of its directory is no proof of that. `ours`: the file, if we have it open.
+    fn sync_named(&self, path: &Path, ours: Option<&File>) -> StoreResult<()> {
+        if !self.syncs_names {
+            return Ok(());
+        }
+        if let Some(file) = ours {
+            return self.synced(path, file.sync_all());
+        }
+        // SMB ignores the sync of a file that is open for reading only.
+        let opened = OpenOptions::new().write(true).open(path).or_else(|_| File::open(path));
+        match opened {
+            Ok(file) => self.synced(path, file.sync_all()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.check_there(), // deleted meanwhile
+            Err(e) => Err(fault("cannot sync", path, &e)),
+        }
     }
 
     fn check_synced(&self) -> StoreResult<()> {

@@ -88,9 +88,23 @@ impl Making<'_> {
         let pair = BackupPair { volume, backup, encrypt, left: Vec::new() };
         let target = self.target(&pair);
         target.refuse_if_served().await?;
-        target.is_missing().await?;
+        if target.is_missing().await? && pair.backup.may_be_unmounted() && !self.force {
+            self.refuse_where_one_was(&pair).await?;
+        }
         let left = taken::left(self.context, self.settings, Maker::Backup, volume, &pair.backup).await?;
         Ok(BackupPair { left, ..pair })
+    }
+
+    /// Refuses to begin anew in an empty place to which the volume was backed up before: it would fill the disk below a mount point, and
+    /// take the bookmark from which the backup that is not mounted goes on.
+    async fn refuse_where_one_was(&self, pair: &BackupPair<'_>) -> Outcome {
+        let BackupPair { volume, backup, .. } = pair;
+        if !taken::has_arrived(self.context, self.settings, Maker::Backup, volume, backup).await? {
+            return Ok(());
+        }
+        let text =
+            format!("there is no backup at {}, where one was made before (is it mounted?)", backup.url);
+        Err(Failure::new(Kind::NotFound, text).hint("mount it; or --force begins anew there"))
     }
 
     pub async fn back_up(

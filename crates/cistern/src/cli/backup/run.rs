@@ -55,7 +55,7 @@ pub(in crate::cli) struct Run {
     #[arg(long, value_name = "RATE|@FILE")]
     rate: Option<ReadRate>,
 
-    /// Overwrite what somebody wrote to a backup, or what is there in its place
+    /// Overwrite what somebody wrote to a backup, or what is there in its place; begin anew in an empty place where backups were
     #[arg(long)]
     force: bool,
 

@@ -272,6 +272,13 @@ impl Volumes {
         };
         match removed {
             Err(failure) if failure.kind != Kind::NotFound => return Err(failure),
+            Err(_) if volume_url(&entry.url).is_ok_and(|volume| volume.may_be_unmounted()) => {
+                let text = format!("{name} is not at {} now (is its file system mounted?)", entry.url);
+                let failure = Failure::new(Kind::NotFound, text);
+                return Err(failure.hint(
+                    "remove it when it is there: else it stays in its store, and nothing here knows of it",
+                ));
+            }
             _ => {}
         }
         StackRecord::forget(&self.state_dir, &format!("{STACK}{name}"))

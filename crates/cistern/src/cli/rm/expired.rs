@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use cistern_engine::store::StoreUrl;
+use cistern_engine::{store::StoreUrl, volume::trash::Deletion};
 
 use super::{delete_from_trash, forget};
 use crate::{
     cli::{Context, ls},
+    daemon::host_name,
     failure::{Failure, Outcome},
     place::{COMMAND_PATIENCE, volume_url},
     terminal,
@@ -28,7 +29,8 @@ pub async fn delete(context: &Context, place: &StoreUrl, state_dir: &Path, yes: 
         let deleted = async {
             let volume = volume_url(&line.url).map_err(Failure::usage)?;
             let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
-            delete_from_trash(context, &volume, &open, true).await?;
+            let deletion = Deletion { host: host_name(), only_if_over: true, untold: false };
+            delete_from_trash(context, &volume, &open, deletion).await?;
             forget(context, &volume, Some(line.info.volume), state_dir).await
         };
         match deleted.await {

@@ -61,6 +61,7 @@ impl<'a> ListedVolume<'a> {
             _ if status.latched.is_some() => "STOPPED",
             _ if status.read_only => "read-only",
             _ if self.stopping => "stopping",
+            _ if status.journal_waits.is_some() => "DISK FULL",
             _ if self.served.store_away_ms.is_some() => "STORE AWAY",
             _ if status.dirty_bytes == 0 => "clean",
             _ if self.served.paused_since_ms.is_some() => "paused",
