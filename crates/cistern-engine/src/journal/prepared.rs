@@ -94,15 +94,13 @@ fn check_payload(record: &Record, payload: &Bytes) -> Result<()> {
 
 /// Whether records may go into one group.
 pub fn fit_one_group<'a>(records: impl Iterator<Item = &'a Record>) -> bool {
-    let (mut count, mut blocks) = (0, 0u64);
+    let (mut count, mut blocks, mut is_alone) = (0, 0u64, false);
     for record in records {
         count += 1;
         blocks = blocks.saturating_add(record.payload_blocks());
-        if record.is_alone() {
-            return count == 1 && fits_header(count, blocks);
-        }
+        is_alone |= record.is_alone();
     }
-    fits_header(count, blocks)
+    (count == 1 || !is_alone) && fits_header(count, blocks)
 }
 
 /// A long write as one record for each group that it takes.

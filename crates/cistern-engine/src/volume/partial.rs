@@ -32,33 +32,31 @@ struct Edge {
     base_is_away: bool,
 }
 
-/// What a request puts into the journal, and the blocks of which the rest has to be fetched.
+/// What a request puts into the journal that begins or ends inside a block.
 #[derive(Default)]
-pub(super) struct Request {
-    pub records: Records,
+pub(super) struct PartialWrite {
+    /// In their order.
+    records: Vec<(Record, BytesMut)>,
+    /// Blocks of which the rest has to be fetched.
     bases: Vec<u64>,
 }
 
-/// Records in their order.
-#[derive(Default)]
-pub(super) struct Records(Vec<(Record, BytesMut)>);
-
-impl Records {
+impl PartialWrite {
     /// Zeroes over whole blocks.
     pub fn zero(&mut self, extent: Extent, allocated: bool) {
-        self.0.push((Record::Zero { extent, allocated }, BytesMut::new()));
+        self.records.push((Record::Zero { extent, allocated }, BytesMut::new()));
     }
 
     /// Whole blocks; those that go on where the last ones end are one record with them.
     fn whole(&mut self, first: u64, bytes: &[u8]) {
         let blocks = bytes.len() as u64 / BLOCK;
-        if let Some((Record::Write(before), payload)) = self.0.last_mut()
+        if let Some((Record::Write(before), payload)) = self.records.last_mut()
             && before.end() == first
         {
             before.len += blocks;
             payload.extend_from_slice(bytes);
         } else if blocks > 0 {
-            self.0.push((Record::Write(Extent::new(first, blocks)), bytes.into()));
+            self.records.push((Record::Write(Extent::new(first, blocks)), bytes.into()));
         }
     }
 
@@ -66,7 +64,7 @@ impl Records {
     fn edge(&mut self, edge: Edge, zeroed: Option<bool>) {
         if edge.known != SectorMask::ALL {
             let record = Record::Sectors { block: edge.block, mask: edge.known };
-            return self.0.push((record, edge.bytes));
+            return self.records.push((record, edge.bytes));
         }
         match zeroed.filter(|_| edge.bytes.iter().all(|b| *b == 0)) {
             Some(allocated) => {
@@ -88,7 +86,7 @@ impl Volume {
         touched: Extent,
     ) -> Result<JournalPos> {
         let holding = writer.hold(touched).await;
-        let mut request = Request::default();
+        let mut request = PartialWrite::default();
         self.add_partial(&mut request, offset, data, None).await?;
         self.submit_request(client, writer, request, holding.held()).await
     }
@@ -98,10 +96,10 @@ impl Volume {
         &self,
         client: ClientId,
         writer: &Writer,
-        request: Request,
+        request: PartialWrite,
         own: &Arc<Held>,
     ) -> Result<JournalPos> {
-        let Request { records: Records(records), bases } = request;
+        let PartialWrite { records, bases } = request;
         let records = records.into_iter().map(|(record, payload)| (record, payload.freeze())).collect();
         let to = writer.submit_all(client, records, Some(own)).await?;
         bases.into_iter().for_each(|block| self.fetch_base(block));
@@ -111,7 +109,7 @@ impl Volume {
     /// Adds a write of `data` to a request. Zeroes that a client asked for as such are `zeroed`, to be allocated or not.
     pub(super) async fn add_partial(
         &self,
-        request: &mut Request,
+        request: &mut PartialWrite,
         offset: u64,
         data: &[u8],
         zeroed: Option<bool>,
@@ -122,7 +120,7 @@ impl Volume {
             let (block, inside) = (at / BLOCK, (at % BLOCK) as usize);
             if inside == 0 && rest.len() >= BLOCK_BYTES {
                 let (whole, behind) = rest.split_at(rest.len() / BLOCK_BYTES * BLOCK_BYTES);
-                request.records.whole(block, whole);
+                request.whole(block, whole);
                 (at, rest) = (at + whole.len() as u64, behind);
                 continue;
             }
@@ -131,7 +129,7 @@ impl Volume {
             if edge.base_is_away && edge.known != SectorMask::ALL {
                 request.bases.push(block);
             }
-            request.records.edge(edge, zeroed);
+            request.edge(edge, zeroed);
             (at, rest) = (at + part.len() as u64, behind);
         }
         Ok(())

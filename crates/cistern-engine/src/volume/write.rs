@@ -22,7 +22,7 @@ use crate::{
         locks::Held,
         open::ReadOnlyParts,
         order::{Core, Submitted},
-        partial::Request,
+        partial::PartialWrite,
     },
     writeback::{Control, Loads},
 };
@@ -322,7 +322,7 @@ impl Volume {
         holding: &Holding<'_>,
     ) -> Result<JournalPos> {
         let (_, whole) = blocks_of(range.start, range.end - range.start);
-        let (mut request, allocation) = (Request::default(), Some(allocated));
+        let (mut request, allocation) = (PartialWrite::default(), Some(allocated));
         let (before, behind) = match whole.is_empty() {
             true => (range, 0..0),
             false => (range.start..whole.start * BLOCK, whole.end() * BLOCK..range.end),
@@ -330,7 +330,7 @@ impl Volume {
         let zeroes = |edge: &Range<u64>| vec![0; (edge.end - edge.start) as usize];
         self.add_partial(&mut request, before.start, &zeroes(&before), allocation).await?;
         if !whole.is_empty() {
-            request.records.zero(whole, allocated);
+            request.zero(whole, allocated);
         }
         self.add_partial(&mut request, behind.start, &zeroes(&behind), allocation).await?;
         self.submit_request(client, writer, request, holding.held()).await
