@@ -567,6 +567,11 @@ impl Map {
         self.inner().levels.clone()
     }
 
+    /// Blocks of data that merges and flushes found dead, or held by snapshots alone, since the state was taken last.
+    pub fn died_blocks(&self) -> u64 {
+        self.inner().dead.blocks()
+    }
+
     /// Blocks of data that died, probably, and are not counted as dead yet, because no merge has met them.
     pub fn probably_dead(&self) -> u64 {
         policy::probably_dead(&self.levels(), self.shape)

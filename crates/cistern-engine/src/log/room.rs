@@ -8,7 +8,7 @@
 //!
 //! Asked before a slot is given out, never behind.
 
-use crate::{Error, Result, store::DiskRoom};
+use crate::{Error, Result, store::DiskRoom, units::SEGMENT_DATA_BYTES_MAX};
 
 use super::append::LogWriter;
 
@@ -19,6 +19,9 @@ const HELD_BACK_MIN: u64 = 64 * MIB;
 const HELD_BACK_MAX: u64 = 256 * MIB;
 /// Of a small disk not more than this part.
 const HELD_BACK_PART_MAX: u64 = 4;
+/// Room is short when less than this is free beside what is held back, and less than this part of the whole.
+const SHORT_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
+const SHORT_PART: u64 = 8;
 
 /// Who would take room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub enum RoomFor {
     Written,
     /// What is moved, so that other segments can go.
     Moved,
+    /// What clients wrote, with discards of more than that.
+    Discarding,
 }
 
 impl LogWriter {
@@ -41,6 +46,16 @@ impl LogWriter {
         }
         allowed.is_ok()
     }
+
+    /// Whether there is so little room that what clients write waits, or soon will.
+    pub async fn is_room_short(&self) -> bool {
+        match self.store().room().await {
+            Ok(Some(room)) => {
+                allow(room, RoomFor::Written, SHORT_BYTES.min(room.total_bytes / SHORT_PART)).is_err()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// # Errors
@@ -52,12 +67,13 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
     let held_back = match what {
         RoomFor::Written => all,
         RoomFor::Moved => all / 2,
+        RoomFor::Discarding => all / 4 * 3,
     };
     match room.free_bytes >= held_back + bytes {
         true => Ok(()),
         false => Err(Error::Unreachable(format!(
-            "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, \
-             or have more cleaned (`cistern gc`)",
+            "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, remove \
+             snapshots (`cistern rm URL@NAME`), or discard what is not needed (`fstrim`, `blkdiscard`)",
             room.free_bytes / MIB,
             all / MIB
         ))),

@@ -17,7 +17,7 @@ use crate::{
     gc,
     log::{LogWriter, NewEntry, NewMoved, Offer, Offerer},
     segment::{SegmentBuilder, Slot},
-    units::Seq,
+    units::{BLOCK_BYTES, Seq},
     upkeep::maintain::Maintainer,
 };
 
@@ -27,8 +27,10 @@ const BATCH: usize = 256;
 const WORTH_BYTES: u64 = 4 << 20;
 const WORTH_OBJECTS: u64 = 1000;
 /// When nothing was committed for this time, what was committed before gets a checkpoint: until then it is not known what
-/// it killed.
+/// it killed. Less where what is retired goes sooner: half of the grace, but no less than the other one, which is also for a store
+/// that has no room for more.
 const QUIET: Duration = Duration::from_secs(20);
+const QUIET_MIN: Duration = Duration::from_secs(2);
 /// Pauses after a delete that failed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -106,11 +108,13 @@ impl Maintainer {
     pub async fn keep_checkpoints_coming(&self, offerer: Offerer, mut wanted: watch::Receiver<Seq>) {
         let mut seen = self.progress.newest().covered;
         loop {
+            let is_short = self.log.is_room_short().await;
+            let quiet = if is_short { QUIET_MIN } else { (self.grace / 2).clamp(QUIET_MIN, QUIET) };
             let goal = tokio::select! {
                 biased;
                 Ok(goal) = wanted.wait_for(|goal| *goal > self.space.covered()) => Some(*goal),
                 goal = self.space.roots_awaited() => Some(goal),
-                () = self.env.sleep(QUIET) => None,
+                () = self.env.sleep(quiet) => None,
             };
             self.unpaused().await;
             if let Some(goal) = goal {
@@ -125,7 +129,10 @@ impl Maintainer {
             }
             let newest = self.progress.newest().covered;
             let is_quiet = std::mem::replace(&mut seen, newest) == newest;
-            if is_quiet && !self.progress.is_checkpoint_coming() && self.is_checkpoint_worth_it() {
+            if (is_quiet || is_short)
+                && !self.progress.is_checkpoint_coming()
+                && self.is_checkpoint_worth_it()
+            {
                 seen = self.offer_nothing(&offerer).await.unwrap_or(seen);
             }
         }
@@ -163,6 +170,7 @@ impl Maintainer {
             || bytes >= WORTH_BYTES
             || objects >= WORTH_OBJECTS
             || shown.vacated_bytes >= WORTH_BYTES
+            || self.map.died_blocks() * BLOCK_BYTES as u64 >= WORTH_BYTES
     }
 }
 

@@ -12,25 +12,29 @@ use crate::{
     log::{Published, Refused, RoomFor, Vacancy},
     rank::{Rank, Ranked},
     segment::{self, JournalRange, OPERATIONS_MAX},
+    snapshot::Operation,
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, JournalPos, Mark, SEGMENT_DATA_BYTES_MAX, Seq},
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
         budget::Budget,
+        overtake::{self, Overtaking, Removals, Survey},
         pack::{Newest, payload_bytes},
         pi::Controller,
         policy::{CommitLag, Decision, PackSituation, decide, hurry},
-        range::Range,
+        range::{Length, Range},
     },
 };
 
 /// Records of one segment: each makes at most two mappings more than its own, far below what a footer holds.
-const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
+pub(super) const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
 
 /// Every record makes two extents at most, and a frame ends at every 16th block.
 const _: () = assert!(
     2 * RECORDS_MAX + 2 * SEGMENT_DATA_BYTES_MAX / (FRAME_BLOCKS_MAX * BLOCK_BYTES) <= segment::MAPPINGS_MAX
 );
 
+/// What makes room and brings no more data than this needs none.
+const SMALL_BYTES: u64 = 1 << 20;
 /// When it is looked again whether the store has room.
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,8 +43,14 @@ pub struct Flow {
     control: Arc<Control>,
     /// While the store has no room for what is to be offered.
     refused: Option<Refused>,
-    /// Asked for while there is something to offer.
-    vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
+    /// Asked for while there is something to offer, and what that is.
+    vacancy: Option<(Next, Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>)>,
+    /// What the journal has that would make room, while there is none.
+    survey: Option<Survey>,
+    /// Up to here there is room, because that makes more.
+    allowed: JournalPos,
+    /// Removals of snapshots before this went ahead.
+    removed: JournalPos,
     packed: Mark,
     /// Size of the volume as of `packed`.
     size_bytes: u64,
@@ -48,6 +58,16 @@ pub struct Flow {
     controller: Controller,
     budget: Budget,
     hurry: Hurry,
+}
+
+/// What is to be offered.
+enum Next {
+    /// The next range.
+    Range,
+    /// All up to a place that makes room, as one segment.
+    Joined(Overtaking),
+    /// Removals of snapshots, which lie before this.
+    Removals(Vec<Operation>, JournalPos),
 }
 
 struct OnItsWay {
@@ -62,6 +82,9 @@ impl Flow {
         Flow {
             refused: None,
             vacancy: None,
+            survey: None,
+            allowed: packed.pos,
+            removed: packed.pos,
             on_their_way: VecDeque::new(),
             controller: Controller::new(&control.tuning().goal(), now),
             budget: Budget::new(now),
@@ -92,6 +115,9 @@ impl Flow {
         let now = self.parts.env.now();
         let budget_wait = self.control_rate(&tuning, now);
         self.set_hurry(&tuning, now);
+        let is_dirty = appended > self.packed.pos;
+        // What makes room is not held back.
+        let wanted = wanted || (is_dirty && self.parts.log.is_room_short().await);
         let decision = decide(&PackSituation {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
@@ -103,8 +129,8 @@ impl Flow {
         });
         match decision {
             Decision::Seal if self.vacancy.is_none() => {
-                if self.has_room(&tuning, appended).await? {
-                    self.vacancy = Some(Box::pin(self.parts.offerer.vacancy()))
+                if let Some(next) = self.what_fits(&tuning, appended).await? {
+                    self.vacancy = Some((next, Box::pin(self.parts.offerer.vacancy())))
                 }
             }
             Decision::Seal => {}
@@ -129,7 +155,7 @@ impl Flow {
         };
         let vacancy = async {
             match &mut self.vacancy {
-                Some(vacancy) => vacancy.await,
+                Some((_, vacancy)) => vacancy.await,
                 None => std::future::pending().await,
             }
         };
@@ -145,23 +171,40 @@ impl Flow {
         }
     }
 
-    /// Whether the store has room for another segment beside those on their way. Operations, which go alone, are small, and a snapshot that is
-    /// removed makes room.
-    async fn has_room(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<bool> {
+    /// What the store has room for: another segment beside those on their way, or what makes room. Operations, which go alone, are small.
+    async fn what_fits(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<Option<Next>> {
         let bytes = (self.on_their_way.len() as u64 + 1) * tuning.segment_bytes();
-        let mut has_room = self.parts.log.has_room(RoomFor::Written, bytes).await;
-        if !has_room {
-            self.parts.journal.sync(appended).await?;
-            let next = self.parts.journal.groups(self.packed.pos).await?;
-            has_room = next.first().is_some_and(|group| group.is_operation());
+        if self.packed.pos < self.allowed || self.parts.log.has_room(RoomFor::Written, bytes).await {
+            (self.refused, self.survey) = (None, None);
+            return Ok(Some(Next::Range));
         }
-        match has_room {
-            true => self.refused = None,
-            false => {
-                self.refused.get_or_insert_with(|| self.parts.log.refused());
-            }
+        self.refused.get_or_insert_with(|| self.parts.log.refused());
+        self.parts.journal.sync(appended).await?;
+        let survey = self.survey.take().filter(|survey| survey.begins() == self.packed.pos);
+        let mut survey = survey.unwrap_or_else(|| Survey::from(self.packed.pos));
+        survey.go_on(&self.parts.journal, tuning.segment_bytes()).await?;
+        let (removals, joined, plain) = (survey.removals(self.removed), survey.joined(), survey.plain());
+        self.survey = Some(survey);
+        if let Some((removals, to)) = removals {
+            return Ok(Some(Next::Removals(removals, to)));
         }
-        Ok(has_room)
+        if let Some(joined) = joined
+            && (joined.bytes <= SMALL_BYTES || self.has_room_to_discard(joined).await)
+        {
+            return Ok(Some(Next::Joined(joined)));
+        }
+        if let Some(plain) = plain
+            && self.has_room_to_discard(plain).await
+        {
+            self.allowed = plain.to;
+            return Ok(Some(Next::Range));
+        }
+        let next = self.parts.journal.groups(self.packed.pos).await?;
+        Ok(next.first().is_some_and(|group| group.is_operation()).then_some(Next::Range))
+    }
+
+    async fn has_room_to_discard(&self, overtaking: Overtaking) -> bool {
+        self.parts.log.has_room(RoomFor::Discarding, overtaking.bytes).await
     }
 
     /// Lets the controller look, and gives the time until its rate allows another segment.
@@ -193,11 +236,22 @@ impl Flow {
         }));
     }
 
-    /// Offers the next range, up to a segment's worth.
+    /// Offers what is next.
     async fn offer(&mut self, vacancy: Vacancy, appended: JournalPos, tuning: &Tuning) -> Result<()> {
-        self.vacancy = None;
+        let (next, _) = self.vacancy.take().expect("it was asked for");
         self.parts.journal.sync(appended).await?;
-        let range = self.load(tuning).await?;
+        let range = match next {
+            Next::Range => self.load(tuning).await?,
+            Next::Joined(Overtaking { to, bytes }) => {
+                tracing::debug!(to = to.0, bytes, "a discard goes to the store with all that lies before it");
+                self.load_joined(to).await?
+            }
+            Next::Removals(removals, to) => {
+                self.offer_removals(vacancy, removals);
+                self.removed = to;
+                return Ok(());
+            }
+        };
         let JournalRange { from, to, .. } = range.range;
         assert_eq!(from, self.packed, "ranges are consecutive: what lies between two would be lost");
         assert!(to.pos <= self.parts.journal.durable(), "only what a crash leaves here is uploaded");
@@ -209,6 +263,43 @@ impl Flow {
         self.on_their_way.push_back(OnItsWay { to: to.pos, published });
         self.assert_invariant();
         Ok(())
+    }
+
+    /// Offers removals of snapshots, ahead of what waits before them.
+    fn offer_removals(&mut self, vacancy: Vacancy, removals: Vec<Operation>) {
+        tracing::debug!(count = removals.len(), "removals of snapshots go ahead");
+        let (packed, size_bytes) = (self.packed, self.size_bytes);
+        let range = JournalRange { journal: self.parts.journal.id(), from: packed, to: packed };
+        let (log, compression) = (self.parts.log.clone(), self.parts.compression);
+        self.control.set_packed(packed.pos);
+        let removals = Arc::new(Removals { log, compression, range, size_bytes, removals });
+        let published = self.parts.offerer.offer(vacancy, removals);
+        self.on_their_way.push_back(OnItsWay { to: packed.pos, published });
+    }
+
+    /// All from `packed` up to a place, whatever it takes in the journal.
+    async fn load_joined(&self, to: JournalPos) -> Result<Range> {
+        let journal = &self.parts.journal;
+        let range = (self.packed.pos, to);
+        let (newest, size_bytes) = overtake::load(journal, range, self.size_bytes).await?;
+        Ok(self.range(to, size_bytes, newest, Length::Any))
+    }
+
+    fn range(&self, to: JournalPos, size_bytes: u64, newest: Newest, length: Length) -> Range {
+        let journal = &self.parts.journal;
+        let to = journal.mark_at(to).expect("a group ends there that was written");
+        Range {
+            env: self.parts.env.clone(),
+            journal: journal.clone(),
+            bases: self.parts.bases.clone(),
+            log: self.parts.log.clone(),
+            compression: self.parts.compression,
+            range: JournalRange { journal: journal.id(), from: self.packed, to },
+            size_bytes,
+            content: None,
+            length,
+            loaded: Ranked::new(Rank::Flow, Some(newest)),
+        }
     }
 
     /// Reads the groups from `packed` on, until what they leave of each other fills a segment or nothing durable is left; behind an
@@ -256,18 +347,7 @@ impl Flow {
             "a segment takes what a range leaves of itself"
         );
         debug_assert!(operations <= OPERATIONS_MAX, "a segment carries all operations of its range");
-        let to = journal.mark_at(to).expect("a group ends there that was written");
-        Ok(Range {
-            env: self.parts.env.clone(),
-            journal: journal.clone(),
-            bases: self.parts.bases.clone(),
-            log: self.parts.log.clone(),
-            compression: self.parts.compression,
-            range: JournalRange { journal: journal.id(), from, to },
-            size_bytes,
-            content,
-            loaded: Ranked::new(Rank::Flow, Some(newest)),
-        })
+        Ok(Range { content, ..self.range(to, size_bytes, newest, Length::Bounded) })
     }
 
     /// The front is committed.
@@ -279,7 +359,7 @@ impl Flow {
 
     fn assert_invariant(&self) {
         debug_assert!(
-            self.on_their_way.iter().is_sorted_by(|a, b| a.to < b.to),
+            self.on_their_way.iter().is_sorted_by(|a, b| a.to <= b.to),
             "ranges on their way are in the order of the journal"
         );
         debug_assert!(
