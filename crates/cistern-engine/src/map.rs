@@ -23,6 +23,7 @@ mod lookup;
 mod merge;
 mod merging;
 mod names;
+mod pins;
 mod policy;
 mod runs;
 mod table;
@@ -45,6 +46,7 @@ use bytes::Bytes;
 pub use dead::{Dead, SeenBy, SegmentBlocks};
 use futures_util::future::join_all;
 pub use lookup::Lookup;
+pub use pins::Pin;
 use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
 use table::Table;
@@ -206,6 +208,7 @@ pub struct Map {
     merging: tokio::sync::Mutex<BTreeMap<RunId, Duration>>,
     /// Held for memory operations only, never while waiting.
     inner: Ranked<Inner>,
+    pins: Arc<pins::Pins>,
 }
 
 struct Inner {
@@ -279,6 +282,7 @@ impl Map {
             flushing: tokio::sync::Mutex::new(()),
             merging: tokio::sync::Mutex::default(),
             inner: Ranked::new(Rank::Structure, inner),
+            pins: Arc::default(),
         })
     }
 
@@ -565,6 +569,16 @@ impl Map {
     /// The levels now.
     pub fn levels(&self) -> Arc<Levels> {
         self.inner().levels.clone()
+    }
+
+    /// What this resolves to from now on stays in the store while it is held.
+    pub fn pin(&self) -> Pin {
+        self.pins.pin()
+    }
+
+    /// Returns when nobody reads any more what he found before.
+    pub async fn unpinned(&self) {
+        self.pins.passed().await;
     }
 
     /// Blocks of data that merges and flushes found dead, or held by snapshots alone, since the state was taken last.

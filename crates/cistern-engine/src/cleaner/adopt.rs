@@ -18,6 +18,7 @@ const LOOKUP_MAPPINGS: usize = 4096;
 /// Moves foreign blocks of `extent`, from its beginning on, until a round is full.
 pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
+    let pin = parts.map.pin();
     let (mut moved, mut blocks, mut at) = (Vec::new(), 0, extent.start);
     while at < extent.end() && blocks < ROUND_BLOCKS {
         let mappings = parts.map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
@@ -26,6 +27,7 @@ pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
         moved.extend(foreign.inspect(|mapping| blocks += mapping.extent.len));
     }
     let data = parts.blocks.read(&moved).await?;
+    drop(pin);
     if blocks > 0 {
         offer(parts, For::Volume, base, moved.into_iter().zip(data).collect()).await?;
     }

@@ -14,9 +14,13 @@ use crate::{
     Error, Result,
     codec::Compression,
     env::Pauses,
-    gc,
-    log::{LogWriter, NewEntry, NewMoved, Offer, Offerer},
+    gc::{
+        self,
+        readers::{FoundReaders, KnownReaders},
+    },
+    log::{LogWriter, NewEntry, NewMoved, Offer, Offerer, checkpoint::RetiredName},
     segment::{SegmentBuilder, Slot},
+    space::{Due, Graces},
     units::{BLOCK_BYTES, Seq},
     upkeep::maintain::Maintainer,
 };
@@ -31,9 +35,18 @@ const WORTH_OBJECTS: u64 = 1000;
 /// that has no room for more.
 const QUIET: Duration = Duration::from_secs(20);
 const QUIET_MIN: Duration = Duration::from_secs(2);
+/// While there are readers it is looked so often whether they have gone.
+const READERS_LOOK: Duration = Duration::from_secs(30);
 /// Pauses after a delete that failed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// What to do next.
+struct Step {
+    due: Due,
+    /// When something may be due that is not.
+    next: Option<Duration>,
+}
 
 impl Maintainer {
     /// Deletes what is due, until dropped.
@@ -42,6 +55,7 @@ impl Maintainer {
         let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
         // What the store did not delete, and when it is tried again. It holds up nothing else.
         let (mut stayed, mut again) = (BTreeSet::new(), Duration::ZERO);
+        let mut readers = KnownReaders::default();
         loop {
             self.unpaused().await;
             changes.borrow_and_update();
@@ -49,14 +63,13 @@ impl Maintainer {
             if now >= again {
                 stayed.clear();
             }
-            let due = self.space.due(now, self.grace, BATCH, &stayed);
+            let Step { due, next } = self.look_for_due(now, &stayed, &mut readers).await;
             if due.is_empty() {
                 let again = (!stayed.is_empty()).then_some(again);
-                let until = [self.space.next_due(self.grace).filter(|at| *at > now), again];
-                let until = until.into_iter().flatten().min();
+                let until = [next, again].into_iter().flatten().min();
                 let time = async {
                     match until {
-                        Some(at) => self.env.sleep(at - now).await,
+                        Some(at) => self.env.sleep(at.saturating_sub(now)).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -67,15 +80,14 @@ impl Maintainer {
                 }
                 continue;
             }
+            self.map.unpinned().await;
             // A copy of this writer that somebody went on with deletes nothing.
             if let Err(e) = self.log.look().await {
                 tracing::debug!(error = %e, "nothing is deleted any more");
                 return std::future::pending().await;
             }
-            let done = gc::delete_retired(self.stores.background.as_ref(), &due).await;
-            tracing::debug!(objects = done.deleted.len(), "deleted");
-            self.space.deleted(&done.deleted);
-            match done.fault {
+            let (done, fault) = self.let_go(due).await;
+            match fault {
                 None if stayed.is_empty() => {
                     pauses.reset();
                     self.space.delete_failed(None);
@@ -90,10 +102,69 @@ impl Maintainer {
                         self.say_refused(&e, pauses.is_first());
                         again = self.env.now() + pauses.after_failure();
                     }
-                    stayed.extend(done.stayed);
+                    stayed.extend(done);
                 }
             }
         }
+    }
+
+    fn graces(&self, readers: Duration) -> Graces {
+        Graces { readers, slots: self.log.slot_grace() }
+    }
+
+    /// What is due, and else when to look again. Whether there are readers is asked when it is known what would go: one that is announced
+    /// after that reads a checkpoint that does without it.
+    async fn look_for_due(
+        &self,
+        now: Duration,
+        stayed: &BTreeSet<RetiredName>,
+        readers: &mut KnownReaders,
+    ) -> Step {
+        let alone = self.graces(self.grace_alone);
+        let due = self.space.due(now, alone, BATCH, stayed);
+        if due.is_empty() || !self.may_be_read(readers, now).await {
+            return Step { due, next: self.space.next_due(now, alone) };
+        }
+        let graces = self.graces(self.grace);
+        let due = self.space.due(now, graces, BATCH, stayed);
+        let next = self.space.next_due(now, graces).unwrap_or(Duration::MAX);
+        Step { due, next: Some(next.min(now + READERS_LOOK)) }
+    }
+
+    /// Whether somebody may read what this writer does not see, and has to be given time.
+    async fn may_be_read(&self, readers: &mut KnownReaders, now: Duration) -> bool {
+        if self.grace_alone == self.grace {
+            return true;
+        }
+        if self.progress.snapshots().has_clones() {
+            return true; // they read what snapshots show, from anywhere
+        }
+        if self.log.is_room_short().await {
+            return false;
+        }
+        let store = self.stores.background.as_ref();
+        match readers.look(store, now).await {
+            Ok(FoundReaders { is_any, old }) => {
+                gc::delete_announcements(store, &old).await;
+                is_any
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Deletes and empties what is due. Gives what stayed, and why the first of it did.
+    async fn let_go(&self, due: Due) -> (Vec<RetiredName>, Option<Error>) {
+        let store = self.stores.background.as_ref();
+        let emptied = gc::empty_slots(store, &self.log, &due.emptied).await;
+        self.space.emptied(&emptied.emptied);
+        let deleted = gc::delete_retired(store, &due.deleted).await;
+        self.space.deleted(&deleted.deleted);
+        tracing::debug!(
+            objects = deleted.deleted.len(),
+            slots = emptied.emptied.len(),
+            "deleted and emptied"
+        );
+        ([emptied.stayed, deleted.stayed].concat(), emptied.fault.or(deleted.fault))
     }
 
     /// Something that is not needed any more could not be deleted: that stops nothing.
@@ -109,7 +180,7 @@ impl Maintainer {
         let mut seen = self.progress.newest().covered;
         loop {
             let is_short = self.log.is_room_short().await;
-            let quiet = if is_short { QUIET_MIN } else { (self.grace / 2).clamp(QUIET_MIN, QUIET) };
+            let quiet = if is_short { QUIET_MIN } else { (self.grace_alone / 2).clamp(QUIET_MIN, QUIET) };
             let goal = tokio::select! {
                 biased;
                 Ok(goal) = wanted.wait_for(|goal| *goal > self.space.covered()) => Some(*goal),
@@ -164,7 +235,7 @@ impl Maintainer {
     }
 
     fn is_checkpoint_worth_it(&self) -> bool {
-        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), self.grace);
+        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), self.grace_alone);
         let shown = self.space.shown();
         self.progress.uncovered_by_writes() > 0
             || bytes >= WORTH_BYTES

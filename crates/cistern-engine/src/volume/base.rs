@@ -35,6 +35,7 @@ impl CommittedBlocks {
 #[async_trait]
 impl Bases for CommittedBlocks {
     async fn read(&self, block: u64) -> Result<Bytes> {
+        let _pin = self.map.pin();
         let mappings = self.map.lookup(Extent::new(block, 1)).await?;
         assert_eq!(mappings.len(), 1, "a block is one thing: what is taken for zeroes is nothing else");
         match mappings.as_slice() {

@@ -102,6 +102,7 @@ impl Host {
             host: "here".into(),
             take_over: false,
             grace: GRACE,
+            grace_alone: GRACE,
             cleaning: Bound::Ratio(SPACE_BOUND).into(),
             tariff: Tariff::default(),
         }
