@@ -54,7 +54,7 @@ async fn host(is_locked: bool) -> (Host, Arc<Through<Lockable>>) {
         is_locked: is_locked.into(),
         locked_before: Mutex::default(),
     });
-    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    let host = Host::with_free_slots(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
     (host, store)
 }
 

@@ -202,7 +202,7 @@ impl Maintainer {
             let is_quiet = std::mem::replace(&mut seen, newest) == newest;
             if (is_quiet || is_short)
                 && !self.progress.is_checkpoint_coming()
-                && self.is_checkpoint_worth_it()
+                && self.is_checkpoint_worth_it(is_short)
             {
                 seen = self.offer_nothing(&offerer).await.unwrap_or(seen);
             }
@@ -234,8 +234,10 @@ impl Maintainer {
         Some(seq)
     }
 
-    fn is_checkpoint_worth_it(&self) -> bool {
-        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), self.grace_alone);
+    /// Where room is short the second checkpoint does not wait for the grace behind the first.
+    fn is_checkpoint_worth_it(&self, is_short: bool) -> bool {
+        let grace = if is_short { Duration::ZERO } else { self.grace_alone };
+        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), grace);
         let shown = self.space.shown();
         self.progress.uncovered_by_writes() > 0
             || bytes >= WORTH_BYTES
