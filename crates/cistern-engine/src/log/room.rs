@@ -47,14 +47,17 @@ impl LogWriter {
         allowed.is_ok()
     }
 
+    /// Whether so many bytes of what clients write would wait. Says nothing of it.
+    pub async fn lacks_room(&self, bytes: u64) -> bool {
+        let room = self.store().room().await;
+        matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, bytes).is_err())
+    }
+
     /// Whether there is so little room that what clients write waits, or soon will.
     pub async fn is_room_short(&self) -> bool {
-        match self.store().room().await {
-            Ok(Some(room)) => {
-                allow(room, RoomFor::Written, SHORT_BYTES.min(room.total_bytes / SHORT_PART)).is_err()
-            }
-            _ => false,
-        }
+        let room = self.store().room().await;
+        let short_bytes = |room: DiskRoom| SHORT_BYTES.min(room.total_bytes / SHORT_PART);
+        matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, short_bytes(room)).is_err())
     }
 }
 

@@ -116,8 +116,8 @@ impl Flow {
         let budget_wait = self.control_rate(&tuning, now);
         self.set_hurry(&tuning, now);
         let is_dirty = appended > self.packed.pos;
-        // What makes room is not held back.
-        let wanted = wanted || (is_dirty && self.parts.log.is_room_short().await);
+        // Where nothing else goes, what makes room does not wait for company.
+        let wanted = wanted || (is_dirty && self.parts.log.lacks_room(tuning.segment_bytes()).await);
         let decision = decide(&PackSituation {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
