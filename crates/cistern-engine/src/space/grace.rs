@@ -140,7 +140,7 @@ impl Grace {
             RetiredName::Map(_) => Some(Duration::ZERO),
             RetiredName::Segment(_) if slots.is_zero() => Some(Duration::ZERO),
             RetiredName::Segment(seq) => {
-                let first = self.covers.iter().find(|(_, covered)| covered >= seq);
+                let first = self.covers.get(self.covers.partition_point(|(_, covered)| covered < seq));
                 first.map(|(stored_at, _)| *stored_at + slots)
             }
         }

@@ -34,7 +34,7 @@ const WORTH_OBJECTS: u64 = 1000;
 /// it killed. Less where what is retired goes sooner: half of the grace, but no less than the other one, which is also for a store
 /// that has no room for more.
 const QUIET: Duration = Duration::from_secs(20);
-const QUIET_MIN: Duration = Duration::from_secs(2);
+const QUIET_MIN: Duration = Duration::from_secs(1);
 /// While there are readers it is looked so often whether they have gone.
 const READERS_LOOK: Duration = Duration::from_secs(30);
 /// Pauses after a delete that failed.

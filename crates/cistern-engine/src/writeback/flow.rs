@@ -44,7 +44,7 @@ pub struct Flow {
     /// While the store has no room for what is to be offered.
     refused: Option<Refused>,
     /// Asked for while there is something to offer, and what that is.
-    vacancy: Option<(Next, Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>)>,
+    vacancy: Option<(Next, AwaitedVacancy)>,
     /// What the journal has that would make room, while there is none.
     survey: Option<Survey>,
     /// Up to here there is room, because that makes more.
@@ -59,6 +59,8 @@ pub struct Flow {
     budget: Budget,
     hurry: Hurry,
 }
+
+type AwaitedVacancy = Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>;
 
 /// What is to be offered.
 enum Next {

@@ -265,7 +265,7 @@ pub const MUTANTS: &[Mutant] = &[
             new: "                gc::delete_announcements(store, &old).await;\n                is_any && old.len() > 1000\n",
         }],
         test: test("-p cistern-engine --test volume_grace", "who_reads_is_given_time"),
-        simulation: themed("cleaning", 40),
+        simulation: None,
     },
     Mutant {
         name: "clones-are-not-waited-for",
