@@ -1,10 +1,12 @@
 //! The one place that deletes from the store.
 //!
 //! It deletes what checkpoints have retired and is due ([`crate::space`] says what is), what is superseded by its name
-//! alone, and whole volumes. A delete follows an append of this epoch that came later than the checkpoint which does
+//! alone, announcements of readers that are gone, and whole volumes. A delete follows an append of this epoch that came later than the checkpoint which does
 //! without the object, so a fenced writer cannot delete what its successor descends from.
 //!
 //! Many objects go in bulk where the store has such requests, and several requests are under way at once.
+
+pub mod readers;
 
 use std::{
     collections::HashSet,
@@ -16,6 +18,7 @@ use futures_util::{StreamExt, stream};
 use crate::{
     Error, Result,
     log::{
+        LogWriter,
         checkpoint::{Retired, RetiredName},
         keys,
     },
@@ -27,6 +30,9 @@ use crate::{
 const CHECKPOINTS_KEPT: usize = 4;
 /// Pages of a listing whose objects are being deleted while the next one is listed.
 const PAGES_IN_FLIGHT: usize = 4;
+
+/// Slots that are emptied at once.
+const PUTS_IN_FLIGHT: usize = 16;
 
 /// What came of deleting objects that are due.
 pub struct Deletion {
@@ -46,6 +52,37 @@ pub async fn delete_retired(store: &dyn Store, due: &[Retired]) -> Deletion {
     let names = |some: Vec<(RetiredName, bool)>| some.into_iter().map(|(name, _)| name).collect();
     let fault = undeleted.into_iter().next().map(|first| first.why.into());
     Deletion { deleted: names(deleted), stayed: names(stayed), fault }
+}
+
+/// What came of emptying slots.
+pub struct Emptying {
+    /// With the bytes that are left.
+    pub emptied: Vec<(Seq, u64)>,
+    pub stayed: Vec<RetiredName>,
+    /// What was wrong with the first that stayed.
+    pub fault: Option<Error>,
+}
+
+/// Puts next to nothing in the place of segments that are due and whose slots must not be free yet. None holds up another. A request that
+/// comes late does no more harm than a late delete: it meets what nothing needs, or leaves an orphan in a slot that was free.
+pub async fn empty_slots(store: &dyn Store, log: &LogWriter, due: &[Seq]) -> Emptying {
+    let put = |seq: Seq| async move {
+        let body = log.emptied(seq);
+        let bytes = body.len() as u64;
+        (seq, bytes, store.put(&keys::entry(seq), body).await)
+    };
+    let mut puts = stream::iter(due.iter().map(|seq| put(*seq)).collect::<Vec<_>>()).buffered(PUTS_IN_FLIGHT);
+    let mut out = Emptying { emptied: Vec::new(), stayed: Vec::new(), fault: None };
+    while let Some((seq, bytes, done)) = puts.next().await {
+        match done {
+            Ok(()) => out.emptied.push((seq, bytes)),
+            Err(e) => {
+                out.stayed.push(RetiredName::Segment(seq));
+                out.fault.get_or_insert(e.into());
+            }
+        }
+    }
+    out
 }
 
 /// Deletes checkpoints that are older than the newest few and than `newest`, which is in the store and
@@ -91,6 +128,13 @@ pub async fn prune_notes(store: &dyn Store, newest: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Deletes announcements whose readers are gone. What stays is met again.
+pub async fn delete_announcements(store: &dyn Store, old: &[String]) {
+    for name in old {
+        let _ = store.delete(name).await;
+    }
 }
 
 /// Deletes notes of clones that are gone, which the log of the volume they were made of has as operations.

@@ -33,11 +33,11 @@ pub use append::{LogWriter, Refused, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
-    find_volume, own_store, read_committed, read_entry, read_identity, read_identity_anywhere, read_roots,
-    read_roots_object,
+    find_volume, own_store, read_committed, read_emptied, read_entry, read_identity, read_identity_anywhere,
+    read_roots, read_roots_object,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
-pub use presence::GRACE;
+pub use presence::{GRACE, GRACE_ALONE};
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use room::RoomFor;
 pub use uploads::Vacancy;

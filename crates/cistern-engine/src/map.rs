@@ -23,6 +23,7 @@ mod lookup;
 mod merge;
 mod merging;
 mod names;
+mod pins;
 mod policy;
 mod runs;
 mod table;
@@ -45,6 +46,7 @@ use bytes::Bytes;
 pub use dead::{Dead, SeenBy, SegmentBlocks};
 use futures_util::future::join_all;
 pub use lookup::Lookup;
+pub use pins::Pin;
 use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
 use table::Table;
@@ -217,6 +219,7 @@ pub struct Map {
     inner: Ranked<Inner>,
     /// Sectors are kept apart, where none were.
     appeared: Notify,
+    pins: Arc<pins::Pins>,
 }
 
 struct Inner {
@@ -322,6 +325,7 @@ impl Map {
             merging: tokio::sync::Mutex::default(),
             inner: Ranked::new(Rank::Structure, inner),
             appeared: Notify::new(),
+            pins: Arc::default(),
         })
     }
 
@@ -677,6 +681,21 @@ impl Map {
     /// The levels now.
     pub fn levels(&self) -> Arc<Levels> {
         self.inner().levels.clone()
+    }
+
+    /// What this resolves to from now on stays in the store while it is held.
+    pub fn pin(&self) -> Pin {
+        self.pins.pin()
+    }
+
+    /// Returns when nobody reads any more what he found before.
+    pub async fn unpinned(&self) {
+        self.pins.passed().await;
+    }
+
+    /// Blocks of data that merges and flushes found dead, or held by snapshots alone, since the state was taken last.
+    pub fn died_blocks(&self) -> u64 {
+        self.inner().dead.blocks()
     }
 
     /// Blocks of data that died, probably, and are not counted as dead yet, because no merge has met them.

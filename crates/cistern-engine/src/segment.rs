@@ -1,6 +1,6 @@
-//! The objects of the log as bytes: segments, claims and releases (`docs/format/segment.md`).
+//! The objects of the log as bytes: segments, claims, releases, and what is left in emptied slots (`docs/format/segment.md`).
 //!
-//! All three have one shape: a prefix, frames (segments only), a sealed footer and a fixed trailer
+//! All have one shape: a prefix, frames (segments only), a sealed footer and a fixed trailer
 //! at the very end, so that one ranged read of the tail tells what the object is and what it
 //! holds. Blocks, sizes and host names are inside sealed parts; identities and lengths are not.
 //!
@@ -22,7 +22,9 @@ mod footer;
 mod frame;
 
 pub use build::SegmentBuilder;
-pub use entry::{Tail, encode_claim, encode_release, object_key, printable, read_head, read_tail};
+pub use entry::{
+    Tail, encode_claim, encode_emptied, encode_release, object_key, printable, read_head, read_tail,
+};
 pub use frame::{FrameShape, open_frame, open_payload, open_raw};
 
 /// Version of the log objects' format that is written and read. Frames are read without the object's head, so
@@ -54,6 +56,7 @@ pub enum EntryKind {
     Segment,
     Claim,
     Release,
+    Emptied,
 }
 
 impl EntryKind {
@@ -63,6 +66,7 @@ impl EntryKind {
             EntryKind::Segment => ObjectKind::Segment,
             EntryKind::Claim => ObjectKind::Claim,
             EntryKind::Release => ObjectKind::Release,
+            EntryKind::Emptied => ObjectKind::Emptied,
         }
     }
 }
@@ -95,6 +99,8 @@ pub enum Entry {
     Segment(Footer),
     Claim(Claim),
     Release(Release),
+    /// A segment was here that nothing needs any more, and the slot is kept from late puts for a while.
+    Emptied,
 }
 
 /// What a segment carries.

@@ -290,6 +290,11 @@ impl Snapshots {
         all.into_iter().collect()
     }
 
+    /// Whether a clone was made of one of them, or the volume goes on from one.
+    pub fn has_clones(&self) -> bool {
+        self.with_content().any(|(_, snapshot)| !snapshot.clones.is_empty())
+    }
+
     /// Where the oldest bookmark is.
     pub fn oldest_bookmark(&self) -> Option<Seq> {
         self.0.values().filter(|snapshot| snapshot.is_bookmark).map(|snapshot| snapshot.at).min()

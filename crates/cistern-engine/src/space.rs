@@ -30,7 +30,7 @@ use std::{
 use tokio::sync::watch;
 
 pub use counters::SpaceCounters;
-pub use grace::Since;
+pub use grace::{Due, Graces, Since};
 pub use plan::{Plan, plan};
 pub use policy::{Bound, Cleaning, Policy, SPACE_BOUND};
 pub use rounds::{Retiring, SnapshotPlaces, Vacated, VacatedRound};
@@ -114,8 +114,9 @@ pub struct Start {
     pub newest: Seq,
     /// The segments behind the checkpoint.
     pub uncovered: BTreeMap<Seq, Uncovered>,
-    /// What the checkpoint had retired.
+    /// What the checkpoint had retired, and up to where it covers the log.
     pub retired: Vec<Retired>,
+    pub covered: Seq,
     /// When the log was where, by the checkpoint.
     pub times: Vec<(Seq, u64)>,
     /// The wall clock, since 1970.
@@ -133,7 +134,8 @@ impl Start {
         let (uncovered, retired, times, rate) = Default::default();
         let policy = Policy::new(Bound::Auto, crate::price::Tariff::default(), Duration::ZERO);
         let snapshots = SnapshotPlaces::default();
-        Start { newest, uncovered, retired, times, wall: Duration::ZERO, policy, rate, snapshots }
+        let covered = Seq(0);
+        Start { newest, uncovered, retired, covered, times, wall: Duration::ZERO, policy, rate, snapshots }
     }
 }
 
@@ -185,14 +187,14 @@ pub enum Deleting {
 impl Space {
     /// The checkpoint that it begins from was in the store before the claim, so an entry behind the claim is behind it too.
     pub fn new(from: Start, now: Duration) -> Space {
-        let Start { newest, uncovered, retired, times, wall, policy, rate, snapshots } = from;
+        let Start { newest, uncovered, retired, covered, times, wall, policy, rate, snapshots } = from;
         let since = Since { stored_at: now, given: newest };
         let state = State {
             segments: None,
             vacated: BTreeMap::new(),
             used_up: Vec::new(),
             orphans: Orphans::default(),
-            grace: Grace::new(retired, since),
+            grace: Grace::new(retired, covered, since),
             newest,
             uncovered,
             unlearned_blocks: 0,
@@ -465,27 +467,37 @@ impl Space {
         self.state().times.stored()
     }
 
-    /// What may be deleted now, at most `count_max` objects, without some.
+    /// What may be deleted or emptied now, at most `count_max` objects, without some.
     pub fn due(
         &self,
         now: Duration,
-        grace: Duration,
+        graces: Graces,
         count_max: usize,
         without: &BTreeSet<RetiredName>,
-    ) -> Vec<Retired> {
-        let state = self.state();
-        let due = state.grace.due(now, grace, count_max, without);
+    ) -> Due {
+        let mut state = self.state();
+        let due = state.grace.due(now, graces, count_max, without);
         let newest = RetiredName::Segment(state.newest);
         debug_assert!(
-            due.iter().all(|object| object.name != newest),
+            due.deleted.iter().all(|object| object.name != newest) && !due.emptied.contains(&state.newest),
             "the newest entry tells where the log ends"
         );
         due
     }
 
     /// When something may become due by time alone.
-    pub fn next_due(&self, grace: Duration) -> Option<Duration> {
-        self.state().grace.next_due(grace)
+    pub fn next_due(&self, now: Duration, graces: Graces) -> Option<Duration> {
+        self.state().grace.next_due(now, graces)
+    }
+
+    /// The slots of these segments have so many bytes left in them.
+    pub fn emptied(&self, segments: &[(Seq, u64)]) {
+        let mut state = self.state();
+        let before = state.grace.bytes();
+        state.grace.emptied(segments);
+        state.counters.deleted_bytes += before.saturating_sub(state.grace.bytes());
+        drop(state);
+        self.changed();
     }
 
     /// Bytes and number of what only waits for another entry and a checkpoint behind it.

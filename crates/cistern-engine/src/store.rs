@@ -1,7 +1,7 @@
 //! Where objects live: our own narrow trait, its backends and its decorators.
 //!
 //! A [`Store`] is rooted at one volume or one bucket prefix; keys are relative, made of
-//! `[a-z0-9/._-]`. Objects are immutable but for `volume.json`. Nothing above this module knows a
+//! `[a-z0-9/._-]`. Objects are immutable, but a segment that nothing needs may give way to an emptied slot. Nothing above this module knows a
 //! cloud. Bodies are bounded by the caller: no method returns more than it was asked for.
 
 use std::{fmt, ops::Range, sync::Arc};

@@ -53,8 +53,9 @@ pub struct UpkeepParts {
     /// Told of objects that are damaged.
     pub damage: Arc<Damage>,
     pub space: Arc<Space>,
-    /// How long retired objects stay, for readers.
+    /// How long retired objects stay, for readers, and how long where there is none.
     pub grace: Duration,
+    pub grace_alone: Duration,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
     /// Of a clone.

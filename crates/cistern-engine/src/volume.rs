@@ -46,8 +46,9 @@ use crate::{
     disk::Disk,
     env::Env,
     fetch::{Ahead, AheadCounts, DecodedCounts, FrameReader},
+    gc::readers::Announcement,
     journal::Recoveries,
-    log::branches::Branch,
+    log::{GRACE, branches::Branch, keys},
     map::Map,
     price::Tariff,
     snapshot::Snapshots,
@@ -124,12 +125,25 @@ pub struct OpenOptions {
     pub host: String,
     /// Take the volume from a writer that did not release it.
     pub take_over: bool,
-    /// How long what is not needed any more stays in the store: [`crate::log::GRACE`], and the same on all hosts.
+    /// How long what is not needed any more stays in the store, for readers that this writer does not see.
     pub grace: Duration,
+    /// The same where there is none: no reader is announced and the volume has no clones; and where the store has no room for more,
+    /// unless the volume has clones. The other one where that is shorter.
+    pub grace_alone: Duration,
     /// How much may be stored for what is live, and how fast that is seen to.
     pub cleaning: Cleaning,
     /// What the store charges, by which the cleaner goes.
     pub tariff: Tariff,
+}
+
+impl OpenOptions {
+    /// For the objects of a volume.
+    async fn within(self, volume: VolumeId) -> OpenOptions {
+        // Where there is always room no reader announces itself.
+        let are_announced = matches!(self.stores.read.room().await, Ok(Some(_)));
+        let grace_alone = if are_announced { self.grace_alone.min(self.grace) } else { self.grace };
+        OpenOptions { stores: self.stores.within(&keys::directory(volume)), grace_alone, ..self }
+    }
 }
 
 /// How to open a volume for reading only.
@@ -248,6 +262,8 @@ pub struct Volume {
     opened: Opened,
     /// Absent when open read-only.
     writer: Option<write::Writer>,
+    /// Of a reader, while it is open, where it has to be known.
+    announcement: tokio::sync::Mutex<Option<Announcement>>,
 }
 
 /// Facts of the moment of opening.
@@ -270,7 +286,20 @@ impl Volume {
     /// # Errors
     /// `Exists` if there is one, `Invalid` for a size that no volume can have.
     pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
-        open::create(env, store, options).await
+        open::create(env, store, options, GRACE).await
+    }
+
+    /// The same, with a log whose slots stay filled for another time than the usual one.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub async fn create_with_slot_grace(
+        env: &Env,
+        store: &SharedStore,
+        options: CreateOptions,
+        slot_grace: Duration,
+    ) -> Result<VolumeId> {
+        open::create(env, store, options, slot_grace).await
     }
 
     /// Opens a volume for writing: recovers the journal if there is one, claims the log.
@@ -425,7 +454,17 @@ impl Volume {
                 let (report, ()) = futures_util::join!(writer.close(drain_limit), self.save_hot_set());
                 report
             }
-            None => CloseReport { clean: true, journal_bytes_left: 0, reason: None },
+            None => {
+                self.end_announcement().await;
+                CloseReport { clean: true, journal_bytes_left: 0, reason: None }
+            }
+        }
+    }
+
+    /// The volume's writer need not count with this reader any more.
+    async fn end_announcement(&self) {
+        if let Some(announcement) = self.announcement.lock().await.take() {
+            announcement.end().await;
         }
     }
 

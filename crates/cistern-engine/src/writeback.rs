@@ -10,6 +10,7 @@ pub mod budget;
 mod control;
 mod flow;
 mod loads;
+mod overtake;
 mod pack;
 pub mod pi;
 pub mod policy;

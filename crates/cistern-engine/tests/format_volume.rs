@@ -4,6 +4,7 @@ use cistern_engine::{
     Error,
     codec::{Compression, KeySource, MasterKey, ObjectKind, Sealer},
     log::{
+        GRACE,
         identity::{IDENTITY_BYTES_MAX, Identity},
         origin::CloneSource,
         trash::{Fate, Note},
@@ -24,6 +25,7 @@ fn identity(encrypted: bool) -> Identity {
         compression: Compression::Lz4,
         encrypted,
         origin: None,
+        slot_grace: GRACE,
     }
 }
 

@@ -284,3 +284,88 @@ async fn garbage_makes_room_for_what_is_written() {
     }
     close(volume).await;
 }
+
+/// Fills the disk with what is live, and has a third as much wait in the journal for room that there is none of.
+async fn fill(volume: &Volume, host: &Host) {
+    for offset in (0..170 * MIB).step_by(MIB as usize) {
+        volume.write(offset, noise(offset, MIB as usize), false).await.expect("written");
+    }
+    volume.flush().await.expect("flushed");
+    while !volume.status().store_refuses {
+        host.env.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn wait_for_room(store: &Small, host: &Host, free_bytes: u64) {
+    let is_free = async {
+        while store.free_bytes().await < free_bytes {
+            host.env.sleep(Duration::from_secs(1)).await;
+        }
+    };
+    host.env.timeout(Duration::from_secs(3600), is_free).await.expect("no room comes back"); // 18 seconds
+}
+
+/// The disk is full of what is live, and more waits in the journal. A discard of everything overtakes what it makes needless, so the
+/// store empties, though what waits could never be stored. What was written behind it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_discard_of_everything_empties_a_full_store() {
+    let store = small();
+    let host = host(store.clone(), 256 * MIB).await;
+    let options = OpenOptions { grace: Duration::from_secs(10), ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    fill(&volume, &host).await;
+    volume.trim(0, 256 * MIB, false).await.expect("trimmed");
+    volume.write(3 * MIB, noise(7, 4096), false).await.expect("written");
+    wait_for_room(&store, &host, 150 * MIB).await;
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+    volume.drain().await.expect("drained");
+    close(volume).await;
+    let volume = host.open().await;
+    assert!(read(&volume, 3 * MIB, 4096).await == noise(7, 4096));
+    let rest = read(&volume, 4 * MIB, 252 * MIB).await;
+    assert!(rest.iter().all(|byte| *byte == 0));
+    close(volume).await;
+}
+
+/// Nearly all of a full disk is held by snapshots, and data waits in the journal. Removing the snapshots makes room although it was
+/// asked for behind that data; so does removing them and discarding everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_go_before_what_waits() {
+    for discards in [false, true] {
+        let store = small();
+        let host = host(store.clone(), 64 * MIB).await;
+        let options = OpenOptions { grace: Duration::from_secs(10), ..host.options() };
+        let volume = Volume::open(options).await.expect("opened");
+        for round in 0..5 {
+            for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
+                let data = noise(round * LIVE_BYTES + offset, MIB as usize);
+                volume.write(offset, data, false).await.expect("written");
+            }
+            volume.flush().await.expect("flushed");
+            if round < 3 {
+                volume.snapshot(&format!("s{round}")).await.expect("made");
+            }
+        }
+        while !volume.status().store_refuses {
+            host.env.sleep(Duration::from_secs(1)).await;
+        }
+        for round in 0..3 {
+            volume.remove_snapshot(&format!("s{round}")).await.expect("removed");
+        }
+        if discards {
+            volume.trim(0, 64 * MIB, false).await.expect("trimmed");
+        }
+        wait_for_room(&store, &host, if discards { 150 } else { 80 } * MIB).await;
+        assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+        volume.drain().await.expect("drained");
+        close(volume).await;
+        let volume = host.open().await;
+        assert_eq!(volume.snapshots(), []);
+        let data = |offset| noise(4 * LIVE_BYTES + offset, MIB as usize);
+        for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
+            let wanted = if discards { Bytes::from(vec![0; MIB as usize]) } else { data(offset) };
+            assert!(read(&volume, offset, MIB).await == wanted, "{offset}");
+        }
+        close(volume).await;
+    }
+}

@@ -58,7 +58,7 @@ async fn host(is_locked: bool) -> (Host, Arc<Through<Lockable>>) {
         locked_before: Mutex::default(),
         checkpoints_are_locked: AtomicBool::default(),
     });
-    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    let host = Host::with_free_slots(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
     (host, store)
 }
 

@@ -38,7 +38,7 @@ impl World {
     /// A volume that was written, overwritten and closed, so that its log has emptied slots.
     async fn new() -> World {
         let store = Arc::new(MemoryStore::new());
-        let host = Host::with_volume(RealEnv::start(), store, 64 * MIB, KeySource::None).await;
+        let host = Host::with_free_slots(RealEnv::start(), store, 64 * MIB, KeySource::None).await;
         let store = host.own().await;
         let mut world = World { host, store, log: BTreeMap::new(), tag: 0 };
         let volume = world.open().await;

@@ -56,6 +56,8 @@ pub struct Settings {
     /// Bytes of the chunk cache; 0 for none.
     pub cache_bytes: u64,
     pub grace: Duration,
+    pub grace_alone: Duration,
+    pub slot_grace: Duration,
     pub space_bound: Bound,
 }
 

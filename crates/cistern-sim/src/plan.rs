@@ -296,12 +296,16 @@ impl Plan {
                 settings.size_bytes = *pick(rng, &[2 * MIB, 8 * MIB]);
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 settings.grace = *pick(rng, &[Duration::from_secs(90), Duration::from_secs(600)]);
+                settings.slot_grace = settings.grace * 2;
                 settings.space_bound = Bound::Ratio(*pick(rng, &[1.05, 1.2]));
                 (self.clients, self.ops) = (rng.random_range(1..4), *pick(rng, &[100, 400]));
                 self.pause = *pick(rng, &[Duration::from_millis(20), Duration::from_millis(200)]);
                 self.rounds = rng.random_range(4..9);
                 self.write_bytes_max = *pick(rng, &[4096, 64 << 10, 256 << 10]);
                 (self.filled, self.sweeping) = (true, self.theme == Theme::Backups && rng.random_bool(0.5));
+                if self.theme == Theme::Cleaning {
+                    self.disk_bytes = Some(1 << 40); // so that readers are announced, and waited for
+                }
                 if self.theme == Theme::SmallDisk {
                     settings.size_bytes = 2 * MIB;
                     self.disk_bytes = Some(*pick(rng, &[24 * MIB, 32 * MIB]));
@@ -447,8 +451,9 @@ fn draw_settings(rng: &mut ChaCha8Rng, theme: Theme) -> Settings {
         dirty_bytes_max: *pick(rng, &[journal_bytes / 8, journal_bytes / 2, journal_bytes]),
         memory_bytes: memory,
         cache_bytes: *pick(rng, &caches),
-        // Longer than a read of the store is tried again: a lookup that is older may find an object deleted.
         grace: *pick(rng, &[Duration::from_secs(90), Duration::from_secs(300), Duration::from_secs(900)]),
+        grace_alone: Duration::from_secs(5),
+        slot_grace: Duration::from_secs(900),
         space_bound: *pick(
             rng,
             &[Bound::Auto, Bound::Ratio(1.05), Bound::Ratio(1.3), Bound::Ratio(f64::INFINITY)],

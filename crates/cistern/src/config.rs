@@ -11,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use cistern_engine::{log::GRACE, space::Bound, volume::Mode};
+use cistern_engine::{
+    log::{GRACE, GRACE_ALONE},
+    space::Bound,
+    volume::Mode,
+};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -44,7 +48,7 @@ const DIRTY_AGE_DEFAULT: Duration = Duration::from_secs(30);
 const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// Bytes below which uploads could not overlap.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// A shorter grace would have writers look whether they were fenced all the time.
+/// Reads that are under way need some time.
 const GRACE_MIN: Duration = Duration::from_secs(10);
 /// Stays below the 90 s that systemd waits before it kills.
 const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
@@ -246,8 +250,10 @@ pub struct Settings {
 
     /// How long what is not needed any more stays in the store before it is deleted
     ///
-    /// Readers on other hosts show the state that they opened: what that needs may be deleted after this time.
-    /// [default: 15m]
+    /// Readers on other hosts and in other processes show the state that they opened: what that needs may be deleted after this time.
+    /// In a directory they make themselves known; without this setting it is 5 s there while none is known, and while the disk is nearly full
+    /// (not where the volume has clones). One that may not write to the directory cannot make itself known: set this to 15m while it reads.
+    /// [default: 15m, in a directory as short as 5s]
     #[arg(long, value_name = "TIME", help_heading = "Settings")]
     pub grace: Option<Span>,
 
@@ -325,6 +331,8 @@ pub struct Resolved {
     pub drain_timeout: Duration,
     pub space_bound: Bound,
     pub grace: Duration,
+    /// Where no reader is known.
+    pub grace_alone: Duration,
     pub tls_dir: Option<PathBuf>,
     pub insecure_listen: bool,
     pub metrics: Option<String>,
@@ -411,6 +419,7 @@ impl Settings {
             drain_timeout: settings.drain_timeout.map_or(DRAIN_TIMEOUT_DEFAULT, |span| span.0),
             space_bound: settings.space_bound.map_or(Bound::Auto, |bound| bound.0),
             grace,
+            grace_alone: settings.grace.map_or(GRACE_ALONE, |span| span.0),
             tls_dir: settings.tls_dir,
             insecure_listen: settings.insecure_listen.unwrap_or(false),
             metrics: settings.metrics,

@@ -474,6 +474,7 @@ mod tests {
             host: "here".into(),
             take_over: false,
             grace: Duration::ZERO,
+            grace_alone: Duration::ZERO,
             cleaning: Bound::Auto.into(),
             tariff: Tariff::default(),
         });

@@ -31,6 +31,7 @@ pub fn options(env: &Env, stores: Stores, state: Arc<dyn Disk>) -> OpenOptions {
         host: "bench".into(),
         take_over: false,
         grace: GRACE,
+        grace_alone: GRACE,
         cleaning: Bound::Ratio(SPACE_BOUND).into(),
         tariff: Tariff::default(),
     }

@@ -13,6 +13,7 @@ const LOOKUP_MAPPINGS: usize = 4096;
 /// Moves foreign blocks of `extent`, from its beginning on, until a round is full.
 pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
+    let pin = parts.map.pin();
     let mut round = AdoptRound { moved: Vec::new(), blocks: 0, at: extent.start };
     while round.at < extent.end() && !round.is_full() {
         let rest = Extent::between(round.at, extent.end());
@@ -28,6 +29,7 @@ pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let AdoptRound { moved, blocks, at } = round;
     if !moved.is_empty() {
         let data = parts.blocks.read(&moved).await?;
+        drop(pin);
         offer(parts, (For::Volume, RoomFor::Copied), base, moved.into_iter().zip(data).collect()).await?;
     }
     tracing::debug!(blocks, at, "adopted");

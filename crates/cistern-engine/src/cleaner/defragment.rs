@@ -22,8 +22,10 @@ const LOOKUP_MAPPINGS: usize = 4096;
 /// Moves blocks of `extent` that are not in order, from its beginning on, until a round is full.
 pub async fn defragment(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
+    let pin = parts.map.pin();
     let DefragmentRound { moved, next } = round(&parts.map, extent).await?;
     let data = parts.blocks.read(&moved).await?;
+    drop(pin);
     let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
     if blocks > 0 {
         offer(parts, (For::Volume, RoomFor::Moved), base, moved.into_iter().zip(data).collect()).await?;

@@ -97,6 +97,7 @@ pub struct Cleaned {
 /// Cleans victims until a round is full.
 pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned> {
     let (_running, base) = parts.space.begin_round();
+    let pin = parts.map.pin();
     let (mut looked, mut unclean) = (Vec::new(), Vec::new());
     let (mut live, mut seen, mut blocks) = (Vec::new(), Vec::new(), 0);
     'full: for together in victims.chunks(VICTIMS_TOGETHER) {
@@ -115,6 +116,7 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
             }
         }
     }
+    drop(pin); // what is offered may have to wait for room, which comes when something is deleted
     let mut to = offer(parts, (For::Volume, RoomFor::Moved), base, live).await?;
     seen.sort_by_key(|(seen, _)| seen.version.extent.start);
     let (told, data): (Vec<Seen>, Vec<Bytes>) = seen.into_iter().unzip();

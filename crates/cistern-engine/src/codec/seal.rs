@@ -49,13 +49,14 @@ pub enum ObjectKind {
     Hot = 8,
     Root = 9,
     Held = 10,
+    Emptied = 11,
 }
 
 impl ObjectKind {
     /// Whether each part is stored with the nonce of its sealing: the salt is the epoch's, which copies of a writer
     /// have in common. All other objects draw their own.
     const fn stores_nonce(self) -> bool {
-        matches!(self, ObjectKind::Segment | ObjectKind::Claim | ObjectKind::Release)
+        matches!(self, ObjectKind::Segment | ObjectKind::Claim | ObjectKind::Release | ObjectKind::Emptied)
     }
 }
 

@@ -174,6 +174,7 @@ impl Forwarding {
         let read = read_entry(self.source.store.as_ref(), &self.source.keys, to.segment, &listed).await;
         let mappings = match read {
             Ok(SlotContent::Entry(_, Entry::Segment(footer))) => Arc::new(footer.mappings),
+            Ok(SlotContent::Entry(_, Entry::Emptied)) => return Ok(Arc::default()),
             Ok(_) => return Err(Error::corrupt(key, "something was moved to it, so it is a segment")),
             Err(Error::NotFound(_)) => return Ok(Arc::default()),
             Err(e) => return Err(e),

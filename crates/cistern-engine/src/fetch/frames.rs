@@ -31,7 +31,7 @@ use crate::{
     codec::{ObjectKind, Sealer},
     damage::Damage,
     env::Env,
-    log::{VolumeKeys, checkpoint::EpochStart, keys, salt_of},
+    log::{VolumeKeys, checkpoint::EpochStart, keys, read_emptied, salt_of},
     segment::{FrameShape, open_frame, open_raw},
     units::{BLOCK_BYTES, FrameRef, Mapping, Place, Salt, Seq},
 };
@@ -453,6 +453,15 @@ impl FrameReader {
                 Err((place, e)) => (place, Err(e)),
             },
             Err(e) => (group.range.clone(), Err(e)),
+        };
+        let decoded = match decoded {
+            Err(e @ Error::Corrupt { .. }) => {
+                match read_emptied(self.reader.store().as_ref(), &self.keys, group.seq).await {
+                    Ok(Some(_)) => Err(Error::NotFound(object.key.clone())),
+                    _ => Err(e),
+                }
+            }
+            decoded => decoded,
         };
         let may_be_moved = self.forwarding.is_some() && matches!(decoded, Err(Error::NotFound(_)));
         if !may_be_moved {

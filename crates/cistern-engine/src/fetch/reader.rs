@@ -531,6 +531,11 @@ impl ObjectReader {
         }
     }
 
+    /// Past everything that is kept of it.
+    pub fn store(&self) -> &SharedStore {
+        &self.stores.read
+    }
+
     async fn fetch(
         &self,
         store: &SharedStore,

@@ -154,6 +154,34 @@ impl Group {
         Some(all.freeze())
     }
 
+    pub fn payload_blocks(&self) -> u64 {
+        self.crcs.len() as u64
+    }
+
+    /// The group without the payload blocks that are not wanted, and without records that have none that is: for who needs a part of much.
+    /// Operations stay.
+    pub fn with_only(&self, is_wanted: impl Fn(JournalPos) -> bool) -> Group {
+        let (mut records, mut pieces) = (Vec::new(), Vec::new());
+        for placed in &self.records {
+            let Some(blocks) = Some(placed.record.payload_blocks()).filter(|blocks| *blocks > 0) else {
+                records.push(placed.clone());
+                continue;
+            };
+            let is_whole = placed.record.is_operation();
+            let places = placed.pos.0..placed.pos.0 + blocks;
+            let wanted: Vec<u64> = places.filter(|at| is_whole || is_wanted(JournalPos(*at))).collect();
+            for run in wanted.chunk_by(|a, b| a + 1 == *b) {
+                let bytes = self.payload(JournalPos(run[0]), run.len() as u64).expect("it is of this group");
+                let own = Bytes::copy_from_slice(&bytes); // what it was a part of is let go
+                pieces.push(PayloadPiece { first: run[0] - self.start - 1, bytes: own });
+            }
+            if !wanted.is_empty() {
+                records.push(placed.clone());
+            }
+        }
+        Group { start: self.start, records, crcs: self.crcs.clone(), pieces }
+    }
+
     pub(super) fn crcs(&self) -> &[u32] {
         &self.crcs
     }

@@ -26,7 +26,7 @@ use crate::{
         presence::{Before, Presence},
     },
     rank::{Rank, Ranked},
-    segment::{EntryHead, Release, Rollback, Slot, Tail, encode_release, read_tail},
+    segment::{EntryHead, EntryKind, Release, Rollback, Slot, encode_emptied, encode_release, read_head},
     store::{PromisedRoom, Put, SharedStore, Store, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
@@ -134,6 +134,20 @@ impl LogWriter {
 
     pub fn epoch(&self) -> Epoch {
         self.inner.epoch
+    }
+
+    /// How long a slot of the log stays filled after what was in it is needless.
+    pub fn slot_grace(&self) -> Duration {
+        self.inner.presence.grace()
+    }
+
+    /// What takes the place of a segment that nothing needs any more, in a slot that a checkpoint of this epoch covers.
+    pub fn emptied(&self, seq: Seq) -> Bytes {
+        let Inner { env, keys, epoch, salt, .. } = &*self.inner;
+        debug_assert!(seq <= self.given(), "only what was filled is emptied");
+        let nonce = SealNonce(env.random_bytes());
+        let slot = Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce };
+        encode_emptied(keys.key.as_deref(), &slot)
     }
 
     /// The last slot that was given out; at first the claim's, or one behind it.
@@ -248,6 +262,9 @@ impl LogWriter {
         let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, ours.seq, &listed).await? else {
             return Ok(Appended::Taken); // another volume's: as void as a fenced writer's
         };
+        if head.kind == EntryKind::Emptied && head.epoch <= *epoch {
+            return Err(Error::Copied { seq: head.seq.0 }); // nobody before this writer was given its slots
+        }
         if head.epoch > *epoch {
             return Err(Error::Fenced { ours: epoch.0, theirs: head.epoch.0 });
         }

@@ -76,7 +76,7 @@ pub struct ClaimRequest {
     /// finds it again.
     pub local: LocalJournal,
     pub size_at_creation: Option<u64>,
-    /// How long what is deleted in the log stays after it is needless: [`super::GRACE`], and the same for all hosts.
+    /// How long a slot of the log stays filled once a checkpoint covers it: the volume's, and so the same for all hosts.
     pub grace: Duration,
 }
 

@@ -43,6 +43,9 @@ const ROUNDS_MAX: usize = 8;
 /// The newest checkpoints that are looked at. Writers keep a handful.
 const CHECKPOINTS_MAX: usize = 64;
 
+/// Bytes of what is left in an emptied slot, at most.
+const EMPTIED_BYTES_MAX: u64 = 256;
+
 /// The identity of a volume and the key that opens it.
 #[derive(Clone)]
 pub struct VolumeKeys {
@@ -245,6 +248,10 @@ pub async fn read_committed(
     Err(Error::Unreachable("checkpoints come and go faster than the log is read".into()))
 }
 
+/// What is said of an object of the log that lies behind the newest checkpoint that verifies.
+const NEEDED_AND_GONE: &str =
+    "it was deleted, because newer checkpoints do without it; and none of those is sound";
+
 /// `None` when the checkpoints changed meanwhile: read again.
 async fn try_committed(
     store: &dyn Store,
@@ -276,13 +283,16 @@ async fn try_committed(
     let objects = list_log(store, committed.walk.seq).await?;
     let (names, walked) = join(checkpoint_names(store), committed.walk_over(objects, store, keys)).await;
     let names = match walked {
-        Err(Error::NotFound(_)) => checkpoint_names(store).await?, // deleted since it was listed
+        Err(Error::NotFound(_)) => checkpoint_names(store).await?, // deleted or emptied since it was listed
         _ => names?,
     };
     if committed.is_behind(&names) {
         return Ok(None);
     }
-    walked?;
+    walked.map_err(|e| match e {
+        Error::NotFound(what) => Error::corrupt(what, NEEDED_AND_GONE),
+        e => e,
+    })?;
     committed.replaces_what_is_damaged()?;
     Ok(Some(committed))
 }
@@ -311,6 +321,8 @@ impl Committed {
         .await?;
         for (seq, listed, content) in tails {
             let (head, entry) = match content {
+                // No way leads through here: what was in the slot is missing behind it.
+                SlotContent::Entry(_, Entry::Emptied) => return Err(Error::NotFound(listed.key)),
                 SlotContent::Entry(head, entry) => (head, entry),
                 SlotContent::Foreign(volume) => {
                     self.walk.step_over(seq);
@@ -548,11 +560,29 @@ pub async fn read_entry(
     believed_twice(|| read_slot(store, keys, seq, listed)).await
 }
 
+/// The head of what is left in a slot, if it was emptied.
+pub async fn read_emptied(store: &dyn Store, keys: &VolumeKeys, seq: Seq) -> Result<Option<EntryHead>> {
+    let body = match store.get(&keys::entry(seq), EMPTIED_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(StoreError::Refused(_)) => return Ok(None), // longer
+        Err(e) => return Err(e.into()),
+    };
+    match read_tail(keys.key.as_deref(), keys.volume, seq, body.len() as u64, &body) {
+        Ok(Tail::Whole(head, Entry::Emptied)) => Ok(Some(head)),
+        _ => Ok(None),
+    }
+}
+
 async fn read_slot(store: &dyn Store, keys: &VolumeKeys, seq: Seq, listed: &Listed) -> Result<SlotContent> {
     let mut from = listed.bytes.saturating_sub(TAIL_BYTES);
     // The footer says where it begins, so a second look is always enough.
     for _ in 0..2 {
         let tail = store.get_range(&listed.key, from..listed.bytes).await?;
+        if tail.len() as u64 != listed.bytes - from
+            && let Some(head) = read_emptied(store, keys, seq).await?
+        {
+            return Ok(SlotContent::Entry(head, Entry::Emptied)); // since it was listed
+        }
         match read_tail(keys.key.as_deref(), keys.volume, seq, listed.bytes, &tail)? {
             Tail::Whole(head, entry) => return Ok(SlotContent::Entry(head, entry)),
             Tail::Foreign(volume) => return Ok(SlotContent::Foreign(volume)),

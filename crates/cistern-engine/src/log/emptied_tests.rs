@@ -138,6 +138,7 @@ impl World {
             compression: Compression::None,
             encrypted: false,
             origin: None,
+            slot_grace: GRACE,
         };
         store.put(keys::VOLUME, identity.encode()).await.expect("created");
         let shared: SharedStore = store.clone();
@@ -163,6 +164,14 @@ impl World {
         for seq in seqs {
             assert!(self.has(seq).await, "{seq} is there");
             self.store.inner.delete(&keys::entry(Seq(seq))).await.expect("deleted");
+        }
+    }
+
+    /// What is done to slots before they may be free.
+    async fn empty(&self, by: &LogWriter, seqs: impl IntoIterator<Item = u64>) {
+        for seq in seqs {
+            assert!(self.has(seq).await, "{seq} is there");
+            self.store.inner.put(&keys::entry(Seq(seq)), by.emptied(Seq(seq))).await.expect("put");
         }
     }
 
@@ -306,6 +315,56 @@ impl Writing {
         self.append_to(last).await;
         self.checkpoint().await.expect("stored");
     }
+}
+
+/// Segments go seconds after they were covered, long before a copy of the writer looks again. Their slots are not free, so
+/// what the copy puts meets something, and does not count: whether its original emptied the slot or who took over.
+#[tokio::test]
+async fn a_slot_that_is_emptied_early_meets_a_late_put() {
+    for is_taken_over in [false, true] {
+        let world = World::new().await;
+        let mut original = world.claim(1).await;
+        let mut copy = original.copy();
+        original.append_to(3).await;
+        let mut last = if is_taken_over { world.claim(2).await } else { original };
+        last.go_on_to(7).await;
+        last.go_on_to(8).await;
+        world.sleep(Duration::from_secs(10));
+        world.empty(&last.log, [2, 3]).await;
+        let told = copy.append().await;
+        match is_taken_over {
+            true => assert!(matches!(told, Err(Error::Fenced { ours: 1, theirs: 2 })), "{told:?}"),
+            false => assert!(matches!(told, Err(Error::Copied { seq: 2 })), "{told:?}"),
+        }
+        last.go_on_to(9).await;
+        assert_eq!(world.read().await.expect("read").walk.seq, Seq(9));
+    }
+}
+
+/// A reader whose listing of the log is older than an emptied slot begins anew; and where no sound checkpoint lies behind the slot, the volume is
+/// damaged: what was in the slot is not taken for nothing.
+#[tokio::test]
+async fn no_way_leads_through_an_emptied_slot() {
+    let world = World::new().await;
+    let mut writer = world.claim(1).await;
+    writer.go_on_to(3).await;
+    writer.append_to(6).await;
+    let (emptying, done) = (world.clone(), Arc::new(Mutex::new(None)));
+    let kept = done.clone();
+    world.meanwhile("list log/", async move {
+        writer.go_on_to(8).await;
+        writer.go_on_to(9).await;
+        emptying.empty(&writer.log, [5, 6]).await;
+        *kept.lock().expect("no panic") = Some(writer);
+    });
+    let read = world.read().await.expect("read");
+    assert_eq!(read.walk.seq, Seq(9));
+    assert!(done.lock().expect("no panic").is_some(), "it was emptied meanwhile");
+    world.damage_checkpoint(1, 9).await;
+    assert_eq!(world.read().await.expect("the one before leads to the end").walk.seq, Seq(9));
+    world.damage_checkpoint(1, 8).await;
+    let lost = world.read().await.map(|read| read.walk.seq);
+    assert!(matches!(lost, Err(Error::Corrupt { .. })), "{lost:?}");
 }
 
 /// A copy of a writer that was taken over since sleeps until its next slot is emptied: it learns that it is fenced, and nothing

@@ -3,10 +3,12 @@
 //! Written once, at creation, and never again: a put that comes late changes nothing. JSON, so that a
 //! person can read it. Knows its bytes, does no IO.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{keys, origin::CloneSource};
+use super::{GRACE, keys, origin::CloneSource};
 use crate::{
     Error, Result,
     codec::{Compression, crc32c},
@@ -35,6 +37,8 @@ pub struct Identity {
     pub encrypted: bool,
     /// Of a clone, what it was made of. Its beginning is its first checkpoint.
     pub origin: Option<CloneSource>,
+    /// How long a slot of the log stays filled once a checkpoint covers it, whatever becomes of what is in it.
+    pub slot_grace: Duration,
 }
 
 /// The part of the file that every version has.
@@ -57,6 +61,9 @@ struct File {
     encrypted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<CloneSource>,
+    /// Absent where it is the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slot_grace_ms: Option<u64>,
     /// Of the file with a zero here, without white space.
     crc32c: u32,
 }
@@ -81,6 +88,7 @@ impl Identity {
             compression: self.compression,
             encrypted: self.encrypted,
             origin: self.origin.clone(),
+            slot_grace_ms: (self.slot_grace != GRACE).then_some(self.slot_grace.as_millis() as u64),
             crc32c: 0,
         };
         file.crc32c = file.checksum();
@@ -119,8 +127,9 @@ impl Identity {
         {
             return Err(corrupt(format!("a size of {} bytes", file.size_bytes)));
         }
-        let File { volume, created_ms, size_bytes, compression, encrypted, origin, .. } = file;
-        Ok(Identity { volume, created_ms, size_bytes, compression, encrypted, origin })
+        let File { volume, created_ms, size_bytes, compression, encrypted, origin, slot_grace_ms, .. } = file;
+        let slot_grace = slot_grace_ms.map_or(GRACE, Duration::from_millis);
+        Ok(Identity { volume, created_ms, size_bytes, compression, encrypted, origin, slot_grace })
     }
 
     /// The size with which its history begins; `None` for a clone, which has no state before its first checkpoint.

@@ -30,6 +30,8 @@ pub const WRAPPING_PREFIX: &str = "keys/";
 pub const TRASH_PREFIX: &str = "trash/";
 /// Notes of clones that are gone, for the volume they were made of.
 pub const RELEASED_PREFIX: &str = "released/";
+/// Announcements of readers, see [`crate::gc::readers`].
+pub const READERS_PREFIX: &str = "readers/";
 /// What a probe of the store writes; deleted at its end.
 pub const PROBE_PREFIX: &str = "probe/";
 
@@ -58,6 +60,7 @@ fn is_own(key: &str) -> bool {
         || parse_hot(key).is_some()
         || parse_wrapping(key).is_some()
         || parse_released(key).is_some()
+        || is_reader(key)
 }
 
 /// The `number`th note about the trash.
@@ -86,6 +89,16 @@ pub fn released(clone: VolumeId) -> String {
 pub fn parse_released(key: &str) -> Option<VolumeId> {
     let bytes = hex::decode(key.strip_prefix(RELEASED_PREFIX)?)?;
     Some(VolumeId(Uuid::from_bytes(bytes)))
+}
+
+/// The `number`th announcement of a reader.
+pub fn reader(id: Uuid, number: u64) -> String {
+    format!("{READERS_PREFIX}{}-{number:016x}", id.simple())
+}
+
+pub fn is_reader(key: &str) -> bool {
+    let parts = key.strip_prefix(READERS_PREFIX).and_then(|name| name.split_once('-'));
+    parts.is_some_and(|(id, n)| hex::decode::<16>(id).is_some() && number(n).is_some())
 }
 
 /// The log object at `seq`.

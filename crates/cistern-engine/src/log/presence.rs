@@ -29,9 +29,12 @@ use crate::{
     units::{Epoch, Seq, VolumeId},
 };
 
-/// How long an object of the log stays after the checkpoint that makes it needless is in the store, by the clock of who deletes
-/// it. All that tells a slept writer in time that somebody went on follows from it.
+/// How long a slot of the log stays filled after a checkpoint that covers it is in the store, by the clock of who empties it, in a volume whose
+/// identity says nothing else. All that tells a slept writer in time that somebody went on follows from it, so it is the volume's and not the host's.
+/// Also how long what readers may need stays by default.
 pub const GRACE: Duration = Duration::from_secs(15 * 60);
+/// How long what readers could need stays where there are none: long enough for reads that are under way in this process.
+pub const GRACE_ALONE: Duration = Duration::from_secs(5);
 /// A store that was not looked at for so long is looked at before it is written to, however long the grace is.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(600);
 
@@ -94,6 +97,10 @@ impl Presence {
             covered: AtomicU64::new(0),
             confirmed,
         }
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        self.grace
     }
 
     /// A request failed.

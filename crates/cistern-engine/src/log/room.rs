@@ -14,6 +14,7 @@
 use crate::{
     Error, Result,
     store::{DiskRoom, Promise},
+    units::SEGMENT_DATA_BYTES_MAX,
 };
 
 use super::append::LogWriter;
@@ -25,6 +26,9 @@ const HELD_BACK_MIN: u64 = 64 * MIB;
 const HELD_BACK_MAX: u64 = 256 * MIB;
 /// Of a small disk not more than this part.
 const HELD_BACK_PART_MAX: u64 = 4;
+/// Room is short when less than this is free beside what is held back, and less than this part of the whole.
+const SHORT_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
+const SHORT_PART: u64 = 8;
 
 /// Who would take room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub enum RoomFor {
     Moved,
     /// What is copied from other volumes.
     Copied,
+    /// What clients wrote, with discards of more than that.
+    Discarding,
 }
 
 impl LogWriter {
@@ -51,6 +57,19 @@ impl LogWriter {
         }
         allowed.is_ok().then_some(promise)
     }
+
+    /// Whether so many bytes of what clients write would wait. Says nothing of it.
+    pub async fn lacks_room(&self, bytes: u64) -> bool {
+        let room = self.store().room().await;
+        matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, bytes).is_err())
+    }
+
+    /// Whether there is so little room that what clients write waits, or soon will.
+    pub async fn is_room_short(&self) -> bool {
+        let room = self.store().room().await;
+        let short_bytes = |room: DiskRoom| SHORT_BYTES.min(room.total_bytes / SHORT_PART);
+        matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, short_bytes(room)).is_err())
+    }
 }
 
 /// # Errors
@@ -63,12 +82,13 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
         RoomFor::Written => all,
         RoomFor::Moved => all / 2,
         RoomFor::Copied => all * 2,
+        RoomFor::Discarding => all / 4 * 3,
     };
     match room.free_bytes >= held_back + bytes {
         true => Ok(()),
         false => Err(Error::Unreachable(format!(
-            "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, \
-             or have more cleaned (`cistern gc`)",
+            "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, remove \
+             snapshots (`cistern rm URL@NAME`), or discard what is not needed (`fstrim`, `blkdiscard`)",
             room.free_bytes / MIB,
             all / MIB
         ))),

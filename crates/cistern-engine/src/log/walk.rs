@@ -105,10 +105,14 @@ impl Walk {
     }
 
     /// Whether an object in a slot that the walk came by has to stay there for ever, though it may not count. All do but
-    /// segments of the epoch in force there (docs/design/space.md, "Orphans").
+    /// what is left in emptied slots, and segments of the epoch in force there (docs/design/space.md, "Orphans").
     pub fn is_fence(&self, head: &EntryHead, entry: &Entry) -> bool {
         let in_force = (self.epoch_at(head.seq), self.salt_of(head.seq));
-        !matches!(entry, Entry::Segment(_)) || in_force != (Some(head.epoch), Some(head.salt))
+        match entry {
+            Entry::Segment(_) => in_force != (Some(head.epoch), Some(head.salt)),
+            Entry::Claim(_) | Entry::Release(_) => true,
+            Entry::Emptied => false,
+        }
     }
 
     /// Takes the next slot, which holds an object of another volume.

@@ -73,6 +73,11 @@ pub fn encode_release(key: Option<&MasterKey>, slot: &Slot, release: &Release) -
     })
 }
 
+/// What takes the place of a segment that nothing needs any more, made by who empties the slot.
+pub fn encode_emptied(key: Option<&MasterKey>, slot: &Slot) -> Bytes {
+    encode_small(key, EntryKind::Emptied, slot, |_| {})
+}
+
 /// A host name without control characters, cut to what a claim may hold.
 pub fn printable(host: &str) -> String {
     let mut out = String::new();
@@ -240,7 +245,7 @@ fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<ObjectTrailer> {
     let nonce = SealNonce(fields.array()?);
     let (footer_offset, footer_bytes) = (fields.u32()?, fields.u32()?);
     let [kind, zeroes @ ..] = fields.array::<4>()?;
-    let kind = [EntryKind::Segment, EntryKind::Claim, EntryKind::Release]
+    let kind = [EntryKind::Segment, EntryKind::Claim, EntryKind::Release, EntryKind::Emptied]
         .into_iter()
         .find(|known| known.sealed_as() as u8 == kind)?;
     (zeroes == [0; 3]).then_some(())?;
@@ -274,13 +279,14 @@ fn decode_entry(head: &EntryHead, plain: &[u8], footer_at: u32) -> Result<Entry,
         EntryKind::Segment => return footer::decode(fields.rest(), head.seq, frames).map(Entry::Segment),
         EntryKind::Claim => decode_claim(&mut fields).map(Entry::Claim),
         EntryKind::Release => decode_release(&mut fields).map(Entry::Release),
+        EntryKind::Emptied => Some(Entry::Emptied),
     };
     let entry = entry.filter(|_| fields.rest().is_empty()).ok_or("its footer is malformed")?;
     match &entry {
         Entry::Claim(Claim { size_bytes, .. }) | Entry::Release(Release { size_bytes, .. }) => {
             check_size(*size_bytes)?;
         }
-        Entry::Segment(_) => {}
+        Entry::Segment(_) | Entry::Emptied => {}
     }
     Ok(entry)
 }

@@ -47,8 +47,9 @@ pub struct Maintainer {
     pub(super) walk: Walk,
     pub(super) progress: Arc<CheckpointLag>,
     pub(super) space: Arc<Space>,
-    /// How long retired objects stay, for readers.
+    /// How long retired objects stay, for readers, and how long where there is none.
     pub(super) grace: Duration,
+    pub(super) grace_alone: Duration,
     /// Whether write-back is.
     paused: watch::Receiver<bool>,
     pub(super) ancestry: Arc<Ancestry>,
@@ -90,6 +91,7 @@ impl Maintainer {
             damage,
             space,
             grace,
+            grace_alone,
             paused,
             ancestry,
         } = parts;
@@ -126,6 +128,7 @@ impl Maintainer {
             progress,
             space,
             grace,
+            grace_alone,
             paused,
             ancestry,
             merges_due,

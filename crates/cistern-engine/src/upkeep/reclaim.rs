@@ -14,11 +14,14 @@ use crate::{
     Error, Result,
     codec::Compression,
     env::Pauses,
-    gc,
-    log::{LogWriter, NewEntry, NewMoved, Offer, Offerer},
+    gc::{
+        self,
+        readers::{FoundReaders, KnownReaders},
+    },
+    log::{LogWriter, NewEntry, NewMoved, Offer, Offerer, checkpoint::RetiredName},
     segment::{SegmentBuilder, Slot},
-    space::Deleting,
-    units::Seq,
+    space::{Deleting, Due, Graces},
+    units::{BLOCK_BYTES, Seq},
     upkeep::maintain::Maintainer,
 };
 
@@ -28,11 +31,22 @@ const BATCH: usize = 256;
 const WORTH_BYTES: u64 = 4 << 20;
 const WORTH_OBJECTS: u64 = 1000;
 /// When nothing was committed for this time, what was committed before gets a checkpoint: until then it is not known what
-/// it killed.
+/// it killed. Less where what is retired goes sooner: half of the grace, but no less than the other one, which is also for a store
+/// that has no room for more.
 const QUIET: Duration = Duration::from_secs(20);
+const QUIET_MIN: Duration = Duration::from_secs(1);
+/// While there are readers it is looked so often whether they have gone.
+const READERS_LOOK: Duration = Duration::from_secs(30);
 /// Pauses after a delete that failed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
+
+/// What to do next.
+struct Step {
+    due: Due,
+    /// When something may be due that is not.
+    next: Option<Duration>,
+}
 
 impl Maintainer {
     /// Deletes what is due, until dropped.
@@ -41,6 +55,7 @@ impl Maintainer {
         let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
         // What the store did not delete, and when it is tried again. It holds up nothing else.
         let (mut stayed, mut again) = (BTreeSet::new(), Duration::ZERO);
+        let mut readers = KnownReaders::default();
         loop {
             self.unpaused().await;
             changes.borrow_and_update();
@@ -48,14 +63,13 @@ impl Maintainer {
             if now >= again {
                 stayed.clear();
             }
-            let due = self.space.due(now, self.grace, BATCH, &stayed);
+            let Step { due, next } = self.look_for_due(now, &stayed, &mut readers).await;
             if due.is_empty() {
                 let again = (!stayed.is_empty()).then_some(again);
-                let until = [self.space.next_due(self.grace).filter(|at| *at > now), again];
-                let until = until.into_iter().flatten().min();
+                let until = [next, again].into_iter().flatten().min();
                 let time = async {
                     match until {
-                        Some(at) => self.env.sleep(at - now).await,
+                        Some(at) => self.env.sleep(at.saturating_sub(now)).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -66,15 +80,14 @@ impl Maintainer {
                 }
                 continue;
             }
+            self.map.unpinned().await;
             // A copy of this writer that somebody went on with deletes nothing.
             if let Err(e) = self.log.look().await {
                 tracing::debug!(error = %e, "nothing is deleted any more");
                 return std::future::pending().await;
             }
-            let done = gc::delete_retired(self.stores.background.as_ref(), &due).await;
-            tracing::debug!(objects = done.deleted.len(), "deleted");
-            self.space.deleted(&done.deleted);
-            match done.fault {
+            let (done, fault) = self.let_go(due).await;
+            match fault {
                 None if stayed.is_empty() => {
                     pauses.reset();
                     self.space.delete_failed(Deleting::Retired, None);
@@ -89,10 +102,69 @@ impl Maintainer {
                         self.say_refused(Deleting::Retired, &e);
                         again = self.env.now() + pauses.after_failure();
                     }
-                    stayed.extend(done.stayed);
+                    stayed.extend(done);
                 }
             }
         }
+    }
+
+    fn graces(&self, readers: Duration) -> Graces {
+        Graces { readers, slots: self.log.slot_grace() }
+    }
+
+    /// What is due, and else when to look again. Whether there are readers is asked when it is known what would go: one that is announced
+    /// after that reads a checkpoint that does without it.
+    async fn look_for_due(
+        &self,
+        now: Duration,
+        stayed: &BTreeSet<RetiredName>,
+        readers: &mut KnownReaders,
+    ) -> Step {
+        let alone = self.graces(self.grace_alone);
+        let due = self.space.due(now, alone, BATCH, stayed);
+        if due.is_empty() || !self.may_be_read(readers, now).await {
+            return Step { due, next: self.space.next_due(now, alone) };
+        }
+        let graces = self.graces(self.grace);
+        let due = self.space.due(now, graces, BATCH, stayed);
+        let next = self.space.next_due(now, graces).unwrap_or(Duration::MAX);
+        Step { due, next: Some(next.min(now + READERS_LOOK)) }
+    }
+
+    /// Whether somebody may read what this writer does not see, and has to be given time.
+    async fn may_be_read(&self, readers: &mut KnownReaders, now: Duration) -> bool {
+        if self.grace_alone == self.grace {
+            return true;
+        }
+        if self.progress.snapshots().has_clones() {
+            return true; // they read what snapshots show, from anywhere
+        }
+        if self.log.is_room_short().await {
+            return false;
+        }
+        let store = self.stores.background.as_ref();
+        match readers.look(store, now).await {
+            Ok(FoundReaders { is_any, old }) => {
+                gc::delete_announcements(store, &old).await;
+                is_any
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Deletes and empties what is due. Gives what stayed, and why the first of it did.
+    async fn let_go(&self, due: Due) -> (Vec<RetiredName>, Option<Error>) {
+        let store = self.stores.background.as_ref();
+        let emptied = gc::empty_slots(store, &self.log, &due.emptied).await;
+        self.space.emptied(&emptied.emptied);
+        let deleted = gc::delete_retired(store, &due.deleted).await;
+        self.space.deleted(&deleted.deleted);
+        tracing::debug!(
+            objects = deleted.deleted.len(),
+            slots = emptied.emptied.len(),
+            "deleted and emptied"
+        );
+        ([emptied.stayed, deleted.stayed].concat(), emptied.fault.or(deleted.fault))
     }
 
     /// Something that is not needed any more could not be deleted: that stops nothing.
@@ -106,11 +178,13 @@ impl Maintainer {
     pub async fn keep_checkpoints_coming(&self, offerer: Offerer, mut wanted: watch::Receiver<Seq>) {
         let mut seen = self.progress.newest().covered;
         loop {
+            let is_short = self.log.is_room_short().await;
+            let quiet = if is_short { QUIET_MIN } else { (self.grace_alone / 2).clamp(QUIET_MIN, QUIET) };
             let goal = tokio::select! {
                 biased;
                 Ok(goal) = wanted.wait_for(|goal| *goal > self.space.covered()) => Some(*goal),
                 goal = self.space.roots_awaited() => Some(goal),
-                () = self.env.sleep(QUIET) => None,
+                () = self.env.sleep(quiet) => None,
             };
             self.unpaused().await;
             if let Some(goal) = goal {
@@ -125,7 +199,10 @@ impl Maintainer {
             }
             let newest = self.progress.newest().covered;
             let is_quiet = std::mem::replace(&mut seen, newest) == newest;
-            if is_quiet && !self.progress.is_checkpoint_coming() && self.is_checkpoint_worth_it() {
+            if (is_quiet || is_short)
+                && !self.progress.is_checkpoint_coming()
+                && self.is_checkpoint_worth_it(is_short)
+            {
                 seen = self.offer_nothing(&offerer).await.unwrap_or(seen);
             }
         }
@@ -156,13 +233,16 @@ impl Maintainer {
         Some(seq)
     }
 
-    fn is_checkpoint_worth_it(&self) -> bool {
-        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), self.grace);
+    /// Where room is short the second checkpoint does not wait for the grace behind the first.
+    fn is_checkpoint_worth_it(&self, is_short: bool) -> bool {
+        let grace = if is_short { Duration::ZERO } else { self.grace_alone };
+        let (bytes, objects) = self.space.waits_for_checkpoint(self.env.now(), grace);
         let shown = self.space.shown();
         self.progress.uncovered_by_writes() > 0
             || bytes >= WORTH_BYTES
             || objects >= WORTH_OBJECTS
             || shown.vacated_bytes >= WORTH_BYTES
+            || self.map.died_blocks() * BLOCK_BYTES as u64 >= WORTH_BYTES
     }
 }
 

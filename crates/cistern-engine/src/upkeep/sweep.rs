@@ -185,8 +185,10 @@ impl Maintainer {
 
     /// Whether anything that a segment maps resolves to it.
     async fn is_needed(&self, seq: Seq, bytes: u64) -> Result<bool> {
-        let SlotContent::Entry(_, Entry::Segment(footer)) = self.read(seq, bytes).await? else {
-            return Ok(true);
+        let footer = match self.read(seq, bytes).await? {
+            SlotContent::Entry(_, Entry::Segment(footer)) => footer,
+            SlotContent::Entry(_, Entry::Emptied) => return Ok(false),
+            _ => return Ok(true),
         };
         for mapping in footer.mappings {
             let found = self.map.lookup(mapping.extent).await?;

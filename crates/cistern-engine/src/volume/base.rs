@@ -44,6 +44,7 @@ impl CommittedBlocks {
 #[async_trait]
 impl Bases for CommittedBlocks {
     async fn read(&self, block: u64) -> Result<Bytes> {
+        let _pin = self.map.pin();
         let mut lookup = self.map.begin(Extent::new(block, 1));
         let sectors = lookup.take_sectors();
         let whole = self.read_whole(lookup).await?;

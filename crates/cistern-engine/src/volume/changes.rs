@@ -9,6 +9,7 @@ use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
+    gc::readers::Announcement,
     log::{
         Committed, VolumeKeys,
         branches::{common, parent},
@@ -222,6 +223,7 @@ pub async fn snapshot_space(
         out.push((name.clone(), space));
         open.retain(|state, _| states.is_wanted_behind(*state, n));
     }
+    states.end().await;
     Ok(out)
 }
 
@@ -233,7 +235,9 @@ pub async fn unique_space(env: &Env, place: impl Into<Stores>, key: &KeySource, 
     let states = States::read(env, place.into(), key).await?;
     let found = states.ascending.iter().position(|(other, _)| other == name);
     let n = found.ok_or_else(|| Error::NotFound(format!("snapshot {name}")))?;
-    Ok(states.difference(n, &mut OpenStates::default()).await?.unique * BLOCK)
+    let unique = states.difference(n, &mut OpenStates::default()).await?.unique;
+    states.end().await;
+    Ok(unique * BLOCK)
 }
 
 /// States that are open, by their number; behind the snapshots comes the newest one.
@@ -251,12 +255,14 @@ struct States<'a> {
     /// Which of them comes before each, and before the newest state, which is behind all.
     parents: Vec<Option<usize>>,
     size_at_creation: Option<u64>,
+    announcement: Option<Announcement>,
 }
 
 impl<'a> States<'a> {
     async fn read(env: &'a Env, place: Stores, key: &KeySource) -> Result<States<'a>> {
         let (identity, store) = find_volume(&place.read).await?;
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
+        let announcement = Announcement::make(env, &store).await?;
         let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
         let table = committed.snapshot_table(store.as_ref(), &keys).await?;
         let snapshots = committed.snapshots(&table);
@@ -277,7 +283,14 @@ impl<'a> States<'a> {
         let parents = (0..=ascending.len()).map(parent_of).collect();
         let stores = place.within(&keys::directory(identity.volume));
         let size_at_creation = identity.size_at_creation();
-        Ok(States { env, stores, keys, committed, table, ascending, parents, size_at_creation })
+        Ok(States { env, stores, keys, committed, table, ascending, parents, size_at_creation, announcement })
+    }
+
+    /// Nobody looks at them any more.
+    async fn end(self) {
+        if let Some(announcement) = self.announcement {
+            announcement.end().await;
+        }
     }
 
     /// Those that go on from one.

@@ -14,6 +14,7 @@ use crate::{
     Error, Result,
     codec::KeySource,
     env::Env,
+    gc::readers::while_announced,
     log::{
         Committed, VolumeKeys,
         branches::{common, parent},
@@ -91,17 +92,25 @@ pub async fn check(
         keys: &keys,
         size_at_creation: identity.size_at_creation(),
     };
-    let mut state = State::read(&from).await?;
-    let mut report = state.check_map(&from, what, progress).await?;
+    while_announced(env, &own, check_found(&from, what, progress)).await
+}
+
+async fn check_found(
+    from: &CheckedVolume<'_>,
+    what: Checked,
+    progress: ProgressFn<'_>,
+) -> Result<CheckReport> {
+    let mut state = State::read(from).await?;
+    let mut report = state.check_map(from, what, progress).await?;
     for _ in 0..STATES_MAX {
-        if report.faults.is_empty() || !state.is_old(&from).await? {
+        if report.faults.is_empty() || !state.is_old(from).await? {
             break;
         }
-        state = State::read(&from).await?;
-        report = state.check_map(&from, what, progress).await?;
+        state = State::read(from).await?;
+        report = state.check_map(from, what, progress).await?;
     }
     if what.data {
-        check_data(&from, state, &mut report, progress).await?;
+        check_data(from, state, &mut report, progress).await?;
     }
     Ok(report)
 }

@@ -51,6 +51,7 @@ pub async fn begin_clone(
         compression: identity.compression,
         origin: Some(CloneSource { volume: identity.volume, way: way.to_owned() }),
         master: keys.key.clone(),
+        slot_grace: identity.slot_grace,
     };
     put_volume(env, to, new, key).await
 }

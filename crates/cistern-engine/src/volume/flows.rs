@@ -124,7 +124,18 @@ impl Flows {
         let own = table.branches.last().filter(|_| descent.origins.iter().all(is_own));
         let ancestry = Arc::new(Ancestry::new(descent, own.map_or(Seq(0), |branch| branch.from)));
         let (wall, rate) = (Duration::from_millis(o.env.wall_ms()), o.cleaning.rate);
-        let start = space::Start { newest, uncovered, retired, times, wall, policy, rate, snapshots: places };
+        let covered = checkpoint.as_ref().map_or(Seq(0), |c| c.covered);
+        let start = space::Start {
+            newest,
+            uncovered,
+            retired,
+            covered,
+            times,
+            wall,
+            policy,
+            rate,
+            snapshots: places,
+        };
         let space = Arc::new(Space::new(start, now));
         let (upkeep, points) = upkeep::prepare(upkeep::UpkeepParts {
             env: o.env.clone(),
@@ -143,6 +154,7 @@ impl Flows {
             damage,
             space: space.clone(),
             grace: o.grace,
+            grace_alone: o.grace_alone,
             paused: control.pauses(),
             ancestry,
         });

@@ -6,7 +6,10 @@
 //! 2. The claim. From here on this host is the writer, and a crash recovers with the journal at hand.
 //! 3. What the journal holds behind the committed position becomes the dirty index again.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use tokio::sync::watch;
 
@@ -20,7 +23,7 @@ use crate::{
         Ahead, ForwardSource, Forwarding, FrameReader, HotParts, ObjectReader, OriginParts, Origins,
         StoredRuns,
     },
-    gc,
+    gc::{self, readers::Announcement},
     journal::{self, Journal, JournalOptions, Record},
     log::{
         AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
@@ -63,12 +66,18 @@ const SNAPSHOT_SHARE: u64 = 8;
 /// Lost races for a claim before giving up; each means another writer was faster.
 const CLAIMS_MAX: usize = 16;
 
-pub async fn create(env: &Env, store: &SharedStore, options: CreateOptions) -> Result<VolumeId> {
+pub async fn create(
+    env: &Env,
+    store: &SharedStore,
+    options: CreateOptions,
+    slot_grace: Duration,
+) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
     refuse_what_is_there(store).await?;
     let CreateOptions { size_bytes, compression, key } = options;
     let master = (!matches!(key, KeySource::None)).then(|| Arc::new(MasterKey::generate(env)));
-    put_volume(env, store, NewVolume { size_bytes, compression, origin: None, master }, &key).await
+    let new = NewVolume { size_bytes, compression, origin: None, master, slot_grace };
+    put_volume(env, store, new, &key).await
 }
 
 /// What a new volume begins with.
@@ -79,6 +88,8 @@ pub struct NewVolume {
     pub origin: Option<CloneSource>,
     /// With which it is sealed; none leaves it unencrypted.
     pub master: Option<Arc<MasterKey>>,
+    /// How long a slot of its log stays filled once a checkpoint covers it.
+    pub slot_grace: Duration,
 }
 
 /// Puts a volume into an empty place, its key wrapped under a secret.
@@ -88,7 +99,7 @@ pub async fn put_volume(
     new: NewVolume,
     secret: &KeySource,
 ) -> Result<VolumeId> {
-    let NewVolume { size_bytes, compression, origin, master } = new;
+    let NewVolume { size_bytes, compression, origin, master, slot_grace } = new;
     let identity = Identity {
         volume: VolumeId(env.uuid()),
         created_ms: env.wall_ms(),
@@ -96,6 +107,7 @@ pub async fn put_volume(
         compression,
         encrypted: master.is_some(),
         origin,
+        slot_grace,
     };
     let own = own_store(store, identity.volume);
     // A copy: a volume that has nothing else yet is told from an identity that got into the wrong place.
@@ -158,7 +170,8 @@ pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
         // What is being received does not count yet.
         let before = volume.opened.snapshots.receiving().map(|(name, _)| name.to_owned());
         if let Some(before) = before {
-            volume = reading.open(&o.env, Some(&before)).await?;
+            let newest = std::mem::replace(&mut volume, reading.open(&o.env, Some(&before)).await?);
+            newest.end_announcement().await;
         }
     }
     let side = (&volume.map, &volume.frames);
@@ -180,6 +193,7 @@ pub struct ReadOnlyParts {
 impl ReadOnlyParts {
     /// The newest committed state, or a snapshot of it.
     pub async fn open(&self, env: &Env, snapshot: Option<&str>) -> Result<Volume> {
+        let announcement = Announcement::make(env, &self.stores.read).await?;
         let (store, keys) = (self.stores.read.as_ref(), &self.keys);
         let committed = read_committed(store, keys, self.size_at_creation).await?;
         let table = match committed.snapshot_table(store, keys).await {
@@ -205,6 +219,7 @@ impl ReadOnlyParts {
         };
         (volume.opened.snapshots, volume.opened.branches) = (snapshots, branches);
         volume.opened.compression = self.compression;
+        volume.announcement = tokio::sync::Mutex::new(announcement);
         Ok(volume)
     }
 }
@@ -243,8 +258,8 @@ async fn show(
     committed: &Committed,
     forwarding: Option<Forwarding>,
 ) -> Result<Volume> {
-    let env = parts.env.clone();
-    let io = IoCounters::new(env.now());
+    let (env, id) = (parts.env.clone(), keys.volume);
+    let (io, announcement) = (IoCounters::new(env.now()), tokio::sync::Mutex::new(None));
     let side = parts.build(keys, committed, Snapshots::default(), forwarding).await?;
     let ReadSide { map, frames, ahead, damage } = side;
     let opened = Opened {
@@ -256,7 +271,7 @@ async fn show(
         snapshots: Snapshots::default(),
         branches: Vec::new(),
     };
-    Ok(Volume { env, id: keys.volume, io, map, frames, ahead, damage, hot: None, opened, writer: None })
+    Ok(Volume { env, id, io, map, frames, ahead, damage, hot: None, opened, writer: None, announcement })
 }
 
 fn keep_hot_set(
@@ -281,7 +296,7 @@ fn keep_hot_set(
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
     let identity = read_identity(o.stores.read.as_ref()).await?;
-    let o = OpenOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
+    let o = o.within(identity.volume).await;
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;
     let Claimed { writer: log, slots, committed } = claimed;
@@ -367,6 +382,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
         damage,
         hot,
         opened,
+        announcement: tokio::sync::Mutex::new(None),
         writer: Some(writer),
     }))
 }
@@ -427,7 +443,7 @@ async fn claim(
         take_over: o.take_over,
         local,
         size_at_creation: identity.size_at_creation(),
-        grace: o.grace,
+        grace: identity.slot_grace,
     };
     for _ in 0..CLAIMS_MAX {
         let Prospect::Free(attempt) = look(&o.env, &o.stores, keys, &request).await? else {

@@ -10,7 +10,8 @@ use crate::{
     codec::KeySource,
     env::Env,
     fetch::MOVE_GAP_BYTES,
-    log::{Committed, VolumeKeys, keys, usage::Counts},
+    gc::readers::while_announced,
+    log::{Committed, VolumeKeys, find_volume, keys, usage::Counts},
     space::{Plan, plan},
     store::{Meter, SharedStore, StoreKind, StoreStats, Stores},
     units::{BLOCK_BYTES, Extent, Mapping, Place},
@@ -64,6 +65,23 @@ pub async fn plan_collection(
     progress: ProgressFn<'_>,
 ) -> Result<CollectPlan> {
     let place = place.into();
+    let planning = plan_announced(env, &place, key, what, progress);
+    match place.read.room().await {
+        Ok(Some(_)) => {
+            let (_, own) = find_volume(&place.read).await?;
+            while_announced(env, &own, planning).await
+        }
+        _ => planning.await,
+    }
+}
+
+async fn plan_announced(
+    env: &Env,
+    place: &Stores,
+    key: &KeySource,
+    what: Collect,
+    progress: ProgressFn<'_>,
+) -> Result<CollectPlan> {
     let Accounted { keys, committed, accounting, faults } = read_accounts(env, &place.read, key).await?;
     if let Some(fault) = faults.into_iter().next() {
         return Err(Error::corrupt("map/", fault));

@@ -40,8 +40,9 @@ impl Volume {
     /// Whole blocks, in pieces of whole blocks. Bytes outside `wanted` may be anything: what is not at hand for
     /// them is not fetched.
     pub(super) async fn read_blocks(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
+        let _pin = self.map.pin();
         match self.read_view(extent, wanted).await {
-            // A read that took longer than the grace: what it was to read was moved, and the map knows where to.
+            // What it was to read is gone all the same, because somebody took the volume over or lost it: once more, by the newest map.
             Err(Error::NotFound(_)) if self.writer.is_some() => self.read_view(extent, wanted).await,
             Err(Error::NotFound(_)) if self.is_shown_anew().await? => self.read_view(extent, wanted).await,
             read => read,
@@ -217,6 +218,7 @@ impl Volume {
         count_max: usize,
         kinds: &K,
     ) -> Result<Vec<(u64, K::Kind)>> {
+        let _pin = self.map.pin();
         let extent = Extent::between(offset / BLOCK, (offset + len).div_ceil(BLOCK));
         let count_max = count_max.clamp(1, RANGES_MAX);
         let mut found: Vec<(Extent, K::Kind)> = Vec::new();

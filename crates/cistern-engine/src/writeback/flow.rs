@@ -12,20 +12,22 @@ use crate::{
     log::{Published, Refused, RoomFor, Vacancy},
     rank::{Rank, Ranked},
     segment::{self, JournalRange, OPERATIONS_MAX},
+    snapshot::Operation,
     store::Promise,
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, JournalPos, Mark, SEGMENT_DATA_BYTES_MAX, Seq},
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
         budget::Budget,
+        overtake::{self, Overtaking, Removals, Survey},
         pack::{Newest, payload_bytes},
         pi::Controller,
         policy::{CommitLag, Decision, PackSituation, decide, hurry},
-        range::Range,
+        range::{Length, Range},
     },
 };
 
 /// Records of one segment: each makes at most two mappings more than its own, far below what a footer holds.
-const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
+pub(super) const RECORDS_MAX: usize = segment::MAPPINGS_MAX / 4;
 
 /// Every record makes two extents at most, a frame ends at every 16th block, and sectors of a block that lie apart from each
 /// other are at most four.
@@ -36,6 +38,8 @@ const _: () = assert!(
         <= segment::MAPPINGS_MAX
 );
 
+/// What makes room and brings no more data than this needs none.
+const SMALL_BYTES: u64 = 1 << 20;
 /// When it is looked again whether the store has room.
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
@@ -46,8 +50,14 @@ pub struct Flow {
     refused: Option<Refused>,
     /// The room of what is offered next.
     room: Option<Promise>,
-    /// Asked for while there is something to offer.
-    vacancy: Option<Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>>,
+    /// Asked for while there is something to offer, and what that is.
+    vacancy: Option<(Next, AwaitedVacancy)>,
+    /// What the journal has that would make room, while there is none.
+    survey: Option<Survey>,
+    /// Up to here there is room, because that makes more.
+    allowed: JournalPos,
+    /// Removals of snapshots before this went ahead.
+    removed: JournalPos,
     packed: Mark,
     /// Size of the volume as of `packed`.
     size_bytes: u64,
@@ -55,6 +65,18 @@ pub struct Flow {
     controller: Controller,
     budget: Budget,
     hurry: Hurry,
+}
+
+type AwaitedVacancy = Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>;
+
+/// What is to be offered.
+enum Next {
+    /// The next range.
+    Range,
+    /// All up to a place that makes room, as one segment.
+    Joined(Overtaking),
+    /// Removals of snapshots, which lie before this.
+    Removals(Vec<Operation>, JournalPos),
 }
 
 struct OnItsWay {
@@ -71,6 +93,9 @@ impl Flow {
             refused: None,
             room: None,
             vacancy: None,
+            survey: None,
+            allowed: packed.pos,
+            removed: packed.pos,
             on_their_way: VecDeque::new(),
             controller: Controller::new(&control.tuning().goal(), now),
             budget: Budget::new(now),
@@ -101,6 +126,9 @@ impl Flow {
         let now = self.parts.env.now();
         let budget_wait = self.control_rate(&tuning, now);
         self.set_hurry(&tuning, now);
+        let is_dirty = appended > self.packed.pos;
+        // Where nothing else goes, what makes room does not wait for company.
+        let wanted = wanted || (is_dirty && self.parts.log.lacks_room(tuning.segment_bytes()).await);
         let decision = decide(&PackSituation {
             unpacked_blocks: appended.0 - self.packed.pos.0,
             unpacked_age: oldest.map_or_else(Default::default, |then| now.saturating_sub(then)),
@@ -112,8 +140,8 @@ impl Flow {
         });
         match decision {
             Decision::Seal if self.vacancy.is_none() => {
-                if self.has_room(&tuning, appended).await? {
-                    self.vacancy = Some(Box::pin(self.parts.offerer.vacancy()))
+                if let Some(next) = self.what_fits(&tuning, appended).await? {
+                    self.vacancy = Some((next, Box::pin(self.parts.offerer.vacancy())))
                 }
             }
             Decision::Seal => {}
@@ -140,7 +168,7 @@ impl Flow {
         };
         let vacancy = async {
             match &mut self.vacancy {
-                Some(vacancy) => vacancy.await,
+                Some((_, vacancy)) => vacancy.await,
                 None => std::future::pending().await,
             }
         };
@@ -156,23 +184,45 @@ impl Flow {
         }
     }
 
-    /// Whether the store has room for another segment beside what is on its way. Operations, which go alone, are small, and a snapshot that is
-    /// removed makes room.
-    async fn has_room(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<bool> {
-        self.room = self.parts.log.take_room(RoomFor::Written, tuning.segment_bytes()).await;
-        let mut has_room = self.room.is_some();
-        if !has_room {
-            self.parts.journal.sync(appended).await?;
-            let next = self.parts.journal.groups(self.packed.pos).await?;
-            has_room = next.first().is_some_and(|group| group.is_operation());
+    /// What the store has room for: another segment beside what is on its way, or what makes room. Operations, which go alone, are small.
+    async fn what_fits(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<Option<Next>> {
+        let is_allowed = self.packed.pos < self.allowed;
+        self.room = match is_allowed {
+            true => None,
+            false => self.parts.log.take_room(RoomFor::Written, tuning.segment_bytes()).await,
+        };
+        if is_allowed || self.room.is_some() {
+            (self.refused, self.survey) = (None, None);
+            return Ok(Some(Next::Range));
         }
-        match has_room {
-            true => self.refused = None,
-            false => {
-                self.refused.get_or_insert_with(|| self.parts.log.refused());
-            }
+        self.refused.get_or_insert_with(|| self.parts.log.refused());
+        self.parts.journal.sync(appended).await?;
+        let survey = self.survey.take().filter(|survey| survey.begins() == self.packed.pos);
+        let mut survey = survey.unwrap_or_else(|| Survey::from(self.packed.pos));
+        survey.go_on(&self.parts.journal, tuning.segment_bytes()).await?;
+        let (removals, joined, plain) = (survey.removals(self.removed), survey.joined(), survey.plain());
+        self.survey = Some(survey);
+        if let Some((removals, to)) = removals {
+            return Ok(Some(Next::Removals(removals, to)));
         }
-        Ok(has_room)
+        if let Some(joined) = joined
+            && (joined.bytes <= SMALL_BYTES || self.has_room_to_discard(joined).await)
+        {
+            return Ok(Some(Next::Joined(joined)));
+        }
+        if let Some(plain) = plain
+            && self.has_room_to_discard(plain).await
+        {
+            self.allowed = plain.to;
+            return Ok(Some(Next::Range));
+        }
+        let next = self.parts.journal.groups(self.packed.pos).await?;
+        Ok(next.first().is_some_and(|group| group.is_operation()).then_some(Next::Range))
+    }
+
+    async fn has_room_to_discard(&mut self, overtaking: Overtaking) -> bool {
+        self.room = self.parts.log.take_room(RoomFor::Discarding, overtaking.bytes).await;
+        self.room.is_some()
     }
 
     /// Lets the controller look, and gives the time until its rate allows another segment.
@@ -204,11 +254,22 @@ impl Flow {
         }));
     }
 
-    /// Offers the next range, up to a segment's worth.
+    /// Offers what is next.
     async fn offer(&mut self, vacancy: Vacancy, appended: JournalPos, tuning: &Tuning) -> Result<()> {
-        self.vacancy = None;
+        let (next, _) = self.vacancy.take().expect("it was asked for");
         self.parts.journal.sync(appended).await?;
-        let range = self.load(tuning).await?;
+        let range = match next {
+            Next::Range => self.load(tuning).await?,
+            Next::Joined(Overtaking { to, bytes }) => {
+                tracing::debug!(to = to.0, bytes, "a discard goes to the store with all that lies before it");
+                self.load_joined(to).await?
+            }
+            Next::Removals(removals, to) => {
+                self.offer_removals(vacancy, removals);
+                self.removed = to;
+                return Ok(());
+            }
+        };
         let JournalRange { from, to, .. } = range.range;
         assert_eq!(from, self.packed, "ranges are consecutive: what lies between two would be lost");
         assert!(to.pos <= self.parts.journal.durable(), "only what a crash leaves here is uploaded");
@@ -220,6 +281,43 @@ impl Flow {
         self.on_their_way.push_back(OnItsWay { to: to.pos, published, _room: self.room.take() });
         self.assert_invariant();
         Ok(())
+    }
+
+    /// Offers removals of snapshots, ahead of what waits before them.
+    fn offer_removals(&mut self, vacancy: Vacancy, removals: Vec<Operation>) {
+        tracing::debug!(count = removals.len(), "removals of snapshots go ahead");
+        let (packed, size_bytes) = (self.packed, self.size_bytes);
+        let range = JournalRange { journal: self.parts.journal.id(), from: packed, to: packed };
+        let (log, compression) = (self.parts.log.clone(), self.parts.compression);
+        self.control.set_packed(packed.pos);
+        let removals = Arc::new(Removals { log, compression, range, size_bytes, removals });
+        let published = self.parts.offerer.offer(vacancy, removals);
+        self.on_their_way.push_back(OnItsWay { to: packed.pos, published, _room: None });
+    }
+
+    /// All from `packed` up to a place, whatever it takes in the journal.
+    async fn load_joined(&self, to: JournalPos) -> Result<Range> {
+        let journal = &self.parts.journal;
+        let range = (self.packed.pos, to);
+        let (newest, size_bytes) = overtake::load(journal, range, self.size_bytes).await?;
+        Ok(self.range(to, size_bytes, newest, Length::Any))
+    }
+
+    fn range(&self, to: JournalPos, size_bytes: u64, newest: Newest, length: Length) -> Range {
+        let journal = &self.parts.journal;
+        let to = journal.mark_at(to).expect("a group ends there that was written");
+        Range {
+            env: self.parts.env.clone(),
+            journal: journal.clone(),
+            bases: self.parts.bases.clone(),
+            log: self.parts.log.clone(),
+            compression: self.parts.compression,
+            range: JournalRange { journal: journal.id(), from: self.packed, to },
+            size_bytes,
+            content: None,
+            length,
+            loaded: Ranked::new(Rank::Flow, Some(newest)),
+        }
     }
 
     /// Reads the groups from `packed` on, until what they leave of each other fills a segment or nothing durable is left; behind an
@@ -267,18 +365,7 @@ impl Flow {
             "a segment takes what a range leaves of itself"
         );
         debug_assert!(operations <= OPERATIONS_MAX, "a segment carries all operations of its range");
-        let to = journal.mark_at(to).expect("a group ends there that was written");
-        Ok(Range {
-            env: self.parts.env.clone(),
-            journal: journal.clone(),
-            bases: self.parts.bases.clone(),
-            log: self.parts.log.clone(),
-            compression: self.parts.compression,
-            range: JournalRange { journal: journal.id(), from, to },
-            size_bytes,
-            content,
-            loaded: Ranked::new(Rank::Flow, Some(newest)),
-        })
+        Ok(Range { content, ..self.range(to, size_bytes, newest, Length::Bounded) })
     }
 
     /// The front is committed.
@@ -290,7 +377,7 @@ impl Flow {
 
     fn assert_invariant(&self) {
         debug_assert!(
-            self.on_their_way.iter().is_sorted_by(|a, b| a.to < b.to),
+            self.on_their_way.iter().is_sorted_by(|a, b| a.to <= b.to),
             "ranges on their way are in the order of the journal"
         );
         debug_assert!(

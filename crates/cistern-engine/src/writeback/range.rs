@@ -20,9 +20,19 @@ use crate::{
     writeback::{
         Bases,
         bases::complete,
+        overtake,
         pack::{Newest, pack, pack_load},
     },
 };
+
+/// How much of the journal a range may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// So much that it is in memory while it is packed.
+    Bounded,
+    /// Anything: only what is left of it is in memory.
+    Any,
+}
 
 /// A range of the journal that is durable.
 pub struct Range {
@@ -36,6 +46,7 @@ pub struct Range {
     pub size_bytes: u64,
     /// What its token stands for, if it is that of a load.
     pub content: Option<Arc<Vec<StreamRecord>>>,
+    pub length: Length,
     /// What is in it, read when it was decided how far it goes. Taken by the first sealing.
     pub loaded: Ranked<Option<Newest>>,
 }
@@ -64,6 +75,9 @@ impl Range {
 
     async fn load_again(&self) -> Result<Newest> {
         let JournalRange { from, to, .. } = self.range;
+        if self.length == Length::Any {
+            return Ok(overtake::load(&self.journal, (from.pos, to.pos), self.size_bytes).await?.0);
+        }
         let (mut newest, mut next) = (Newest::default(), from.pos);
         while next < to.pos {
             for group in self.journal.groups(next).await? {

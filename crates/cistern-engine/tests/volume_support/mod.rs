@@ -43,6 +43,13 @@ impl Host {
         Host::of_volume(env, store, key)
     }
 
+    /// The same for a volume whose log has slots that are free as soon as nothing needs what is in them.
+    pub async fn with_free_slots(env: Env, store: SharedStore, size_bytes: u64, key: KeySource) -> Host {
+        let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: key.clone() };
+        Volume::create_with_slot_grace(&env, &store, options, Duration::ZERO).await.expect("created");
+        Host::of_volume(env, store, key)
+    }
+
     /// A host for a volume that is there.
     pub fn of_volume(env: Env, store: SharedStore, key: KeySource) -> Host {
         Host { env, store, key, others: None, directory: tempdir() }
@@ -103,6 +110,7 @@ impl Host {
             host: "here".into(),
             take_over: false,
             grace: GRACE,
+            grace_alone: GRACE,
             cleaning: Bound::Ratio(SPACE_BOUND).into(),
             tariff: Tariff::default(),
         }

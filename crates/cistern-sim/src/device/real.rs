@@ -119,6 +119,7 @@ async fn options(
         host: site.host.clone(),
         take_over,
         grace: settings.grace,
+        grace_alone: settings.grace_alone,
         cleaning: settings.space_bound.into(),
         tariff: TARIFF,
     }
@@ -148,7 +149,9 @@ impl Engine for RealEngine {
             compression: settings.compression,
             key: settings.key.clone(),
         };
-        Volume::create(&site.env, &store(site), options).await.map(|_| ())
+        Volume::create_with_slot_grace(&site.env, &store(site), options, settings.slot_grace)
+            .await
+            .map(|_| ())
     }
 
     async fn remove(&self, site: &Site) -> Result<()> {

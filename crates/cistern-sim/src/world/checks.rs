@@ -108,7 +108,10 @@ impl World {
                 self.sim.note(format_args!("the reader fails: {error}"));
                 Ok(())
             }
-            Some(Err(Error::NotFound(what))) if self.sim.now() >= begin + grace => {
+            // Where the disk has no room for more, what is overwritten goes whoever reads.
+            Some(Err(Error::NotFound(what)))
+                if self.sim.now() >= begin + grace || self.plan.theme == Theme::SmallDisk =>
+            {
                 self.sim.note(format_args!("a reader that was slower than the grace misses {what}"));
                 Ok(())
             }

@@ -377,6 +377,7 @@ impl Writing<'_> {
                 host: host::host_name(),
                 take_over: self.take_over,
                 grace: settings.grace,
+                grace_alone: settings.grace_alone,
                 cleaning: set.cleaning.unwrap_or(settings.space_bound.into()),
                 tariff: self.prices.of(&volume.url).tariff,
             };

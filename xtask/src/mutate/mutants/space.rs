@@ -3,6 +3,7 @@
 use super::{Change, Mutant, test, themed};
 
 const ADOPT: &str = "crates/cistern-engine/src/cleaner/adopt.rs";
+const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
 const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
 const HOLDINGS: &str = "crates/cistern-engine/src/upkeep/holdings.rs";
@@ -11,6 +12,8 @@ const MAINTAIN: &str = "crates/cistern-engine/src/upkeep/maintain.rs";
 const NAMES: &str = "crates/cistern-engine/src/map/names.rs";
 const POINTS: &str = "crates/cistern-engine/src/upkeep/points.rs";
 const ROOM: &str = "crates/cistern-engine/src/log/room.rs";
+const PINS: &str = "crates/cistern-engine/src/map/pins.rs";
+const RECLAIM: &str = "crates/cistern-engine/src/upkeep/reclaim.rs";
 const ROUND: &str = "crates/cistern-engine/src/cleaner/round.rs";
 const ROWS: &str = "crates/cistern-engine/src/upkeep/rows.rs";
 const SPACE: &str = "crates/cistern-engine/src/space.rs";
@@ -49,8 +52,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "an object is deleted that the newest checkpoint needs: the one that retires it is on its way",
         changes: &[Change {
             file: GRACE,
-            old: "InGrace { bytes: object.bytes, since: None }",
-            new: "InGrace { bytes: object.bytes, since: Some(Since { stored_at: Duration::ZERO, given: Seq(0) }) }",
+            old: "InGrace { bytes: object.bytes, is_emptied: false, since: None }",
+            new: "InGrace { bytes: object.bytes, is_emptied: false, since: Some(Since { stored_at: Duration::ZERO, given: Seq(0) }) }",
         }],
         test: test("-p cistern-engine --lib", "two_checkpoints_an_entry"),
         simulation: themed("cleaning", 20),
@@ -119,8 +122,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "runs that a merge used up are deleted before a checkpoint does without them",
         changes: &[Change {
             file: GRACE,
-            old: "filter(|(name, object)| is_due(object) &&",
-            new: "filter(|(name, object)| (matches!(name, RetiredName::Map(_)) || is_due(object)) &&",
+            old: "if !is_due(object) || without.contains(&name) {",
+            new: "if !(matches!(name, RetiredName::Map(_)) || is_due(object)) || without.contains(&name) {",
         }],
         test: None,
         simulation: themed("cleaning", 20),
@@ -191,8 +194,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "void entries go, in whose slots a fenced writer may put what it then calls committed",
         changes: &[Change {
             file: WALK,
-            old: "!matches!(entry, Entry::Segment(_)) || in_force != (Some(head.epoch), Some(head.salt))",
-            new: "!matches!(entry, Entry::Segment(_)) && in_force != (None, None)",
+            old: "Entry::Segment(_) => in_force != (Some(head.epoch), Some(head.salt)),\n            Entry::Claim(_) | Entry::Release(_) => true,",
+            new: "Entry::Segment(_) => in_force == (None, None),\n            Entry::Claim(_) | Entry::Release(_) => true,",
         }],
         test: test("-p cistern-engine --test volume_sweep", "orphans_go_and_fences_stay"),
         simulation: None,
@@ -215,8 +218,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what clients write takes the room that cleaning needs",
         changes: &[Change {
             file: FLOW,
-            old: "if self.has_room(&tuning, appended).await? {",
-            new: "if self.has_room(&tuning, appended).await? || tuning.room_bytes > 0 {",
+            old: "if self.packed.pos < self.allowed || self.parts.log.has_room(RoomFor::Written, bytes).await {",
+            new: "if self.packed.pos < self.allowed || self.parts.log.has_room(RoomFor::Written, bytes).await || bytes > 0 {",
         }],
         test: test("-p cistern-engine --test volume_full", "garbage_makes_room"),
         simulation: themed("small-disk", 20),
@@ -323,6 +326,102 @@ pub const MUTANTS: &[Mutant] = &[
             new: "            if self.blocks == u64::MAX {",
         }],
         test: test("-p cistern-engine --lib", "a_round_ends_where_it_is_full"),
+        simulation: None,
+    },
+    Mutant {
+        name: "on-its-way-counts-as-later",
+        promise: "P7",
+        story: "what a checkpoint retires goes behind an entry that was on its way when that was stored: who took over may have listed the checkpoints before",
+        changes: &[Change {
+            file: MAINTAIN,
+            old: "self.space.checkpoint_stored(point.covered, self.env.now(), self.log.given());",
+            new: "self.space.checkpoint_stored(point.covered, self.env.now(), point.covered);",
+        }],
+        test: test("-p cistern-engine --test volume_grace", "what_was_on_its_way_already"),
+        simulation: None,
+    },
+    Mutant {
+        name: "slots-are-free-at-once",
+        promise: "P5",
+        story: "a slot of the log is empty as soon as no reader needs its segment: a copy of the writer that slept puts into it, and calls it committed",
+        changes: &[Change {
+            file: GRACE,
+            old: "first.map(|(stored_at, _)| *stored_at + slots)",
+            new: "first.map(|(stored_at, _)| (*stored_at + slots).min(Duration::ZERO))",
+        }],
+        test: test("-p cistern-engine --lib", "a_slot_stays_filled_for_its_own_grace"),
+        simulation: None,
+    },
+    Mutant {
+        name: "emptied-slots-are-void",
+        promise: "P6",
+        story: "a walk steps over an emptied slot, and what was in it is missing in silence",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "SlotContent::Entry(_, Entry::Emptied) => return Err(Error::NotFound(listed.key)),",
+            new: "SlotContent::Entry(_, Entry::Emptied) if listed.key.is_empty() => return Err(Error::NotFound(listed.key)),",
+        }],
+        test: test("-p cistern-engine --lib", "no_way_leads_through_an_emptied_slot"),
+        simulation: None,
+    },
+    Mutant {
+        name: "readers-are-not-looked-for",
+        promise: "P7",
+        story: "what is overwritten goes within seconds though a reader is announced",
+        changes: &[Change {
+            file: RECLAIM,
+            old: "                gc::delete_announcements(store, &old).await;\n                is_any\n",
+            new: "                gc::delete_announcements(store, &old).await;\n                is_any && old.len() > 1000\n",
+        }],
+        test: test("-p cistern-engine --test volume_grace", "who_reads_is_given_time"),
+        simulation: None,
+    },
+    Mutant {
+        name: "clones-are-not-waited-for",
+        promise: "P7",
+        story: "what a clone reads of the volume it was made of goes within seconds",
+        changes: &[Change {
+            file: RECLAIM,
+            old: "if self.progress.snapshots().has_clones() {",
+            new: "if self.progress.snapshots().has_clones() && self.grace.is_zero() {",
+        }],
+        test: test("-p cistern-engine --test volume_grace", "clones_are_given_time"),
+        simulation: None,
+    },
+    Mutant {
+        name: "pins-hold-nothing",
+        promise: "P4",
+        story: "what a read has found is deleted before it is read",
+        changes: &[Change {
+            file: PINS,
+            old: "if self.count(generation).load(SeqCst) == 0 {",
+            new: "if self.count(generation).load(SeqCst) < 1000 {",
+        }],
+        test: test("-p cistern-engine --lib", "a_wait_is_for_those_before_it"),
+        simulation: None,
+    },
+    Mutant {
+        name: "discards-wait-in-line",
+        promise: "P9",
+        story: "a discard waits behind data for which a full store has no room",
+        changes: &[Change {
+            file: FLOW,
+            old: "return Ok(Some(Next::Joined(joined)));",
+            new: "let _ = joined;",
+        }],
+        test: test("-p cistern-engine --test volume_full", "a_discard_of_everything"),
+        simulation: None,
+    },
+    Mutant {
+        name: "removals-wait-in-line",
+        promise: "P9",
+        story: "the removal of a snapshot waits behind data for which a full store has no room",
+        changes: &[Change {
+            file: FLOW,
+            old: "return Ok(Some(Next::Removals(removals, to)));",
+            new: "let _ = (removals, to);",
+        }],
+        test: test("-p cistern-engine --test volume_full", "snapshots_go_before"),
         simulation: None,
     },
 ];

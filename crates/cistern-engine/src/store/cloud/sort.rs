@@ -206,6 +206,10 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
         (404, _) if !html && asked.what != "LIST" => StoreError::NotFound(asked.key.to_owned()).into(),
         (409, "BlobAlreadyExists") | (304 | 412, _) if asked.condition => Sorted::Exists,
         (416, _) => Sorted::BeyondEnd,
+        (_, "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded") => {
+            StoreError::Refused(format!("{text}. The quota of the bucket is used up: it needs a larger one"))
+                .into()
+        }
         (401 | 403, _) => StoreError::Refused(format!("{text}{}", access_hint(code))).into(),
         (301 | 302 | 307 | 308, _)
         | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
@@ -277,6 +281,17 @@ mod tests {
         for status in [301, 307, 400, 401, 403, 405, 501] {
             let s = sorted("PUT", true, status, "");
             assert!(matches!(s, Sorted::Error(StoreError::Refused(_))), "{status}");
+        }
+    }
+
+    /// A quota is no fault of the keys, and no store that is away.
+    #[test]
+    fn a_quota_is_named() {
+        for (status, code) in [(403, "QuotaExceeded"), (400, "XMinioAdminBucketQuotaExceeded")] {
+            let Sorted::Error(StoreError::Refused(why)) = sorted("PUT", true, status, code) else {
+                panic!("{status} {code}")
+            };
+            assert!(why.contains("quota") && !why.contains("credentials"), "{why}");
         }
     }
 
