@@ -40,9 +40,9 @@ pub fn bound(rows: &mut HeldRows, positions: &[Seq]) -> bool {
     if !are_too_many(rows) {
         return false;
     }
-    let mut by_segment: BTreeMap<Seq, Vec<Row>> = BTreeMap::new();
+    let mut by_segment: BTreeMap<Seq, Vec<JoinedRow>> = BTreeMap::new();
     for ((segment, seen_by), blocks) in std::mem::take(rows) {
-        by_segment.entry(segment).or_default().push(Row::new(seen_by, blocks, positions));
+        by_segment.entry(segment).or_default().push(JoinedRow::new(seen_by, blocks, positions));
     }
     let max = rows_max(by_segment.len() as u64);
     let each = (max / 2 / by_segment.len().max(1) as u64).max(1) as usize;
@@ -57,18 +57,18 @@ pub fn bound(rows: &mut HeldRows, positions: &[Seq]) -> bool {
 
 /// Blocks that are seen by some snapshots, told by their numbers: from `first` on, and before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
+struct JoinedRow {
     first: usize,
     end: usize,
     blocks: u64,
 }
 
-impl Row {
-    fn new(seen_by: SeenBy, blocks: u64, positions: &[Seq]) -> Row {
+impl JoinedRow {
+    fn new(seen_by: SeenBy, blocks: u64, positions: &[Seq]) -> JoinedRow {
         let first = positions.partition_point(|at| *at < seen_by.first);
         let end = positions.partition_point(|at| *at <= seen_by.last);
         debug_assert!(first < end, "what no snapshot sees is let go of");
-        Row { first, end: end.max(first + 1), blocks }
+        JoinedRow { first, end: end.max(first + 1), blocks }
     }
 
     fn seen_by(&self, positions: &[Seq]) -> SeenBy {
@@ -77,14 +77,14 @@ impl Row {
         SeenBy { first: at(self.first), last: at(self.end - 1) }
     }
 
-    fn with(&self, other: &Row) -> Row {
+    fn with(&self, other: &JoinedRow) -> JoinedRow {
         let (first, end) = (self.first.min(other.first), self.end.max(other.end));
-        Row { first, end, blocks: self.blocks + other.blocks }
+        JoinedRow { first, end, blocks: self.blocks + other.blocks }
     }
 
     /// By how much more is held, and for how many snapshots, if these become one.
-    fn cost(&self, other: &Row) -> u128 {
-        let snapshots = |row: &Row| (row.end - row.first) as u128;
+    fn cost(&self, other: &JoinedRow) -> u128 {
+        let snapshots = |row: &JoinedRow| (row.end - row.first) as u128;
         let both = snapshots(&self.with(other));
         (both - snapshots(self)) * u128::from(self.blocks)
             + (both - snapshots(other)) * u128::from(other.blocks)
@@ -92,7 +92,7 @@ impl Row {
 }
 
 /// The rows of one segment as at most so many: always the neighbours that cost least. Those that tell of the same snapshots cost nothing.
-fn joined(mut rows: Vec<Row>, count_max: usize) -> Vec<Row> {
+fn joined(mut rows: Vec<JoinedRow>, count_max: usize) -> Vec<JoinedRow> {
     rows.sort_unstable();
     rows.dedup_by(|next, row| {
         let is_same = (next.first, next.end) == (row.first, row.end);
@@ -152,7 +152,7 @@ mod tests {
             let mut after = HeldRows::new();
             for segment in [1, 2, 3].map(Seq) {
                 let of = before.range((segment, SeenBy::MIN)..=(segment, SeenBy::MAX));
-                let rows = of.map(|((_, seen_by), blocks)| Row::new(*seen_by, *blocks, &positions)).collect();
+                let rows = of.map(|((_, seen_by), blocks)| JoinedRow::new(*seen_by, *blocks, &positions)).collect();
                 let rows = joined(rows, count_max);
                 prop_assert!(rows.len() <= count_max);
                 for row in rows {

@@ -284,7 +284,7 @@ impl Offer for Removals {
         let key = log.keys().key.as_deref();
         let mut builder = SegmentBuilder::written(key, slot, *range, *size_bytes, *compression);
         removals.iter().for_each(|removal| builder.operation(removal.clone()));
-        let (sealed, left_out) = (builder.finish(), Vec::new());
-        Ok(NewEntry::Segment(NewSegment { sealed, left_out, range: *range, size_bytes: *size_bytes }))
+        let (sealed, partial) = (builder.finish(), Vec::new());
+        Ok(NewEntry::Segment(NewSegment { sealed, partial, range: *range, size_bytes: *size_bytes }))
     }
 }
