@@ -2,8 +2,6 @@
 //!
 //! Texts are for the user and say what to do next where there is something to do.
 
-use crate::units::VolumeId;
-
 /// What can go wrong in the engine.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -39,7 +37,7 @@ pub enum Error {
         "volume {volume}, of which this is a clone, is not at {way} from here (is it moved, or its file system not mounted?): \
          it would keep for ever what it keeps for this clone"
     )]
-    SourceAway { volume: VolumeId, way: String },
+    SourceAway { volume: String, way: String },
     /// The store does not answer; the same request may succeed later.
     #[error("the store does not answer: {0}")]
     Unreachable(String),

@@ -396,12 +396,12 @@ impl Journal {
     pub async fn read(&self, pos: JournalPos, blocks: u64) -> Result<Option<Bytes>> {
         let found = self.shared.lock().find(pos.0, blocks);
         let group = match found {
-            state::FoundPayload::Memory(payload) => return Ok(Some(payload)),
-            state::FoundPayload::Freed => return Ok(None),
-            state::FoundPayload::Nowhere => {
+            group::FoundPayload::Memory(payload) => return Ok(Some(payload)),
+            group::FoundPayload::Freed => return Ok(None),
+            group::FoundPayload::Nowhere => {
                 return Err(Error::Invalid(format!("no {blocks} payload blocks at journal position {pos}")));
             }
-            state::FoundPayload::Disk(group) => group,
+            group::FoundPayload::Disk(group) => group,
         };
         let Shared { env, ring, .. } = &*self.shared;
         let payload = recover::load_payload(env, ring, self.id, group.start, pos, blocks).await?;
@@ -514,7 +514,7 @@ impl Journal {
 
     /// What its disk has no room for, while it has none: nothing is appended meanwhile.
     pub fn shortage(&self) -> Option<Shortage> {
-        self.shared.lock().disk().shortage().cloned()
+        self.shared.lock().disk.shortage().cloned()
     }
 
     /// Takes nothing new, makes everything durable and ends the writer. Safe to call again.

@@ -14,7 +14,7 @@ use cistern_engine::{
     store::{MemoryStore, OtherPlaces, Pages, SharedStore, Store, Stores, Within},
     volume::{
         Collect, ReadOnlyOptions, Volume, admin, begin_clone, finish_clone,
-        trash::{self, Deletion, Removal},
+        trash::{self, Removal, TrashDeletion},
     },
 };
 use own_time::hurried_env;
@@ -129,7 +129,7 @@ async fn objects(store: &dyn Store, prefix: &str) -> usize {
 async fn remove(host: &Host) {
     let removal = Removal { keep: Duration::ZERO, force: false, host: "here".into() };
     trash::remove(&host.env, &host.store, &host.key, removal).await.expect("removed");
-    let deletion = Deletion { host: "here".into(), only_if_over: false, untold: false };
+    let deletion = TrashDeletion { host: "here".into(), only_if_over: false, untold: false };
     trash::delete(&host.env, &host.stores(), &deletion, &|_, _| {}).await.expect("deleted");
 }
 

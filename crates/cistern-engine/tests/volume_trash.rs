@@ -23,7 +23,7 @@ use cistern_engine::{
     units::VolumeId,
     volume::{
         CreateOptions, ReadOnlyOptions, Volume, admin,
-        trash::{self, Deletion, InTrash, Removal},
+        trash::{self, InTrash, Removal, TrashDeletion},
     },
 };
 use volume_support::{
@@ -60,7 +60,7 @@ async fn restore(host: &Host) -> Result<bool, Error> {
 }
 
 async fn delete(host: &Host, only_if_over: bool) -> Result<(), Error> {
-    let deletion = Deletion { host: "deleter".into(), only_if_over, untold: false };
+    let deletion = TrashDeletion { host: "deleter".into(), only_if_over, untold: false };
     trash::delete(&host.env, &host.store, &deletion, &|_, _| ()).await
 }
 

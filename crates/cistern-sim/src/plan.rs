@@ -390,7 +390,7 @@ impl Plan {
             Theme::TakeOvers => &[LoseHost, LoseHost, zombie, zombie, Close, PowerCut, GoOn],
             Theme::Outages => &[Outage, Outage, PowerCut, LoseHost, HastyClose],
             Theme::BadDisk => {
-                &[DiskFails, DiskFails, DiskFills, DiskFills, DiskFills, PowerCut, GoOn, LoseHost]
+                &[DiskFails, DiskFails, DiskFails, DiskFails, DiskFills, DiskFills, PowerCut, GoOn, LoseHost]
             }
             Theme::BadCache => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost],
             Theme::Damage => &[GoOn, Close, LoseHost],

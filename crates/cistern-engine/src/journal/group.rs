@@ -4,6 +4,8 @@
 //! pieces; every record lies in one piece. All memory is aligned for O_DIRECT. Nothing here computes a checksum or copies
 //! more than a small payload once a group is open: that is done before ([`Payload`]).
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
 use super::{
@@ -346,4 +348,36 @@ fn aligned_memory(bytes: usize) -> BytesMut {
 /// Blocks of ring space that a record with so much payload takes at most.
 pub(super) fn blocks_needed(payload_blocks: u64) -> u64 {
     payload_blocks + payload_blocks.div_ceil(GROUP_PAYLOAD_BLOCKS_MAX).max(1)
+}
+/// What a record takes: blocks of the ring, and bytes of memory.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub blocks: u64,
+    pub memory: usize,
+}
+
+impl Need {
+    pub fn of(payload_blocks: u64) -> Need {
+        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
+    }
+}
+
+/// Where the payload of some position is.
+pub(super) enum FoundPayload {
+    /// Before the tail.
+    Freed,
+    Memory(Bytes),
+    /// On the disk, in the group that covers these positions.
+    Disk(Extent),
+    /// Not payload of one group.
+    Nowhere,
+}
+
+/// Several consecutive groups to be written.
+pub(super) struct Batch {
+    pub groups: Vec<Arc<Group>>,
+    pub start: u64,
+    pub end: u64,
+    /// The durable frontier when the batch was taken.
+    pub durable: u64,
 }

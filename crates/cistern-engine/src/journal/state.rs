@@ -6,13 +6,12 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::{
     AppendError, Record,
     format::{CLAIMS_MAX, GROUP_PAYLOAD_BLOCKS_MAX},
-    group::{Group, OpenGroup, Payload, Slab, blocks_needed, memory_bytes},
+    group::{Batch, FoundPayload, Group, Need, OpenGroup, Payload, Slab},
     prepared::Prepared,
     shortage::{DiskSpace, Shortage},
     waiters::{ReplyReceiver, ReplySender, Waiters},
@@ -47,19 +46,6 @@ enum Phase {
     Stopped(Error),
 }
 
-/// What a record takes: blocks of the ring, and bytes of memory.
-#[derive(Clone, Copy)]
-struct Need {
-    blocks: u64,
-    memory: usize,
-}
-
-impl Need {
-    fn of(payload_blocks: u64) -> Need {
-        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
-    }
-}
-
 /// The frontiers; all are positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frontiers {
@@ -75,26 +61,6 @@ pub(super) struct Frontiers {
     pub freed: u64,
     /// As `freed`, as far as the medium knows: before lies space that can be used.
     pub tail: u64,
-}
-
-/// Where the payload of some position is.
-pub(super) enum FoundPayload {
-    /// Before the tail.
-    Freed,
-    Memory(Bytes),
-    /// On the disk, in the group that covers these positions.
-    Disk(Extent),
-    /// Not payload of one group.
-    Nowhere,
-}
-
-/// Several consecutive groups to be written.
-pub(super) struct Batch {
-    pub groups: Vec<Arc<Group>>,
-    pub start: u64,
-    pub end: u64,
-    /// The durable frontier when the batch was taken.
-    pub durable: u64,
 }
 
 /// The state behind the journal's lock.
@@ -125,7 +91,7 @@ pub(super) struct JournalState {
     claims: Option<(Vec<Salt>, ReplySender)>,
     phase: Phase,
     /// While it is short of room nothing is appended, and only syncs are work for the writer.
-    disk: DiskSpace,
+    pub disk: DiskSpace,
     /// Up to here somebody has waited for a sync.
     flushed: u64,
     rest: Rest,
@@ -260,10 +226,6 @@ impl JournalState {
     /// The writer is awake; whether it was still asleep.
     pub fn wakes(&mut self) -> bool {
         std::mem::replace(&mut self.rest, Rest::No) != Rest::No
-    }
-
-    pub fn disk(&self) -> &DiskSpace {
-        &self.disk
     }
 
     /// The disk had no room: until there is some, nothing more is appended. Says whether that is news.

@@ -13,8 +13,8 @@ use std::{
 use super::{
     Shared,
     format::{GroupHeader, SUPERBLOCK_SLOTS, Stamp, Superblock, chain_behind},
+    group::Batch,
     recover::UNSYNCED_BLOCKS_MAX,
-    state::Batch,
 };
 use crate::{
     disk::AlignedBuf,
@@ -147,7 +147,7 @@ impl JournalWriter {
             match state.tries(self.shared.env.now() >= self.again) {
                 true => {
                     let batch = self.unwritten.take().or_else(|| state.take_batch());
-                    (state.take_claims(), batch, state.disk().shortage().is_some())
+                    (state.take_claims(), batch, state.disk.shortage().is_some())
                 }
                 false => (None, None, false),
             }
@@ -166,7 +166,7 @@ impl JournalWriter {
             self.sync(false).await?;
             return Ok(true);
         }
-        if self.shared.lock().disk().holds_back() {
+        if self.shared.lock().disk.holds_back() {
             let left = self.again.saturating_sub(self.shared.env.now());
             self.is_called_within(Some(left)).await;
             return Ok(true);

@@ -152,7 +152,7 @@ pub(super) async fn find_source(
     source: &CloneSource,
     others: &dyn OtherPlaces,
 ) -> Result<Option<SharedStore>> {
-    let away = || Error::SourceAway { volume: source.volume, way: source.way.clone() };
+    let away = || Error::SourceAway { volume: source.volume.to_string(), way: source.way.clone() };
     let place = match others.stores(&source.way).await {
         Ok(stores) => stores.whole,
         Err(Error::NotFound(_) | Error::Invalid(_)) => return Err(away()),

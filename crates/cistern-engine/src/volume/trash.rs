@@ -41,7 +41,7 @@ pub struct Removal {
 
 /// How somebody deletes a volume that is in the trash.
 #[derive(Clone, Debug)]
-pub struct Deletion {
+pub struct TrashDeletion {
     /// Who deletes it.
     pub host: String,
     /// Not before its time.
@@ -151,7 +151,7 @@ pub async fn restore(env: &Env, store: &SharedStore, host: &str) -> Result<bool>
 pub async fn delete(
     env: &Env,
     place: impl Into<Stores>,
-    deletion: &Deletion,
+    deletion: &TrashDeletion,
     progress: ProgressFn<'_>,
 ) -> Result<()> {
     let place = place.into();

@@ -9,7 +9,7 @@ use cistern_engine::{
     units::{VolumeId, utc},
     volume::{
         admin,
-        trash::{self, Deletion, InTrash, Removal},
+        trash::{self, InTrash, Removal, TrashDeletion},
     },
 };
 use clap::Args;
@@ -263,8 +263,8 @@ impl Rm {
         terminal::say(format!("removed {url}"))
     }
 
-    fn deletion(&self) -> Deletion {
-        Deletion { host: host_name(), only_if_over: false, untold: self.force }
+    fn deletion(&self) -> TrashDeletion {
+        TrashDeletion { host: host_name(), only_if_over: false, untold: self.force }
     }
 
     async fn refuse_if_served(&self, volume: &VolumeUrl, state_dir: &Path, id: Option<VolumeId>) -> Outcome {
@@ -316,7 +316,7 @@ async fn delete_from_trash(
     context: &Context,
     volume: &VolumeUrl,
     open: &OpenStore,
-    deletion: Deletion,
+    deletion: TrashDeletion,
 ) -> Outcome {
     let progress = terminal::Progress::counting("objects");
     let show = |done, of| progress.set(done, of);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cistern_engine::{store::StoreUrl, volume::trash::Deletion};
+use cistern_engine::{store::StoreUrl, volume::trash::TrashDeletion};
 
 use super::{delete_from_trash, forget};
 use crate::{
@@ -29,7 +29,7 @@ pub async fn delete(context: &Context, place: &StoreUrl, state_dir: &Path, yes: 
         let deleted = async {
             let volume = volume_url(&line.url).map_err(Failure::usage)?;
             let open = volume.open(&context.env, COMMAND_PATIENCE).await?;
-            let deletion = Deletion { host: host_name(), only_if_over: true, untold: false };
+            let deletion = TrashDeletion { host: host_name(), only_if_over: true, untold: false };
             delete_from_trash(context, &volume, &open, deletion).await?;
             forget(context, &volume, Some(line.info.volume), state_dir).await
         };
