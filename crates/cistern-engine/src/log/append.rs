@@ -26,7 +26,9 @@ use crate::{
         presence::{Before, Presence},
     },
     rank::{Rank, Ranked},
-    segment::{EntryHead, EntryKind, Release, Rollback, Slot, encode_emptied, encode_release, read_head},
+    segment::{
+        EntryHead, EntryKind, Release, Rollback, Slot, Tail, encode_emptied, encode_release, read_tail,
+    },
     store::{PromisedRoom, Put, SharedStore, Store, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };

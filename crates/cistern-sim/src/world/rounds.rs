@@ -376,8 +376,7 @@ impl World {
         state.faults(|f| (f.no_space, f.full) = (0.0, false));
         if dies {
             let (host, branch) = (session.host, session.line.branch(|b| b.clone()));
-            let past =
-                Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: true };
+            let past = Past { branch, journal_on: Some(host), released: false, promised: 0, outlived: true };
             return self.open(host, past).await;
         }
         self.calm();
