@@ -174,8 +174,21 @@ impl Group {
 }
 
 /// Memory a group of so many records and payload blocks takes, in bytes.
-pub(super) fn memory_bytes(records: usize, payload_blocks: usize) -> usize {
+fn memory_bytes(records: usize, payload_blocks: usize) -> usize {
     GROUP_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + payload_blocks * (BLOCK_BYTES + 4)
+}
+
+/// What a record takes: blocks of the ring, and bytes of memory.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub blocks: u64,
+    pub memory: usize,
+}
+
+impl Need {
+    pub fn of(payload_blocks: u64) -> Need {
+        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
+    }
 }
 
 /// The places of a group's records.

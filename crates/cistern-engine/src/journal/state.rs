@@ -12,14 +12,19 @@ use tokio::sync::oneshot;
 use super::{
     AppendError, Record,
     format::{CLAIMS_MAX, GROUP_PAYLOAD_BLOCKS_MAX},
-    group::{Group, OpenGroup, Payload, Slab, blocks_needed, memory_bytes},
+    group::{Group, Need, OpenGroup, Payload, Slab},
     prepared::Prepared,
+    staging::StagingRoom,
     waiters::{ReplyReceiver, ReplySender, Waiters},
 };
 use crate::{
     error::{Error, Result},
     units::{Chain, Extent, JournalPos, Mark, Salt},
 };
+
+mod outliving;
+
+pub(super) use outliving::Outliving;
 
 /// Blocks of one batch (4 MiB): long enough for full speed, short enough that a flush that comes
 /// meanwhile waits about two milliseconds.
@@ -44,19 +49,6 @@ enum Phase {
     Closing,
     /// For good, and why.
     Stopped(Error),
-}
-
-/// What a record takes: blocks of the ring, and bytes of memory.
-#[derive(Clone, Copy)]
-struct Need {
-    blocks: u64,
-    memory: usize,
-}
-
-impl Need {
-    fn of(payload_blocks: u64) -> Need {
-        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
-    }
 }
 
 /// The frontiers; all are positions.
@@ -114,6 +106,12 @@ pub(super) struct JournalState {
     slab: Slab,
     /// Those who wait for the writer.
     waiters: Waiters,
+    /// What of the staging file is in use, if there is one.
+    staging: Option<StagingRoom>,
+    /// Everything before is staged or written.
+    staged: u64,
+    /// Somebody stages.
+    is_staging: bool,
     /// Those who wait for room, the first comer first.
     room_waiters: VecDeque<(Need, ReplySender)>,
     /// What was promised to waiters that have not appended yet.
@@ -167,6 +165,9 @@ impl JournalState {
             open: None,
             slab: Slab::default(),
             waiters: Waiters::default(),
+            staging: None,
+            staged: head,
+            is_staging: false,
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
             reserved: None,
@@ -205,9 +206,10 @@ impl JournalState {
         }
     }
 
-    /// Whether nothing can come any more and everything that came is written.
+    /// Whether nothing can come any more, everything that came is written, and nobody writes to the staging file: that is the next
+    /// opening's.
     pub fn is_drained(&self) -> bool {
-        matches!(self.phase, Phase::Closing) && self.at.written == self.at.appended
+        matches!(self.phase, Phase::Closing) && self.at.written == self.at.appended && !self.is_staging
     }
 
     /// Takes nothing new from now on. Appends that wait for room fail.
@@ -444,9 +446,13 @@ impl JournalState {
         self.chains.extend(chains);
         self.at.written = batch.end;
         self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
+        self.staged = self.staged.max(batch.end);
+        if let Some(room) = &mut self.staging {
+            room.free(batch.end);
+        }
         self.evict();
         self.grant();
-        self.waiters.written(batch.end)
+        self.waiters.outlived(batch.end)
     }
 
     /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
@@ -479,7 +485,11 @@ impl JournalState {
         self.at.taken < self.at.appended
             || self.sync_is_wanted()
             || self.claims.is_some()
-            || !matches!(self.phase, Phase::Running)
+            || match self.phase {
+                Phase::Running => false,
+                Phase::Closing => !self.is_staging, // whose end wakes the writer
+                Phase::Stopped(_) => true,
+            }
     }
 
     /// Registers who waits until everything before `to` is durable. `None`: it is.
@@ -495,18 +505,6 @@ impl JournalState {
         }
         self.flushed = self.flushed.max(to);
         Ok(Some(self.waiters.wait_sync(to)))
-    }
-
-    /// Registers who waits until everything before `to` is written; `None` if it is.
-    pub fn wait_written(&mut self, to: u64) -> Result<Option<ReplyReceiver>> {
-        if to <= self.at.written {
-            return Ok(None);
-        }
-        if let Some(why) = self.stopped() {
-            return Err(why);
-        }
-        assert!(to <= self.at.appended, "nobody waits for what was not appended");
-        Ok(Some(self.waiters.wait_written(to)))
     }
 
     /// Registers who waits until the superblock names these claims, and no others.

@@ -11,8 +11,9 @@ use std::{
 
 use super::{
     Shared,
-    format::{GroupHeader, SUPERBLOCK_SLOTS, Stamp, Superblock, chain_behind},
+    format::{SUPERBLOCK_SLOTS, Superblock},
     recover::UNSYNCED_BLOCKS_MAX,
+    staging::STAGED_BLOCKS_MAX,
     state::Batch,
 };
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     units::{BLOCK_BYTES, Salt},
 };
 
-/// For so long a little waits for more: what is acknowledged and not flushed is lost with the process until then.
+/// For so long a little waits for more, where nobody waits for it: it is staged, and so acknowledged.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 /// Without work for so long, the writer fills the ring ahead.
 const FILL_AFTER: Duration = Duration::from_millis(2);
@@ -34,6 +35,9 @@ const FILL_BLOCKS: u64 = 256;
 const FILL_FOR_BLOCKS_MAX: u64 = 128;
 /// Promised room that was not used for so long is given to the next who waits.
 const REGRANT_AFTER: Duration = Duration::from_millis(10);
+/// Blocks that may be written and not synced. Less than what recovery reckons with, by as much as may be staged: the headers of that are made
+/// before a sync, and do not tell of it.
+const SYNC_BLOCKS_MAX: u64 = UNSYNCED_BLOCKS_MAX - STAGED_BLOCKS_MAX;
 /// Without work for so long, a superblock is brought up to date.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
@@ -48,11 +52,10 @@ pub(super) struct JournalWriter {
     superblock: Superblock,
     /// What the other slot holds, where this is known.
     twin: Option<Superblock>,
-    /// Goes into every group's header, and so into the chain.
-    opening: u64,
     /// In the first lap, positions before this one have been written once.
     prewritten: u64,
-    headers: AlignedBuf,
+    /// For superblocks.
+    block: AlignedBuf,
     /// Keeps other writers out until this one is gone, also if the journal was dropped.
     _lock: Box<dyn Send + Sync>,
 }
@@ -77,10 +80,9 @@ impl JournalWriter {
         head: u64,
         lock: Box<dyn Send + Sync>,
     ) -> JournalWriter {
-        let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
-        let headers = AlignedBuf::zeroed(BLOCK_BYTES);
-        JournalWriter { shared, superblock, twin: None, opening, prewritten, headers, _lock: lock }
+        let block = AlignedBuf::zeroed(BLOCK_BYTES);
+        JournalWriter { shared, superblock, twin: None, prewritten, block, _lock: lock }
     }
 
     /// Writes until the journal is closed or stopped.
@@ -147,61 +149,38 @@ impl JournalWriter {
     }
 
     async fn write(&mut self, mut batch: Batch) -> Result<()> {
-        if batch.end - batch.durable > UNSYNCED_BLOCKS_MAX {
+        if batch.end - batch.durable > SYNC_BLOCKS_MAX {
             self.sync(false).await?;
             batch.durable = self.shared.lock().frontiers().durable;
         }
         assert!(
-            batch.end - batch.durable <= UNSYNCED_BLOCKS_MAX,
+            batch.end - batch.durable <= SYNC_BLOCKS_MAX,
             "recovery looks no further for what tells a torn end from damage"
         );
         let small = batch.end - batch.start < FILL_FOR_BLOCKS_MAX && !self.shared.lock().streams();
         if small && self.prewritten < batch.end + FILL_BLOCKS {
             self.fill(batch.start).await?;
         }
-        self.make_room(batch.groups.len());
-        let mut chain = self.shared.lock().written_chain();
-        let (mut chains, mut at) = (Vec::with_capacity(batch.groups.len()), batch.start);
-        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
-            let stamp = Stamp {
-                journal: self.superblock.journal,
-                incarnation: self.superblock.incarnation,
-                pos: group.start().0,
-                durable: batch.durable,
-                chain,
-                opening: self.opening,
-            };
-            GroupHeader::encode(
-                stamp,
-                group.records().iter().map(|r| r.record.clone()),
-                group.crcs(),
-                header,
-            );
-            chain = chain_behind(header);
-            chains.push(chain);
+        let headers = self.shared.scribe.lock().headers(&batch.groups, batch.durable);
+        assert_eq!(headers.len(), batch.groups.len(), "a header is kept until its group is in the ring");
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
+        let mut at = batch.start;
+        for (group, header) in batch.groups.iter().zip(&headers) {
             assert_eq!(group.start().0, at, "groups lie one behind the other");
             at = group.next().0;
-        }
-        assert_eq!(at, batch.end, "a batch is its groups");
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
-        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
-            parts.push(header);
+            parts.push(&header.block);
             parts.extend(group.pieces());
         }
+        assert_eq!(at, batch.end, "a batch is its groups");
         self.shared.ring.write(batch.start, &parts).await?;
         self.prewritten = self.prewritten.max(batch.end);
+        let chains: Vec<_> = headers.iter().map(|header| header.behind).collect();
         let done = self.shared.lock().finish_batch(&batch, &chains);
+        self.shared.scribe.lock().forget(batch.end);
         for answer in done {
             let _ = answer.send(Ok(())); // whoever waited may have given up
         }
         Ok(())
-    }
-
-    /// Room for so many headers. Not from the first: hundreds of journals may be open at which nobody writes.
-    fn make_room(&mut self, headers: usize) {
-        if self.headers.len() < headers * BLOCK_BYTES {
-            self.headers = AlignedBuf::zeroed(headers.next_power_of_two() * BLOCK_BYTES);
-        }
     }
 
     /// Syncs what is written, with a superblock where it is due or wanted.
@@ -232,7 +211,7 @@ impl JournalWriter {
                 self.superblock.slot_offset(),
                 "a superblock is not written over the newest one"
             );
-            let block = &mut self.headers[..BLOCK_BYTES];
+            let block = &mut self.block;
             next.encode(block);
             self.shared.ring.file.write_at(next.slot_offset(), block).await?;
         }
