@@ -27,6 +27,11 @@ pub use real::RealDisk;
 pub trait Disk: Send + Sync + 'static {
     /// Opens a file for reading and writing, `Error::NotFound` if there is none.
     async fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>>;
+    /// The same, through the page cache: what is written survives the process once the call returns, and only a sync makes it survive the
+    /// host. Not for a file that is open past the page cache as well.
+    async fn open_cached(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        self.open(name).await
+    }
     /// Creates a file of `bytes` reserved bytes (reading as zeroes), durable by name on return.
     /// `Error::Exists` if there is one already, `Error::Full` if the space cannot be reserved.
     async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>>;

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::{
-    disk::Disk,
+    disk::{Disk, DiskFile},
     env::{Env, Task},
     error::{Error, Result},
     rank::{Locked, Rank, Ranked},
@@ -30,12 +30,15 @@ use crate::{
 
 pub mod format;
 mod group;
+mod outlive;
 mod prepared;
 mod recover;
 mod recoveries;
 mod ring;
 mod scan;
+mod scribe;
 mod shortage;
+mod staging;
 mod state;
 mod waiters;
 mod writer;
@@ -50,6 +53,8 @@ use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, SUP
 use prepared::check_fits_ring;
 use recover::{Depth, Walked};
 use ring::Ring;
+use scribe::Scribe;
+use staging::StagedGroup;
 use state::JournalState;
 use writer::JournalWriter;
 
@@ -116,6 +121,10 @@ struct Shared {
     /// Where it is, for messages.
     name: String,
     state: Ranked<JournalState>,
+    /// Never locked together with the state.
+    scribe: Ranked<Scribe>,
+    /// Where what is acknowledged lies until it is in the ring; without it each write waits for that.
+    staging: Option<Arc<dyn DiskFile>>,
     /// As the state knows them, for those who only want to know that: they only grow, and what lies between is dirty.
     appended: AtomicU64,
     freed: AtomicU64,
@@ -201,7 +210,8 @@ impl Journal {
             VecDeque::new(),
             VecDeque::from([superblock.chain]),
         );
-        Ok(Journal::start(env, ring, name, superblock, state, lock))
+        let staging = staging::open(disk).await;
+        Ok(Journal::start(env, ring, name, superblock, (state, staging), lock))
     }
 
     /// Opens an existing journal. `visit` gets every record that is still there, in order, with
@@ -251,12 +261,14 @@ impl Journal {
             closed: false,
             ..found.superblock
         };
+        write_staged(env, &found.ring, &walked.staged).await?;
         write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;
         write_superblock(env, &found.ring, superblock.clone()).await?;
         let tail = superblock.tail;
         let Walked { head, starts, chains, .. } = walked;
         let state = JournalState::new(found.ring.blocks, options.memory_bytes, tail, head, starts, chains);
-        Ok(Journal::start(env, found.ring, found.name, superblock, state, lock))
+        let staging = staging::open(disk).await;
+        Ok(Journal::start(env, found.ring, found.name, superblock, (state, staging), lock))
     }
 
     fn start(
@@ -264,17 +276,24 @@ impl Journal {
         ring: Ring,
         name: String,
         superblock: Superblock,
-        state: JournalState,
+        (mut state, staging): (JournalState, Option<Arc<dyn DiskFile>>),
         lock: Box<dyn Send + Sync>,
     ) -> Arc<Journal> {
         let (id, volume, claims) = (superblock.journal, superblock.volume, superblock.claims.clone());
         let at = state.frontiers();
         let head = at.appended;
+        if staging.is_some() {
+            state.stage();
+        }
+        let opening = u64::from_le_bytes(env.random_bytes());
+        let scribe = Scribe::new(id, superblock.incarnation, opening, (head, state.written_chain()));
         let shared = Arc::new(Shared {
             env: env.clone(),
             ring,
             name,
             state: Ranked::new(Rank::Structure, state),
+            scribe: Ranked::new(Rank::Structure, scribe),
+            staging,
             appended: AtomicU64::new(head),
             freed: AtomicU64::new(at.freed),
             wake: Notify::new(),
@@ -378,14 +397,6 @@ impl Journal {
     /// Waits until everything before `to` is durable.
     pub async fn sync(&self, to: JournalPos) -> Result<()> {
         match self.with_state(|state| state.wait_sync(to.0))? {
-            Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
-            None => Ok(()),
-        }
-    }
-
-    /// Waits until everything before `to` is written: it survives the end of this process, though not of the host.
-    pub async fn outlive(&self, to: JournalPos) -> Result<()> {
-        match self.with_state(|state| state.wait_written(to.0))? {
             Some(answer) => answer.await.unwrap_or(Err(Error::Closed)),
             None => Ok(()),
         }
@@ -589,6 +600,16 @@ async fn write_again(env: &Env, ring: &Ring, from: u64, to: u64) -> Result<()> {
         })
         .await?;
         at += blocks;
+    }
+    Ok(())
+}
+
+/// Writes groups into the ring that a process which died had staged, and perhaps not written: byte for byte what it would have written. If
+/// this is interrupted, the next opening finds some of them here and the others where they were.
+async fn write_staged(env: &Env, ring: &Ring, staged: &[StagedGroup]) -> Result<()> {
+    for group in staged {
+        let (ring, pos, bytes) = (ring.clone(), group.header.pos, group.bytes.clone());
+        env.blocking(async move { ring.write(pos, &[&bytes]).await }).await?;
     }
     Ok(())
 }

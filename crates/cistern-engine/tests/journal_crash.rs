@@ -1,7 +1,8 @@
 //! Power cuts, kills, closings and restarts, many times over one journal, against a model of its history.
 //!
 //! The claim: whatever is cut whenever, recovery gives a prefix of what was appended, everything
-//! that a sync confirmed is in it, and every payload is what was written.
+//! that a sync confirmed is in it, where only the process ended everything that was said to outlive it, and every payload is what was
+//! written.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,6 +33,8 @@ struct Entry {
 struct History {
     entries: Vec<Entry>,
     synced: u64,
+    /// Survives kills, until the power is cut.
+    outlived: u64,
     freed: u64,
     ids: u64,
 }
@@ -141,6 +144,13 @@ async fn client(
             }
         };
         world.pause().await;
+        if dice.one_in(2) {
+            if is_closed(journal.outlive(end).await) {
+                return;
+            }
+            let mut history = history.lock().unwrap();
+            history.outlived = history.outlived.max(end.0);
+        }
         if dice.one_in(plot.sync_every) {
             if is_closed(journal.sync(end).await) {
                 return;
@@ -282,6 +292,7 @@ fn check_prefix(history: &mut History, journal: &Journal, visited: &[(Record, Jo
     let head = journal.appended().0;
     assert_eq!(journal.durable().0, head);
     assert!(head >= history.synced, "synced up to {} but recovered only up to {head}", history.synced);
+    assert!(head >= history.outlived, "to {} it outlives kills, and ends at {head}", history.outlived);
     assert!(journal.tail().0 <= history.freed);
     history.entries.retain(|entry| entry.end <= head);
     let from = history.entries.len().checked_sub(visited.len()).expect("nothing is invented");
@@ -291,7 +302,7 @@ fn check_prefix(history: &mut History, journal: &Journal, visited: &[(Record, Jo
     if from > 0 {
         assert!(history.entries[from - 1].end <= history.freed, "something not freed is missing");
     }
-    history.synced = head; // opening made it durable
+    (history.synced, history.outlived) = (head, head); // opening made it durable
 }
 
 /// One journal through many lives.
@@ -304,14 +315,14 @@ fn live_and_die(plot: Plot, seed: u64) {
         let plot = if life == 0 { BUSY } else { plot };
         let world = World::new(dice.next());
         let disk = platters.moved_to(&world);
-        let (history, mut inner) = (history.clone(), Dice::new(dice.next()));
+        let (all, mut inner) = (history.clone(), Dice::new(dice.next()));
         let steps = match plot.uniform {
             true => None,
             false if dice.one_in(4) => Some(dice.below(60)),
             false => Some(dice.below(plot.steps_max)),
         };
         let main = {
-            let (world, disk) = (world.clone(), disk.clone());
+            let (world, disk, history) = (world.clone(), disk.clone(), all);
             async move {
                 let journal = recover(&world, &disk, &history, seed).await;
                 if plot.uniform {
@@ -338,10 +349,11 @@ fn live_and_die(plot: Plot, seed: u64) {
             }
         };
         world.run(steps, main);
-        if dice.one_in(4) {
+        if dice.one_in(2) {
             disk.kill();
         } else {
             disk.cut_power(&mut dice);
+            history.lock().unwrap().outlived = 0;
         }
     }
 }
@@ -356,7 +368,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 }
 
 /// After any series of power cuts and kills the journal holds a prefix of its history with
-/// everything that was synced.
+/// everything that was synced, and behind a kill with everything that was to outlive the process.
 #[test]
 fn recovery_gives_a_prefix_with_everything_synced() {
     for seed in seeds(16) {

@@ -168,7 +168,7 @@ impl Staying {
                 Some(op) => drop(self.acknowledged.insert(block, op)),
                 None if self.acknowledged.contains_key(&block) => {
                     lost.push(format!("block {block} shows {value}, acknowledged was {states:?}"));
-                    self.acknowledged.remove(&block);
+                    self.acknowledged.insert(block, Op { number: value, is_write: value != 0 });
                 }
                 None => ensure!(value == 0, "block {block} shows {value}, which nobody wrote"),
             }

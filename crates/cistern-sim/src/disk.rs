@@ -26,6 +26,8 @@ mod media;
 
 pub use media::{Death, Media};
 
+/// A volume goes on where nothing can be staged: a write to this file fails where the next write to any other file will, and that fails too.
+const STAGING: &str = "staging";
 /// Bytes of a journal's file before its groups.
 const SUPERBLOCKS_BYTES: usize = 16 * BLOCK_BYTES;
 
@@ -398,7 +400,11 @@ impl DiskFile for SimFile {
         let number = self.media(|m| m.begin(offset as usize, data));
         let in_flight = InFlight { file: self, number };
         self.wait().await;
-        if self.take_fault(|f| &mut f.fail_next_write) {
+        let fails = match self.name == STAGING {
+            true => self.disk.with(|s| s.faults.fail_next_write),
+            false => self.take_fault(|f| &mut f.fail_next_write),
+        };
+        if fails {
             self.disk.sim.note(format_args!("disk file {}: write at {offset} fails", self.name));
             drop(in_flight);
             return Err(io_error(&self.name, "input/output error"));

@@ -226,7 +226,7 @@ fn a_lasting_name_is_refused_once_it_is_another_history() {
     };
     let daemon = home.start(&["./tank", "--create", "64M", "--listen", &listen]);
     let name = lasting();
-    assert!(name.starts_with("tank:") && home.ok(&["status", "./tank"]).contains(&name));
+    assert!(name.starts_with("tank:") && home.ok(&["status", "tank"]).contains(&name));
     assert_eq!(chosen(&name), Ok(BLOCKS * BLOCK as u64));
     assert_eq!(chosen("tank:0123456789abcdef"), Err(std::io::ErrorKind::NotFound));
     daemon.stop();

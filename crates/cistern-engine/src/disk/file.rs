@@ -67,7 +67,17 @@ impl RealFile {
     pub(super) fn open(path: &Path, common: &Arc<Common>) -> Result<RealFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        let (file, direct) = open_direct(&options, path, &common.said_buffered)?;
+        RealFile::of(open_direct(&options, path, &common.said_buffered)?, path, common)
+    }
+
+    /// The same, through the page cache.
+    pub(super) fn open_cached(path: &Path, common: &Arc<Common>) -> Result<RealFile> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|e| Error::io(path.display().to_string(), &e))?;
+        RealFile::of((file, false), path, common)
+    }
+
+    fn of((file, direct): (File, bool), path: &Path, common: &Arc<Common>) -> Result<RealFile> {
         let len = file.metadata().map_err(|e| Error::io(path.display().to_string(), &e))?.len();
         let (file, common) = (Arc::new(file), common.clone());
         Ok(RealFile { file, path: path.into(), len, direct, common, failed: OnceLock::new() })

@@ -97,6 +97,10 @@ impl Disk for RealDisk {
         Ok(Arc::new(RealFile::open(&self.path(name)?, &self.common)?))
     }
 
+    async fn open_cached(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile::open_cached(&self.path(name)?, &self.common)?))
+    }
+
     async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>> {
         let path = self.path(name)?;
         let made = self.create_file(&path, bytes);

@@ -204,8 +204,21 @@ impl Group {
 }
 
 /// Memory a group of so many records and payload blocks takes, in bytes.
-pub(super) fn memory_bytes(records: usize, payload_blocks: usize) -> usize {
+fn memory_bytes(records: usize, payload_blocks: usize) -> usize {
     GROUP_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + payload_blocks * (BLOCK_BYTES + 4)
+}
+
+/// What a record takes: blocks of the ring, and bytes of memory.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    pub blocks: u64,
+    pub memory: usize,
+}
+
+impl Need {
+    pub fn of(payload_blocks: u64) -> Need {
+        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
+    }
 }
 
 /// The places of a group's records.
@@ -348,18 +361,6 @@ fn aligned_memory(bytes: usize) -> BytesMut {
 /// Blocks of ring space that a record with so much payload takes at most.
 pub(super) fn blocks_needed(payload_blocks: u64) -> u64 {
     payload_blocks + payload_blocks.div_ceil(GROUP_PAYLOAD_BLOCKS_MAX).max(1)
-}
-/// What a record takes: blocks of the ring, and bytes of memory.
-#[derive(Clone, Copy)]
-pub(super) struct Need {
-    pub blocks: u64,
-    pub memory: usize,
-}
-
-impl Need {
-    pub fn of(payload_blocks: u64) -> Need {
-        Need { blocks: blocks_needed(payload_blocks), memory: memory_bytes(1, payload_blocks as usize) }
-    }
 }
 
 /// Where the payload of some position is.

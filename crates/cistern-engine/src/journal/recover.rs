@@ -16,6 +16,7 @@ use super::{
     group::Group,
     recoveries::Turn,
     ring::Ring,
+    staging::{StagedGroup, StagedGroups},
 };
 use crate::{
     disk::{AlignedBuf, Disk, DiskFile},
@@ -46,6 +47,8 @@ pub(super) struct FoundJournal {
     pub superblock: Superblock,
     /// The other slot was unreadable and may have held something newer.
     pub slot_lost: bool,
+    /// What may continue the ring.
+    staged: StagedGroups,
 }
 
 impl FoundJournal {
@@ -79,6 +82,8 @@ pub(super) struct Walked {
     pub incarnation: u64,
     /// Why the end is not a torn one but damage.
     pub damage: Option<String>,
+    /// Groups that are not in the ring, and were staged for it.
+    pub staged: Vec<StagedGroup>,
 }
 
 /// Opens the file and reads its superblock.
@@ -100,7 +105,18 @@ pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<FoundJournal
     if superblock.ring_blocks > blocks - SUPERBLOCK_AREA_BLOCKS {
         return Err(Error::corrupt(name, "the file is shorter than its superblock says"));
     }
-    Ok(FoundJournal { name, ring: Ring { file, blocks: superblock.ring_blocks }, superblock, slot_lost })
+    // What was closed is in the ring as a whole.
+    let staged = match superblock.closed && !slot_lost {
+        true => StagedGroups::default(),
+        false => StagedGroups::load(env, disk).await?,
+    };
+    Ok(FoundJournal {
+        name,
+        ring: Ring { file, blocks: superblock.ring_blocks },
+        superblock,
+        slot_lost,
+        staged,
+    })
 }
 
 async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<AlignedBuf> {
@@ -129,32 +145,41 @@ pub(super) async fn walk(
         durable: sb.durable,
         incarnation: 0,
         damage: None,
+        staged: Vec::new(),
     };
     let mut closed_at = found.closed_at().filter(|_| depth == Depth::Needed);
     // How many blocks before the next header were not asked for: nothing is read ahead for the first one, either.
     let mut stepped = if closed_at.is_some() { GROUP_PAYLOAD_BLOCKS_MAX } else { 0 };
     let mut chain = sb.chain;
-    while let Some((header, behind)) =
-        window.group(sb, walked.head, stepped, chain, walked.incarnation).await?
-    {
-        let payload_blocks = header.crcs.len() as u64;
-        if closed_at.is_some_and(|end| header.next() <= end) {
-            stepped = payload_blocks;
-            visit(&header, &[])?;
-        } else {
-            (closed_at, stepped) = (None, 0); // where somebody wrote all the same, nothing is taken for granted
-            let payload = window.blocks(header.pos + 1, payload_blocks).await?;
-            if !crcs_match(&header.crcs, payload) {
-                break;
+    loop {
+        let found_here = window.group(sb, walked.head, stepped, chain, walked.incarnation).await?;
+        let mut accepted = None;
+        if let Some((header, behind)) = found_here {
+            let payload_blocks = header.crcs.len() as u64;
+            if closed_at.is_some_and(|end| header.next() <= end) {
+                stepped = payload_blocks;
+                visit(&header, &[])?;
+                accepted = Some((header, behind));
+            } else {
+                (closed_at, stepped) = (None, 0); // where somebody wrote all the same, nothing is taken for granted
+                let payload = window.blocks(header.pos + 1, payload_blocks).await?;
+                if crcs_match(&header.crcs, payload) {
+                    visit(&header, payload)?;
+                    accepted = Some((header, behind));
+                }
             }
-            visit(&header, payload)?;
         }
+        if accepted.is_none()
+            && let Some(staged) = continuing(found, &walked, chain)
+        {
+            (closed_at, stepped) = (None, 0);
+            visit(&staged.header, staged.payload())?;
+            accepted = Some((staged.header.clone(), staged.behind));
+            walked.staged.push(staged);
+        }
+        let Some((header, behind)) = accepted else { break };
         chain = behind;
-        walked.starts.push_back(header.pos);
-        walked.chains.push_back(chain);
-        walked.incarnation = header.incarnation;
-        walked.head = header.next();
-        walked.durable = walked.durable.max(header.durable);
+        walked.accept(&header, behind);
     }
     if closed_at != Some(walked.head) {
         walked.damage = judge(&mut window, sb, walked.head).await?;
@@ -166,6 +191,32 @@ pub(super) async fn walk(
     window.close().await?;
     walked.incarnation = walked.incarnation.max(sb.incarnation);
     Ok(walked)
+}
+
+impl Walked {
+    /// One group more.
+    fn accept(&mut self, header: &GroupHeader, behind: Chain) {
+        self.starts.push_back(header.pos);
+        self.chains.push_back(behind);
+        self.incarnation = header.incarnation;
+        self.head = header.next();
+        self.durable = self.durable.max(header.durable);
+    }
+}
+
+/// The staged group that goes on where the ring ends, by the rules of the ring.
+fn continuing(found: &FoundJournal, walked: &Walked, chain: Chain) -> Option<StagedGroup> {
+    let sb = &found.superblock;
+    let is_of_age = |header: &GroupHeader| {
+        header.incarnation >= incarnation_min(sb, walked.head, walked.incarnation)
+            && header.next() <= sb.tail + found.ring.blocks
+    };
+    found.staged.continuing(sb.journal, walked.head, chain, is_of_age)
+}
+
+/// The lowest incarnation of a group at `pos`, behind a group of `incarnation`.
+fn incarnation_min(sb: &Superblock, pos: u64, incarnation: u64) -> u64 {
+    if pos >= sb.opened { incarnation.max(sb.incarnation) } else { incarnation }
 }
 
 /// Looks for proof that the groups should not end at `head`.
@@ -381,7 +432,7 @@ impl<'a> RingWindow<'a> {
     ) -> Result<Option<(GroupHeader, Chain)>> {
         let block = self.block_behind(pos, stepped).await?;
         let header = decode_at(block, sb.journal, pos).map(|header| (header, chain_behind(block)));
-        let incarnation = if pos >= sb.opened { incarnation.max(sb.incarnation) } else { incarnation };
+        let incarnation = incarnation_min(sb, pos, incarnation);
         let continues =
             |h: &GroupHeader| h.chain == chain && h.incarnation >= incarnation && h.next() <= self.limit;
         Ok(header.filter(|(header, _)| continues(header)))

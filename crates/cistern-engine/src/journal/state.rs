@@ -14,12 +14,17 @@ use super::{
     group::{Batch, FoundPayload, Group, Need, OpenGroup, Payload, Slab},
     prepared::Prepared,
     shortage::{DiskSpace, Shortage},
+    staging::StagingRoom,
     waiters::{ReplyReceiver, ReplySender, Waiters},
 };
 use crate::{
     error::{Error, Result},
     units::{Chain, Extent, JournalPos, Mark, Salt},
 };
+
+mod outliving;
+
+pub(super) use outliving::Outliving;
 
 /// Blocks of one batch (4 MiB): long enough for full speed, short enough that a flush that comes
 /// meanwhile waits about two milliseconds.
@@ -81,6 +86,12 @@ pub(super) struct JournalState {
     slab: Slab,
     /// Those who wait for the writer.
     waiters: Waiters,
+    /// What of the staging file is in use, if there is one.
+    staging: Option<StagingRoom>,
+    /// Everything before is staged or written.
+    staged: u64,
+    /// Somebody stages.
+    is_staging: bool,
     /// Those who wait for room, the first comer first.
     room_waiters: VecDeque<(Need, ReplySender)>,
     /// What was promised to waiters that have not appended yet.
@@ -136,6 +147,9 @@ impl JournalState {
             open: None,
             slab: Slab::default(),
             waiters: Waiters::default(),
+            staging: None,
+            staged: head,
+            is_staging: false,
             room_waiters: VecDeque::new(),
             grants: Vec::new(),
             reserved: None,
@@ -175,9 +189,10 @@ impl JournalState {
         }
     }
 
-    /// Whether nothing can come any more and everything that came is written.
+    /// Whether nothing can come any more, everything that came is written, and nobody writes to the staging file: that is the next
+    /// opening's.
     pub fn is_drained(&self) -> bool {
-        matches!(self.phase, Phase::Closing) && self.at.written == self.at.appended
+        matches!(self.phase, Phase::Closing) && self.at.written == self.at.appended && !self.is_staging
     }
 
     /// Takes nothing new from now on. Appends that wait for room fail.
@@ -449,9 +464,13 @@ impl JournalState {
         self.chains.extend(chains);
         self.at.written = batch.end;
         self.queued_bytes -= batch.groups.iter().map(|g| g.memory_bytes()).sum::<usize>();
+        self.staged = self.staged.max(batch.end);
+        if let Some(room) = &mut self.staging {
+            room.free(batch.end);
+        }
         self.evict();
         self.grant();
-        self.waiters.written(batch.end)
+        self.waiters.outlived(batch.end)
     }
 
     /// Everything written before `to`, and the superblock that names `tail`, was synced. Gives
@@ -483,9 +502,13 @@ impl JournalState {
 
     /// Whether the writer has something to do at once.
     pub fn has_work(&self) -> bool {
-        let is_running = matches!(self.phase, Phase::Running);
+        let is_over = match self.phase {
+            Phase::Running => false,
+            Phase::Closing => !self.is_staging, // whose end wakes the writer
+            Phase::Stopped(_) => true,
+        };
         let writes = self.at.taken < self.at.appended || self.claims.is_some();
-        self.sync_is_wanted() || !is_running || (writes && !self.disk.holds_back())
+        self.sync_is_wanted() || is_over || (writes && !self.disk.holds_back())
     }
 
     /// Registers who waits until everything before `to` is durable. `None`: it is.
@@ -501,18 +524,6 @@ impl JournalState {
         }
         self.flushed = self.flushed.max(to);
         Ok(Some(self.waiters.wait_sync(to)))
-    }
-
-    /// Registers who waits until everything before `to` is written; `None` if it is.
-    pub fn wait_written(&mut self, to: u64) -> Result<Option<ReplyReceiver>> {
-        if to <= self.at.written {
-            return Ok(None);
-        }
-        if let Some(why) = self.stopped() {
-            return Err(why);
-        }
-        assert!(to <= self.at.appended, "nobody waits for what was not appended");
-        Ok(Some(self.waiters.wait_written(to)))
     }
 
     /// Registers who waits until the superblock names these claims, and no others.

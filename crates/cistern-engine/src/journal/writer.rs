@@ -12,9 +12,10 @@ use std::{
 
 use super::{
     Shared,
-    format::{GroupHeader, SUPERBLOCK_SLOTS, Stamp, Superblock, chain_behind},
+    format::{SUPERBLOCK_SLOTS, Superblock},
     group::Batch,
     recover::UNSYNCED_BLOCKS_MAX,
+    staging::STAGED_BLOCKS_MAX,
 };
 use crate::{
     disk::AlignedBuf,
@@ -22,7 +23,7 @@ use crate::{
     units::{BLOCK_BYTES, Chain, Salt},
 };
 
-/// For so long a little waits for more: what is acknowledged and not flushed is lost with the process until then.
+/// For so long a little waits for more, where nobody waits for it: it is staged, and so acknowledged.
 const GATHER_MAX: Duration = Duration::from_millis(1);
 /// Without work for so long, the writer fills the ring ahead.
 const FILL_AFTER: Duration = Duration::from_millis(2);
@@ -39,6 +40,9 @@ const REGRANT_AFTER: Duration = Duration::from_millis(10);
 const NO_ROOM_RETRY: Duration = Duration::from_millis(500);
 /// How soon the ring is filled ahead again after the disk had no room for that.
 const NO_ROOM_FILL: Duration = Duration::from_secs(10);
+/// Blocks that may be written and not synced. Less than what recovery reckons with, by as much as may be staged: the headers of that are made
+/// before a sync, and do not tell of it.
+const SYNC_BLOCKS_MAX: u64 = UNSYNCED_BLOCKS_MAX - STAGED_BLOCKS_MAX;
 /// Without work for so long, a superblock is brought up to date.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
@@ -53,11 +57,10 @@ pub(super) struct JournalWriter {
     superblock: Superblock,
     /// What the other slot holds, where this is known.
     twin: Option<Superblock>,
-    /// Goes into every group's header, and so into the chain.
-    opening: u64,
     /// In the first lap, positions before this one have been written once.
     prewritten: u64,
-    headers: AlignedBuf,
+    /// For superblocks.
+    block: AlignedBuf,
     /// What the disk had no room for: the next to be written, at the place where a part of it may be.
     unwritten: Option<Batch>,
     /// Whether the newest batch was not written when it was tried: a superblock that finds room says nothing about it.
@@ -90,16 +93,14 @@ impl JournalWriter {
         head: u64,
         lock: Box<dyn Send + Sync>,
     ) -> JournalWriter {
-        let opening = u64::from_le_bytes(shared.env.random_bytes());
         let prewritten = superblock.prewritten.max(head);
-        let headers = AlignedBuf::zeroed(BLOCK_BYTES);
+        let block = AlignedBuf::zeroed(BLOCK_BYTES);
         JournalWriter {
             shared,
             superblock,
             twin: None,
-            opening,
             prewritten,
-            headers,
+            block,
             unwritten: None,
             lacks_room: false,
             again: Duration::ZERO,
@@ -218,24 +219,29 @@ impl JournalWriter {
 
     async fn write(&mut self, mut batch: Batch) -> Result<()> {
         batch.durable = self.shared.lock().frontiers().durable; // syncs went on if it was tried before
-        if batch.end - batch.durable > UNSYNCED_BLOCKS_MAX {
+        if batch.end - batch.durable > SYNC_BLOCKS_MAX {
             self.sync(false).await?;
             batch.durable = self.shared.lock().frontiers().durable;
         }
         assert!(
-            batch.end - batch.durable <= UNSYNCED_BLOCKS_MAX,
+            batch.end - batch.durable <= SYNC_BLOCKS_MAX,
             "recovery looks no further for what tells a torn end from damage"
         );
         let small = batch.end - batch.start < FILL_FOR_BLOCKS_MAX && !self.shared.lock().streams();
         if small && self.prewritten < batch.end + FILL_BLOCKS {
             self.fill(batch.start).await?;
         }
-        let chains = self.encode_headers(&batch);
+        let headers = self.shared.scribe.lock().headers(&batch.groups, batch.durable);
+        assert_eq!(headers.len(), batch.groups.len(), "a header is kept until its group is in the ring");
         let mut parts: Vec<&[u8]> = Vec::with_capacity(4 * batch.groups.len());
-        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact(BLOCK_BYTES)) {
-            parts.push(header);
+        let mut at = batch.start;
+        for (group, header) in batch.groups.iter().zip(&headers) {
+            assert_eq!(group.start().0, at, "groups lie one behind the other");
+            at = group.next().0;
+            parts.push(&header.block);
             parts.extend(group.pieces());
         }
+        assert_eq!(at, batch.end, "a batch is its groups");
         match self.shared.ring.write(batch.start, &parts).await {
             Ok(()) => {}
             Err(Error::Full(why)) => {
@@ -246,48 +252,14 @@ impl JournalWriter {
         }
         self.prewritten = self.prewritten.max(batch.end);
         self.lacks_room = false;
+        let chains: Vec<_> = headers.iter().map(|header| header.behind).collect();
         let done = self.shared.lock().finish_batch(&batch, &chains);
+        self.shared.scribe.lock().forget(batch.end);
         self.found_room();
         for answer in done {
             let _ = answer.send(Ok(())); // whoever waited may have given up
         }
         Ok(())
-    }
-
-    /// Makes the headers of a batch; gives the chain behind each.
-    fn encode_headers(&mut self, batch: &Batch) -> Vec<Chain> {
-        self.make_room(batch.groups.len());
-        let mut chain = self.shared.lock().written_chain();
-        let (mut chains, mut at) = (Vec::with_capacity(batch.groups.len()), batch.start);
-        for (group, header) in batch.groups.iter().zip(self.headers.chunks_exact_mut(BLOCK_BYTES)) {
-            let stamp = Stamp {
-                journal: self.superblock.journal,
-                incarnation: self.superblock.incarnation,
-                pos: group.start().0,
-                durable: batch.durable,
-                chain,
-                opening: self.opening,
-            };
-            GroupHeader::encode(
-                stamp,
-                group.records().iter().map(|r| r.record.clone()),
-                group.crcs(),
-                header,
-            );
-            chain = chain_behind(header);
-            chains.push(chain);
-            assert_eq!(group.start().0, at, "groups lie one behind the other");
-            at = group.next().0;
-        }
-        assert_eq!(at, batch.end, "a batch is its groups");
-        chains
-    }
-
-    /// Room for so many headers. Not from the first: hundreds of journals may be open at which nobody writes.
-    fn make_room(&mut self, headers: usize) {
-        if self.headers.len() < headers * BLOCK_BYTES {
-            self.headers = AlignedBuf::zeroed(headers.next_power_of_two() * BLOCK_BYTES);
-        }
     }
 
     /// Syncs what is written, with a superblock where it is due or wanted. False if the disk had no room for that one: the
@@ -338,7 +310,7 @@ impl JournalWriter {
             self.superblock.slot_offset(),
             "a superblock is not written over the newest one"
         );
-        let block = &mut self.headers[..BLOCK_BYTES];
+        let block = &mut self.block;
         superblock.encode(block);
         match self.shared.ring.file.write_at(superblock.slot_offset(), block).await {
             Ok(()) if !self.lacks_room => {

@@ -5,6 +5,8 @@ use super::{Change, Mutant, seeds, test, themed};
 const WRITER: &str = "crates/cistern-engine/src/journal/writer.rs";
 const STATE: &str = "crates/cistern-engine/src/journal/state.rs";
 const RECOVER: &str = "crates/cistern-engine/src/journal/recover.rs";
+const OUTLIVING: &str = "crates/cistern-engine/src/journal/state/outliving.rs";
+const STAGING: &str = "crates/cistern-engine/src/journal/staging.rs";
 const JOURNAL: &str = "crates/cistern-engine/src/journal.rs";
 
 const FILE: &str = "crates/cistern-engine/src/disk/file.rs";
@@ -53,6 +55,42 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[Change { file: FILE, old: "        overwrite_in_place(&plain);\n", new: "" }],
         test: test("-p cistern --test full_disk", "a_reserved_journal_stays_reserved"),
         simulation: None,
+    },
+    Mutant {
+        name: "staged-groups-are-not-looked-for",
+        promise: "P3",
+        story: "recovery ends where the ring does, and what was acknowledged and only staged is gone",
+        changes: &[Change {
+            file: RECOVER,
+            old: "    found.staged.continuing(sb.journal, walked.head, chain, is_of_age)",
+            new: "    found.staged.continuing(sb.journal, walked.head, chain, is_of_age).filter(|_| false)",
+        }],
+        test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
+        simulation: themed("crashes", 60),
+    },
+    Mutant {
+        name: "a-piece-is-staged-over-one-in-use",
+        promise: "P3",
+        story: "the place of a staged group is used again before the group is in the ring",
+        changes: &[Change {
+            file: STAGING,
+            old: "            () if end + blocks <= STAGED_BLOCKS_MAX => Some(end),",
+            new: "            () if end + blocks <= STAGED_BLOCKS_MAX => Some(0),",
+        }],
+        test: test("-p cistern-engine --lib", "pieces_in_use_do_not_overlap"),
+        simulation: None,
+    },
+    Mutant {
+        name: "staging-begins-behind-a-gap",
+        promise: "P3",
+        story: "only the newest group is staged, and what was acknowledged with it lies behind a gap",
+        changes: &[Change {
+            file: OUTLIVING,
+            old: "        let first = self.memory.partition_point(|group| group.start().0 < self.staged);\n        let groups: Vec<_>",
+            new: "        let first = self.memory.len().saturating_sub(1).max(self.memory.partition_point(|group| group.start().0 < self.staged));\n        let groups: Vec<_>",
+        }],
+        test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
+        simulation: themed("crashes", 60),
     },
     Mutant {
         name: "journal-without-sync",
@@ -116,8 +154,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "recovery does not look whether a group's payload is whole",
         changes: &[Change {
             file: RECOVER,
-            old: "            if !crcs_match(&header.crcs, payload) {\n                break;",
-            new: "            if false {\n                break;",
+            old: "                if crcs_match(&header.crcs, payload) {",
+            new: "                if crcs_match(&header.crcs, payload) || true {",
         }],
         test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
         simulation: themed("tiny-ring", 60),
@@ -128,10 +166,10 @@ pub const MUTANTS: &[Mutant] = &[
         story: "recovery steps over a torn group and replays what lies behind it",
         changes: &[Change {
             file: RECOVER,
-            old: "            if !crcs_match(&header.crcs, payload) {\n                break;",
-            new: "            if !crcs_match(&header.crcs, payload) {\n            \
+            old: "                if crcs_match(&header.crcs, payload) {",
+            new: "                if !crcs_match(&header.crcs, payload) {\n            \
                   walked.starts.push_back(header.pos);\n            walked.head = header.next();\n            \
-                  continue;",
+                  continue;\n        } {",
         }],
         test: test("-p cistern-engine --test journal_crash", "recovery_gives_a_prefix"),
         simulation: themed("tiny-ring", 60),

@@ -1,0 +1,62 @@
+//! How what was appended comes to survive the process: who asks for it stages it, together with what others have appended.
+
+use super::{
+    Journal,
+    staging::StagedPiece,
+    state::{JournalState, Outliving},
+    waiters::GiveWay,
+};
+use crate::{
+    error::{Error, Result},
+    units::JournalPos,
+};
+
+/// The turn of who stages. Where it ends early, because the file cannot be written or its caller has gone, nothing is staged any more.
+struct StagingTurn<'a>(&'a Journal);
+
+impl Drop for StagingTurn<'_> {
+    fn drop(&mut self) {
+        self.0.with_state(JournalState::stop_staging);
+    }
+}
+
+impl Journal {
+    /// Waits until everything before `to` survives the end of this process, though not of the host: it is staged, or in the ring.
+    pub async fn outlive(&self, to: JournalPos) -> Result<()> {
+        // What else has just arrived is appended first, and shares the piece.
+        GiveWay::default().await;
+        loop {
+            match self.with_state(|state| state.outlive(to.0, self.shared.env.now()))? {
+                Outliving::Done => return Ok(()),
+                Outliving::Wait(answer) => return answer.await.unwrap_or(Err(Error::Closed)),
+                Outliving::Stage(piece) => self.stage(piece).await,
+            }
+        }
+    }
+
+    /// Stages a piece, and what others append and wait for meanwhile.
+    async fn stage(&self, piece: StagedPiece) {
+        /// Pieces that one caller stages: then the others, who may come for ever, wait for the ring.
+        const PIECES_MAX: u32 = 4;
+        let turn = StagingTurn(self);
+        let Some(file) = &self.shared.staging else { return };
+        let mut next = Some(piece);
+        for n in 1.. {
+            let Some(piece) = next.take() else { break };
+            let began = self.shared.env.now();
+            let headers = self.shared.scribe.lock().headers(&piece.groups, piece.durable);
+            if let Err(error) = piece.write(&**file, &headers).await {
+                tracing::warn!(journal = %self.shared.name, %error, "every write waits for the disk from now on: nothing can be staged");
+                return;
+            }
+            let times = (began, self.shared.env.now());
+            let (done, following) =
+                self.with_state(|state| state.finish_staging(&piece, n < PIECES_MAX, times));
+            for answer in done {
+                let _ = answer.send(Ok(())); // whoever waited may have given up
+            }
+            next = following;
+        }
+        std::mem::forget(turn);
+    }
+}
