@@ -66,7 +66,6 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
         local,
         size_at_creation: Some(VOLUME_BYTES),
         grace: cistern_engine::log::GRACE,
-        grace_alone: cistern_engine::log::GRACE,
     };
     let stores = Stores::same(store.clone()).within(&keys::directory(identity.volume));
     let Prospect::Free(attempt) = look(env, &stores, &volume_keys, &request).await? else {

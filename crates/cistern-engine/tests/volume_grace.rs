@@ -254,15 +254,14 @@ async fn what_was_on_its_way_already_lets_nothing_go() {
     overwrite(&volume, 1).await;
     overwrite(&volume, 2).await;
     store.holds_a_checkpoint.store(true, SeqCst);
-    let retires = {
-        let volume = volume.clone();
-        tokio::spawn(async move { volume.collect(Collect::Retire).await })
-    };
+    let retiring = volume.clone();
+    let retires =
+        host.env.spawn("retiring", async move { retiring.collect(Collect::Retire).await.map(drop) });
     store.is_held.notified().await;
     volume.snapshot("s").await.expect("made");
     volume.drain().await.expect("drained");
     store.go_on.notify_one();
-    retires.await.expect("no panic").expect("retired");
+    retires.await.expect("it ends").expect("retired");
     let retired = "delete log/0000000000000002";
     until(&host, async || store.count(retired) > 0).await;
     let asked = store.asked();

@@ -42,7 +42,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// What to do next.
-struct Step {
+struct NextDeletion {
     due: Due,
     /// When something may be due that is not.
     next: Option<Duration>,
@@ -63,7 +63,7 @@ impl Maintainer {
             if now >= again {
                 stayed.clear();
             }
-            let Step { due, next } = self.look_for_due(now, &stayed, &mut readers).await;
+            let NextDeletion { due, next } = self.look_for_due(now, &stayed, &mut readers).await;
             if due.is_empty() {
                 let again = (!stayed.is_empty()).then_some(again);
                 let until = [next, again].into_iter().flatten().min();
@@ -119,16 +119,16 @@ impl Maintainer {
         now: Duration,
         stayed: &BTreeSet<RetiredName>,
         readers: &mut KnownReaders,
-    ) -> Step {
+    ) -> NextDeletion {
         let alone = self.graces(self.grace_alone);
         let due = self.space.due(now, alone, BATCH, stayed);
         if due.is_empty() || !self.may_be_read(readers, now).await {
-            return Step { due, next: self.space.next_due(now, alone) };
+            return NextDeletion { due, next: self.space.next_due(now, alone) };
         }
         let graces = self.graces(self.grace);
         let due = self.space.due(now, graces, BATCH, stayed);
         let next = self.space.next_due(now, graces).unwrap_or(Duration::MAX);
-        Step { due, next: Some(next.min(now + READERS_LOOK)) }
+        NextDeletion { due, next: Some(next.min(now + READERS_LOOK)) }
     }
 
     /// Whether somebody may read what this writer does not see, and has to be given time.

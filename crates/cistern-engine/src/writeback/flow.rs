@@ -51,7 +51,7 @@ pub struct Flow {
     /// The room of what is offered next.
     room: Option<Promise>,
     /// Asked for while there is something to offer, and what that is.
-    vacancy: Option<(Next, AwaitedVacancy)>,
+    vacancy: Option<(Offering, AwaitedVacancy)>,
     /// What the journal has that would make room, while there is none.
     survey: Option<Survey>,
     /// Up to here there is room, because that makes more.
@@ -70,7 +70,7 @@ pub struct Flow {
 type AwaitedVacancy = Pin<Box<dyn Future<Output = Vacancy> + Send + Sync>>;
 
 /// What is to be offered.
-enum Next {
+enum Offering {
     /// The next range.
     Range,
     /// All up to a place that makes room, as one segment.
@@ -185,7 +185,7 @@ impl Flow {
     }
 
     /// What the store has room for: another segment beside what is on its way, or what makes room. Operations, which go alone, are small.
-    async fn what_fits(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<Option<Next>> {
+    async fn what_fits(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<Option<Offering>> {
         let is_allowed = self.packed.pos < self.allowed;
         self.room = match is_allowed {
             true => None,
@@ -193,7 +193,7 @@ impl Flow {
         };
         if is_allowed || self.room.is_some() {
             (self.refused, self.survey) = (None, None);
-            return Ok(Some(Next::Range));
+            return Ok(Some(Offering::Range));
         }
         self.refused.get_or_insert_with(|| self.parts.log.refused());
         self.parts.journal.sync(appended).await?;
@@ -203,21 +203,21 @@ impl Flow {
         let (removals, joined, plain) = (survey.removals(self.removed), survey.joined(), survey.plain());
         self.survey = Some(survey);
         if let Some((removals, to)) = removals {
-            return Ok(Some(Next::Removals(removals, to)));
+            return Ok(Some(Offering::Removals(removals, to)));
         }
         if let Some(joined) = joined
             && (joined.bytes <= SMALL_BYTES || self.has_room_to_discard(joined).await)
         {
-            return Ok(Some(Next::Joined(joined)));
+            return Ok(Some(Offering::Joined(joined)));
         }
         if let Some(plain) = plain
             && self.has_room_to_discard(plain).await
         {
             self.allowed = plain.to;
-            return Ok(Some(Next::Range));
+            return Ok(Some(Offering::Range));
         }
         let next = self.parts.journal.groups(self.packed.pos).await?;
-        Ok(next.first().is_some_and(|group| group.is_operation()).then_some(Next::Range))
+        Ok(next.first().is_some_and(|group| group.is_operation()).then_some(Offering::Range))
     }
 
     async fn has_room_to_discard(&mut self, overtaking: Overtaking) -> bool {
@@ -259,12 +259,12 @@ impl Flow {
         let (next, _) = self.vacancy.take().expect("it was asked for");
         self.parts.journal.sync(appended).await?;
         let range = match next {
-            Next::Range => self.load(tuning).await?,
-            Next::Joined(Overtaking { to, bytes }) => {
+            Offering::Range => self.load(tuning).await?,
+            Offering::Joined(Overtaking { to, bytes }) => {
                 tracing::debug!(to = to.0, bytes, "a discard goes to the store with all that lies before it");
                 self.load_joined(to).await?
             }
-            Next::Removals(removals, to) => {
+            Offering::Removals(removals, to) => {
                 self.offer_removals(vacancy, removals);
                 self.removed = to;
                 return Ok(());

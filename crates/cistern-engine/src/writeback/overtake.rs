@@ -50,13 +50,13 @@ impl Divisible for Last {
 
 /// What some groups leave of each other.
 #[derive(Default)]
-struct Left {
+struct Remains {
     index: ExtentMap<Last>,
     data_blocks: u64,
     zero_blocks: u64,
 }
 
-impl Left {
+impl Remains {
     fn take(&mut self, group: &Group) {
         for placed in group.records() {
             match placed.record {
@@ -96,7 +96,7 @@ pub(super) struct Survey {
     from: JournalPos,
     /// Everything before it was looked at.
     at: JournalPos,
-    left: Left,
+    left: Remains,
     payload_blocks: u64,
     groups: u64,
     operations: usize,
@@ -115,7 +115,7 @@ impl Survey {
         Survey {
             from,
             at: from,
-            left: Left::default(),
+            left: Remains::default(),
             payload_blocks: 0,
             groups: 0,
             operations: 0,
@@ -165,7 +165,7 @@ impl Survey {
             self.payload_blocks += group.payload_blocks();
         }
         self.left.take(group);
-        let Left { index, data_blocks, zero_blocks } = &self.left;
+        let Remains { index, data_blocks, zero_blocks } = &self.left;
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         let is_less = |than: &Option<Overtaking>| than.is_none_or(|o| o.bytes >= bytes(*data_blocks));
         // It gives back more than it takes, as far as that can be told from here.
@@ -214,7 +214,7 @@ pub(super) async fn load(
     range: (JournalPos, JournalPos),
     size_bytes: u64,
 ) -> Result<(Newest, u64)> {
-    let (mut left, mut size_bytes) = (Left::default(), size_bytes);
+    let (mut left, mut size_bytes) = (Remains::default(), size_bytes);
     for_each_group(journal, range, |group| {
         left.take(&group);
         for placed in group.records() {

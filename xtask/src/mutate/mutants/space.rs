@@ -406,7 +406,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a discard waits behind data for which a full store has no room",
         changes: &[Change {
             file: FLOW,
-            old: "return Ok(Some(Next::Joined(joined)));",
+            old: "return Ok(Some(Offering::Joined(joined)));",
             new: "let _ = joined;",
         }],
         test: test("-p cistern-engine --test volume_full", "a_discard_of_everything"),
@@ -418,7 +418,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "the removal of a snapshot waits behind data for which a full store has no room",
         changes: &[Change {
             file: FLOW,
-            old: "return Ok(Some(Next::Removals(removals, to)));",
+            old: "return Ok(Some(Offering::Removals(removals, to)));",
             new: "let _ = (removals, to);",
         }],
         test: test("-p cistern-engine --test volume_full", "snapshots_go_before"),
