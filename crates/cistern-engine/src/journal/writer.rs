@@ -20,7 +20,7 @@ use super::{
 use crate::{
     disk::AlignedBuf,
     error::{Error, Result},
-    units::{BLOCK_BYTES, Chain, Salt},
+    units::{BLOCK_BYTES, Salt},
 };
 
 /// For so long a little waits for more, where nobody waits for it: it is staged, and so acknowledged.
