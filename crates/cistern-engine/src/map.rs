@@ -23,6 +23,7 @@ mod lookup;
 mod merge;
 mod merging;
 mod names;
+mod partial;
 mod pins;
 mod policy;
 mod runs;
@@ -46,6 +47,8 @@ use bytes::Bytes;
 pub use dead::{Dead, SeenBy, SegmentBlocks};
 use futures_util::future::join_all;
 pub use lookup::Lookup;
+use partial::Partial;
+pub use partial::PartialMark;
 pub use pins::Pin;
 use runs::{Origin, Runs};
 use serde::{Deserialize, Serialize};
@@ -59,8 +62,8 @@ use crate::{
     damage::Damage,
     env::Env,
     rank::{Locked, Rank, Ranked},
-    sectors::{self, are_sectors, is_mappable, sector_numbers, sector_of},
-    units::{Extent, FrameRef, Mapping, Place, RunId, Seq, VolumeId},
+    sectors::{self, are_sectors, is_mappable, sector_numbers},
+    units::{Extent, Mapping, Place, RunId, Seq, VolumeId},
 };
 
 /// No mapping ends behind it, so block arithmetic never overflows: blocks of the largest volume, and behind them the numbers of
@@ -74,8 +77,6 @@ const FLUSHED_TABLES: usize = 16;
 const FLUSHED_MAPPINGS: usize = 1 << 16;
 /// Extents whose mappings are captured under one lock.
 const EXTENTS_PER_LOOKUP: usize = 512;
-/// Pieces of sectors that a lookup captures at least: more than one block has.
-const SECTOR_PIECES_MIN: usize = 16;
 
 /// A run that a merge found damaged is left out of merges for this time, unless the map is opened again:
 /// somebody may have restored the object, and looking costs what the merge reads.
@@ -202,10 +203,6 @@ pub struct UsedUp {
     pub until: Seq,
 }
 
-/// A moment from which on a look for partial blocks is told of new ones.
-#[derive(Clone, Copy, Debug)]
-pub struct PartialMark(u64);
-
 /// The map of a volume.
 pub struct Map {
     env: Env,
@@ -238,36 +235,7 @@ struct Inner {
     roots: Vec<(Seq, Arc<Levels>)>,
 }
 
-/// What is known of partial blocks without looking for them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Partial {
-    /// Sectors may be kept apart. While it is false there are none, and nothing is done for them.
-    has_sectors: bool,
-    /// How often mappings of sectors were inserted.
-    inserted: u64,
-}
-
-impl Partial {
-    fn in_levels(levels: &Levels) -> Partial {
-        let reaches = |level: &Vec<RunMeta>| {
-            level.last().is_some_and(|run| run.span.end() > sectors::VOLUME_BLOCKS_MAX)
-        };
-        Partial { has_sectors: levels.iter().any(reaches), inserted: 0 }
-    }
-}
-
 impl Inner {
-    /// What is captured of the sectors that are kept apart from the blocks of an extent, and as far as it is all of them.
-    fn sectors(&self, extent: Extent, captured_max: usize) -> (Vec<Mapping>, Extent) {
-        let captured_max = captured_max.max(SECTOR_PIECES_MIN);
-        let pieces = self.table.pieces(sector_numbers(extent), captured_max);
-        match pieces.last().filter(|_| pieces.len() == captured_max) {
-            // A block has eight sectors, so the last piece is of a later one than the first.
-            Some(last) => (pieces.clone(), Extent::between(extent.start, sector_of(last.extent.start).0)),
-            None => (pieces, extent),
-        }
-    }
-
     /// Levels, frozen tables and the table hold the log one behind the other.
     fn assert_invariant(&self) {
         let (newest, oldest) = (self.frozen.front(), self.frozen.back());
@@ -354,15 +322,6 @@ impl Map {
                 }
                 table.insert(m, snapshots);
             }
-        }
-    }
-
-    /// As `insert`, of what is as it was and only lies elsewhere: sectors stay over it.
-    fn insert_places(&self, batch: &[Mapping]) {
-        for part in batch.chunks(INSERTS_PER_LOCK) {
-            let mut inner = self.inner();
-            let Inner { table, snapshots, .. } = &mut *inner;
-            part.iter().for_each(|m| table.insert(m, snapshots));
         }
     }
 
@@ -462,56 +421,6 @@ impl Map {
         let (levels, runs) = (inner.levels.clone(), self.runs.clone());
         let (origin, since, sectors) = (Origin::Any, Seq(0), None);
         Lookup { extent, count_max, table, frozen, levels, runs, origin, since, sectors }
-    }
-
-    /// What the map has of sectors that are kept apart from the blocks of an extent, in at most `count_max` mappings: ascending, only
-    /// those with data, born behind `since`; and the block as far as which that is all. Nobody waits for it.
-    pub async fn sectors_in(
-        &self,
-        extent: Extent,
-        since: Seq,
-        count_max: usize,
-    ) -> Result<(Vec<Mapping>, u64)> {
-        if !self.may_have_partial() || extent.is_empty() {
-            return Ok((Vec::new(), extent.end()));
-        }
-        let count_max = count_max.max(SECTOR_PIECES_MIN);
-        let numbers = sector_numbers(extent);
-        let lookup = Lookup { origin: Origin::Patient, since, ..self.begin_limited(numbers, count_max) };
-        let mut found = lookup.finish().await?;
-        let end = match found.last() {
-            Some(last) if last.extent.end() < numbers.end() => sector_of(last.extent.end()).0,
-            _ => extent.end(),
-        };
-        debug_assert!(extent.start < end, "a block has fewer pieces than are looked at");
-        let behind = sector_numbers(Extent::between(extent.start, end)).end();
-        found.retain(|m| matches!(m.place, Place::Frame(_)) && m.extent.start < behind);
-        for m in found.iter_mut().filter(|m| m.extent.end() > behind) {
-            *m = m.slice(Extent::between(m.extent.start, behind));
-        }
-        Ok((found, end))
-    }
-
-    /// Whether there may be partial blocks.
-    pub fn may_have_partial(&self) -> bool {
-        self.inner().partial.has_sectors
-    }
-
-    /// Waits until there may be partial blocks: a look for them begins. One task waits at a time.
-    pub async fn partial_appeared(&self) -> PartialMark {
-        loop {
-            let Partial { has_sectors, inserted } = self.inner().partial;
-            if has_sectors {
-                return PartialMark(inserted);
-            }
-            self.appeared.notified().await;
-        }
-    }
-
-    /// All was looked at since the mark was taken, and nothing was kept apart.
-    pub fn has_no_partial(&self, PartialMark(inserted): PartialMark) {
-        let mut inner = self.inner();
-        inner.partial.has_sectors &= inner.partial.inserted != inserted;
     }
 
     /// What `extent` is, whole.
@@ -719,22 +628,4 @@ impl Map {
     pub fn set_oldest_bookmark(&self, oldest: Option<Seq>) {
         self.inner().oldest_bookmark = oldest;
     }
-}
-
-/// Makes `a` cover `b` too, if `b` goes on where `a` ends: the same frame, hole or zeroes of the
-/// same birth. False when it does not.
-fn try_join(a: &mut Mapping, b: &Mapping) -> bool {
-    let next_index = |f: FrameRef| u64::from(f.index) + a.extent.len;
-    let same_place = match (a.place, b.place) {
-        (Place::Hole, Place::Hole) | (Place::Zero, Place::Zero) => true,
-        (Place::Frame(f), Place::Frame(g)) => {
-            (f.seq, f.offset, f.stored) == (g.seq, g.offset, g.stored) && next_index(f) == u64::from(g.index)
-        }
-        _ => false,
-    };
-    let joins = same_place && a.birth == b.birth && a.extent.end() == b.extent.start;
-    if joins {
-        a.extent.len += b.extent.len;
-    }
-    joins
 }

@@ -9,6 +9,7 @@
 //! ([`grace`]); counts err on the side of keeping.
 
 mod counters;
+mod deleting;
 mod grace;
 mod growth;
 mod orphans;
@@ -30,6 +31,7 @@ use std::{
 use tokio::sync::watch;
 
 pub use counters::SpaceCounters;
+pub use deleting::Deleting;
 pub use grace::{Due, Graces, Since};
 pub use plan::{Plan, plan};
 pub use policy::{Bound, Cleaning, Policy, SPACE_BOUND};
@@ -173,15 +175,6 @@ pub struct Shown {
     pub refused: Option<String>,
     /// Since the beginning.
     pub counters: SpaceCounters,
-}
-
-/// Who deletes what is not needed any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Deleting {
-    /// What checkpoints have retired.
-    Retired,
-    /// Checkpoints before the last two.
-    Checkpoints,
 }
 
 impl Space {
@@ -518,16 +511,6 @@ impl Space {
         state.counters.deleted_bytes += bytes;
         drop(state);
         self.changed();
-    }
-
-    /// Why something that is due is still there; `None` when nothing is that this flow deletes. What another one could not delete stays
-    /// told. Whether that is new.
-    pub fn delete_failed(&self, what: Deleting, why: Option<String>) -> bool {
-        let mut state = self.state();
-        match why {
-            Some(why) => state.refused.insert(what, why).is_none(),
-            None => state.refused.remove(&what).is_some(),
-        }
     }
 
     /// Segments to clean, the best first, until their live data is at least `data_blocks`, without those that are to be

@@ -27,6 +27,7 @@ mod plan;
 mod prefetch;
 mod read;
 mod receive;
+mod replay;
 mod rollback;
 mod send;
 mod snapshots;

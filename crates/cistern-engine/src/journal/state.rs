@@ -4,7 +4,7 @@
 //! Invariant: `tail <= freed <= durable <= written <= taken <= appended <= tail + ring_blocks`.
 //! Everything here runs under one lock that is never held across IO.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::oneshot;
 
@@ -13,7 +13,7 @@ use super::{
     format::{CLAIMS_MAX, GROUP_PAYLOAD_BLOCKS_MAX},
     group::{Batch, FoundPayload, Group, Need, OpenGroup, Payload, Slab},
     prepared::Prepared,
-    shortage::{DiskSpace, Shortage},
+    shortage::DiskSpace,
     staging::StagingRoom,
     waiters::{ReplyReceiver, ReplySender, Waiters},
 };
@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod outliving;
+mod short;
 
 pub(super) use outliving::Outliving;
 
@@ -241,33 +242,6 @@ impl JournalState {
     /// The writer is awake; whether it was still asleep.
     pub fn wakes(&mut self) -> bool {
         std::mem::replace(&mut self.rest, Rest::No) != Rest::No
-    }
-
-    /// The disk had no room: until there is some, nothing more is appended. Says whether that is news.
-    pub fn run_short(&mut self, now: Duration, why: String) -> bool {
-        self.grants.clear(); // whoever had one waits again
-        self.disk.run_short(now, why)
-    }
-
-    /// Whether the writer goes on trying, because there is no shortage or it is tried once more now; otherwise it holds back.
-    pub fn tries(&mut self, is_due: bool) -> bool {
-        if self.disk.holds_back() && (is_due || matches!(self.phase, Phase::Closing)) {
-            self.disk.try_again();
-        }
-        !self.disk.holds_back()
-    }
-
-    /// Something was written, so there is room: gives the shortage that has ended.
-    pub fn found_room(&mut self) -> Option<Shortage> {
-        let before = self.disk.found_room();
-        if before.is_some() {
-            self.grant();
-        }
-        before
-    }
-
-    pub fn is_closing(&self) -> bool {
-        matches!(self.phase, Phase::Closing)
     }
 
     /// Whether so much was written without a flush that none is expected.

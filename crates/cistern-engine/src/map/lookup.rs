@@ -13,7 +13,7 @@ use super::{
     cursor::{Cursor, Known},
     runs::{Origin, Runs},
     table::Table,
-    try_join,
+    version::try_join,
 };
 use crate::{
     Result,

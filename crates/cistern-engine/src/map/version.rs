@@ -4,8 +4,7 @@
 //! place, and that may have been to a version that an earlier merge has dropped. So a version remembers since when something
 //! newer than all that lies beneath it stood there, in whatever version.
 
-use super::try_join;
-use crate::units::{Extent, Mapping, Place, Seq};
+use crate::units::{Extent, FrameRef, Mapping, Place, Seq};
 
 /// A mapping, and what it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,4 +46,22 @@ pub(super) fn placed(mapping: &Mapping) -> Seq {
         Place::Frame(frame) => frame.seq,
         Place::Hole | Place::Zero => mapping.birth,
     }
+}
+
+/// Makes `a` cover `b` too, if `b` goes on where `a` ends: the same frame, hole or zeroes of the
+/// same birth. False when it does not.
+pub(super) fn try_join(a: &mut Mapping, b: &Mapping) -> bool {
+    let next_index = |f: FrameRef| u64::from(f.index) + a.extent.len;
+    let same_place = match (a.place, b.place) {
+        (Place::Hole, Place::Hole) | (Place::Zero, Place::Zero) => true,
+        (Place::Frame(f), Place::Frame(g)) => {
+            (f.seq, f.offset, f.stored) == (g.seq, g.offset, g.stored) && next_index(f) == u64::from(g.index)
+        }
+        _ => false,
+    };
+    let joins = same_place && a.birth == b.birth && a.extent.end() == b.extent.start;
+    if joins {
+        a.extent.len += b.extent.len;
+    }
+    joins
 }

@@ -26,7 +26,7 @@ use crate::{
     gc::{self, readers::Announcement},
     journal::{self, Journal, JournalOptions, Record},
     log::{
-        AppliedSegment, ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
+        ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
         keys, look,
         origin::CloneSource,
@@ -35,7 +35,6 @@ use crate::{
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
-    segment::Content,
     snapshot::{NOT_COMMITTED, Operation, Snapshot, Snapshots},
     stats::IoCounters,
     store::{Put, SharedStore, Stores},
@@ -605,7 +604,7 @@ impl ReadParts<'_> {
             ..MapOptions::default()
         };
         let map = Map::new(self.env.clone(), runs, keys.key.clone(), keys.volume, options, levels, covered);
-        replay(&map, &committed.applied, snapshots).await?;
+        super::replay::replay(&map, &committed.applied, snapshots).await?;
         let epochs = committed.walk.epochs.clone().into();
         let (env, frames_bytes) = (self.env.clone(), self.memory_bytes / FRAMES_SHARE);
         let frames = FrameReader::new(env, reader, keys.clone(), epochs, frames_bytes, damage.clone());
@@ -619,27 +618,4 @@ impl ReadParts<'_> {
         });
         Ok(ReadSide { map, frames: frames.clone(), ahead: Ahead::new(frames, task, ahead_bytes), damage })
     }
-}
-
-/// Puts what counts behind a checkpoint into the map, and freezes its table at every snapshot, as when that was committed.
-async fn replay(map: &Map, applied: &[AppliedSegment], mut snapshots: Snapshots) -> Result<()> {
-    for segment in applied {
-        match segment.content {
-            Content::Moved { base } => map.insert_moved(&segment.mappings, base).await?,
-            Content::Kept { .. } => {}
-            Content::Written { size_bytes, .. } => {
-                map.insert(&segment.mappings);
-                let operations = &segment.operations;
-                operations.iter().for_each(|operation| snapshots.apply(operation, segment.seq, size_bytes));
-                if !operations.is_empty() {
-                    map.set_snapshots(snapshots.positions());
-                    map.set_oldest_bookmark(snapshots.oldest_bookmark());
-                }
-                if operations.iter().any(Operation::makes) {
-                    map.freeze(segment.seq);
-                }
-            }
-        }
-    }
-    Ok(())
 }
