@@ -43,14 +43,14 @@ struct Completing {
 }
 
 /// What a round came to.
-struct Round {
+struct CompletionRound {
     /// The block from which the next one goes on.
     next: u64,
     complete: u64,
 }
 
 /// What became of a block that was partial.
-enum Outcome {
+enum CompletionOutcome {
     Complete,
     /// Something newer is in the journal, or came meanwhile.
     Passed,
@@ -86,7 +86,7 @@ impl Completing {
         loop {
             let mark = self.blocks.map.partial_appeared().await;
             match self.round(mark, from).await {
-                Ok(Round { next, complete }) => {
+                Ok(CompletionRound { next, complete }) => {
                     from = next;
                     if complete > 0 {
                         pauses.reset();
@@ -103,7 +103,7 @@ impl Completing {
     }
 
     /// Completes what can be, from a block on.
-    async fn round(&self, mark: PartialMark, from: u64) -> Result<Round> {
+    async fn round(&self, mark: PartialMark, from: u64) -> Result<CompletionRound> {
         let (mut at, mut seen, mut complete, mut left) = (from, 0_u64, 0_u64, 0);
         while at < VOLUME_BLOCKS_MAX && left < FAILURES_MAX {
             let rest = Extent::between(at, VOLUME_BLOCKS_MAX);
@@ -112,9 +112,9 @@ impl Completing {
             for partial in partial_blocks(&mappings) {
                 seen += 1;
                 match self.complete(partial.block, &partial.mappings).await? {
-                    Outcome::Complete => complete += 1,
-                    Outcome::Passed => {}
-                    Outcome::Left => left += 1,
+                    CompletionOutcome::Complete => complete += 1,
+                    CompletionOutcome::Passed => {}
+                    CompletionOutcome::Left => left += 1,
                 }
                 if left == FAILURES_MAX {
                     at = partial.block + 1;
@@ -128,48 +128,48 @@ impl Completing {
         if seen == 0 && from == 0 {
             self.blocks.map.has_no_partial(mark);
         }
-        Ok(Round { next: if at < VOLUME_BLOCKS_MAX { at } else { 0 }, complete })
+        Ok(CompletionRound { next: if at < VOLUME_BLOCKS_MAX { at } else { 0 }, complete })
     }
 
     /// Writes one block as a whole, if it is still as it was when `apart` was looked up.
-    async fn complete(&self, block: u64, apart: &[Mapping]) -> Result<Outcome> {
+    async fn complete(&self, block: u64, apart: &[Mapping]) -> Result<CompletionOutcome> {
         let extent = Extent::new(block, 1);
         // At first without holding anything: the store may be slow, and clients write meanwhile.
         match self.blocks.read(block).await {
             Ok(_) => {}
-            Err(e) if e.is_damage() => return Ok(Outcome::Left),
+            Err(e) if e.is_damage() => return Ok(CompletionOutcome::Left),
             Err(e) => return Err(e),
         }
         let holding = Holding::take(&self.core, extent).await;
         let view = self.core.view(extent, 1, usize::MAX)?;
         let Some((_, Source::Map(mut lookup))) = view.parts.into_iter().next() else {
-            return Ok(Outcome::Passed);
+            return Ok(CompletionOutcome::Passed);
         };
-        let Some(sectors) = lookup.take_sectors() else { return Ok(Outcome::Passed) };
+        let Some(sectors) = lookup.take_sectors() else { return Ok(CompletionOutcome::Passed) };
         if partial_blocks(&sectors.finish().await?).first().is_none_or(|now| now.mappings != apart) {
-            return Ok(Outcome::Passed);
+            return Ok(CompletionOutcome::Passed);
         }
         let whole = match self.blocks.read(block).await {
             Ok(whole) => whole,
-            Err(e) if e.is_damage() => return Ok(Outcome::Left),
+            Err(e) if e.is_damage() => return Ok(CompletionOutcome::Left),
             Err(e) => return Err(e),
         };
         self.write(extent, whole, &holding)
     }
 
-    fn write(&self, extent: Extent, whole: Bytes, holding: &Holding<'_>) -> Result<Outcome> {
+    fn write(&self, extent: Extent, whole: Bytes, holding: &Holding<'_>) -> Result<CompletionOutcome> {
         let prepared = self.core.journal.prepare(Record::Write(extent), whole)?;
         let dirty = self.core.journal.dirty_blocks() + prepared.payload_blocks() + 1;
         if dirty * BLOCK_BYTES as u64 > self.control.tuning().room_bytes {
-            return Ok(Outcome::Left); // clients come first
+            return Ok(CompletionOutcome::Left); // clients come first
         }
         match self.core.submit(&prepared, Some(holding.held()))? {
             Submitted::Done { from, to } => {
                 self.control.note_append(from, to, self.env.now());
-                Ok(Outcome::Complete)
+                Ok(CompletionOutcome::Complete)
             }
             Submitted::Held(_) => unreachable!("what is held is held by this alone"),
-            Submitted::NoRoom => Ok(Outcome::Left),
+            Submitted::NoRoom => Ok(CompletionOutcome::Left),
         }
     }
 }

@@ -142,8 +142,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "the late put of a change of the secret that came to nothing replaces the secret that holds",
         changes: &[Change {
             file: WRAPPING,
-            old: "    if store.put_if_absent(&name, wrapping.encode()).await? == Put::Created {\n        return Ok(false);",
-            new: "    if store.put(&name, wrapping.encode()).await.is_ok() {\n        return Ok(false);",
+            old: "    if store.put_if_absent(&name, readable(wrapping)?).await? == Put::Created {\n        return Ok(false);",
+            new: "    if store.put(&name, readable(wrapping)?).await.is_ok() {\n        return Ok(false);",
         }],
         test: None,
         simulation: themed("rekeyed", 40),

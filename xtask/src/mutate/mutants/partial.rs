@@ -73,7 +73,7 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[Change {
             file: COMPLETE,
             old: "let Some((_, Source::Map(mut lookup))) = view.parts.into_iter().next() else {
-            return Ok(Outcome::Passed);
+            return Ok(CompletionOutcome::Passed);
         };",
             new: "let _ = Source::Map(self.blocks.map.begin(extent));
         drop(view);

@@ -218,8 +218,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "what clients write takes the room that cleaning needs",
         changes: &[Change {
             file: FLOW,
-            old: "if self.packed.pos < self.allowed || self.parts.log.has_room(RoomFor::Written, bytes).await {",
-            new: "if self.packed.pos < self.allowed || self.parts.log.has_room(RoomFor::Written, bytes).await || bytes > 0 {",
+            old: "if is_allowed || self.room.is_some() {",
+            new: "if is_allowed || self.room.is_some() || tuning.room_bytes > 0 {",
         }],
         test: test("-p cistern-engine --test volume_full", "garbage_makes_room"),
         simulation: themed("small-disk", 20),
