@@ -41,4 +41,4 @@ pub use presence::{GRACE, GRACE_ALONE};
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use room::RoomFor;
 pub use uploads::Vacancy;
-pub use walk::{Step, Walk, epochs_with_segments, salt_of};
+pub use walk::{Step, Walk, salt_of};

@@ -49,9 +49,14 @@ impl Hiding {
         self.hidden.lock().expect("not poisoned").extend(keys);
     }
 
-    /// Takes every segment with data out of sight. Checkpoints, claims and the map stay.
+    /// Takes every segment with data out of sight, but for the newest object of the log: a writer that misses that one stops.
+    /// Checkpoints, claims and the map stay.
     async fn hide_segments(&self) {
-        self.hide(|listed| listed.key.contains("/log/") && listed.bytes > SEGMENT_BYTES_MIN).await;
+        let all = self.inner.list_after("", "", 10_000).await.expect("listed");
+        let newest = all.into_iter().map(|listed| listed.key).filter(|key| key.contains("/log/")).max();
+        let is_older = |listed: &Listed| Some(&listed.key) != newest.as_ref();
+        let is_segment = |listed: &Listed| listed.key.contains("/log/") && listed.bytes > SEGMENT_BYTES_MIN;
+        self.hide(|listed| is_segment(listed) && is_older(listed)).await;
     }
 
     fn show_all(&self) {
@@ -423,11 +428,9 @@ impl Story {
                     self.snapshots.push((name, self.bytes.clone()));
                 }
             }
-            93 => {
-                if !self.snapshots.is_empty() {
-                    let (name, _) = self.snapshots.remove(0);
-                    self.volume.remove_snapshot(&name).await.expect("removed");
-                }
+            93 if !self.snapshots.is_empty() => {
+                let (name, _) = self.snapshots.remove(0);
+                self.volume.remove_snapshot(&name).await.expect("removed");
             }
             94..96 if !self.store.has_hidden() => {
                 let _ = self.volume.collect(Collect::Clean { ratio: 1.0 }).await.expect("cleaned");

@@ -79,7 +79,7 @@ pub fn kill_under_a_client_that_stays(
     let mut server = serve.start()?;
     for kill in 0..kills {
         let depth = depths[kill as usize % depths.len()];
-        let flushes = kill / depths.len() as u64 % 2 == 0;
+        let flushes = (kill / depths.len() as u64).is_multiple_of(2);
         seen.acknowledged += client.write_until_killed(&mut server, depth)?;
         seen.kills += 1;
         server = serve.start()?;

@@ -73,7 +73,7 @@ mod tests {
     fn a_round_ends_where_it_is_full() {
         let mapping = |n| Mapping { extent: Extent::new(16 * n, 16), birth: Seq(1), place: Place::Zero };
         let all = 4 * REWRITTEN_BLOCKS / 16;
-        let is_foreign = |mapping: &Mapping| mapping.extent.start % 32 == 0;
+        let is_foreign = |mapping: &Mapping| mapping.extent.start.is_multiple_of(32);
         let (mut at, mut moved, mut rounds) = (0, Vec::new(), 0);
         while at < 16 * all {
             let mut round = AdoptRound { moved: Vec::new(), blocks: 0, at };

@@ -205,11 +205,8 @@ impl Forwarding {
             Some(root) => Some(read_roots(store.as_ref(), keys, *root).await?),
             None => None,
         };
-        let mut newer = ForwardState { looked: Some(env.now()), ..ForwardState::of(&table, &committed) };
-        let mut state = self.state();
-        // What was opened may still name segments of epochs that the newer state has none of.
-        newer.epochs = join_epochs(&state.epochs, &newer.epochs);
-        *state = newer;
+        let newer = ForwardState { looked: Some(env.now()), ..ForwardState::of(&table, &committed) };
+        *self.state() = newer;
         Ok(Some(Refreshed { root }))
     }
 }
@@ -223,13 +220,6 @@ impl ForwardState {
         }
         ForwardState { by_segment, epochs: committed.walk.epochs.clone().into(), looked: None }
     }
-}
-
-/// The epochs of an older state, and those that came since.
-fn join_epochs(older: &[EpochStart], newer: &[EpochStart]) -> Arc<[EpochStart]> {
-    let last = older.last().map(|start| start.first);
-    let since = newer.iter().filter(|start| last.is_none_or(|last| start.first > last));
-    older.iter().chain(since).copied().collect()
 }
 
 /// The parts of a footer's mappings that are of the same blocks and birth.

@@ -168,34 +168,6 @@ pub fn salt_of(epochs: &[EpochStart], seq: Seq) -> Option<Salt> {
     epoch_start(epochs, seq).map(|start| start.salt)
 }
 
-/// The epochs that a checkpoint has to name: those in which a segment lies that it or somebody may still read, and the last one. What lies
-/// between two of them is told apart from both by one entry with a salt that no object has: whatever comes late there is nobody's own,
-/// and stays.
-pub fn epochs_with_segments(epochs: &[EpochStart], mut segments: Vec<Seq>) -> Vec<EpochStart> {
-    segments.sort_unstable();
-    let mut kept: Vec<EpochStart> = Vec::new();
-    for (n, start) in epochs.iter().enumerate() {
-        let next = epochs.get(n + 1);
-        let first = segments.get(segments.partition_point(|seq| *seq < start.first));
-        let is_kept = next.is_none_or(|next| first.is_some_and(|seq| *seq < next.first));
-        match kept.last() {
-            _ if is_kept => kept.push(*start),
-            Some(last) if last.salt != NOBODYS_SALT => {
-                kept.push(EpochStart { salt: NOBODYS_SALT, ..*start });
-            }
-            _ => {}
-        }
-    }
-    debug_assert!(
-        segments.iter().all(|seq| salt_of(epochs, *seq) == salt_of(&kept, *seq)),
-        "what may be read can be opened"
-    );
-    kept
-}
-
-/// No epoch has drawn it.
-const NOBODYS_SALT: Salt = Salt([0; 16]);
-
 fn epoch_start(epochs: &[EpochStart], seq: Seq) -> Option<&EpochStart> {
     let after = epochs.partition_point(|e| e.first <= seq);
     after.checked_sub(1).map(|i| &epochs[i])
@@ -256,27 +228,6 @@ mod tests {
     fn release(walk: &mut Walk, epoch: u64) -> Step {
         let head = head(EntryKind::Release, epoch, walk.seq.0 + 1);
         walk.step(&head, &Entry::Release(Release { wall_ms: 0, size_bytes: walk.size_bytes, rollback: None }))
-    }
-
-    fn start(first: u64, epoch: u64) -> EpochStart {
-        EpochStart { first: Seq(first), epoch: Epoch(epoch), salt: Salt([epoch as u8; 16]) }
-    }
-
-    /// An epoch leaves the list with its last segment. What came late into the slots of one that left is taken for nobody's own, as
-    /// before, also behind the slots of an older one that stays.
-    #[test]
-    fn epochs_leave_with_their_last_segment() {
-        let epochs = [start(1, 1), start(10, 2), start(20, 3), start(30, 4), start(40, 5)];
-        let kept = epochs_with_segments(&epochs, vec![Seq(12), Seq(11)]);
-        assert_eq!(kept.iter().map(|start| start.first.0).collect::<Vec<_>>(), [10, 20, 40]);
-        assert_eq!(salt_of(&kept, Seq(12)), Some(epochs[1].salt));
-        for (slot, epoch) in [(5, 1), (25, 2), (25, 3), (35, 2), (35, 4)] {
-            let late = epochs[epoch - 1].salt;
-            assert_ne!(salt_of(&kept, Seq(slot)), Some(late), "epoch {epoch} at {slot}");
-        }
-        assert_eq!(epochs_with_segments(&kept, vec![Seq(12)]), kept);
-        assert_eq!(epochs_with_segments(&kept, Vec::new()), [epochs[4]]);
-        assert_eq!(epochs_with_segments(&[], Vec::new()), []);
     }
 
     /// Claims and releases stay where they are, and so does whatever another writer than the one in force left, or somebody
@@ -356,29 +307,6 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
-
-        /// Whichever segments there are: each is opened with the salt it was sealed with, no slot gets the salt of another epoch, and the
-        /// list is no longer than what is there makes it.
-        #[test]
-        fn no_slot_gets_the_salt_of_another_epoch(
-            lens in proptest::collection::vec(1..9_u64, 1..20),
-            segments in proptest::collection::vec(1..100_u64, 0..9),
-        ) {
-            let mut at = 1;
-            let epochs: Vec<EpochStart> = lens.iter().zip(1..).map(|(len, epoch)| {
-                at += len;
-                start(at, epoch)
-            }).collect();
-            let segments: Vec<Seq> = segments.into_iter().map(Seq).filter(|seq| *seq >= epochs[0].first).collect();
-            let kept = epochs_with_segments(&epochs, segments.clone());
-            for slot in (0..200).map(Seq) {
-                let (was, is) = (salt_of(&epochs, slot), salt_of(&kept, slot));
-                prop_assert!(is == was || is.is_none_or(|salt| salt == NOBODYS_SALT), "{slot}: {kept:?}");
-                prop_assert!(is == was || !segments.contains(&slot));
-            }
-            prop_assert!(kept.len() <= 2 * segments.len() + 1);
-            prop_assert!(kept.windows(2).all(|pair| pair[0].first < pair[1].first && pair[0].epoch < pair[1].epoch));
-        }
 
         /// However the segments of two clones come to lie in the log, late, twice and mixed: what counts is the beginning of
         /// one side's history.

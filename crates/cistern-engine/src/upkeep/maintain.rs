@@ -16,8 +16,7 @@ use crate::{
     gc,
     log::{
         LogWriter, Offerer, Walk,
-        checkpoint::{Checkpoint, EpochStart, Retired, RetiredName},
-        epochs_with_segments,
+        checkpoint::{Checkpoint, Retired, RetiredName},
     },
     map::Map,
     space::{Deleting, Space},
@@ -297,20 +296,6 @@ impl Maintainer {
         Ok(last.name.filter(|_| last.accounts.is_whole()).map(|(_, covered)| covered))
     }
 
-    /// The epochs of everything that this state or a reader of an older one finds in the log. What is retired may be read until it is
-    /// deleted; where a part of the accounts is not known, every epoch may have segments.
-    fn epochs(&self, accounts: &Accounts, retired: &[Retired]) -> Vec<EpochStart> {
-        if !accounts.is_whole() {
-            return self.walk.epochs.clone();
-        }
-        let segment = |object: &Retired| match object.name {
-            RetiredName::Segment(seq) => Some(seq),
-            RetiredName::Map(_) => None,
-        };
-        let counted = self.space.all().into_iter().map(|(seq, _)| seq);
-        epochs_with_segments(&self.walk.epochs, counted.chain(retired.iter().filter_map(segment)).collect())
-    }
-
     /// The checkpoint at `point`, whose bytes from now on are the only ones for its name.
     async fn compose(&self, last: &mut LastCheckpoint, point: Point) -> Result<Composed> {
         if last.holdings.needs_segments() {
@@ -330,7 +315,6 @@ impl Maintainer {
         last.holdings.store().await?;
         let NamedHoldings { table, held } = last.holdings.named();
         let descent = self.ancestry.next(&last.holdings.positions());
-        let retired = self.space.retired(point.covered);
         let checkpoint = Checkpoint {
             epoch: self.log.epoch(),
             covered: point.covered,
@@ -339,10 +323,10 @@ impl Maintainer {
             journal_chain: point.journal_chain,
             size_bytes: point.size_bytes,
             claim: self.walk.claim.clone().expect("a writer has claimed"),
-            epochs: self.epochs(&last.accounts, &retired),
+            epochs: self.walk.epochs.clone(),
             levels: state.levels,
             usage: last.accounts.named().to_vec(),
-            retired,
+            retired: self.space.retired(point.covered),
             times: self.space.times(),
             snapshots: table,
             held,

@@ -273,30 +273,6 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
-        name: "an-epoch-that-left-is-the-one-before",
-        promise: "P5",
-        story: "what comes late into the slots of an epoch without segments is taken for a segment of the one before",
-        changes: &[Change {
-            file: WALK,
-            old: "kept.push(EpochStart { salt: NOBODYS_SALT, ..*start });",
-            new: "continue;",
-        }],
-        test: test("-p cistern-engine --lib", "epochs_leave_with_their_last_segment"),
-        simulation: None,
-    },
-    Mutant {
-        name: "epochs-are-for-ever",
-        promise: "P7",
-        story: "a checkpoint names every epoch that ever was",
-        changes: &[Change {
-            file: WALK,
-            old: "let is_kept = next.is_none_or(",
-            new: "let is_kept = true || next.is_none_or(",
-        }],
-        test: test("-p cistern-engine --test volume_bounds", "epochs_leave_with_what_they_wrote"),
-        simulation: None,
-    },
-    Mutant {
         name: "joined-rows-go-with-the-first",
         promise: "P7",
         story: "a row that was joined is let go of when the snapshots of one of its parts are gone",

@@ -1,0 +1,77 @@
+//! Sectors that are written with the real program over a block whose rest cannot be read: a clone whose parent is not in its place, and
+//! a segment that is missing. What was acknowledged is in the store, and the block is whole when its rest is back.
+
+mod daemon;
+
+use std::{fs, path::PathBuf};
+
+use daemon::{Daemon, Home};
+
+const MIB: u64 = 1 << 20;
+
+/// A client writes one sector with FUA and flushes; the rest of its block is not there.
+fn write_a_sector(daemon: &Daemon) {
+    daemon.nbdsh(
+        "h.pwrite(b'N' * 512, 512, nbd.CMD_FLAG_FUA); h.flush(); assert h.pread(512, 512) == b'N' * 512\n\
+         try: h.pread(512, 0); assert False\n\
+         except nbd.Error: pass",
+    );
+}
+
+/// The block is what it was, with the sector over it.
+fn assert_whole(daemon: &Daemon) {
+    daemon.nbdsh("assert h.pread(4096, 0) == b'\\x07' * 512 + b'N' * 512 + b'\\x07' * 3072");
+}
+
+/// The parent's directory is away (it is not mounted, say) while its clone is served and written: nothing that was acknowledged depends on
+/// it, and when it is back in its place the block is whole.
+#[test]
+fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
+    let home = Home::new();
+    let daemon = home.start(&["./parent", "--create", "64M"]);
+    daemon.fill(7, 0, MIB);
+    home.ok(&["snapshot", "./parent@s"]);
+    home.ok(&["clone", "./parent@s", "./clone"]);
+    daemon.stop();
+    fs::rename(home.path("parent"), home.path("away")).expect("moved");
+    let daemon = home.start(&["./clone"]);
+    write_a_sector(&daemon);
+    home.ok(&["drain", "./clone"]);
+    let status = home.ok(&["status"]);
+    assert!(status.contains("some blocks are stored in part"), "{status}");
+    daemon.stop();
+    fs::rename(home.path("away"), home.path("parent")).expect("moved back");
+    let daemon = home.start(&["./clone"]);
+    assert_whole(&daemon);
+    daemon.stop();
+    home.ok(&["check", "./clone", "--data"]);
+}
+
+/// One segment is out of sight, and the volume is in writethrough: a FLUSH means the store, with the segment and without.
+#[test]
+fn a_missing_segment_takes_nothing_along() {
+    let home = Home::new();
+    let daemon = home.start(&["./tank", "--create", "64M"]);
+    daemon
+        .nbdsh("import os; h.pwrite(os.urandom(1 << 20), 1 << 20); h.pwrite(b'\\x07' * 4096, 0); h.flush()");
+    daemon.stop();
+    let segment = largest(home.own("tank").join("log"));
+    fs::rename(&segment, home.path("segment")).expect("moved");
+    fs::remove_dir_all(home.path("cache")).expect("removed"); // it has what the segment had
+    let daemon = home.start(&["./tank", "--mode", "writethrough"]);
+    write_a_sector(&daemon);
+    daemon.kill();
+    let daemon = home.start(&["./tank"]);
+    daemon.nbdsh("assert h.pread(512, 512) == b'N' * 512");
+    daemon.stop();
+    fs::rename(home.path("segment"), &segment).expect("moved back");
+    let daemon = home.start(&["./tank"]);
+    assert_whole(&daemon);
+    daemon.stop();
+    home.ok(&["check", "./tank", "--data"]);
+}
+
+fn largest(dir: PathBuf) -> PathBuf {
+    let files = fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());
+    files.max_by_key(|path| path.metadata().expect("there").len()).expect("there is one")
+}
