@@ -197,7 +197,11 @@ async fn a_full_disk_goes_before_readers() {
     let reader = host.open_read_only(None).await;
     overwrite(&volume, 2).await;
     store.ballast_bytes.store(4096 * MIB, SeqCst);
-    until(&host, async || store.stored_bytes().await < LIVE + MIB).await;
+    until(&host, async || {
+        volume.collect(Collect::Retire).await.expect("a checkpoint");
+        store.stored_bytes().await < LIVE + MIB
+    })
+    .await;
     store.ballast_bytes.store(0, SeqCst);
     let found = try_read(&reader, 0, LIVE).await;
     assert!(matches!(found, Err(Error::NotFound(_))), "{:?}", found.map(|bytes| bytes.len()));
