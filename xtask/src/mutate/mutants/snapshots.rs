@@ -201,7 +201,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "readers-never-look-again",
         promise: "P7",
         story: "a reader of a snapshot does not learn what was moved since he opened it",
-        changes: &[Change { file: FORWARD, old: "*state = newer;", new: "drop(newer);" }],
+        changes: &[Change { file: FORWARD, old: "*self.state() = newer;", new: "drop(newer);" }],
         test: test("-p cistern-engine --test volume_forward", "snapshots_show_what_was_moved"),
         simulation: None,
     },
