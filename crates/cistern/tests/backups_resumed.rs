@@ -298,8 +298,10 @@ fn killed_while_older_ones_go() {
     assert!(settled[0].starts_with(&format!("[{newest}.")), "{settled:?} {newest}");
     let told = daemon::json(&home.ok(&keep));
     assert!(told[0]["finished"].is_null(), "that was verified: {told}");
+    // The kill may fall between a removal's record in the journal and its entry in the store, and only the store was listed.
     let removed = told[0]["removed"].as_array().expect("a list").len();
-    assert_eq!((removed, home.listed("./vault/data").len()), (there.len(), 1), "{told}");
+    assert!(removed == there.len() || removed + 1 == there.len(), "{told}");
+    assert_eq!(home.listed("./vault/data").len(), 1, "{told}");
     home.ok(&["check", "./vault/data", "--data", "--space"]);
 }
 
