@@ -165,12 +165,6 @@ impl CheckpointLag {
         self.state().requested = true;
     }
 
-    /// Whether a checkpoint is asked for or on its way.
-    pub fn is_checkpoint_coming(&self) -> bool {
-        let state = self.state();
-        state.requested || state.is_outstanding()
-    }
-
     /// Whether one is on its way.
     pub fn is_checkpoint_outstanding(&self) -> bool {
         self.state().is_outstanding()
@@ -361,7 +355,7 @@ mod tests {
         assert!(!progress.is_checkpoint_outstanding());
         progress.covered(Seq(7));
         progress.frozen(Seq(7));
-        assert!(!progress.is_checkpoint_outstanding() && !progress.is_checkpoint_coming());
+        assert!(!progress.is_checkpoint_outstanding());
         progress.frozen(Seq(9));
         assert!(progress.is_checkpoint_outstanding());
     }

@@ -200,7 +200,7 @@ impl Maintainer {
             let newest = self.progress.newest().covered;
             let is_quiet = std::mem::replace(&mut seen, newest) == newest;
             if (is_quiet || is_short)
-                && !self.progress.is_checkpoint_coming()
+                && !self.progress.is_checkpoint_outstanding()
                 && self.is_checkpoint_worth_it(is_short)
             {
                 seen = self.offer_nothing(&offerer).await.unwrap_or(seen);
