@@ -5,6 +5,7 @@
 //! for the module of OpenZFS. A boot takes four seconds.
 
 mod host;
+mod killed;
 
 use std::{
     fs,
@@ -23,6 +24,7 @@ use clap::Args;
 
 use crate::{mutate::copy::Copy, package, setup, step};
 use host::Host;
+use killed::KilledDaemon;
 
 /// Programs with their packages, beside those of the tests.
 const PACKAGES: [(&str, &str); 5] = [
@@ -165,6 +167,8 @@ struct CaseShape {
     init: String,
     /// Of a disk that all boots have, `/dev/disk/vm/disk`; as `truncate` takes it.
     disk: Option<String>,
+    /// Of a disk `/dev/disk/vm/tank`, which a daemon of the host serves that is killed all the time.
+    killed: Option<String>,
     /// How often the guest is booted; which one it is the script finds in `/job/boot`.
     boots: u32,
     /// The S3 server of the tests lies in `/job/minio`.
@@ -184,6 +188,7 @@ impl CaseShape {
         let mut shape = CaseShape {
             init: "vm".to_owned(),
             disk: None,
+            killed: None,
             boots: 1,
             minio: false,
             host: false,
@@ -196,6 +201,7 @@ impl CaseShape {
             match word.split_once('=') {
                 Some(("init", init)) => shape.init = init.to_owned(),
                 Some(("disk", size)) => shape.disk = Some(size.to_owned()),
+                Some(("killed", size)) => shape.killed = Some(size.to_owned()),
                 Some(("boots", boots)) => shape.boots = boots.parse().context("boots")?,
                 None if word == "minio" => shape.minio = true,
                 None if word == "host" => shape.host = true,
@@ -250,9 +256,10 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
         let made = Command::new("truncate").arg("-s").arg(size).arg(&disk).status().context("truncate")?;
         ensure!(made.success(), "truncate fails");
     }
+    let killed = shape.killed.as_deref().map(|size| KilledDaemon::start(binary, size)).transpose()?;
     println!("{name} ...");
     let begin = Instant::now();
-    for boot in 1..=shape.boots {
+    let boot = |boot: u32| {
         fs::write(job.join("boot"), boot.to_string())?;
         let mut run = Command::new("bash");
         run.arg(files().join("run.sh")).arg(guest).arg(&job);
@@ -263,9 +270,16 @@ fn run_case(guest: &Path, binary: &Path, name: &str, script: &Path) -> Result<()
                 .arg(format!("file={},format=raw,if=none,id=disk,discard=unmap", disk.display()));
             run.args(["-device", "virtio-blk-pci,drive=disk,serial=disk"]);
         }
+        if let Some(killed) = &killed {
+            run.args(killed.qemu_arguments());
+        }
         // It has its own limit, and ends with the guest.
         ensure!(run.status().context("bash")?.success(), "{name} failed in boot {boot} of {}", shape.boots);
-    }
+        Ok(())
+    };
+    let booted = (1..=shape.boots).try_for_each(boot);
+    // Its daemon ends however the guest did.
+    booted.and(killed.map_or(Ok(()), KilledDaemon::end))?;
     println!("{name}: done in {}", step::seconds(begin.elapsed()));
     Ok(())
 }

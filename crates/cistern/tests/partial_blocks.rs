@@ -1,5 +1,5 @@
 //! Sectors that are written with the real program over a block whose rest cannot be read: a clone whose parent is not in its place, and
-//! a segment that is missing. What was acknowledged is in the store, and the block is whole when its rest is back.
+//! a segment or a run of the map that is missing or damaged. What was acknowledged is in the store, and the block is whole when its rest is back.
 
 mod daemon;
 
@@ -69,6 +69,60 @@ fn a_missing_segment_takes_nothing_along() {
     assert_whole(&daemon);
     daemon.stop();
     home.ok(&["check", "./tank", "--data"]);
+}
+
+/// What a clone reads lies at a mount point, which is there and empty for a while, as behind an unmount.
+#[test]
+fn an_unmounted_place_takes_nothing_along() {
+    let home = Home::new();
+    fs::create_dir(home.path("disk")).expect("a directory");
+    let daemon = home.start(&["./disk/parent", "--create", "64M"]);
+    daemon.fill(7, 0, MIB);
+    home.ok(&["snapshot", "./disk/parent@s"]);
+    home.ok(&["clone", "./disk/parent@s", "./clone"]);
+    daemon.stop();
+    fs::rename(home.path("disk"), home.path("away")).expect("moved");
+    fs::create_dir(home.path("disk")).expect("an empty place");
+    let daemon = home.start(&["./clone"]);
+    write_a_sector(&daemon);
+    home.ok(&["drain", "./clone"]);
+    daemon.kill();
+    let daemon = home.start(&["./clone"]);
+    daemon.nbdsh("assert h.pread(512, 512) == b'N' * 512");
+    fs::remove_dir(home.path("disk")).expect("nothing was put there");
+    fs::rename(home.path("away"), home.path("disk")).expect("mounted again");
+    assert_whole(&daemon);
+    daemon.stop();
+    home.ok(&["check", "./clone", "--data"]);
+}
+
+/// Bytes of a segment, and of a run of the map, are damaged for a while, as by a disk of an array that a scrub puts right: a sector is written
+/// over what cannot be read, and both are there in the end.
+#[test]
+fn damage_that_is_put_right_takes_nothing_along() {
+    for what in ["log", "map"] {
+        let home = Home::new();
+        let daemon = home.start(&["./tank", "--create", "64M"]);
+        daemon.nbdsh(
+            "import os; h.pwrite(os.urandom(1 << 20), 1 << 20); h.pwrite(b'\\x07' * 4096, 0); h.flush()",
+        );
+        daemon.stop();
+        let object = largest(home.own("tank").join(what));
+        let sound = fs::read(&object).expect("readable");
+        fs::write(&object, sound.iter().map(|byte| byte ^ 1).collect::<Vec<_>>()).expect("damaged");
+        fs::remove_dir_all(home.path("cache")).expect("removed"); // it has what the object had
+        let daemon = home.start(&["./tank", "--mode", "writethrough"]);
+        write_a_sector(&daemon);
+        daemon.kill();
+        let daemon = home.start(&["./tank"]);
+        daemon.nbdsh("assert h.pread(512, 512) == b'N' * 512");
+        daemon.stop();
+        fs::write(&object, sound).expect("put right");
+        let daemon = home.start(&["./tank"]);
+        assert_whole(&daemon);
+        daemon.stop();
+        home.ok(&["check", "./tank", "--data"]);
+    }
 }
 
 fn largest(dir: PathBuf) -> PathBuf {
