@@ -42,10 +42,10 @@ umount /mnt
 wipefs -qa $disk
 
 modprobe zfs
-zpool create -f -o ashift=12 -o cachefile=none -O atime=off pool $disk
+zpool create -f -o ashift=12 -o cachefile=none -O atime=off pool "$(readlink -f $disk)"
 written_over_kills /pool
 zpool export pool
-zpool import -d /dev/disk/vm pool
+zpool import -d /dev pool
 found /pool
 scrubbed pool
 zpool status -x | grep -q 'all pools are healthy' || { zpool status; fail "the pool counted errors"; }

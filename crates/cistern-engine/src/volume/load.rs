@@ -5,7 +5,8 @@
 //! leaves a prefix of the loads, like of everything. Only for who writes alone, and never a block twice: what lies in a load is not seen before
 //! it is committed, and sectors that are written meanwhile would be completed with what was there before it.
 //!
-//! Memory: what is on its way, twice as long as it is sealed, and one segment that is collected.
+//! Memory: what is on its way, twice as long as it is sealed, and one segment that is collected. Where a volume has little memory its segments
+//! are smaller.
 
 use std::collections::VecDeque;
 
@@ -21,8 +22,12 @@ use crate::{
     volume::{ClientId, Volume, write::Writer},
 };
 
-/// What is on its way at once takes at most this part of a volume's memory, as data; at least two segments.
+/// What is on its way at once takes at most this part of a volume's memory, as data.
 const MEMORY_SHARE: u64 = 4;
+/// And a segment this one.
+const SEGMENT_SHARE: u64 = 16;
+/// But no less than this.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Records of one: each makes at most two mappings more than its own.
 const RECORDS_MAX: usize = MAPPINGS_MAX / 4;
 const _: () =
@@ -34,6 +39,8 @@ pub struct Loading {
     data_bytes: u64,
     /// Something was dropped on its way: what comes behind it must not be there without it.
     is_torn: bool,
+    /// Data of one segment at most.
+    segment_bytes: u64,
     /// How many may be on their way.
     most: usize,
     /// Where those end that are not known to be committed, ascending.
@@ -43,11 +50,14 @@ pub struct Loading {
 impl Loading {
     /// Nothing yet, of a volume with so much memory.
     pub fn new(memory_bytes: u64) -> Loading {
-        let most = (memory_bytes / MEMORY_SHARE) as usize / SEGMENT_DATA_BYTES_MAX;
+        let segment_bytes =
+            (memory_bytes / SEGMENT_SHARE).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64);
+        let most = (memory_bytes / MEMORY_SHARE / segment_bytes) as usize;
         Loading {
             collected: Vec::new(),
             data_bytes: 0,
             is_torn: false,
+            segment_bytes,
             most: most.max(2),
             on_their_way: VecDeque::new(),
         }
@@ -69,8 +79,8 @@ impl Volume {
     pub(super) async fn load(&self, record: StreamRecord) -> Result<()> {
         let writer = self.writer.as_ref().ok_or(Error::ReadOnly)?;
         let record = fit(record, self.opened.compression)?;
-        let segment_bytes = writer.control.tuning().segment_bytes();
         let mut loading = writer.loading.lock().await;
+        let segment_bytes = writer.control.tuning().segment_bytes().min(loading.segment_bytes);
         if loading.is_torn {
             return Err(torn());
         }
@@ -201,4 +211,21 @@ fn sum(content: &[StreamRecord]) -> u64 {
         [extent.start, extent.len, of_content].iter().for_each(|n| sums.extend_from_slice(&n.to_le_bytes()));
     }
     crc64(&sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// What is collected and what is on its way, twice, takes three quarters of a volume's memory at most, however little that is.
+    #[test]
+    fn a_load_is_a_part_of_memory() {
+        for memory_mib in [16, 48, 64, 100, 256, 4096] {
+            let Loading { most, segment_bytes, .. } = Loading::new(memory_mib * MIB);
+            assert!((2 * most as u64 + 1) * segment_bytes <= memory_mib * MIB / 4 * 3, "{memory_mib} MiB");
+            assert!(most >= 2 && segment_bytes >= MIB, "{memory_mib} MiB");
+        }
+    }
 }
