@@ -31,3 +31,26 @@ impl ClientTime {
         done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the server takes for its part is added to the client's time, as a whole and no more: a client that asks for two exports has as
+    /// long for the second, though the first took long to open.
+    #[tokio::test]
+    async fn the_servers_time_is_not_the_clients() {
+        let mut time = ClientTime::new(Duration::ZERO);
+        let (before, began) = (time.end, Instant::now());
+        let taken = time
+            .stand_still(async {
+                let began = Instant::now();
+                tokio::task::yield_now().await;
+                while began.elapsed().is_zero() {}
+                began.elapsed()
+            })
+            .await;
+        let given = time.end - before;
+        assert!(taken <= given && given <= began.elapsed(), "{given:?} for {taken:?}");
+    }
+}

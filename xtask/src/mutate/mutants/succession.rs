@@ -30,7 +30,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "self.end += began.elapsed();",
             new: "let _ = began.elapsed();",
         }],
-        test: test("-p cistern-nbd --test protocol", "who_waits_for_the_server_is_not_late"),
+        test: test("-p cistern-nbd --lib", "client_time::tests::the_servers_time_is_not_the_clients"),
         simulation: None,
     },
     Mutant {
