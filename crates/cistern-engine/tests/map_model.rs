@@ -524,3 +524,16 @@ async fn a_snapshot_holds_what_was_moved_too_late() {
     let held = map.take_state().dead.held;
     assert_eq!(held.get(&seen_by).and_then(|held| held.get(&Seq(3))), Some(&4), "{held:?}");
 }
+
+/// A block that was moved is what it was: the sectors that are kept apart from it stay over it.
+#[tokio::test]
+async fn sectors_stay_over_a_block_that_is_moved() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = new_map(&io);
+    map.insert(&[frame(0, 4, 1, 0)]);
+    let sector = cistern_engine::sectors::sector_numbers(Extent::new(2, 1)).start;
+    map.insert(&[frame(sector, 1, 2, 0)]);
+    map.insert_moved(&[Mapping { birth: Seq(1), ..frame(0, 4, 3, 0) }], Seq(2)).await.unwrap();
+    let (found, _) = map.sectors_in(Extent::new(0, 4), Seq(0), 16).await.unwrap();
+    assert_eq!(found, vec![frame(sector, 1, 2, 0)]);
+}

@@ -51,7 +51,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "self.insert_places(&counting);",
             new: "self.insert(&counting);",
         }],
-        test: test("-p cistern-engine --test volume_partial", "a_clone_keeps_what_is_written"),
+        test: test("-p cistern-engine --test map_model", "sectors_stay_over_a_block_that_is_moved"),
         simulation: None,
     },
     Mutant {
