@@ -421,6 +421,10 @@ impl DiskFile for FaultyFile {
         let at = offset as usize;
         let sectors = (data.len() / SECTOR) as u64;
         let fits = if is_full { self.disk.world.below(sectors + 1) as usize * SECTOR } else { data.len() };
+        // What goes past the page cache is on the medium some time before it is answered, and a kill may come first.
+        if self.name != "staging" {
+            self.disk.world.pause().await;
+        }
         self.with(|file| {
             file.unsynced.push((at, data[..fits].to_vec()));
             file.current[at..at + fits].copy_from_slice(&data[..fits]);
