@@ -25,7 +25,7 @@ use crate::{
 /// What is on its way at once takes at most this part of a volume's memory, as data.
 const MEMORY_SHARE: u64 = 4;
 /// And a segment this one.
-const SEGMENT_SHARE: u64 = 16;
+const SEGMENT_SHARE: u64 = 8;
 /// But no less than this.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Records of one: each makes at most two mappings more than its own.
