@@ -22,11 +22,10 @@ use crate::{
     volume::{ClientId, Volume, write::Writer},
 };
 
-/// What is on its way at once takes at most this part of a volume's memory, as data.
+/// What is on its way at once takes at most this part of a volume's memory, as data; at least two segments.
 const MEMORY_SHARE: u64 = 4;
-/// And a segment this one.
-const SEGMENT_SHARE: u64 = 8;
-/// But no less than this.
+/// The data of one segment takes at most this part of it, but may be this much.
+const SEGMENT_SHARE: u64 = 16;
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Records of one: each makes at most two mappings more than its own.
 const RECORDS_MAX: usize = MAPPINGS_MAX / 4;
@@ -52,7 +51,7 @@ impl Loading {
     pub fn new(memory_bytes: u64) -> Loading {
         let segment_bytes =
             (memory_bytes / SEGMENT_SHARE).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64);
-        let most = (memory_bytes / MEMORY_SHARE / segment_bytes) as usize;
+        let most = (memory_bytes / MEMORY_SHARE) as usize / SEGMENT_DATA_BYTES_MAX;
         Loading {
             collected: Vec::new(),
             data_bytes: 0,
