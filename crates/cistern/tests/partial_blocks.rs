@@ -3,7 +3,10 @@
 
 mod daemon;
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use daemon::{Daemon, Home};
 
@@ -23,16 +26,22 @@ fn assert_whole(daemon: &Daemon) {
     daemon.nbdsh("assert h.pread(4096, 0) == b'\\x07' * 512 + b'N' * 512 + b'\\x07' * 3072");
 }
 
+/// A volume in `parent`, and a clone of it beside; nobody serves them.
+fn cloned(home: &Home, parent: &str) {
+    let daemon = home.start(&[parent, "--create", "64M"]);
+    daemon.fill(7, 0, MIB);
+    let snapshot = format!("{parent}@s");
+    home.ok(&["snapshot", &snapshot]);
+    home.ok(&["clone", &snapshot, "./clone"]);
+    daemon.stop();
+}
+
 /// The parent's directory is away (it is not mounted, say) while its clone is served and written: nothing that was acknowledged depends on
 /// it, and when it is back in its place the block is whole.
 #[test]
 fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
     let home = Home::new();
-    let daemon = home.start(&["./parent", "--create", "64M"]);
-    daemon.fill(7, 0, MIB);
-    home.ok(&["snapshot", "./parent@s"]);
-    home.ok(&["clone", "./parent@s", "./clone"]);
-    daemon.stop();
+    cloned(&home, "./parent");
     fs::rename(home.path("parent"), home.path("away")).expect("moved");
     let daemon = home.start(&["./clone"]);
     write_a_sector(&daemon);
@@ -47,40 +56,12 @@ fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
     home.ok(&["check", "./clone", "--data"]);
 }
 
-/// One segment is out of sight, and the volume is in writethrough: a FLUSH means the store, with the segment and without.
-#[test]
-fn a_missing_segment_takes_nothing_along() {
-    let home = Home::new();
-    let daemon = home.start(&["./tank", "--create", "64M"]);
-    daemon
-        .nbdsh("import os; h.pwrite(os.urandom(1 << 20), 1 << 20); h.pwrite(b'\\x07' * 4096, 0); h.flush()");
-    daemon.stop();
-    let segment = largest(home.own("tank").join("log"));
-    fs::rename(&segment, home.path("segment")).expect("moved");
-    fs::remove_dir_all(home.path("cache")).expect("removed"); // it has what the segment had
-    let daemon = home.start(&["./tank", "--mode", "writethrough"]);
-    write_a_sector(&daemon);
-    daemon.kill();
-    let daemon = home.start(&["./tank"]);
-    daemon.nbdsh("assert h.pread(512, 512) == b'N' * 512");
-    daemon.stop();
-    fs::rename(home.path("segment"), &segment).expect("moved back");
-    let daemon = home.start(&["./tank"]);
-    assert_whole(&daemon);
-    daemon.stop();
-    home.ok(&["check", "./tank", "--data"]);
-}
-
 /// What a clone reads lies at a mount point, which is there and empty for a while, as behind an unmount.
 #[test]
 fn an_unmounted_place_takes_nothing_along() {
     let home = Home::new();
     fs::create_dir(home.path("disk")).expect("a directory");
-    let daemon = home.start(&["./disk/parent", "--create", "64M"]);
-    daemon.fill(7, 0, MIB);
-    home.ok(&["snapshot", "./disk/parent@s"]);
-    home.ok(&["clone", "./disk/parent@s", "./clone"]);
-    daemon.stop();
+    cloned(&home, "./disk/parent");
     fs::rename(home.path("disk"), home.path("away")).expect("moved");
     fs::create_dir(home.path("disk")).expect("an empty place");
     let daemon = home.start(&["./clone"]);
@@ -96,33 +77,46 @@ fn an_unmounted_place_takes_nothing_along() {
     home.ok(&["check", "./clone", "--data"]);
 }
 
-/// Bytes of a segment, and of a run of the map, are damaged for a while, as by a disk of an array that a scrub puts right: a sector is written
-/// over what cannot be read, and both are there in the end.
+/// Writes a sector in writethrough over a block that cannot be read while the largest object below a directory of the volume is not what it was,
+/// and kills the daemon: a FLUSH means the store, with that object and without.
+fn a_sector_over_what_is_broken(what: &str, break_it: impl Fn(&Path)) {
+    let home = Home::new();
+    let daemon = home.start(&["./tank", "--create", "64M"]);
+    daemon
+        .nbdsh("import os; h.pwrite(os.urandom(1 << 20), 1 << 20); h.pwrite(b'\\x07' * 4096, 0); h.flush()");
+    daemon.stop();
+    let object = largest(home.own("tank").join(what));
+    let sound = fs::read(&object).expect("readable");
+    break_it(&object);
+    fs::remove_dir_all(home.path("cache")).expect("removed"); // it has what the object had
+    let daemon = home.start(&["./tank", "--mode", "writethrough"]);
+    write_a_sector(&daemon);
+    daemon.kill();
+    let daemon = home.start(&["./tank"]);
+    daemon.nbdsh("assert h.pread(512, 512) == b'N' * 512");
+    daemon.stop();
+    fs::write(&object, sound).expect("put right");
+    let daemon = home.start(&["./tank"]);
+    assert_whole(&daemon);
+    daemon.stop();
+    home.ok(&["check", "./tank", "--data"]);
+}
+
+/// One segment is out of sight for a while.
+#[test]
+fn a_missing_segment_takes_nothing_along() {
+    a_sector_over_what_is_broken("log", |segment| fs::remove_file(segment).expect("removed"));
+}
+
+/// Bytes of a segment, and of a run of the map, are damaged for a while, as by a disk of an array that a scrub puts right.
 #[test]
 fn damage_that_is_put_right_takes_nothing_along() {
-    for what in ["log", "map"] {
-        let home = Home::new();
-        let daemon = home.start(&["./tank", "--create", "64M"]);
-        daemon.nbdsh(
-            "import os; h.pwrite(os.urandom(1 << 20), 1 << 20); h.pwrite(b'\\x07' * 4096, 0); h.flush()",
-        );
-        daemon.stop();
-        let object = largest(home.own("tank").join(what));
-        let sound = fs::read(&object).expect("readable");
-        fs::write(&object, sound.iter().map(|byte| byte ^ 1).collect::<Vec<_>>()).expect("damaged");
-        fs::remove_dir_all(home.path("cache")).expect("removed"); // it has what the object had
-        let daemon = home.start(&["./tank", "--mode", "writethrough"]);
-        write_a_sector(&daemon);
-        daemon.kill();
-        let daemon = home.start(&["./tank"]);
-        daemon.nbdsh("assert h.pread(512, 512) == b'N' * 512");
-        daemon.stop();
-        fs::write(&object, sound).expect("put right");
-        let daemon = home.start(&["./tank"]);
-        assert_whole(&daemon);
-        daemon.stop();
-        home.ok(&["check", "./tank", "--data"]);
-    }
+    let damage = |object: &Path| {
+        let sound = fs::read(object).expect("readable");
+        fs::write(object, sound.iter().map(|byte| byte ^ 1).collect::<Vec<_>>()).expect("damaged");
+    };
+    a_sector_over_what_is_broken("log", damage);
+    a_sector_over_what_is_broken("map", damage);
 }
 
 fn largest(dir: PathBuf) -> PathBuf {
