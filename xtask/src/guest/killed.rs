@@ -3,10 +3,7 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        mpsc::{self, RecvTimeoutError, Sender},
-    },
+    sync::mpsc::{self, RecvTimeoutError, Sender},
     thread::JoinHandle,
     time::Duration,
 };
@@ -29,13 +26,13 @@ pub struct KilledDaemon {
     /// Dropped when it is over.
     over: Sender<()>,
     killer: JoinHandle<Result<usize>>,
-    _scratch: Arc<Scratch>,
+    _scratch: Scratch,
 }
 
 impl KilledDaemon {
     /// Serves a new volume of that size, and begins to kill.
     pub fn start(binary: &Path, size: &str) -> Result<KilledDaemon> {
-        let scratch = Arc::new(Scratch::new("guest-killed")?);
+        let scratch = Scratch::new("guest-killed")?;
         let url = scratch.file("tank").display().to_string();
         let arguments = ["--create", size, "--journal-size", "256M", "--cache-size", "256M"];
         let serve = Cistern::new(binary).serve(&scratch, url).args(arguments);
