@@ -17,7 +17,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// A boxed future without a borrowed environment.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -44,7 +44,27 @@ pub trait Environment: Send + Sync + 'static {
 
 /// A shared environment with conveniences on top of the narrow trait.
 #[derive(Clone)]
-pub struct Env(Arc<dyn Environment>);
+pub struct Env {
+    environment: Arc<dyn Environment>,
+    /// How many tasks run that the end of the process is to wait for.
+    parting: Arc<watch::Sender<usize>>,
+}
+
+/// Counts a task until it has ended, in whatever way.
+struct Parting(Arc<watch::Sender<usize>>);
+
+impl Parting {
+    fn begin(count: &Arc<watch::Sender<usize>>) -> Parting {
+        count.send_modify(|count| *count += 1);
+        Parting(count.clone())
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
 
 /// A running task. As a future it gives the task's result, or `None` when the task was torn down
 /// (its host died).
@@ -60,17 +80,17 @@ impl<T> Future for Task<T> {
 
 impl Env {
     pub fn new(environment: Arc<dyn Environment>) -> Self {
-        Self(environment)
+        Self { environment, parting: Arc::new(watch::Sender::new(0)) }
     }
     pub fn now(&self) -> Duration {
-        self.0.now()
+        self.environment.now()
     }
     pub fn wall_ms(&self) -> u64 {
-        self.0.wall_ms()
+        self.environment.wall_ms()
     }
     pub fn random_bytes<const N: usize>(&self) -> [u8; N] {
         let mut out = [0; N];
-        self.0.random(&mut out);
+        self.environment.random(&mut out);
         out
     }
     /// A fresh random (version 4) identity.
@@ -78,12 +98,12 @@ impl Env {
         uuid::Builder::from_random_bytes(self.random_bytes()).into_uuid()
     }
     pub async fn sleep(&self, time: Duration) {
-        self.0.sleep(time).await;
+        self.environment.sleep(time).await;
     }
     /// Runs `future` and gives up after `limit`: `None`.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
-        let mut alarm = self.0.sleep(limit);
+        let mut alarm = self.environment.sleep(limit);
         tokio::select! {
             biased;
             out = &mut future => Some(out),
@@ -96,8 +116,25 @@ impl Env {
         task: impl Future<Output = T> + Send + 'static,
     ) -> Task<T> {
         let (send, receive) = oneshot::channel();
-        self.0.spawn(name, Box::pin(report(task, send)));
+        self.environment.spawn(name, Box::pin(report(task, send)));
         Task(receive)
+    }
+    /// The same for a task that puts something right when it is told to end: [`parted`](Self::parted) waits for it.
+    pub fn spawn_parting<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Task<T> {
+        let counted = Parting::begin(&self.parting);
+        self.spawn(name, async move {
+            let done = task.await;
+            drop(counted);
+            done
+        })
+    }
+    /// Returns once no such task runs any more.
+    pub async fn parted(&self) {
+        let _ = self.parting.subscribe().wait_for(|count| *count == 0).await; // the sender is here
     }
     /// Runs a future as a task of its own and waits for it: what happens in between wakes that task and not the caller,
     /// whose thread may be another. It ends with the caller's wait. Pending for ever when the host dies, and panics when it did.
@@ -115,7 +152,7 @@ impl Env {
             };
             let _ = send.send(ended); // nobody may be waiting any more
         };
-        self.0.spawn(name, Box::pin(until_nobody_waits));
+        self.environment.spawn(name, Box::pin(until_nobody_waits));
         outcome(receive).await
     }
     pub fn dedicated<T: Send + 'static>(
@@ -124,20 +161,20 @@ impl Env {
         task: impl Future<Output = T> + Send + 'static,
     ) -> Task<T> {
         let (send, receive) = oneshot::channel();
-        self.0.dedicated(name, Box::pin(report(task, send)));
+        self.environment.dedicated(name, Box::pin(report(task, send)));
         Task(receive)
     }
     /// Runs a future that may block on local IO. Ends for ever (pending) when the host dies, and panics when it did.
     pub async fn blocking<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> T {
         let (send, receive) = oneshot::channel();
-        self.0.blocking(Box::pin(report(AssertUnwindSafe(task).catch_unwind(), send)));
+        self.environment.blocking(Box::pin(report(AssertUnwindSafe(task).catch_unwind(), send)));
         outcome(receive).await
     }
     /// Runs a computation on the worker pool. Panics when it did: a worker goes on to the next, and whoever waits is not
     /// left waiting.
     pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (send, receive) = oneshot::channel();
-        self.0.compute(Box::new(move || {
+        self.environment.compute(Box::new(move || {
             let _ = send.send(catch_unwind(AssertUnwindSafe(work)));
         }));
         outcome(receive).await

@@ -163,6 +163,20 @@ async fn who_reads_is_given_time() {
     close(volume).await;
 }
 
+/// A command that is done with a volume and forgets it leaves no announcement behind, if its process waits for what is still to be put right.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_forgets_its_reader_leaves_nothing() {
+    let store = Watched::on_disk(4096);
+    let host = host(real_env(), &store, Duration::ZERO).await;
+    close(open(&host, Duration::ZERO, Duration::ZERO).await).await;
+    for _ in 0..50 {
+        drop(host.open_read_only(None).await);
+        host.env.parted().await;
+        assert_eq!(store.count("put readers/"), store.count("delete readers/"));
+    }
+    assert_eq!(store.count("put readers/"), 50);
+}
+
 /// What clones read, from wherever, is given time even where no reader is announced and the disk is full.
 #[tokio::test(flavor = "multi_thread")]
 async fn clones_are_given_time_on_a_full_disk() {

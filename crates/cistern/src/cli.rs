@@ -1,6 +1,6 @@
 //! The command line: the verbs, one file each, and what all of them share.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use cistern_engine::env::{Env, real::RealEnv};
 use clap::{Parser, Subcommand};
@@ -70,6 +70,9 @@ mod transfer;
 mod up;
 mod warm;
 mod worker;
+
+/// How long a command waits at its end for what its readers have to put right in the store.
+const PARTING_LIMIT: Duration = Duration::from_secs(2);
 
 const FIRST_STEPS: &str = "\
 First steps:
@@ -167,7 +170,15 @@ impl Cli {
     /// Does what the arguments say. Inside a tokio runtime.
     pub async fn run(self) -> Outcome {
         let file = config::read_file(self.config.as_deref())?;
-        let context = Context { env: RealEnv::start(), file, config: self.config };
+        let context = Context { env: RealEnv::start(), file, config: self.config.clone() };
+        let env = context.env.clone();
+        let outcome = self.act(context).await;
+        // Readers that are done take their announcements along: else the volume's writer would give them time for a quarter of an hour.
+        let _ = env.timeout(PARTING_LIMIT, env.parted()).await;
+        outcome
+    }
+
+    async fn act(self, context: Context) -> Outcome {
         if let Verb::Serve(verb) = self.verb {
             return verb.run(context).await;
         }

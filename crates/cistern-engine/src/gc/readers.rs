@@ -37,7 +37,7 @@ struct File {
     at_ms: u64,
 }
 
-/// A reader that is announced. Dropped, its announcement is deleted by its task as long as there is somebody to run that.
+/// A reader that is announced. Dropped, its announcement is deleted by its task, for which [`Env::parted`] waits.
 pub struct Announcement {
     task: Task<()>,
     stop_on_drop: StopOnDrop,
@@ -67,7 +67,8 @@ impl Announcement {
             Err(e) => return Err(e.into()),
         }
         let stop = Stop::new();
-        let task = env.spawn("announcement", keep(env.clone(), store.clone(), stop.clone(), (id, first)));
+        let task =
+            env.spawn_parting("announcement", keep(env.clone(), store.clone(), stop.clone(), (id, first)));
         Ok(Some(Announcement { task, stop_on_drop: StopOnDrop(stop) }))
     }
 
