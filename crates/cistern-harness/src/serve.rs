@@ -71,13 +71,12 @@ impl Cistern {
     /// Runs one command that must fail, and gives its messages and exit code.
     pub fn run_failing(&self, args: &[&str]) -> Result<(Output, i32)> {
         let mut command = self.command();
-        let out = command.args(args).stdin(Stdio::null()).output().context("cannot run the program")?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let output = Output { stdout: text(&out.stdout), stderr: text(&out.stderr) };
-        match out.status.code() {
+        command.args(args);
+        let (status, output) = tool::finish(command, tool::RUN_LIMIT)?;
+        match status.code() {
             Some(0) => bail!("{args:?} should have failed\n{}{}", output.stdout, output.stderr),
             Some(code) => Ok((output, code)),
-            None => bail!("{args:?} died: {}\n{}", out.status, output.stderr),
+            None => bail!("{args:?} died: {status}\n{}", output.stderr),
         }
     }
 

@@ -137,7 +137,8 @@ pub fn run_failing<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item 
     Ok(output)
 }
 
-fn finish(mut command: Command, limit: Duration) -> Result<(std::process::ExitStatus, Output)> {
+/// Runs to the end, well or not: gives how it ended and what it wrote. One that is not done within `limit` is killed, and that is an error.
+pub fn finish(mut command: Command, limit: Duration) -> Result<(std::process::ExitStatus, Output)> {
     let shown = shown(&command);
     let mut stdout = tempfile::tempfile()?;
     let mut stderr = tempfile::tempfile()?;

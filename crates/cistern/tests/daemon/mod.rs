@@ -8,6 +8,7 @@ use std::{
     process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio},
 };
 
+use cistern_harness::tool;
 use tempfile::TempDir;
 
 /// What a command printed with --json.
@@ -115,12 +116,11 @@ impl Home {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Runs a command that must fail with `code`; gives what it complained about.
+    /// Runs a command that must fail with `code`; gives what it complained about. Within a limit: a daemon that should have refused serves.
     pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
-        stderr
+        let (status, output) = tool::finish(self.command(arguments), tool::RUN_LIMIT).expect("it ends");
+        assert_eq!(status.code(), Some(code), "{arguments:?}: {}", output.stderr);
+        output.stderr
     }
 
     /// The arguments of every daemon here: small files, and no upload by age unless asked for.
