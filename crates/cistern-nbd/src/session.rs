@@ -1,8 +1,8 @@
 //! The transmission phase of one connection: requests in, replies out, in one task.
 //!
-//! A request's future is polled once where it is found. If it is ready, its reply goes straight
-//! into the output; else it joins the running ones. Replies leave together when the input has
-//! been worked off. Invariants: what is received, runs and waits to be sent stays within the
+//! A request's future is polled once where it is found, and once more when the input has been worked off: what the requests of a burst
+//! do together is done then. If it is ready, its reply goes straight into the output; else it joins the running ones. Replies leave together
+//! when the input has been worked off. Invariants: what is received, runs and waits to be sent stays within the
 //! budget of the connection and is covered by the server's pool (beyond either nothing is read until
 //! replies have left); a request that was begun is polled to its end even if the client has gone; no
 //! request fails because the server stops: those that were read are done, the others are not read. A connection that another
@@ -13,7 +13,7 @@ use std::{
     io,
     os::unix::net::UnixStream,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -119,6 +119,8 @@ pub(crate) struct Session<'a> {
     input: Input,
     expect: Expect,
     output: Output,
+    /// Requests of this turn that were not ready where they were found; empty between two turns.
+    fresh: Vec<Running<'a>>,
     running: FuturesUnordered<Running<'a>>,
     /// The cost of everything admitted and not yet answered, in bytes.
     admitted: u64,
@@ -192,6 +194,7 @@ pub(crate) async fn run(
         input,
         expect: Expect::Header,
         output: Output::default(),
+        fresh: Vec::new(),
         running: FuturesUnordered::new(),
         admitted: 0,
         share: allowance.share,
@@ -234,11 +237,12 @@ impl<'a> Session<'a> {
     /// Works until no further request is to be taken.
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..TURNS_MAX {
-            let answered = self.collect(cx);
+            let mut answered = self.collect(cx);
             let need = match self.take_requests(cx) {
                 Ok(need) => need,
                 Err(end) => return Poll::Ready(end),
             };
+            answered += self.look_again(cx);
             let waiting = self.output.queued();
             self.send_blocked = match self.output.poll_send(cx, &mut self.conn) {
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Broken(error)),
@@ -337,6 +341,25 @@ impl<'a> Session<'a> {
         answered
     }
 
+    /// Answers what is ready among the requests of this turn, and says how many; the others run.
+    fn look_again(&mut self, cx: &mut Context<'_>) -> usize {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        let found = fresh.len();
+        let mut waiting = 0;
+        for mut running in fresh.drain(..) {
+            match Pin::new(&mut running).poll(cx) {
+                Poll::Ready((ticket, cost, outcome)) => self.answer(&ticket, cost, outcome),
+                // That poll has registered this task's waker; once woken, `collect` polls it again.
+                Poll::Pending => {
+                    self.running.push(running);
+                    waiting += 1;
+                }
+            }
+        }
+        self.fresh = fresh;
+        found - waiting
+    }
+
     /// Takes requests until something is missing, and says what.
     fn take_requests(&mut self, cx: &mut Context<'_>) -> Result<Need, End> {
         loop {
@@ -356,7 +379,7 @@ impl<'a> Session<'a> {
             Expect::Payload { ticket, request, len } => {
                 let Some(payload) = self.input.payload(len) else { return Ok(Some(Need::Bytes)) };
                 self.expect = Expect::Header;
-                self.start(cx, ticket, request, payload);
+                self.start(ticket, request, payload);
             }
             Expect::Skip { ticket, refusal, left } => {
                 let left = self.input.skip(left);
@@ -407,7 +430,7 @@ impl<'a> Session<'a> {
                 self.input.consume(header_bytes);
                 let ticket = Ticket { one: wants_one(&request), ..ticket };
                 if payload == 0 {
-                    self.start(cx, ticket, request, Bytes::new());
+                    self.start(ticket, request, Bytes::new());
                 } else {
                     self.expect = Expect::Payload { ticket, request, len: payload as usize };
                 }
@@ -421,7 +444,7 @@ impl<'a> Session<'a> {
     }
 
     /// Begins a request whose payload is here, and answers it if it is done at once.
-    fn start(&mut self, cx: &mut Context<'_>, mut ticket: Ticket, mut request: Request, payload: Bytes) {
+    fn start(&mut self, mut ticket: Ticket, mut request: Request, payload: Bytes) {
         let cost = cost(&request);
         if let Request::FilteredStatus { offset, one_range, .. } = request {
             match gate::filter(offset, one_range, &payload, &self.terms, &self.moment()) {
@@ -446,10 +469,10 @@ impl<'a> Session<'a> {
             ticket.len = len;
         }
         let mut running = Running { ticket, cost, work: work(self.export, self.bitmaps, request, payload) };
-        match Pin::new(&mut running).poll(cx) {
+        // Nobody is to be woken: `look_again` polls it in this turn.
+        match Pin::new(&mut running).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready((ticket, cost, outcome)) => self.answer(&ticket, cost, outcome),
-            // That poll has registered this task's waker; once woken, `collect` polls it again.
-            Poll::Pending => self.running.push(running),
+            Poll::Pending => self.fresh.push(running),
         }
     }
 
@@ -466,6 +489,7 @@ impl<'a> Session<'a> {
 
     /// Brings what was begun to its end, gives the client its replies if it takes them, closes.
     async fn finish(mut self, end: &End) {
+        self.running.extend(self.fresh.drain(..));
         let broken = matches!(end, End::Broken(_) | End::Stalled | End::Replaced);
         if matches!(end, End::Replaced) {
             let _ = timeout(LINGER_LIMIT, self.conn.shutdown()).await; // the client has gone, as a rule
