@@ -42,14 +42,17 @@ impl<V: Divisible> ExtentMap<V> {
     }
 
     /// Sets `extent` to `value`; every part that was set before is handed to `dropped`.
-    pub fn insert(&mut self, extent: Extent, value: V, dropped: impl FnMut(Extent, V)) {
+    pub fn insert(&mut self, extent: Extent, value: V, mut dropped: impl FnMut(Extent, V)) {
         if extent.is_empty() {
             return;
         }
-        // Most inserts replace nothing: one search finds that out, and warms up the next.
-        let before = self.map.range(..extent.end()).next_back();
-        if before.is_some_and(|(start, (len, _))| start + len > extent.start) {
-            self.remove(extent, dropped);
+        // Most inserts replace nothing, or one of the same extent: one search finds that out, and warms up the next.
+        match self.map.range_mut(..extent.end()).next_back() {
+            Some((start, (len, old))) if Extent::new(*start, *len) == extent => {
+                return dropped(extent, std::mem::replace(old, value));
+            }
+            Some((start, (len, _))) if *start + *len > extent.start => self.remove(extent, dropped),
+            _ => {}
         }
         self.map.insert(extent.start, (extent.len, value));
         debug_assert!(self.is_apart(extent), "stored extents never overlap");

@@ -54,7 +54,7 @@ use crate::{
     price::Tariff,
     snapshot::Snapshots,
     space::Cleaning,
-    stats::{IoCounters, IoKind, IoStats},
+    stats::{IoCounters, IoKind, IoStats, RunningRequest},
     store::{SharedStore, Stores},
     units::{SECTOR_BYTES, VOLUME_BYTES_MAX, VolumeId},
 };
@@ -343,11 +343,12 @@ impl Volume {
 
     /// Reads `[offset, offset + len)`; any byte alignment, bounds checked.
     pub async fn read(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
-        let request = async {
+        let counted = self.count(IoKind::Read, Some((offset, len)));
+        let answer = async {
             self.check_bounds(offset, len)?;
             self.read_bytes(offset, len).await
         };
-        self.counted(IoKind::Read, Some((offset, len)), request).await
+        counted.end(answer.await)
     }
 
     /// Writes; any byte alignment. Returns when the write is acknowledged: it survives the end of this process (`fua`: it is
@@ -359,11 +360,12 @@ impl Volume {
     /// As `write`, by a client: where writes are slowed, clients get equal shares.
     pub async fn write_as(&self, client: ClientId, offset: u64, data: Bytes, fua: bool) -> Result<()> {
         let len = data.len() as u64;
-        let request = async {
+        let counted = self.count(IoKind::Write, Some((offset, len)));
+        let answer = async {
             self.check_bounds(offset, len)?;
             self.write_bytes(client, offset, data, fua).await
         };
-        self.counted(IoKind::Write, Some((offset, len)), request).await
+        counted.end(answer.await)
     }
 
     /// Makes a range read as zeroes: a hole, or `allocated` zeroes.
@@ -380,11 +382,12 @@ impl Volume {
         allocated: bool,
         fua: bool,
     ) -> Result<()> {
-        let request = async {
+        let counted = self.count(IoKind::WriteZeroes, Some((offset, len)));
+        let answer = async {
             self.check_bounds(offset, len)?;
             self.zero_bytes(client, offset, len, allocated, fua).await
         };
-        self.counted(IoKind::WriteZeroes, Some((offset, len)), request).await
+        counted.end(answer.await)
     }
 
     /// Gives up what a range holds: it reads as zeroes, to the byte, and its whole blocks become holes.
@@ -394,40 +397,44 @@ impl Volume {
 
     /// As `trim`, by a client.
     pub async fn trim_as(&self, client: ClientId, offset: u64, len: u64, fua: bool) -> Result<()> {
-        let request = async {
+        let counted = self.count(IoKind::Trim, Some((offset, len)));
+        let answer = async {
             self.check_bounds(offset, len)?;
             self.zero_bytes(client, offset, len, false, fua).await
         };
-        self.counted(IoKind::Trim, Some((offset, len)), request).await
+        counted.end(answer.await)
     }
 
     /// Makes everything acknowledged before this call durable, as far as the mode says.
     pub async fn flush(&self) -> Result<()> {
-        let request = async {
+        let counted = self.count(IoKind::Flush, None);
+        let answer = async {
             match &self.writer {
                 Some(writer) => writer.flush().await,
                 None => Ok(()),
             }
         };
-        self.counted(IoKind::Flush, None, request).await
+        counted.end(answer.await)
     }
 
     /// What `[offset, offset + len)` is, ascending, at most `count_max` ranges; may end early.
     pub async fn ranges(&self, offset: u64, len: u64, count_max: usize) -> Result<Vec<(u64, RangeKind)>> {
-        let request = async {
+        let counted = self.count(IoKind::BlockStatus, Some((offset, len)));
+        let answer = async {
             self.check_bounds(offset, len)?;
             self.ranges_of(offset, len, count_max).await
         };
-        self.counted(IoKind::BlockStatus, Some((offset, len)), request).await
+        counted.end(answer.await)
     }
 
     /// Brings a range into the chunk cache; does nothing without one.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        let request = async {
+        let counted = self.count(IoKind::Cache, Some((offset, len)));
+        let answer = async {
             self.check_bounds(offset, len)?;
             self.prefetch_bytes(offset, len).await
         };
-        self.counted(IoKind::Cache, Some((offset, len)), request).await
+        counted.end(answer.await)
     }
 
     /// Sets the size. Shrinking below existing data needs `force`, and drops that data.
@@ -493,16 +500,9 @@ impl Volume {
         self.frames.counts()
     }
 
-    async fn counted<T>(
-        &self,
-        kind: IoKind,
-        range: Option<(u64, u64)>,
-        request: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let running = self.io.begin(kind, self.env.now());
-        let answer = request.await;
-        running.end(self.env.now(), range, answer.is_ok());
-        answer
+    /// A request arrives; `range` is its offset and length, if it has one.
+    fn count(&self, kind: IoKind, range: Option<(u64, u64)>) -> Counted<'_> {
+        Counted { running: self.io.begin(kind, self.env.now()), env: &self.env, range }
     }
 
     fn check_bounds(&self, offset: u64, len: u64) -> Result<()> {
@@ -511,6 +511,22 @@ impl Volume {
             Some(end) if end <= size_bytes => Ok(()),
             _ => Err(Error::OutOfRange { size_bytes }),
         }
+    }
+}
+
+/// A request that is counted. Beside its future, and not around it: a future that has another one within is moved into place, and those of
+/// a volume are long.
+struct Counted<'a> {
+    running: RunningRequest<'a>,
+    env: &'a Env,
+    range: Option<(u64, u64)>,
+}
+
+impl Counted<'_> {
+    /// The request is answered.
+    fn end<T>(self, answer: Result<T>) -> Result<T> {
+        self.running.end(self.env.now(), self.range, answer.is_ok());
+        answer
     }
 }
 

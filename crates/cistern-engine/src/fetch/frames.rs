@@ -222,7 +222,7 @@ impl FrameReader {
     /// The blocks of data mappings, in their order. Mappings without a frame are not allowed.
     pub async fn read(&self, mappings: &[Mapping]) -> Result<Vec<Bytes>> {
         let read = match mappings.iter().any(|mapping| self.is_foreign(mapping)) {
-            true => self.read_all(mappings, BlockUser::Reader).await?,
+            true => Box::pin(self.read_all(mappings, BlockUser::Reader)).await?,
             false => self.read_own(mappings).await?,
         };
         debug_assert!(are_whole(mappings, &read), "every mapping has its blocks");
@@ -282,6 +282,15 @@ impl FrameReader {
         }
         self.hits.fetch_add((mappings.len() - missing.len()) as u64, Relaxed);
         self.misses.fetch_add(missing.len() as u64, Relaxed);
+        match missing.is_empty() {
+            true => Ok(out),
+            // In memory of its own: whoever finds everything does not carry what this needs.
+            false => Box::pin(self.read_missing(missing, out)).await,
+        }
+    }
+
+    /// Reads the parts that are not at hand into their places.
+    async fn read_missing(&self, missing: Vec<FramePart>, mut out: Vec<Bytes>) -> Result<Vec<Bytes>> {
         // What lies apart was written apart: the neighbours of many small parts are many times what is wanted.
         let mut groups = group(missing, self.reader.gap_bytes(), FETCH_BYTES_MAX);
         if groups.len() == 1 {

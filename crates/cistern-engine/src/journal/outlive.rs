@@ -26,10 +26,10 @@ impl Journal {
         // What else has just arrived is appended first, and shares the piece.
         GiveWay::default().await;
         loop {
-            match self.with_state(|state| state.outlive(to.0, self.shared.env.now()))? {
+            match self.with_state(|state| state.outlive(to.0, || self.shared.env.now()))? {
                 Outliving::Done => return Ok(()),
                 Outliving::Wait(answer) => return answer.await.unwrap_or(Err(Error::Closed)),
-                Outliving::Stage(piece) => self.stage(piece).await,
+                Outliving::Stage(piece) => Box::pin(self.stage(piece)).await,
             }
         }
     }

@@ -122,7 +122,7 @@ impl Pacer {
 
     /// Waits until `client` may write `bytes`.
     pub async fn pass(&self, client: ClientId, bytes: u64) {
-        let mut granted = {
+        let granted = {
             let now = self.env.now();
             let mut state = self.state(now);
             if state.queue.is_empty() && state.throttle.wait(now).is_zero() {
@@ -133,6 +133,12 @@ impl Pacer {
             state.queue.push(client, bytes, grant);
             granted
         };
+        // In memory of its own: a write that may go at once does not carry what this needs.
+        Box::pin(self.wait_for_turn(granted)).await;
+    }
+
+    /// Lets writes through until one's own was granted.
+    async fn wait_for_turn(&self, mut granted: oneshot::Receiver<()>) {
         tokio::select! {
             biased;
             _ = &mut granted => {}

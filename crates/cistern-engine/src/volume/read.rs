@@ -52,7 +52,7 @@ impl Volume {
     /// What a snapshot shows may have been moved since it was opened, and only a newer state says where to. Whether that was looked
     /// for, and another try is worth it.
     pub(super) async fn is_shown_anew(&self) -> Result<bool> {
-        let Some(Refreshed { root }) = self.frames.refresh().await? else { return Ok(false) };
+        let Some(Refreshed { root }) = Box::pin(self.frames.refresh()).await? else { return Ok(false) };
         if let Some(root) = root {
             self.map.show(root);
         }

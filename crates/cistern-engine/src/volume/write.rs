@@ -96,28 +96,34 @@ impl Writer {
         let blocks = prepared.payload_blocks() + 1;
         self.core.pacer.pass(client, blocks * BLOCK).await;
         loop {
-            self.wait_below_dirty_max(blocks).await?;
+            if self.above_dirty_max(blocks).is_some() {
+                Box::pin(self.wait_below_dirty_max(blocks)).await?;
+            }
             match self.core.submit(&prepared, own)? {
                 Submitted::Done { from, to } => {
                     self.control.note_append(from, to, self.env.now());
                     self.core.pacer.note_write(blocks * BLOCK, (to.0 - from.0) * BLOCK);
                     return Ok(to);
                 }
-                Submitted::Held(held) => held.wait().await,
-                Submitted::NoRoom => self.core.journal.room(blocks).await?,
+                Submitted::Held(held) => Box::pin(held.wait()).await,
+                Submitted::NoRoom => Box::pin(self.core.journal.room(blocks)).await?,
             }
         }
     }
 
     pub(super) async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
-        loop {
-            let Range { start: committed, end: appended } = self.core.journal.dirty();
-            let dirty = appended.0 - committed.0;
-            if dirty == 0 || (dirty + blocks) * BLOCK <= self.control.tuning().room_bytes {
-                return Ok(());
-            }
+        while let Some(committed) = self.above_dirty_max(blocks) {
             self.control.drain(JournalPos(committed.0 + 1)).await?;
         }
+        Ok(())
+    }
+
+    /// Where the commits have come to, if so many blocks more are too many to wait for the store. Where nothing waits, any number may.
+    fn above_dirty_max(&self, blocks: u64) -> Option<JournalPos> {
+        let Range { start: committed, end: appended } = self.core.journal.dirty();
+        let dirty = appended.0 - committed.0;
+        let is_above = dirty > 0 && (dirty + blocks) * BLOCK > self.control.tuning().room_bytes;
+        is_above.then_some(committed)
     }
 
     /// Makes everything before `to` as durable as the mode says.
@@ -160,7 +166,7 @@ impl Writer {
     /// case it survives the end of this process. A client that reconnects to the next daemon does not send it again.
     async fn settle(&self, to: JournalPos, fua: bool) -> Result<()> {
         if fua {
-            return self.make_durable(to).await;
+            return Box::pin(self.make_durable(to)).await;
         }
         let outlived = self.core.journal.outlive(to).await;
         if let Err(e) = &outlived {

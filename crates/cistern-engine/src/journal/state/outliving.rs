@@ -26,8 +26,8 @@ impl JournalState {
         self.staging = Some(StagingRoom::default());
     }
 
-    /// What has to happen so that everything before `to` survives the process.
-    pub fn outlive(&mut self, to: u64, now: Duration) -> Result<Outliving> {
+    /// What has to happen so that everything before `to` survives the process. The time is asked only where something is to be staged.
+    pub fn outlive(&mut self, to: u64, now: impl FnOnce() -> Duration) -> Result<Outliving> {
         if to <= self.staged {
             return Ok(Outliving::Done);
         }
@@ -38,7 +38,7 @@ impl JournalState {
         if self.is_staging {
             return Ok(Outliving::Wait(self.waiters.wait_staged(to)));
         }
-        match self.take_piece(now) {
+        match self.take_piece(now()) {
             Some(piece) => Ok(Outliving::Stage(piece)),
             None => Ok(Outliving::Wait(self.waiters.wait_written(to))),
         }
