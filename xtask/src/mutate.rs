@@ -88,14 +88,14 @@ fn judge(copy: &Copy, mutant: &Mutant) -> Result<Verdict> {
     if let Some(test) = mutant.test {
         let target: Vec<&str> = ["test", "--locked"].into_iter().chain(test.target.split(' ')).collect();
         build(copy, mutant.name, &[&target[..], &["--no-run"]].concat())?;
-        match fails(copy, mutant.name, &[&target[..], &[test.name]].concat())? {
+        match fails(copy, mutant.name, &[&target[..], &[test.name]].concat(), "test result: FAILED")? {
             true => found.push("its test"),
             false => return Ok(Err(test.to_string())),
         }
     }
     if let Some(simulation) = mutant.simulation {
         build(copy, mutant.name, &["build", "--locked", "-p", "cistern-sim"])?;
-        match fails(copy, mutant.name, &simulate(simulation))? {
+        match fails(copy, mutant.name, &simulate(simulation), ": FAILED: ")? {
             true => found.push("the simulator"),
             false => return Ok(Err(simulation.to_string())),
         }
@@ -121,10 +121,19 @@ fn build(copy: &Copy, name: &str, args: &[&str]) -> Result<()> {
     step::run(&format!("{name} build"), cargo(copy.root(), args), BUILD_LIMIT).map(drop)
 }
 
-/// Whether a check fails, as it should.
-fn fails<S: AsRef<OsStr>>(copy: &Copy, name: &str, args: &[S]) -> Result<bool> {
-    let outcome = step::run_any(&format!("{name} check"), cargo(copy.root(), args), CHECK_LIMIT)?;
-    Ok(!outcome.success())
+/// Whether a check fails, as it should, and says so by `verdict`: one that ends in any other way has found nothing.
+fn fails<S: AsRef<OsStr>>(copy: &Copy, name: &str, args: &[S], verdict: &str) -> Result<bool> {
+    let check = format!("{name} check");
+    let status = step::run_any(&check, cargo(copy.root(), args), CHECK_LIMIT)?;
+    if status.success() {
+        return Ok(false);
+    }
+    let log = std::fs::read(step::log_path(&check)?)?;
+    ensure!(
+        String::from_utf8_lossy(&log).contains(verdict),
+        "the check ended with {status} and without a verdict"
+    );
+    Ok(true)
 }
 
 /// A cargo command in the copy, with the copy's own target directory.

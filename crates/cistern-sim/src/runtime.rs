@@ -366,17 +366,25 @@ impl Sim {
 
     fn run_loudly(&self, script: impl Future<Output = ()> + Send + 'static) -> Outcome {
         let mut done = self.start(WORLD, "script", script);
-        while matches!(done.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
-            if self.with(|c| c.failure.is_some()) {
-                break;
+        let caught = |part: &mut dyn FnMut()| {
+            // What panics in a task is caught there. A destructor may too: of a task that was killed, or of what is left of a failure.
+            if catch_unwind(AssertUnwindSafe(part)).is_err() {
+                self.fail(format!("panic outside of the tasks: {}", crate::trace::last_panic()));
             }
-            match self.next() {
-                Next::Poll(id) => self.poll(id),
-                Next::Advanced => {}
-                Next::Stuck => self.fail("hang: nothing can run and nothing is due"),
+        };
+        caught(&mut || {
+            while matches!(done.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
+                if self.with(|c| c.failure.is_some()) {
+                    break;
+                }
+                match self.next() {
+                    Next::Poll(id) => self.poll(id),
+                    Next::Advanced => {}
+                    Next::Stuck => self.fail("hang: nothing can run and nothing is due"),
+                }
             }
-        }
-        self.bury_all();
+        });
+        caught(&mut || self.bury_all());
         self.with(|c| Outcome {
             failure: c.failure.take(),
             history: c.trace.hash(),

@@ -81,3 +81,33 @@ fn hangs_and_panics_are_failures() {
     let ending = Sim::new(3, false).run(async { panic!("as told") });
     assert!(ending.failure.expect("a failure").contains("as told"));
 }
+
+/// So is a panic of a destructor, where the life of its task ends and where the run does.
+#[test]
+fn panics_of_destructors_are_failures() {
+    struct Falls;
+    impl Drop for Falls {
+        fn drop(&mut self) {
+            panic!("while it falls");
+        }
+    }
+    let holds = async || {
+        let _falls = Falls;
+        std::future::pending::<()>().await;
+    };
+    let sim = Sim::new(3, false);
+    let ending = sim.clone().run(async move {
+        let inc = sim.incarnate();
+        let _held = sim.start(inc, "holds", holds());
+        sim.sleep(Duration::from_secs(1)).await;
+        sim.kill(inc, || {});
+    });
+    assert!(ending.failure.expect("a failure").contains("while it falls"));
+    let sim = Sim::new(3, false);
+    let ending = sim.clone().run(async move {
+        let inc = sim.incarnate();
+        let _held = sim.start(inc, "holds", holds());
+        sim.sleep(Duration::from_secs(1)).await;
+    });
+    assert!(ending.failure.expect("a failure").contains("while it falls"));
+}
