@@ -7,7 +7,7 @@
 
 use std::{
     fs,
-    io::Result,
+    io::{ErrorKind, Result},
     path::{Path, PathBuf},
 };
 
@@ -30,8 +30,10 @@ struct LastOpening {
 /// Notes that the volume at `url` was opened with this epoch, in the directory of what this host has of it. Gives the id, `new` if it is another
 /// one now.
 ///
+/// Where the disk has no room the file stays as it was, and the next opening draws a new id: so this one may go on.
+///
 /// # Errors
-/// Of writing the file: then the volume must not be served.
+/// Any other of writing the file: then the volume must not be served.
 pub fn note_opening(directory: &Path, url: &str, epoch: u64, new: String) -> Result<String> {
     let path = directory.join(FILE_NAME);
     let last = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<LastOpening>(&text).ok());
@@ -39,7 +41,14 @@ pub fn note_opening(directory: &Path, url: &str, epoch: u64, new: String) -> Res
         Some(last) if last.epoch.checked_add(1) == Some(epoch) => last.id,
         _ => new,
     };
-    replace_file(&path, &serde_json::to_vec(&LastOpening { id: id.clone(), epoch, url: url.to_owned() })?)?;
+    let this = serde_json::to_vec(&LastOpening { id: id.clone(), epoch, url: url.to_owned() })?;
+    match replace_file(&path, &this) {
+        Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            tracing::warn!(file = %path.display(), error = %e, "the disk of the state directory is full: devices and clients \
+                that outlive this daemon will not go on with the next one");
+        }
+        written => written?,
+    }
     Ok(id)
 }
 

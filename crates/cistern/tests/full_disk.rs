@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use daemon::{Daemon, Home, nbdsh};
+use daemon::{Daemon, Home, SmallDisk, nbdsh};
 
 const MIB: u64 = 1 << 20;
 const CREATE: [&str; 3] = ["./tank", "--create", "256M"];
@@ -35,16 +35,20 @@ impl Btrfs {
         Btrfs { place }
     }
 
-    /// Somebody else takes all there is.
     fn fill(&self) -> PathBuf {
-        let others = self.place.join("others");
-        let mut file = File::create(&others).expect("made");
-        for piece in [1 << 20, 4096] {
-            let piece = vec![1; piece];
-            while file.write_all(&piece).and_then(|()| file.sync_data()).is_ok() {}
-        }
-        others
+        fill(&self.place)
     }
+}
+
+/// Somebody else takes all there is.
+fn fill(place: &Path) -> PathBuf {
+    let others = place.join("others");
+    let mut file = File::create(&others).expect("made");
+    for piece in [1 << 20, 4096] {
+        let piece = vec![1; piece];
+        while file.write_all(&piece).and_then(|()| file.sync_data()).is_ok() {}
+    }
+    others
 }
 
 impl Drop for Btrfs {
@@ -84,6 +88,21 @@ fn a_reserved_journal_stays_reserved_on_btrfs() {
     assert_eq!(volume(&home)["journal_waits"], serde_json::Value::Null);
     home.ok(&["drain", "./tank"]);
     daemon.stop();
+}
+
+/// A daemon is killed while others have filled the disk of its journal: the next one needs no room there, and serves what was acknowledged.
+#[test]
+fn a_full_disk_keeps_no_daemon_from_starting() {
+    let home = Home::new();
+    let _disk = SmallDisk::mount(home.path("state"), "size=160m");
+    let daemon = home.start(&CREATE);
+    fill(&home.path("state"));
+    daemon.fill(3, 0, 8 * MIB);
+    daemon.kill();
+    let daemon = home.start(&CREATE);
+    daemon.assert_filled(3, 0, 8 * MIB);
+    home.ok(&["drain", "./tank"]);
+    daemon.kill();
 }
 
 /// Behind a snapshot of its subvolume every block of the journal needs new space, and there is none: a write waits, with its
