@@ -259,10 +259,12 @@ impl Daemon {
     }
 }
 
-/// Does something with libnbd's shell, connected to a daemon.
+/// Does something with libnbd's shell, connected to a daemon. Within a limit: what should be answered may wait for ever.
 pub fn nbdsh(uri: &str, script: &str) -> Output {
     // nbdsh runs whatever python3 comes first; libnbd's module belongs to the system's.
     let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
     let mut nbdsh = Command::new("nbdsh");
-    nbdsh.args(["-u", uri, "-c", script]).env("PATH", path).output().expect("nbdsh is installed")
+    nbdsh.args(["-u", uri, "-c", script]).env("PATH", path);
+    let (status, output) = tool::finish(nbdsh, tool::RUN_LIMIT).expect("it ends");
+    Output { status, stdout: output.stdout.into_bytes(), stderr: output.stderr.into_bytes() }
 }
