@@ -358,7 +358,7 @@ async fn one_request_is_there_as_a_whole_or_not() {
     let volume = host.open().await;
     let is_over = Arc::new(AtomicBool::new(false));
     // On a thread of its own: what one place is, nothing on another thread divides.
-    let writes = tokio::spawn({
+    let writes = {
         let (volume, is_over) = (volume.clone(), is_over.clone());
         async move {
             for tag in (1..=250).cycle() {
@@ -374,7 +374,8 @@ async fn one_request_is_there_as_a_whole_or_not() {
                 tokio::task::yield_now().await;
             }
         }
-    });
+    };
+    let writes = host.env.spawn("writes", writes);
     for n in 0..SNAPSHOTS {
         volume.snapshot(&format!("s{n}")).await.expect("made");
     }
