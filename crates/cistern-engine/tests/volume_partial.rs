@@ -40,6 +40,14 @@ const SEGMENT_BYTES_MIN: u64 = 1200;
 struct Hiding {
     inner: MemoryStore,
     hidden: Mutex<BTreeSet<String>>,
+    /// Whoever asks for something below this is refused, or waits for ever.
+    away: Mutex<Option<(&'static str, Away)>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Away {
+    Refuses,
+    Hangs,
 }
 
 impl Hiding {
@@ -74,6 +82,19 @@ impl Hiding {
         !self.hidden.lock().expect("not poisoned").is_empty()
     }
 
+    fn put_away(&self, away: Option<(&'static str, Away)>) {
+        *self.away.lock().expect("not poisoned") = away;
+    }
+
+    async fn ask(&self, key: &str) -> StoreResult<()> {
+        let away = *self.away.lock().expect("not poisoned");
+        match away.filter(|(below, _)| key.starts_with(below)) {
+            Some((_, Away::Refuses)) => Err(StoreError::Unreachable("nothing is mounted there".into())),
+            Some((_, Away::Hangs)) => std::future::pending().await,
+            None => self.look(key),
+        }
+    }
+
     fn look(&self, key: &str) -> StoreResult<()> {
         match self.hidden.lock().expect("not poisoned").contains(key) {
             true => Err(StoreError::NotFound(key.to_owned())),
@@ -88,14 +109,15 @@ impl Passing for Hiding {
         &self.inner
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        self.look(key)?;
+        self.ask(key).await?;
         self.inner.get(key, bytes_max).await
     }
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        self.look(key)?;
+        self.ask(key).await?;
         self.inner.get_range(key, range).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
+        self.ask(prefix).await?;
         let mut listed = self.inner.list_after(prefix, after, count_max).await?;
         listed.retain(|listed| self.look(&listed.key).is_ok());
         Ok(listed)
@@ -305,11 +327,8 @@ impl OtherPlaces for Bucket {
     }
 }
 
-/// The volume that a clone was made of is not in its place (its directory is not mounted). What is written to the clone goes to the
-/// store and is read there; when the other volume is back, each block is what it was with what was written over it, and the clone can
-/// be flattened.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
+/// A clone `b`, and beside it the volume `a` that it was made of, whose first 64 KiB are noise.
+async fn clone_in_one_bucket() -> (Arc<Through<Hiding>>, Host) {
     let hiding = Through::new(Hiding::default());
     let bucket = Bucket(hiding.clone());
     let source = bucket.host("a");
@@ -318,13 +337,21 @@ async fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
     volume.write(0, noise(1, 65536), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
     volume.drain().await.expect("drained");
-    let mut clone = bucket.host("b");
+    let clone = bucket.host("b");
     let id = begin_clone(&source.env, &source.store, &clone.store, &source.key, "../a").await.expect("begun");
     volume.keep_for_clone("s", id, "../b").await.expect("kept");
     let (env, key) = (&source.env, &source.key);
     finish_clone(env, &source.store, &clone.store, key, "here").await.expect("finished");
     close(volume).await;
+    (hiding, clone)
+}
 
+/// The volume that a clone was made of is not in its place (its directory is not mounted). What is written to the clone goes to the
+/// store and is read there; when the other volume is back, each block is what it was with what was written over it, and the clone can
+/// be flattened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
+    let (hiding, mut clone) = clone_in_one_bucket().await;
     hiding.hide(|listed| listed.key.starts_with("a/")).await;
     let volume = clone.open().await;
     volume.write(512, noise(2, 512), true).await.expect("written");
@@ -355,6 +382,42 @@ async fn a_clone_keeps_what_is_written_while_its_parent_is_away() {
     whole_again(&volume).await;
     close(volume).await;
     is_sound(&clone).await;
+}
+
+/// The same where the clone is served and has read of the other volume when that goes away: its store refuses, which may pass. What is
+/// written is waited with for ten seconds, once, and then goes to the clone's own store, which is there all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_goes_on_when_its_parent_refuses() {
+    goes_on_without_its_parent(Away::Refuses).await;
+}
+
+/// And where that store does not answer at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_goes_on_when_its_parent_hangs() {
+    goes_on_without_its_parent(Away::Hangs).await;
+}
+
+async fn goes_on_without_its_parent(away: Away) {
+    let (hiding, mut clone) = clone_in_one_bucket().await;
+    let volume = clone.open().await;
+    assert_eq!(read(&volume, 0, BLOCK).await, noise(1, 65536).slice(..BLOCK as usize));
+    hiding.put_away(Some(("a/", away)));
+    let mut expected = noise(1, 65536).to_vec();
+    expected.resize(SIZE as usize, 0);
+    for n in 1..4 {
+        let offset = n * 3 * BLOCK + 512;
+        volume.write(offset, noise(n + 1, 512), true).await.expect("written");
+        put(&mut expected, offset as usize, &noise(n + 1, 512));
+        let drained = clone.env.timeout(Duration::from_secs(120), volume.drain()).await;
+        drained.expect("it waits for nobody for ever").expect("drained");
+    }
+    close(volume).await;
+    clone.replace_disk();
+    hiding.put_away(None);
+    let volume = clone.open().await;
+    assert!(read(&volume, 0, SIZE).await == expected, "what was drained is in the store");
+    whole_again(&volume).await;
+    close(volume).await;
 }
 
 /// The numbers of splitmix64 (Steele, Lea and Flood 2014): the same in every run.

@@ -14,13 +14,13 @@ use std::{
     },
 };
 
-use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, future::try_join, stream};
 use serde::{Deserialize, Serialize};
 
 use super::{
     flights::AheadCounts,
+    foreign::{BlockUser, ForeignBlocks},
     forward::{Forwarding, Refreshed},
     link::LinkEstimate,
     reader::{ObjectReader, ObjectRef},
@@ -76,33 +76,6 @@ pub struct FrameReader {
     forwarding: Option<Forwarding>,
     /// Of a clone.
     foreign: Option<Arc<dyn ForeignBlocks>>,
-}
-
-/// Who wants blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockUser {
-    /// A client waits.
-    Reader,
-    /// Whoever packs: [`FrameReader::read_to_pack`].
-    Packer,
-    /// Whoever moves: [`FrameReader::read_to_move`].
-    Mover,
-}
-
-/// Blocks that lie in the objects of other volumes ([`super::origins`]).
-#[async_trait]
-pub trait ForeignBlocks: Send + Sync {
-    fn is_foreign(&self, seq: Seq) -> bool;
-    /// The blocks of data mappings that are all foreign, in their order.
-    async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>>;
-    /// Fetches them for a reader who will come soon, with GETs of so many bytes.
-    async fn prefetch(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()>;
-    /// Brings them into the chunk cache. Gives the bytes fetched.
-    async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64>;
-    /// What became of what was prefetched.
-    fn ahead_counts(&self) -> AheadCounts;
-    /// What is known of the link.
-    fn link(&self) -> Option<LinkEstimate>;
 }
 
 /// Hashed without a random seed: keys are ours, and a simulated run has to repeat exactly.
@@ -195,6 +168,19 @@ impl FrameReader {
             Place::Hole | Place::Zero => false,
         };
         self.foreign.as_ref().is_some_and(is_foreign)
+    }
+
+    /// Whether a volume that this one was cloned from has not answered for so long that nobody should wait for it who can do without.
+    pub fn is_origin_away(&self) -> bool {
+        self.foreign.as_ref().is_some_and(|foreign| foreign.is_away())
+    }
+
+    /// Returns when one of them has no answer for so long to what it was asked since.
+    pub async fn origin_hangs(&self) -> Error {
+        match &self.foreign {
+            Some(foreign) => foreign.hangs().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// What a lookup found, where it is now.

@@ -4,7 +4,15 @@
 //! An origin is opened when something of it is read for the first time, and a few are kept open. What it moved since is found as
 //! by whoever reads its snapshot: by block and birth ([`super::forward`]).
 
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -13,8 +21,9 @@ use tokio::sync::OnceCell;
 
 use super::{
     flights::AheadCounts,
+    foreign::{BlockUser, ForeignBlocks},
     forward::{ForwardSource, Forwarding},
-    frames::{BlockUser, ForeignBlocks, FrameReader},
+    frames::FrameReader,
     link::LinkEstimate,
     pool::PrefetchTask,
     reader::ObjectReader,
@@ -39,6 +48,12 @@ use crate::{
 
 /// Origins that are kept open.
 const OPEN_MAX: usize = 4;
+/// How long one that does not answer is waited for by who can do without it: a server that starts anew takes no longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For so long after it was asked last who can do without it is told at once that it is away.
+const ASKED_AGAIN: Duration = Duration::from_secs(10);
+/// Refusals that are further apart tell of two times at which it was away.
+const APART: Duration = Duration::from_secs(60);
 
 /// Where a clone has its beginning from, for reading.
 pub struct Origins {
@@ -47,6 +62,42 @@ pub struct Origins {
     all: Vec<CloneOrigin>,
     /// Those that are open, which was used last last.
     open: Ranked<VecDeque<(usize, Arc<OnceCell<OpenOrigin>>)>>,
+    /// Those that did not answer.
+    away: Ranked<BTreeMap<usize, Away>>,
+    /// What is asked of them now, by number: of which, and since when.
+    asking: Ranked<BTreeMap<u64, (usize, Duration)>>,
+    asked: AtomicU64,
+}
+
+/// Something that is asked of an origin. Where nobody wants the answer any more, it says how long there was none.
+struct Asking<'a> {
+    origins: &'a Origins,
+    number: u64,
+    at: usize,
+    began: Duration,
+    is_answered: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.origins.asking.lock().remove(&self.number);
+        if !self.is_answered && self.origins.parts.env.now() - self.began >= PATIENCE {
+            self.origins.note_away(self.at, self.began);
+        }
+    }
+}
+
+/// An origin that did not answer. What it did answer in between says little: it may be from the cache.
+struct Away {
+    since: Duration,
+    /// When it was asked last.
+    asked: Duration,
+}
+
+impl Away {
+    fn is_long(&self, now: Duration) -> bool {
+        self.asked - self.since >= PATIENCE && now - self.asked < APART
+    }
 }
 
 /// What it takes to open origins.
@@ -77,7 +128,10 @@ struct OpenOrigin {
 impl Origins {
     pub fn new(parts: OriginParts, all: Vec<CloneOrigin>) -> Origins {
         debug_assert!(all.is_sorted_by(|a, b| a.at < b.at), "origins ascend by their positions");
-        Origins { parts, all, open: Ranked::new(Rank::Fetch, VecDeque::new()) }
+        let open = Ranked::new(Rank::Fetch, VecDeque::new());
+        let (away, asking) =
+            (Ranked::new(Rank::Fetch, BTreeMap::new()), Ranked::new(Rank::Fetch, BTreeMap::new()));
+        Origins { parts, all, open, away, asking, asked: AtomicU64::new(0) }
     }
 
     /// The place for an origin among those that are open.
@@ -99,9 +153,59 @@ impl Origins {
         at: usize,
         act: impl FnOnce(Arc<OnceCell<OpenOrigin>>) -> F,
     ) -> Result<T> {
-        let cell = self.cell(at);
-        cell.get_or_try_init(|| self.open(at)).await?;
-        act(cell).await
+        let mut asking = self.ask(at);
+        let done = async {
+            let cell = self.cell(at);
+            cell.get_or_try_init(|| self.open(at)).await?;
+            act(cell).await
+        };
+        let done = done.await;
+        asking.is_answered = true;
+        match done {
+            Err(e) if !e.is_damage() => {
+                self.note_away(at, asking.began);
+                Err(self.tell(at, e))
+            }
+            done => done,
+        }
+    }
+
+    fn ask(&self, at: usize) -> Asking<'_> {
+        let (number, began) = (self.asked.fetch_add(1, Relaxed), self.parts.env.now());
+        self.asking.lock().insert(number, (at, began));
+        Asking { origins: self, number, at, began, is_answered: false }
+    }
+
+    /// An origin has not answered what it was asked at `began`.
+    fn note_away(&self, at: usize, began: Duration) {
+        let now = self.parts.env.now();
+        let mut away = self.away.lock();
+        let since = away.get(&at).filter(|away| now - away.asked < APART).map_or(began, |away| away.since);
+        away.insert(at, Away { since: since.min(began), asked: now });
+    }
+
+    /// Whether an origin has not answered for so long that it is not to be asked now by who can do without it.
+    fn is_away_now(&self, at: usize) -> bool {
+        let now = self.parts.env.now();
+        let hangs = self.asking.lock().values().any(|(of, began)| *of == at && now - *began >= PATIENCE);
+        let away = self.away.lock();
+        let has_failed = |away: &Away| away.is_long(now) && now - away.asked < ASKED_AGAIN;
+        hangs || away.get(&at).is_some_and(has_failed)
+    }
+
+    /// Why an origin is not waited for.
+    fn unanswered(&self, at: usize) -> Error {
+        Error::Unreachable(format!("{}: no answer for {} s", self.place(at), PATIENCE.as_secs()))
+    }
+
+    /// Says whose store it is that does not answer.
+    fn tell(&self, at: usize, error: Error) -> Error {
+        match error {
+            e if self.all[at].source.volume == self.parts.volume => e,
+            Error::Unreachable(why) => Error::Unreachable(format!("{}: {why}", self.place(at))),
+            Error::Refused(why) => Error::Refused(format!("{}: {why}", self.place(at))),
+            e => e,
+        }
     }
 
     async fn open(&self, at: usize) -> Result<OpenOrigin> {
@@ -140,19 +244,23 @@ impl Origins {
         Ok(frames.with_forwarding(forwarding))
     }
 
+    fn place(&self, at: usize) -> String {
+        let source = &self.all[at].source;
+        format!("volume {}, of which this is a clone, at {} from here", source.volume, source.way)
+    }
+
     /// An error of looking for an origin.
     fn explain(&self, at: usize, error: Error) -> Error {
-        let source = &self.all[at].source;
         match error {
-            Error::NotFound(_) | Error::Invalid(_) => Error::NotFound(format!(
-                "volume {}, of which this is a clone, at {} from here,",
-                source.volume, source.way
-            )),
+            Error::NotFound(_) | Error::Invalid(_) => Error::NotFound(format!("{},", self.place(at))),
             error => error,
         }
     }
 
     async fn read_of(&self, at: usize, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {
+        if user == BlockUser::Packer && self.is_away_now(at) {
+            return Err(self.unanswered(at));
+        }
         let read = |cell: Arc<OnceCell<OpenOrigin>>| async move {
             let open = cell.get().expect("it was opened");
             let frames = self.frames(at, open).await?;
@@ -246,6 +354,25 @@ async fn read_resolved(frames: &FrameReader, mappings: &[Mapping], user: BlockUs
 impl ForeignBlocks for Origins {
     fn is_foreign(&self, seq: Seq) -> bool {
         origin_of(&self.all, seq).is_some()
+    }
+
+    fn is_away(&self) -> bool {
+        let now = self.parts.env.now();
+        let hangs = self.asking.lock().values().any(|(_, began)| now - *began >= PATIENCE);
+        hangs || self.away.lock().values().any(|away| away.is_long(now))
+    }
+
+    async fn hangs(&self) -> Error {
+        let mut wait = PATIENCE;
+        loop {
+            self.parts.env.sleep(wait).await;
+            let now = self.parts.env.now();
+            let hangs = self.asking.lock().values().find(|(_, began)| now - *began >= PATIENCE).copied();
+            if let Some((at, _)) = hangs {
+                return self.unanswered(at);
+            }
+            wait = PATIENCE / 10;
+        }
     }
 
     async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>> {

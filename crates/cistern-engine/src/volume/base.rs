@@ -31,6 +31,19 @@ impl CommittedBlocks {
         self.frames.keep_moved(seq, &sealed.body, from, &sealed.mappings);
     }
 
+    async fn read_block(&self, block: u64) -> Result<Bytes> {
+        let _pin = self.map.pin();
+        let mut lookup = self.map.begin(Extent::new(block, 1));
+        let sectors = lookup.take_sectors();
+        let whole = self.read_whole(lookup).await?;
+        let Some(sectors) = sectors else { return Ok(whole) };
+        let partial = partial_blocks(&Box::pin(sectors.finish()).await?);
+        let Some(partial) = partial.first() else { return Ok(whole) };
+        let mut block = BytesMut::from(&whole[..]);
+        partial.mask.overlay(&mut block, &self.frames.read_sectors(partial).await?);
+        Ok(block.freeze())
+    }
+
     async fn read_whole(&self, lookup: Lookup) -> Result<Bytes> {
         let mappings = lookup.finish().await?;
         assert_eq!(mappings.len(), 1, "a block is one thing: what is taken for zeroes is nothing else");
@@ -44,16 +57,15 @@ impl CommittedBlocks {
 #[async_trait]
 impl Bases for CommittedBlocks {
     async fn read(&self, block: u64) -> Result<Bytes> {
-        let _pin = self.map.pin();
-        let mut lookup = self.map.begin(Extent::new(block, 1));
-        let sectors = lookup.take_sectors();
-        let whole = self.read_whole(lookup).await?;
-        let Some(sectors) = sectors else { return Ok(whole) };
-        let partial = partial_blocks(&Box::pin(sectors.finish()).await?);
-        let Some(partial) = partial.first() else { return Ok(whole) };
-        let mut block = BytesMut::from(&whole[..]);
-        partial.mask.overlay(&mut block, &self.frames.read_sectors(partial).await?);
-        Ok(block.freeze())
+        tokio::select! {
+            biased;
+            read = self.read_block(block) => read,
+            error = self.frames.origin_hangs() => Err(error),
+        }
+    }
+
+    fn is_origin_away(&self) -> bool {
+        self.frames.is_origin_away()
     }
 }
 

@@ -137,7 +137,7 @@ impl Completing {
         // At first without holding anything: the store may be slow, and clients write meanwhile.
         match self.blocks.read(block).await {
             Ok(_) => {}
-            Err(e) if e.is_damage() => return Ok(CompletionOutcome::Left),
+            Err(e) if e.is_damage() || self.blocks.is_origin_away() => return Ok(CompletionOutcome::Left),
             Err(e) => return Err(e),
         }
         let holding = Holding::take(&self.core, extent).await;
@@ -151,7 +151,7 @@ impl Completing {
         }
         let whole = match self.blocks.read(block).await {
             Ok(whole) => whole,
-            Err(e) if e.is_damage() => return Ok(CompletionOutcome::Left),
+            Err(e) if e.is_damage() || self.blocks.is_origin_away() => return Ok(CompletionOutcome::Left),
             Err(e) => return Err(e),
         };
         self.write(extent, whole, &holding)

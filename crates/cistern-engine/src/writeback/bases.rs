@@ -1,8 +1,8 @@
 //! Completing blocks of which a journal range holds sectors: over their committed version, which is their base.
 //!
 //! A store that is away is waited for, as an upload would. A base that cannot be read for another reason (damage, a missing
-//! segment, a volume it was cloned from that is not in its place) must neither hold everything else up nor take what was written
-//! along: the segment has the sectors, apart from the rest, and they are put together when that can be read.
+//! segment, a volume it was cloned from that is not in its place, or whose own store does not answer) must neither hold everything else up
+//! nor take what was written along: the segment has the sectors, apart from the rest, and they are put together when that can be read.
 
 use std::{
     collections::BTreeMap,
@@ -32,6 +32,8 @@ const DAMAGE_PAUSES_MS: [u64; 2] = [100, 400];
 pub trait Bases: Send + Sync + 'static {
     /// The committed version of a block, or any later one: 4096 bytes.
     async fn read(&self, block: u64) -> Result<Bytes>;
+    /// Whether what does not answer is another volume, and nobody should wait for it any longer.
+    fn is_origin_away(&self) -> bool;
 }
 
 /// A block and what the journal has of it.
@@ -67,23 +69,26 @@ pub(super) async fn complete(env: &Env, bases: &dyn Bases, log: &LogWriter, newe
         }
         left.retain(|sectors| !out.blocks.contains_key(&sectors.block));
         if let Some((block, error)) = away {
-            wait_for_store(env, bases, log, block, error).await;
+            if let Err(error) = wait_for_store(env, bases, log, block, error).await {
+                out.partial = std::mem::take(&mut left);
+                tell_partial(&BTreeMap::from([(block, error)]), out.partial.len());
+            }
         } else if let Some(pause) = pauses.next().filter(|_| !left.is_empty()) {
             env.sleep(Duration::from_millis(pause)).await;
         } else {
             out.partial = std::mem::take(&mut left);
-            tell_partial(&damaged);
+            tell_partial(&damaged, damaged.len());
         }
     }
     assert_eq!(out.blocks.len() + out.partial.len(), wanted, "every block is complete or partial");
     out
 }
 
-fn tell_partial(damaged: &BTreeMap<u64, Error>) {
+fn tell_partial(damaged: &BTreeMap<u64, Error>, blocks: usize) {
     let Some((block, error)) = damaged.first_key_value() else { return };
     tracing::warn!(
         block,
-        blocks = damaged.len(),
+        blocks,
         %error,
         "parts of blocks were written whose other parts cannot be read. They are stored by themselves and stay readable; \
          the blocks are completed when the rest can be read again"
@@ -91,13 +96,31 @@ fn tell_partial(damaged: &BTreeMap<u64, Error>) {
 }
 
 /// One request at a time finds out whether the store is back.
-async fn wait_for_store(env: &Env, bases: &dyn Bases, log: &LogWriter, block: u64, error: Error) {
+///
+/// # Errors
+/// The last one, when it is another volume's store that is away for long, and this one's is there: then nobody waits for it.
+async fn wait_for_store(
+    env: &Env,
+    bases: &dyn Bases,
+    log: &LogWriter,
+    block: u64,
+    mut error: Error,
+) -> Result<()> {
     let _refused = log.refused();
-    let mut error = Some(error);
-    while let Some(e) = error {
-        log.note_trouble(&e);
+    loop {
+        log.note_trouble(&error);
+        if bases.is_origin_away() {
+            // Comes back when this one's store has answered; what it says is for who puts the segment.
+            let _ = log.look().await;
+            if bases.is_origin_away() {
+                return Err(error);
+            }
+        }
         env.sleep(RETRY_PAUSE).await;
-        error = bases.read(block).await.err().filter(|e| !e.is_damage());
+        match bases.read(block).await {
+            Err(e) if !e.is_damage() => error = e,
+            _ => return Ok(()),
+        }
     }
 }
 

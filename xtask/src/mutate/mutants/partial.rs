@@ -31,6 +31,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: themed("absent", 20),
     },
     Mutant {
+        name: "an-origin-is-waited-for",
+        promise: "P9",
+        story: "all write-back of a clone waits for the store of the volume it was made of",
+        changes: &[Change {
+            file: BASES,
+            old: "                return Err(error);\n",
+            new: "                tracing::debug!(%error, \"waits\");\n",
+        }],
+        test: test("-p cistern-engine --test volume_partial", "a_clone_goes_on_when_its_parent_refuses"),
+        simulation: None,
+    },
+    Mutant {
         name: "a-trim-leaves-its-sectors",
         promise: "P4",
         story: "a block that is trimmed or written as a whole shows sectors that were stored apart from it before",

@@ -62,8 +62,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "more is dirty than max-dirty-bytes allows",
         changes: &[Change {
             file: WRITE,
-            old: "            if dirty == 0 || ",
-            new: "            if dirty != u64::MAX || ",
+            old: "let is_above = dirty > 0 &&",
+            new: "let is_above = dirty == u64::MAX &&",
         }],
         test: None,
         simulation: seeds(300),

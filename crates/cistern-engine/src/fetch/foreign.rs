@@ -1,0 +1,41 @@
+//! What a clone's reader asks of whoever has the blocks of the volumes it comes from.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{flights::AheadCounts, link::LinkEstimate};
+use crate::{
+    Error, Result,
+    units::{Mapping, Seq},
+};
+
+/// Who wants blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockUser {
+    /// A client waits.
+    Reader,
+    /// Whoever packs: [`FrameReader::read_to_pack`](super::FrameReader::read_to_pack).
+    Packer,
+    /// Whoever moves: [`FrameReader::read_to_move`](super::FrameReader::read_to_move).
+    Mover,
+}
+
+/// Blocks that lie in the objects of other volumes ([`super::origins`]).
+#[async_trait]
+pub trait ForeignBlocks: Send + Sync {
+    fn is_foreign(&self, seq: Seq) -> bool;
+    /// Whether one of those volumes has not answered for so long that nobody should wait for it who can do without.
+    fn is_away(&self) -> bool;
+    /// Returns when something that was asked of one of them since has no answer for so long.
+    async fn hangs(&self) -> Error;
+    /// The blocks of data mappings that are all foreign, in their order.
+    async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>>;
+    /// Fetches them for a reader who will come soon, with GETs of so many bytes.
+    async fn prefetch(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()>;
+    /// Brings them into the chunk cache. Gives the bytes fetched.
+    async fn warm(&self, mappings: &[Mapping], at_once: usize) -> Result<u64>;
+    /// What became of what was prefetched.
+    fn ahead_counts(&self) -> AheadCounts;
+    /// What is known of the link.
+    fn link(&self) -> Option<LinkEstimate>;
+}
