@@ -25,15 +25,13 @@ use crate::{
     env::{Env, Pauses, Running, Stop},
     log::{LogWriter, Offerer, RoomFor},
     map::Map,
-    space::{LOOK_EVERY, ROUND_BYTES, Space},
+    space::{LOOK_EVERY, Space},
     store::SharedStore,
     units::{BLOCK_BYTES, Extent, Mapping, Seq},
 };
 
-use round::ROUND_BLOCKS;
-
 pub use defragment::round as defragmented;
-pub use round::SEGMENT_BLOCKS;
+pub use round::RoundSize;
 
 /// Pauses after a round that failed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -68,6 +66,7 @@ pub struct CleanerParts {
     pub blocks: Arc<dyn Blocks>,
     pub space: Arc<Space>,
     pub compression: Compression,
+    pub round: RoundSize,
     /// Whether write-back is paused.
     pub paused: watch::Receiver<bool>,
 }
@@ -84,11 +83,6 @@ pub struct Cleaner {
 /// What somebody is told whose demand needs room that is not there.
 const NO_ROOM: &str = "the file system of the store has too little for what would be moved or copied there, beside what is held back for \
      clients and for cleaning; make some there, and begin again: what was moved stays moved";
-
-/// Blocks that one round of defragmenting or adopting moves. The more, the more of each segment they come from is read together; all of
-/// them are in memory.
-const REWRITTEN_BLOCKS: u64 = 2 * SEGMENT_BLOCKS;
-const REWRITTEN_BYTES: u64 = REWRITTEN_BLOCKS * BLOCK_BYTES as u64;
 
 fn no_room() -> Error {
     Error::Full(NO_ROOM.into())
@@ -196,7 +190,7 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
         let is_cached = |seq, stored_bytes| parts.blocks.is_cached(seq, stored_bytes);
         let wait = pace.next(parts.space.rate()).saturating_sub(now);
         let victims = match wait.is_zero() {
-            true => parts.space.victims(now, ROUND_BLOCKS, left_alone.at(now), &is_cached),
+            true => parts.space.victims(now, parts.round.blocks(), left_alone.at(now), &is_cached),
             false => Vec::new(),
         };
         if victims.is_empty() {
@@ -209,7 +203,7 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
             }
             continue;
         }
-        if !has_room(&parts, ROUND_BYTES).await {
+        if !has_room(&parts).await {
             pauses.rest(&parts.env).await;
             continue;
         }
@@ -235,7 +229,8 @@ async fn run(mut parts: CleanerParts, mut demands: mpsc::Receiver<Demand>) {
 
 /// Whether the store has room for what a round moves, which is at most all that is live. What it has then may be gone when the round
 /// comes to it: each segment asks again.
-async fn has_room(parts: &CleanerParts, round_bytes: u64) -> bool {
+async fn has_room(parts: &CleanerParts) -> bool {
+    let round_bytes = parts.round.blocks() * BLOCK_BYTES as u64;
     let live_bytes = parts.space.shown().segments.map_or(u64::MAX, |segments| segments.live_bytes);
     parts.log.take_room(RoomFor::Moved, live_bytes.min(round_bytes)).await.is_some()
 }
@@ -246,9 +241,8 @@ async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone
         return;
     }
     let done = match demand.what {
-        What::Clean { .. } if !has_room(parts, ROUND_BYTES).await => Err(no_room()),
+        What::Clean { .. } | What::Defragment { .. } if !has_room(parts).await => Err(no_room()),
         What::Clean { ratio } => clean_to(parts, ratio, left_alone).await,
-        What::Defragment { .. } if !has_room(parts, REWRITTEN_BYTES).await => Err(no_room()),
         What::Defragment { extent } => defragment::defragment(parts, extent).await,
         What::Adopt { extent } => adopt::adopt(parts, extent).await,
     };
@@ -257,7 +251,7 @@ async fn answer(parts: &CleanerParts, demand: Demand, left_alone: &mut LeftAlone
 
 async fn clean_to(parts: &CleanerParts, ratio: f64, left_alone: &mut LeftAlone) -> Result<Moved> {
     let now = parts.env.now();
-    let victims = parts.space.victims_to(ratio, now, ROUND_BLOCKS, left_alone.at(now));
+    let victims = parts.space.victims_to(ratio, now, parts.round.blocks(), left_alone.at(now));
     if victims.is_empty() {
         return Ok(Moved::default());
     }

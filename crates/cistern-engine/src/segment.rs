@@ -13,7 +13,9 @@ use bytes::Bytes;
 use crate::{
     codec::ObjectKind,
     snapshot::Operation,
-    units::{Epoch, JournalId, Mapping, Mark, Salt, SealNonce, Seq, SnapshotId, VolumeId},
+    units::{
+        Epoch, JournalId, Mapping, Mark, SEGMENT_DATA_BYTES_MAX, Salt, SealNonce, Seq, SnapshotId, VolumeId,
+    },
 };
 
 mod build;
@@ -37,6 +39,16 @@ pub const OBJECT_BYTES_MAX: u64 = 32 << 20;
 /// Mappings of one segment at most: 16 times what a full segment of single blocks has, so that only
 /// masses of small trims meet it. Bounds the memory of whoever reads a footer to about 4 MiB.
 pub const MAPPINGS_MAX: usize = 64 << 10;
+/// The data of one segment takes at most this part of a volume's memory, but may be this much: several are packed, moved and on their way at
+/// once, and below it requests cost more than they carry.
+const MEMORY_SHARE: u64 = 16;
+pub const DATA_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of block data in a full segment, of a volume with so much memory.
+pub fn data_bytes_max(memory_bytes: u64) -> u64 {
+    (memory_bytes / MEMORY_SHARE).clamp(DATA_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64)
+}
+
 /// Operations on snapshots that one segment carries at most: so many can be asked for at once and cost one put.
 pub const OPERATIONS_MAX: usize = 64;
 /// Bytes of the longest host name in a claim.

@@ -60,7 +60,8 @@ use victims::Situation;
 /// How often it is worth a look whether garbage has cost more by now than moving what is live: time alone brings that about.
 pub const LOOK_EVERY: Duration = Duration::from_secs(600);
 
-/// Bytes that one round of the cleaner moves, about: more are sorted better and fill segments better, and are in memory.
+/// Bytes that one round of the cleaner moves, about, and less where memory is small: more are sorted better and fill segments better, and are
+/// in memory.
 pub const ROUND_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
 
 /// The accounts of one volume that is open for writing.

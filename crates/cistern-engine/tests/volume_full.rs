@@ -193,7 +193,8 @@ async fn flattening_leaves_room_for_clients() {
 async fn a_round_ends_where_room_does() {
     let store = small();
     let host = host(store.clone(), 48 * MIB).await;
-    let volume = host.open().await;
+    let volume =
+        Volume::open(OpenOptions { memory_bytes: 256 * MIB, ..host.options() }).await.expect("opened");
     for odd in [0, 1] {
         for n in (0..48 * 16).filter(|n| n % 2 == odd) {
             volume.write(n * (MIB / 16), noise(n, MIB as usize / 16), false).await.expect("written");

@@ -53,6 +53,8 @@ fn give_back() {
 /// How often is looked whether memory should be given back at once: while it may be soon, and otherwise.
 const LOOK_NEAR: Duration = Duration::from_millis(100);
 const LOOK_FAR: Duration = Duration::from_millis(500);
+/// Less than this may be taken and let go between two looks, so nothing is looked for there: all memory is given back at once.
+const SMALL_BYTES: u64 = 250 << 20;
 /// What is still resident after so many looks is in use.
 const LOOKS_MAX: u32 = 100;
 
@@ -60,6 +62,10 @@ const LOOKS_MAX: u32 = 100;
 /// that it never had before rather than what was let go within the last second: where writes and the cleaner let go 300 MB/s,
 /// three quarters of what was resident was not in use. Always at once would cost large writes half as much processor time again.
 pub async fn keep_near(bytes: u64) {
+    if bytes < SMALL_BYTES {
+        let _as_long_as_it_runs = GiveBackAtOnce::begin();
+        return std::future::pending().await;
+    }
     let (mut ceiling, mut frugal) = (Ceiling::new(bytes), None);
     let mut look = LOOK_FAR;
     loop {

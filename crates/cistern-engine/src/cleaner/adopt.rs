@@ -2,7 +2,7 @@
 
 use crate::{
     Result,
-    cleaner::{CleanerParts, Moved, REWRITTEN_BLOCKS, moved::For, round::offer},
+    cleaner::{CleanerParts, Moved, moved::For, round::offer},
     log::RoomFor,
     units::{Extent, Mapping, Seq},
 };
@@ -14,7 +14,8 @@ const LOOKUP_MAPPINGS: usize = 4096;
 pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
     let pin = parts.map.pin();
-    let mut round = AdoptRound { moved: Vec::new(), blocks: 0, at: extent.start };
+    let mut round =
+        AdoptRound { moved: Vec::new(), blocks: 0, blocks_max: parts.round.blocks(), at: extent.start };
     while round.at < extent.end() && !round.is_full() {
         let rest = Extent::between(round.at, extent.end());
         let mappings = parts.map.lookup_limited(rest, LOOKUP_MAPPINGS).await?;
@@ -26,7 +27,7 @@ pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
         let (sectors, _) = parts.map.sectors_in(step, Seq(0), usize::MAX).await?;
         round.moved.extend(sectors.into_iter().filter(|mapping| parts.blocks.is_foreign(mapping)));
     }
-    let AdoptRound { moved, blocks, at } = round;
+    let AdoptRound { moved, blocks, at, .. } = round;
     if !moved.is_empty() {
         let data = parts.blocks.read(&moved).await?;
         drop(pin);
@@ -40,12 +41,13 @@ pub async fn adopt(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
 struct AdoptRound {
     moved: Vec<Mapping>,
     blocks: u64,
+    blocks_max: u64,
     at: u64,
 }
 
 impl AdoptRound {
     fn is_full(&self) -> bool {
-        self.blocks >= REWRITTEN_BLOCKS
+        self.blocks >= self.blocks_max
     }
 
     /// Takes what is foreign of some mappings, until the round is full: a lookup gives many times as much.
@@ -72,13 +74,14 @@ mod tests {
     #[test]
     fn a_round_ends_where_it_is_full() {
         let mapping = |n| Mapping { extent: Extent::new(16 * n, 16), birth: Seq(1), place: Place::Zero };
-        let all = 4 * REWRITTEN_BLOCKS / 16;
+        let blocks_max = 8192;
+        let all = 4 * blocks_max / 16;
         let is_foreign = |mapping: &Mapping| mapping.extent.start.is_multiple_of(32);
         let (mut at, mut moved, mut rounds) = (0, Vec::new(), 0);
         while at < 16 * all {
-            let mut round = AdoptRound { moved: Vec::new(), blocks: 0, at };
+            let mut round = AdoptRound { moved: Vec::new(), blocks: 0, blocks_max, at };
             round.take((at / 16..all).map(mapping).collect(), is_foreign);
-            assert!(round.blocks <= REWRITTEN_BLOCKS && round.at > at);
+            assert!(round.blocks <= blocks_max && round.at > at);
             (at, rounds) = (round.at, rounds + 1);
             moved.extend(round.moved.iter().map(|mapping| mapping.extent.start));
         }

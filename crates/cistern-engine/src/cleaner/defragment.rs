@@ -5,7 +5,7 @@
 
 use crate::{
     Result,
-    cleaner::{CleanerParts, Moved, REWRITTEN_BLOCKS, moved::For, round::offer},
+    cleaner::{CleanerParts, Moved, moved::For, round::offer},
     log::RoomFor,
     map::Map,
     units::{Extent, Mapping, Place},
@@ -23,7 +23,7 @@ const LOOKUP_MAPPINGS: usize = 4096;
 pub async fn defragment(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
     let pin = parts.map.pin();
-    let DefragmentRound { moved, next } = round(&parts.map, extent).await?;
+    let DefragmentRound { moved, next } = round(&parts.map, extent, parts.round.blocks()).await?;
     let data = parts.blocks.read(&moved).await?;
     drop(pin);
     let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
@@ -40,9 +40,9 @@ pub struct DefragmentRound {
     pub next: Option<u64>,
 }
 
-/// The first round over `extent`.
-pub async fn round(map: &Map, extent: Extent) -> Result<DefragmentRound> {
-    let mut strides = Strides::default();
+/// The first round over `extent`, of so many blocks.
+pub async fn round(map: &Map, extent: Extent, blocks_max: u64) -> Result<DefragmentRound> {
+    let mut strides = Strides::new(blocks_max);
     let mut at = extent.start;
     while at < extent.end() && !strides.is_full() {
         let mappings = map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
@@ -55,19 +55,23 @@ pub async fn round(map: &Map, extent: Extent) -> Result<DefragmentRound> {
 }
 
 /// Finds what does not lie in strides, from mappings in ascending order.
-#[derive(Default)]
 struct Strides {
     short: Vec<Mapping>,
-    /// Blocks in `short`.
+    /// Blocks in `short`, and how many are enough.
     blocks: u64,
+    blocks_max: u64,
     /// Mappings that follow each other in volume and object, and their blocks.
     stride: Vec<Mapping>,
     stride_blocks: u64,
 }
 
 impl Strides {
+    fn new(blocks_max: u64) -> Strides {
+        Strides { short: Vec::new(), blocks: 0, blocks_max, stride: Vec::new(), stride_blocks: 0 }
+    }
+
     fn is_full(&self) -> bool {
-        self.blocks >= REWRITTEN_BLOCKS
+        self.blocks >= self.blocks_max
     }
 
     /// Takes a mapping. Once there is enough for a round, leaves that one out and gives where it begins: a stride is told when it has
@@ -114,13 +118,15 @@ mod tests {
     use super::*;
     use crate::units::{FrameRef, Seq};
 
+    const BLOCKS_MAX: u64 = 8192;
+
     fn frame(start: u64, len: u64, seq: u64, offset: u32) -> Mapping {
         let place = Place::Frame(FrameRef { seq: Seq(seq), offset, stored: 4096 * len as u32, index: 0 });
         Mapping { extent: Extent::new(start, len), birth: Seq(seq), place }
     }
 
     fn short(mappings: &[Mapping]) -> Vec<u64> {
-        let mut strides = Strides::default();
+        let mut strides = Strides::new(BLOCKS_MAX);
         mappings.iter().for_each(|mapping| assert_eq!(strides.add(mapping), None));
         strides.end().iter().map(|mapping| mapping.extent.start).collect()
     }
@@ -128,11 +134,11 @@ mod tests {
     /// A round ends within a lookup, and the next one begins with what it left out.
     #[test]
     fn a_round_ends_where_it_is_full() {
-        let mut strides = Strides::default();
+        let mut strides = Strides::new(BLOCKS_MAX);
         let scattered = (0..).map(|n| frame(16 * n, 16, n + 1, 0));
         let left = scattered.map(|mapping| strides.add(&mapping)).find_map(|left| left);
-        assert_eq!(left, Some(REWRITTEN_BLOCKS));
-        assert_eq!(strides.end().iter().map(|mapping| mapping.extent.len).sum::<u64>(), REWRITTEN_BLOCKS);
+        assert_eq!(left, Some(BLOCKS_MAX));
+        assert_eq!(strides.end().iter().map(|mapping| mapping.extent.len).sum::<u64>(), BLOCKS_MAX);
     }
 
     /// What follows each other in volume and object for long enough is left alone; an end of the stride in either, a hole or

@@ -27,16 +27,35 @@ use crate::{
         roots::{ForwardTarget, HeldBlocks},
     },
     map::SeenBy,
-    segment::{Entry, MAPPINGS_MAX},
+    segment::{self, Entry, MAPPINGS_MAX},
     space::{ROUND_BYTES, Vacated, VacatedRound, Victim},
     store::Listed,
     units::{BLOCK_BYTES, Extent, Mapping, Place, SEGMENT_DATA_BYTES_MAX, Seq},
 };
 
-/// Blocks in a full segment.
-pub const SEGMENT_BLOCKS: u64 = (SEGMENT_DATA_BYTES_MAX / BLOCK_BYTES) as u64;
-/// Blocks that one round moves, about.
-pub const ROUND_BLOCKS: u64 = ROUND_BYTES / BLOCK_BYTES as u64;
+/// How much is moved at a time. The more, the more of each segment it comes from is read together, and the better it is sorted; all of a round
+/// is in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundSize {
+    segment_blocks: u64,
+}
+
+impl RoundSize {
+    /// Of a volume with so much memory.
+    pub fn new(memory_bytes: u64) -> RoundSize {
+        RoundSize { segment_blocks: segment::data_bytes_max(memory_bytes) / BLOCK_BYTES as u64 }
+    }
+
+    /// Blocks in a full segment.
+    pub fn segment_blocks(self) -> u64 {
+        self.segment_blocks
+    }
+
+    /// Blocks that one round moves, about.
+    pub fn blocks(self) -> u64 {
+        ROUND_BYTES / SEGMENT_DATA_BYTES_MAX as u64 * self.segment_blocks
+    }
+}
 
 /// Victims that are looked at together: their footers are in memory, and the closer their blocks lie the less is decoded
 /// for each.
@@ -102,7 +121,7 @@ pub async fn clean(parts: &CleanerParts, victims: Vec<Victim>) -> Result<Cleaned
     let (mut live, mut seen, mut blocks) = (Vec::new(), Vec::new(), 0);
     'full: for together in victims.chunks(VICTIMS_TOGETHER) {
         for victim in look(parts, together, &mut unclean).await? {
-            if blocks >= ROUND_BLOCKS {
+            if blocks >= parts.round.blocks() {
                 break 'full;
             }
             match read(parts, &victim).await {
@@ -209,7 +228,7 @@ pub async fn offer(
         "the volume sees one version of a block"
     );
     let blocks: u64 = moved.iter().map(|(mapping, _)| mapping.extent.len).sum();
-    let segments = blocks.div_ceil(SEGMENT_BLOCKS).max(1);
+    let segments = blocks.div_ceil(parts.round.segment_blocks()).max(1);
     let each = blocks.div_ceil(segments);
     let mut out = Vec::new();
     for part in cut(moved, each) {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::{
     Error, Result,
-    cleaner::{self, Cleaner},
+    cleaner::{self, Cleaner, RoundSize},
     codec::Compression,
     damage::Damage,
     env::Env,
@@ -191,6 +191,7 @@ impl Flows {
             blocks,
             space: space.clone(),
             compression,
+            round: RoundSize::new(o.memory_bytes),
             paused: control.pauses(),
         });
         Flows { env: o.env.clone(), completion, write_back, cleaner, upkeep, publisher, space }

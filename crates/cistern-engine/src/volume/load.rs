@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     codec::{BlockData, Compression, crc64},
     journal::Record,
-    segment::MAPPINGS_MAX,
+    segment::{self, MAPPINGS_MAX},
     stream::{StreamContent, StreamRecord},
     units::{FRAME_BLOCKS_MAX, JournalPos, SEGMENT_DATA_BYTES_MAX},
     volume::{ClientId, Volume, write::Writer},
@@ -24,9 +24,6 @@ use crate::{
 
 /// What is on its way at once takes at most this part of a volume's memory, as data; at least two segments.
 const MEMORY_SHARE: u64 = 4;
-/// The data of one segment takes at most this part of it, but may be this much.
-const SEGMENT_SHARE: u64 = 16;
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// Records of one: each makes at most two mappings more than its own.
 const RECORDS_MAX: usize = MAPPINGS_MAX / 4;
 const _: () =
@@ -49,8 +46,7 @@ pub struct Loading {
 impl Loading {
     /// Nothing yet, of a volume with so much memory.
     pub fn new(memory_bytes: u64) -> Loading {
-        let segment_bytes =
-            (memory_bytes / SEGMENT_SHARE).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64);
+        let segment_bytes = segment::data_bytes_max(memory_bytes);
         let most = (memory_bytes / MEMORY_SHARE) as usize / SEGMENT_DATA_BYTES_MAX;
         Loading {
             collected: Vec::new(),

@@ -390,7 +390,7 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
 fn tuning(o: &OpenOptions, journal: &Journal) -> Tuning {
     let journal_bytes = journal.capacity_blocks() * BLOCK_BYTES as u64;
     let room_bytes = o.dirty_bytes_max.min(journal_bytes);
-    Tuning { dirty_age_max: o.dirty_age_max, room_bytes }
+    Tuning { dirty_age_max: o.dirty_age_max, room_bytes, memory_bytes: o.memory_bytes }
 }
 
 /// Opens or makes the journal and claims the volume with it.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     Error, Result,
-    cleaner::{SEGMENT_BLOCKS, defragmented},
+    cleaner::{RoundSize, defragmented},
     codec::KeySource,
     env::Env,
     fetch::MOVE_GAP_BYTES,
@@ -106,6 +106,11 @@ async fn plan_announced(
     Ok(out)
 }
 
+/// As of a daemon that has the memory for full segments.
+fn round_size() -> RoundSize {
+    RoundSize::new(u64::MAX)
+}
+
 impl CollectPlan {
     fn of(plan: &Plan) -> CollectPlan {
         let Plan { before, dead, victims, after_bytes } = plan;
@@ -122,7 +127,7 @@ impl CollectPlan {
             moved_blocks,
             gets: sum(gets_to_clean),
             fetched_bytes: sum(Counts::live_bytes),
-            puts: moved_blocks.div_ceil(SEGMENT_BLOCKS),
+            puts: moved_blocks.div_ceil(round_size().segment_blocks()),
             put_bytes: sum(Counts::live_bytes),
             after_bytes: *after_bytes,
         }
@@ -159,14 +164,14 @@ impl CollectPlan {
         let mut next = Some(offset / BLOCK);
         while let Some(at) = next {
             progress(at, end);
-            let round = defragmented(&volume.map, Extent::between(at, end)).await?;
+            let round = defragmented(&volume.map, Extent::between(at, end), round_size().blocks()).await?;
             let (gets, fetched_bytes) = volume.frames.cost_to_move(&round.moved);
             let blocks: u64 = round.moved.iter().map(|mapping| mapping.extent.len).sum();
             let put_bytes: u64 = round.moved.iter().map(stored_bytes).sum();
             self.moved_blocks += blocks;
             self.gets += gets;
             self.fetched_bytes += fetched_bytes;
-            self.puts += blocks.div_ceil(SEGMENT_BLOCKS);
+            self.puts += blocks.div_ceil(round_size().segment_blocks());
             self.put_bytes += put_bytes;
             self.after_bytes += put_bytes;
             next = round.next;

@@ -33,6 +33,8 @@ pub struct Tuning {
     pub dirty_age_max: Duration,
     /// Bytes that may be dirty before writes wait.
     pub room_bytes: u64,
+    /// Bytes of memory that the volume may use; this one stays.
+    pub memory_bytes: u64,
 }
 
 impl Tuning {
@@ -41,11 +43,11 @@ impl Tuning {
     }
 
     pub fn segment_bytes(&self) -> u64 {
-        policy::segment_bytes(self.room_bytes)
+        policy::segment_bytes(self.room_bytes, self.memory_bytes)
     }
 
     pub fn range_bytes(&self) -> u64 {
-        policy::range_bytes(self.room_bytes)
+        policy::range_bytes(self.room_bytes, self.memory_bytes)
     }
 }
 

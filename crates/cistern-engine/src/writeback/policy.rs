@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use crate::units::{BLOCK_BYTES, SEGMENT_DATA_BYTES_MAX};
+use crate::{
+    segment::{self, DATA_BYTES_MIN},
+    units::BLOCK_BYTES,
+};
 
 /// Sealing begins at this share of the greatest age, so that the upload ends within it.
 const SEAL_AGE_SHARE: (u32, u32) = (3, 4);
 /// A segment is at most this part of the room for dirty data: space comes back in small pieces
 /// where there is little of it, and writes need not stop and go.
 const SEGMENT_PART: u64 = 16;
-/// Bytes of the smallest full segment: below, requests cost more than they carry.
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
-
-const _: () = assert!(SEGMENT_BYTES_MIN <= SEGMENT_DATA_BYTES_MAX as u64);
 const _: () = assert!(SEAL_AGE_SHARE.0 < SEAL_AGE_SHARE.1, "there is time to upload what is sealed");
 
-/// Bytes of block data after which a segment is full, with so much room for dirty data.
-pub fn segment_bytes(room_bytes: u64) -> u64 {
-    (room_bytes / SEGMENT_PART).clamp(SEGMENT_BYTES_MIN, SEGMENT_DATA_BYTES_MAX as u64)
+/// Bytes of block data after which a segment is full, with so much room for dirty data and so much memory.
+pub fn segment_bytes(room_bytes: u64, memory_bytes: u64) -> u64 {
+    (room_bytes / SEGMENT_PART).clamp(DATA_BYTES_MIN, segment::data_bytes_max(memory_bytes))
 }
 
 /// What is overwritten within a range of the journal never reaches the store, so a segment is made of as many bytes of the journal as
@@ -27,8 +26,8 @@ const RANGE_SEGMENTS: u64 = 4;
 const RANGE_PART: u64 = 8;
 
 /// Bytes of block data in the journal that go into one segment at most.
-pub fn range_bytes(room_bytes: u64) -> u64 {
-    let segment_bytes = segment_bytes(room_bytes);
+pub fn range_bytes(room_bytes: u64, memory_bytes: u64) -> u64 {
+    let segment_bytes = segment_bytes(room_bytes, memory_bytes);
     (room_bytes / RANGE_PART).clamp(segment_bytes, RANGE_SEGMENTS * segment_bytes)
 }
 
@@ -110,6 +109,7 @@ pub fn hurry(p: &CommitLag) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::SEGMENT_DATA_BYTES_MAX;
 
     const IDLE: PackSituation = PackSituation {
         unpacked_blocks: 1,
@@ -167,20 +167,23 @@ mod tests {
         assert_eq!(decide(&PackSituation { paused: true, wanted: true, ..FULL }), Decision::Wait);
     }
 
-    /// Little room makes small segments.
+    /// Little room makes small segments, and so does little memory.
     #[test]
     fn segments_fit_the_room() {
-        assert_eq!(segment_bytes(3 << 30), SEGMENT_DATA_BYTES_MAX as u64);
-        assert_eq!(segment_bytes(96 << 20), 6 << 20);
-        assert_eq!(segment_bytes(0), SEGMENT_BYTES_MIN);
+        assert_eq!(segment_bytes(3 << 30, 256 << 20), SEGMENT_DATA_BYTES_MAX as u64);
+        assert_eq!(segment_bytes(96 << 20, 256 << 20), 6 << 20);
+        assert_eq!(segment_bytes(0, 256 << 20), DATA_BYTES_MIN);
+        assert_eq!(segment_bytes(3 << 30, 64 << 20), 4 << 20);
+        assert_eq!(segment_bytes(3 << 30, 0), DATA_BYTES_MIN);
     }
 
     /// What goes into one segment may be more than it holds, but no large part of the room.
     #[test]
     fn ranges_fit_the_room() {
-        assert_eq!(range_bytes(3 << 30), 64 << 20);
-        assert_eq!(range_bytes(256 << 20), 32 << 20);
-        assert_eq!(range_bytes(96 << 20), 12 << 20);
-        assert_eq!(range_bytes(0), SEGMENT_BYTES_MIN);
+        assert_eq!(range_bytes(3 << 30, 256 << 20), 64 << 20);
+        assert_eq!(range_bytes(256 << 20, 256 << 20), 32 << 20);
+        assert_eq!(range_bytes(96 << 20, 256 << 20), 12 << 20);
+        assert_eq!(range_bytes(0, 256 << 20), DATA_BYTES_MIN);
+        assert_eq!(range_bytes(3 << 30, 64 << 20), 16 << 20);
     }
 }

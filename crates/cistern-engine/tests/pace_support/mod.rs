@@ -92,7 +92,7 @@ pub fn run(scenario: &Scenario) -> Vec<Second> {
         controller: Controller::new(&goal, Duration::ZERO),
         budget: Budget::new(Duration::ZERO),
         goal,
-        segment_bytes: segment_bytes(scenario.room_bytes),
+        segment_bytes: segment_bytes(scenario.room_bytes, 256 << 20),
         unpacked: VecDeque::new(),
         unpacked_bytes: 0.0,
         window: VecDeque::new(),
