@@ -40,7 +40,7 @@ const SEGMENT_BYTES_MIN: u64 = 1200;
 struct Hiding {
     inner: MemoryStore,
     hidden: Mutex<BTreeSet<String>>,
-    /// Whoever asks for something below this is refused, or waits for ever.
+    /// Whoever asks for something below this is refused, waits for ever, or finds nothing.
     away: Mutex<Option<(&'static str, Away)>>,
 }
 
@@ -48,6 +48,7 @@ struct Hiding {
 enum Away {
     Refuses,
     Hangs,
+    IsGone,
 }
 
 impl Hiding {
@@ -91,6 +92,7 @@ impl Hiding {
         match away.filter(|(below, _)| key.starts_with(below)) {
             Some((_, Away::Refuses)) => Err(StoreError::Unreachable("nothing is mounted there".into())),
             Some((_, Away::Hangs)) => std::future::pending().await,
+            Some((_, Away::IsGone)) => Err(StoreError::NotFound(key.to_owned())),
             None => self.look(key),
         }
     }
@@ -117,7 +119,10 @@ impl Passing for Hiding {
         self.inner.get_range(key, range).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        self.ask(prefix).await?;
+        match self.ask(prefix).await {
+            Err(StoreError::NotFound(_)) => return Ok(Vec::new()),
+            asked => asked?,
+        }
         let mut listed = self.inner.list_after(prefix, after, count_max).await?;
         listed.retain(|listed| self.look(&listed.key).is_ok());
         Ok(listed)
@@ -395,6 +400,12 @@ async fn a_clone_goes_on_when_its_parent_refuses() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clone_goes_on_when_its_parent_hangs() {
     goes_on_without_its_parent(Away::Hangs).await;
+}
+
+/// And where all objects of the other volume are gone, and its place is there. Nothing says that the clone has nothing in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_goes_on_when_its_parent_is_gone() {
+    goes_on_without_its_parent(Away::IsGone).await;
 }
 
 async fn goes_on_without_its_parent(away: Away) {

@@ -162,6 +162,8 @@ impl Origins {
         let done = done.await;
         asking.is_answered = true;
         match done {
+            // A volume of which there is nothing any more looks like a clone that was never finished.
+            Err(e @ Error::Invalid(_)) => Err(self.explain(at, e)),
             Err(e) if !e.is_damage() => {
                 self.note_away(at, asking.began);
                 Err(self.tell(at, e))
