@@ -370,3 +370,36 @@ async fn snapshots_go_before_what_waits() {
         close(volume).await;
     }
 }
+
+/// A full disk, and behind it a journal with as much dirty data as may be there, from writes of a block that go to the last bit: zeroes still get
+/// in, one after the other until they wait too, and then still the removal of a snapshot and a discard of everything. That makes room, and all goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_room_gets_in_where_nothing_else_does() {
+    const SHORT: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_secs(3600);
+    let store = small();
+    let host = host(store.clone(), 256 * MIB).await;
+    let options = OpenOptions { dirty_bytes_max: 2 * MIB, grace: Duration::from_secs(5), ..host.options() };
+    let volume = Volume::open(options).await.expect("opened");
+    volume.write(0, noise(1, 8 * MIB as usize), false).await.expect("written");
+    volume.snapshot("a").await.expect("made");
+    volume.drain().await.expect("drained");
+    store.leave_free(HELD_BACK_BYTES / 2).await;
+    for n in 0.. {
+        let write = volume.write(n * 4096, noise(n, 4096), false);
+        if host.env.timeout(SHORT, write).await.is_none() {
+            break;
+        }
+    }
+    for n in 0..1000 {
+        let trim = volume.trim(n % 256 * 65536, 65536, false);
+        if host.env.timeout(SHORT, trim).await.is_none() {
+            break;
+        }
+    }
+    host.env.timeout(LONG, volume.remove_snapshot("a")).await.expect("in time").expect("removed");
+    host.env.timeout(LONG, volume.trim(0, 256 * MIB, false)).await.expect("in time").expect("trimmed");
+    host.env.timeout(LONG, volume.drain()).await.expect("in time").expect("drained");
+    assert!(store.free_bytes().await > 8 * MIB, "what the snapshot held is free");
+    close(volume).await;
+}

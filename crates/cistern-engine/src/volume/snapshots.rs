@@ -193,7 +193,7 @@ async fn operate(writers: &[&Writer], operations: &[Operation]) -> Result<()> {
         parts.map(|((writer, prepared), operation)| (&*writer.core, prepared, operation)).collect();
     let places = loop {
         for (writer, blocks) in writers.iter().zip(&blocks) {
-            writer.wait_below_dirty_max(*blocks).await?;
+            writer.wait_below_dirty_max(*blocks, 0).await?;
         }
         match Core::operate(&all)? {
             OperationPlaces::Done(places) => break places,

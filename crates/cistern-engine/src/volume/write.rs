@@ -93,11 +93,11 @@ impl Writer {
         prepared: Prepared,
         own: Option<&Arc<Held>>,
     ) -> Result<JournalPos> {
-        let blocks = prepared.payload_blocks() + 1;
+        let (blocks, leaves) = (prepared.payload_blocks() + 1, self.leaves(&prepared));
         self.core.pacer.pass(client, blocks * BLOCK).await;
         loop {
-            if self.above_dirty_max(blocks).is_some() {
-                Box::pin(self.wait_below_dirty_max(blocks)).await?;
+            if self.above_dirty_max(blocks, leaves).is_some() {
+                Box::pin(self.wait_below_dirty_max(blocks, leaves)).await?;
             }
             match self.core.submit(&prepared, own)? {
                 Submitted::Done { from, to } => {
@@ -111,19 +111,34 @@ impl Writer {
         }
     }
 
-    pub(super) async fn wait_below_dirty_max(&self, blocks: u64) -> Result<()> {
-        while let Some(committed) = self.above_dirty_max(blocks) {
+    /// Waits until so many blocks more may wait for the store, of which `left` sixteenths of the room are left to others.
+    pub(super) async fn wait_below_dirty_max(&self, blocks: u64, left: u64) -> Result<()> {
+        while let Some(committed) = self.above_dirty_max(blocks, left) {
             self.control.drain(JournalPos(committed.0 + 1)).await?;
         }
         Ok(())
     }
 
     /// Where the commits have come to, if so many blocks more are too many to wait for the store. Where nothing waits, any number may.
-    fn above_dirty_max(&self, blocks: u64) -> Option<JournalPos> {
+    fn above_dirty_max(&self, blocks: u64, left: u64) -> Option<JournalPos> {
         let Range { start: committed, end: appended } = self.core.journal.dirty();
-        let dirty = appended.0 - committed.0;
-        let is_above = dirty > 0 && (dirty + blocks) * BLOCK > self.control.tuning().room_bytes;
+        let (dirty, room_bytes) = (appended.0 - committed.0, self.control.tuning().room_bytes);
+        let is_above = dirty > 0 && (dirty + blocks) * BLOCK > room_bytes - room_bytes / 16 * left;
         is_above.then_some(committed)
+    }
+
+    /// Sixteenths of the room for dirty data that a request leaves. Where the store is full, what makes room there has to get in: so data
+    /// leaves two for zeroes, and those one for zeroes of a large part of the volume and for operations.
+    fn leaves(&self, prepared: &Prepared) -> u64 {
+        let zeroed = prepared.records().iter().map(|record| match record {
+            Record::Zero { extent, .. } => Some(extent.len * BLOCK),
+            _ => None,
+        });
+        match zeroed.sum::<Option<u64>>() {
+            None => 2,
+            Some(bytes) if bytes < self.size_bytes() / 16 => 1,
+            Some(_) => 0,
+        }
     }
 
     /// Makes everything before `to` as durable as the mode says.

@@ -69,6 +69,14 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: seeds(300),
     },
     Mutant {
+        name: "data-takes-all-the-room",
+        promise: "P9",
+        story: "behind a client that wrote until it had to wait neither a discard nor the removal of a snapshot gets into the journal, and a full store stays full",
+        changes: &[Change { file: WRITE, old: "            None => 2,\n", new: "            None => 0,\n" }],
+        test: test("-p cistern-engine --test volume_full", "what_makes_room_gets_in"),
+        simulation: None,
+    },
+    Mutant {
         name: "commit-forgets-newer-writes",
         promise: "P4",
         story: "a commit drops blocks that were written again since",
