@@ -4,7 +4,7 @@
 //! the newest version of a block is. In between, in this order, each on those before it:
 //!
 //! - `link`, `window`: what the link bears, and how many neighbours of a miss pay. `flights`: what is under way, and
-//!   what was fetched ahead and not yet read. `foreign`: what is asked of whoever has other volumes' blocks. `pool`: prefetches that run beside everything else.
+//!   what was fetched ahead and not yet read. `foreign`: what is asked for other volumes' blocks. `pool`: prefetches that run beside everything else.
 //! - `reader`: ranges of objects, from what is under way, from the cache or by a GET.
 //! - `forward`, `frames`, `runs`: what the ranges mean: blocks of data, where they were moved for a snapshot, parts of the map. What
 //!   does not verify is fetched again; `to_send` does not unpack what need not be. `origins`: the same of the volumes that a clone comes from.

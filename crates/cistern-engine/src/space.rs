@@ -62,7 +62,9 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(600);
 
 /// Bytes that one round of the cleaner moves, about, and less where memory is small: more are sorted better and fill segments better, and are
 /// in memory.
-pub const ROUND_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
+pub const ROUND_BYTES: u64 = ROUND_SEGMENTS * SEGMENT_DATA_BYTES_MAX as u64;
+/// The same in full segments.
+pub const ROUND_SEGMENTS: u64 = 2;
 
 /// The accounts of one volume that is open for writing.
 pub struct Space {

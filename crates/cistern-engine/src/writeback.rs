@@ -19,7 +19,7 @@ mod range;
 use std::sync::Arc;
 
 pub use bases::Bases;
-pub use control::{Control, ControlShown, Tuning};
+pub use control::{Control, ControlShown, LEFT_BY_DATA, Tuning};
 pub use loads::Loads;
 
 use crate::{

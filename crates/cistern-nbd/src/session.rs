@@ -344,20 +344,19 @@ impl<'a> Session<'a> {
     /// Answers what is ready among the requests of this turn, and says how many; the others run.
     fn look_again(&mut self, cx: &mut Context<'_>) -> usize {
         let mut fresh = std::mem::take(&mut self.fresh);
-        let found = fresh.len();
-        let mut waiting = 0;
+        let mut answered = 0;
         for mut running in fresh.drain(..) {
             match Pin::new(&mut running).poll(cx) {
-                Poll::Ready((ticket, cost, outcome)) => self.answer(&ticket, cost, outcome),
-                // That poll has registered this task's waker; once woken, `collect` polls it again.
-                Poll::Pending => {
-                    self.running.push(running);
-                    waiting += 1;
+                Poll::Ready((ticket, cost, outcome)) => {
+                    self.answer(&ticket, cost, outcome);
+                    answered += 1;
                 }
+                // That poll has registered this task's waker; once woken, `collect` polls it again.
+                Poll::Pending => self.running.push(running),
             }
         }
         self.fresh = fresh;
-        found - waiting
+        answered
     }
 
     /// Takes requests until something is missing, and says what.
@@ -469,7 +468,7 @@ impl<'a> Session<'a> {
             ticket.len = len;
         }
         let mut running = Running { ticket, cost, work: work(self.export, self.bitmaps, request, payload) };
-        // Nobody is to be woken: `look_again` polls it in this turn.
+        // No task is to be woken: `look_again` polls it in this turn.
         match Pin::new(&mut running).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready((ticket, cost, outcome)) => self.answer(&ticket, cost, outcome),
             Poll::Pending => self.fresh.push(running),

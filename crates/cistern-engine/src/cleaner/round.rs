@@ -28,9 +28,9 @@ use crate::{
     },
     map::SeenBy,
     segment::{self, Entry, MAPPINGS_MAX},
-    space::{ROUND_BYTES, Vacated, VacatedRound, Victim},
+    space::{ROUND_SEGMENTS, Vacated, VacatedRound, Victim},
     store::Listed,
-    units::{BLOCK_BYTES, Extent, Mapping, Place, SEGMENT_DATA_BYTES_MAX, Seq},
+    units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
 };
 
 /// How much is moved at a time. The more, the more of each segment it comes from is read together, and the better it is sorted; all of a round
@@ -53,7 +53,7 @@ impl RoundSize {
 
     /// Blocks that one round moves, about.
     pub fn blocks(self) -> u64 {
-        ROUND_BYTES / SEGMENT_DATA_BYTES_MAX as u64 * self.segment_blocks
+        ROUND_SEGMENTS * self.segment_blocks
     }
 }
 

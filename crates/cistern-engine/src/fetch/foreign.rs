@@ -1,4 +1,4 @@
-//! What a clone's reader asks of whoever has the blocks of the volumes it comes from.
+//! What a clone's reader asks of the reader of the volumes it comes from.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,9 +14,9 @@ use crate::{
 pub enum BlockUser {
     /// A client waits.
     Reader,
-    /// Whoever packs: [`FrameReader::read_to_pack`](super::FrameReader::read_to_pack).
+    /// Write-back, which packs: [`FrameReader::read_to_pack`](super::FrameReader::read_to_pack).
     Packer,
-    /// Whoever moves: [`FrameReader::read_to_move`](super::FrameReader::read_to_move).
+    /// The cleaner, which moves: [`FrameReader::read_to_move`](super::FrameReader::read_to_move).
     Mover,
 }
 
@@ -24,7 +24,7 @@ pub enum BlockUser {
 #[async_trait]
 pub trait ForeignBlocks: Send + Sync {
     fn is_foreign(&self, seq: Seq) -> bool;
-    /// Whether one of those volumes has not answered for so long that nobody should wait for it who can do without.
+    /// Whether one of those volumes has not answered for so long that a caller that can do without it should not wait.
     fn is_away(&self) -> bool;
     /// Returns when something that was asked of one of them since has no answer for so long.
     async fn hangs(&self) -> Error;

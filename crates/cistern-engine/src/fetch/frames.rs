@@ -170,7 +170,7 @@ impl FrameReader {
         self.foreign.as_ref().is_some_and(is_foreign)
     }
 
-    /// Whether a volume that this one was cloned from has not answered for so long that nobody should wait for it who can do without.
+    /// Whether a volume that this one was cloned from has not answered for so long that a caller that can do without it should not wait.
     pub fn is_origin_away(&self) -> bool {
         self.foreign.as_ref().is_some_and(|foreign| foreign.is_away())
     }
@@ -270,7 +270,7 @@ impl FrameReader {
         self.misses.fetch_add(missing.len() as u64, Relaxed);
         match missing.is_empty() {
             true => Ok(out),
-            // In memory of its own: whoever finds everything does not carry what this needs.
+            // In memory of its own: a read that finds everything does not carry what this needs.
             false => Box::pin(self.read_missing(missing, out)).await,
         }
     }

@@ -48,9 +48,9 @@ use crate::{
 
 /// Origins that are kept open.
 const OPEN_MAX: usize = 4;
-/// How long one that does not answer is waited for by who can do without it: a server that starts anew takes no longer.
+/// How long an origin that does not answer is waited for by a caller that can do without it: a server that starts anew takes no longer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For so long after it was asked last who can do without it is told at once that it is away.
+/// For so long after it was asked last, a caller that can do without it is told at once that it is away.
 const ASKED_AGAIN: Duration = Duration::from_secs(10);
 /// Refusals that are further apart tell of two times at which it was away.
 const APART: Duration = Duration::from_secs(60);
@@ -69,7 +69,7 @@ pub struct Origins {
     asked: AtomicU64,
 }
 
-/// Something that is asked of an origin. Where nobody wants the answer any more, it says how long there was none.
+/// Something that is asked of an origin. Where it is given up before there is an answer, it says how long there was none.
 struct Asking<'a> {
     origins: &'a Origins,
     number: u64,
@@ -186,13 +186,18 @@ impl Origins {
         away.insert(at, Away { since: since.min(began), asked: now });
     }
 
-    /// Whether an origin has not answered for so long that it is not to be asked now by who can do without it.
+    /// Whether an origin has not answered for so long that it is not to be asked now by a caller that can do without it.
     fn is_away_now(&self, at: usize) -> bool {
         let now = self.parts.env.now();
-        let hangs = self.asking.lock().values().any(|(of, began)| *of == at && now - *began >= PATIENCE);
-        let away = self.away.lock();
         let has_failed = |away: &Away| away.is_long(now) && now - away.asked < ASKED_AGAIN;
-        hangs || away.get(&at).is_some_and(has_failed)
+        self.hanging(|of| of == at).is_some() || self.away.lock().get(&at).is_some_and(has_failed)
+    }
+
+    /// One of some origins that has had no answer to something for too long.
+    fn hanging(&self, is_asked_for: impl Fn(usize) -> bool) -> Option<usize> {
+        let now = self.parts.env.now();
+        let hangs = |(at, began): &&(usize, Duration)| is_asked_for(*at) && now - *began >= PATIENCE;
+        self.asking.lock().values().find(hangs).map(|(at, _)| *at)
     }
 
     /// Why an origin is not waited for.
@@ -360,17 +365,14 @@ impl ForeignBlocks for Origins {
 
     fn is_away(&self) -> bool {
         let now = self.parts.env.now();
-        let hangs = self.asking.lock().values().any(|(_, began)| now - *began >= PATIENCE);
-        hangs || self.away.lock().values().any(|away| away.is_long(now))
+        self.hanging(|_| true).is_some() || self.away.lock().values().any(|away| away.is_long(now))
     }
 
     async fn hangs(&self) -> Error {
         let mut wait = PATIENCE;
         loop {
             self.parts.env.sleep(wait).await;
-            let now = self.parts.env.now();
-            let hangs = self.asking.lock().values().find(|(_, began)| now - *began >= PATIENCE).copied();
-            if let Some((at, _)) = hangs {
+            if let Some(at) = self.hanging(|_| true) {
                 return self.unanswered(at);
             }
             wait = PATIENCE / 10;

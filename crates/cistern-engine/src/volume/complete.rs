@@ -15,13 +15,13 @@ use crate::{
     journal::Record,
     map::PartialMark,
     sectors::VOLUME_BLOCKS_MAX,
-    units::{BLOCK_BYTES, Extent, Mapping, Seq},
+    units::{Extent, Mapping, Seq},
     volume::{
         base::CommittedBlocks,
         order::{Core, Source, Submitted},
         write::Holding,
     },
-    writeback::{Bases, Control},
+    writeback::{Bases, Control, LEFT_BY_DATA},
 };
 
 /// How long what could not be completed is left alone, at first and at most: reads that fail cost requests.
@@ -159,8 +159,7 @@ impl Completing {
 
     fn write(&self, extent: Extent, whole: Bytes, holding: &Holding<'_>) -> Result<CompletionOutcome> {
         let prepared = self.core.journal.prepare(Record::Write(extent), whole)?;
-        let dirty = self.core.journal.dirty_blocks() + prepared.payload_blocks() + 1;
-        if dirty * BLOCK_BYTES as u64 > self.control.tuning().room_bytes {
+        if self.control.above_room(prepared.payload_blocks() + 1, LEFT_BY_DATA).is_some() {
             return Ok(CompletionOutcome::Left); // clients come first
         }
         match self.core.submit(&prepared, Some(holding.held()))? {

@@ -24,7 +24,7 @@ use crate::{
         order::{Core, Submitted},
         partial::PartialWrite,
     },
-    writeback::{Control, Loads},
+    writeback::{Control, LEFT_BY_DATA, Loads},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -96,7 +96,7 @@ impl Writer {
         let (blocks, leaves) = (prepared.payload_blocks() + 1, self.leaves(&prepared));
         self.core.pacer.pass(client, blocks * BLOCK).await;
         loop {
-            if self.above_dirty_max(blocks, leaves).is_some() {
+            if self.control.above_room(blocks, leaves).is_some() {
                 Box::pin(self.wait_below_dirty_max(blocks, leaves)).await?;
             }
             match self.core.submit(&prepared, own)? {
@@ -113,18 +113,10 @@ impl Writer {
 
     /// Waits until so many blocks more may wait for the store, of which `left` sixteenths of the room are left to others.
     pub(super) async fn wait_below_dirty_max(&self, blocks: u64, left: u64) -> Result<()> {
-        while let Some(committed) = self.above_dirty_max(blocks, left) {
+        while let Some(committed) = self.control.above_room(blocks, left) {
             self.control.drain(JournalPos(committed.0 + 1)).await?;
         }
         Ok(())
-    }
-
-    /// Where the commits have come to, if so many blocks more are too many to wait for the store. Where nothing waits, any number may.
-    fn above_dirty_max(&self, blocks: u64, left: u64) -> Option<JournalPos> {
-        let Range { start: committed, end: appended } = self.core.journal.dirty();
-        let (dirty, room_bytes) = (appended.0 - committed.0, self.control.tuning().room_bytes);
-        let is_above = dirty > 0 && (dirty + blocks) * BLOCK > room_bytes - room_bytes / 16 * left;
-        is_above.then_some(committed)
     }
 
     /// Sixteenths of the room for dirty data that a request leaves. Where the store is full, what makes room there has to get in: so data
@@ -135,7 +127,7 @@ impl Writer {
             _ => None,
         });
         match zeroed.sum::<Option<u64>>() {
-            None => 2,
+            None => LEFT_BY_DATA,
             Some(bytes) if bytes < self.size_bytes() / 16 => 1,
             Some(_) => 0,
         }

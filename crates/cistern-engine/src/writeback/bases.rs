@@ -32,7 +32,7 @@ const DAMAGE_PAUSES_MS: [u64; 2] = [100, 400];
 pub trait Bases: Send + Sync + 'static {
     /// The committed version of a block, or any later one: 4096 bytes.
     async fn read(&self, block: u64) -> Result<Bytes>;
-    /// Whether what does not answer is another volume, and nobody should wait for it any longer.
+    /// Whether what does not answer is another volume, and write-back should not wait for it any longer.
     fn is_origin_away(&self) -> bool;
 }
 
@@ -98,7 +98,7 @@ fn tell_partial(damaged: &BTreeMap<u64, Error>, blocks: usize) {
 /// One request at a time finds out whether the store is back.
 ///
 /// # Errors
-/// The last one, when it is another volume's store that is away for long, and this one's is there: then nobody waits for it.
+/// The last one, when it is another volume's store that is away for long, and this one's is there: then write-back does not wait for it.
 async fn wait_for_store(
     env: &Env,
     bases: &dyn Bases,

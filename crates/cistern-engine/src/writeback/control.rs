@@ -4,6 +4,7 @@
 
 use std::{
     future::Future,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,13 +19,16 @@ use crate::{
     env::Stop,
     journal::Journal,
     rank::{Rank, Ranked},
-    units::{JournalPos, Seq},
+    units::{BLOCK_BYTES, JournalPos, Seq},
     writeback::{
         age::Stamps,
         pi::{Goal, Rate},
         policy,
     },
 };
+
+/// Sixteenths of the room for dirty data that data leaves to what makes room in the store.
+pub const LEFT_BY_DATA: u64 = 2;
 
 /// What can be set while a write-back runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,6 +130,16 @@ impl Control {
         if unpacked_before == 0 || unpacked_before / segment != unpacked / segment {
             self.wake.notify_one();
         }
+    }
+
+    /// Where the commits have come to, if so many blocks more are too many to wait for the store, with so many sixteenths of the room left.
+    /// Where nothing waits, any number may.
+    pub fn above_room(&self, blocks: u64, left: u64) -> Option<JournalPos> {
+        let Range { start: committed, end: appended } = self.journal.dirty();
+        let (dirty, room_bytes) = (appended.0 - committed.0, self.tuning().room_bytes);
+        let is_above =
+            dirty > 0 && (dirty + blocks) * BLOCK_BYTES as u64 > room_bytes - room_bytes / 16 * left;
+        is_above.then_some(committed)
     }
 
     pub fn committed(&self) -> JournalPos {

@@ -2,6 +2,7 @@
 
 use super::{Change, Mutant, seeds, test, themed};
 
+const CONTROL: &str = "crates/cistern-engine/src/writeback/control.rs";
 const WRITE: &str = "crates/cistern-engine/src/volume/write.rs";
 const DIRTY: &str = "crates/cistern-engine/src/volume/dirty.rs";
 const LOCKS: &str = "crates/cistern-engine/src/volume/locks.rs";
@@ -61,9 +62,9 @@ pub const MUTANTS: &[Mutant] = &[
         promise: "P2",
         story: "more is dirty than max-dirty-bytes allows",
         changes: &[Change {
-            file: WRITE,
-            old: "let is_above = dirty > 0 &&",
-            new: "let is_above = dirty == u64::MAX &&",
+            file: CONTROL,
+            old: "dirty > 0 && (dirty + blocks)",
+            new: "dirty == u64::MAX && (dirty + blocks)",
         }],
         test: None,
         simulation: seeds(300),
@@ -72,7 +73,11 @@ pub const MUTANTS: &[Mutant] = &[
         name: "data-takes-all-the-room",
         promise: "P9",
         story: "behind a client that wrote until it had to wait neither a discard nor the removal of a snapshot gets into the journal, and a full store stays full",
-        changes: &[Change { file: WRITE, old: "            None => 2,\n", new: "            None => 0,\n" }],
+        changes: &[Change {
+            file: WRITE,
+            old: "            None => LEFT_BY_DATA,\n",
+            new: "            None => 0,\n",
+        }],
         test: test("-p cistern-engine --test volume_full", "what_makes_room_gets_in"),
         simulation: None,
     },
