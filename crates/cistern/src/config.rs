@@ -224,7 +224,8 @@ pub struct Settings {
     /// Memory for buffers and caches, shared by all volumes of the daemon
     ///
     /// Requests of clients on their way in and out take at most half as much beside it (42 MiB at
-    /// least), and up to 400 KiB for each connection.
+    /// least), and up to 400 KiB for each connection. Below 256M segments are smaller, down to
+    /// 4 MiB at 64M, which costs more requests.
     /// [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub memory: Option<ByteSize>,
