@@ -4,6 +4,7 @@
 mod daemon;
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -40,16 +41,18 @@ fn slowly(home: &Home, arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
 }
 
-/// Objects of some size below a directory.
-fn segments(directory: &Path) -> Vec<PathBuf> {
-    let (mut directories, mut found) = (vec![directory.to_owned()], Vec::new());
+/// Objects of the logs of the volumes in a directory, by their numbers, with their sizes.
+fn objects(directory: &Path) -> BTreeMap<(PathBuf, u64), u64> {
+    let (mut directories, mut found) = (vec![directory.to_owned()], BTreeMap::new());
     while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            match entry.metadata() {
+        let is_log = directory.ends_with("log");
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            let name = entry.file_name();
+            match u64::from_str_radix(&name.to_string_lossy(), 16) {
+                Ok(number) if is_log => drop(found.insert((directory.clone(), number), metadata.len())),
                 // What is on its way in is not there yet.
-                Ok(_) if entry.file_name() == ".tmp" => {}
-                Ok(metadata) if metadata.is_dir() => directories.push(entry.path()),
-                Ok(metadata) if metadata.len() > 4 * MIB => found.push(entry.path()),
+                _ if metadata.is_dir() && name != ".tmp" => directories.push(entry.path()),
                 _ => {}
             }
         }
@@ -57,26 +60,45 @@ fn segments(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits until another segment lies in a directory than lay there.
-fn until_more_came(child: &mut Child, directory: &Path, before: usize) {
-    while segments(directory).len() <= before {
+/// Those of some size.
+fn segments(directory: &Path) -> Vec<PathBuf> {
+    let large = objects(directory).into_iter().filter(|(_, bytes)| *bytes > 4 * MIB);
+    large.map(|((log, number), _)| log.join(format!("{number:016x}"))).collect()
+}
+
+/// Waits until a segment came that the log of its volume has: several are stored at once, and one that overtook another is not in the log yet. What
+/// was there is what lay there before the child began.
+fn until_more_came(child: &mut Child, directory: &Path, was_there: &BTreeMap<(PathBuf, u64), u64>) {
+    loop {
+        let came: Vec<_> =
+            objects(directory).into_iter().filter(|(object, _)| !was_there.contains_key(object)).collect();
+        // The first that comes is the claim of whoever writes.
+        let is_next = |pair: &[((PathBuf, u64), u64)]| pair[1].0 == (pair[0].0.0.clone(), pair[0].0.1 + 1);
+        let in_log = came.windows(2).take_while(|pair| is_next(pair));
+        if in_log.into_iter().any(|pair| pair[1].1 > 4 * MIB) {
+            return;
+        }
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
         std::thread::yield_now();
     }
 }
 
-/// Runs a command until it has brought something into a directory that had nothing of it, and kills it there.
+/// Runs a command until it has brought something into a directory, and kills it there.
 fn kill_in_the_middle(home: &Home, arguments: &[&str], directory: &str) {
-    let (directory, mut child) = (home.path(directory), slowly(home, arguments));
-    until_more_came(&mut child, &directory, segments(&directory).len());
+    let directory = home.path(directory);
+    let was_there = objects(&directory);
+    let mut child = slowly(home, arguments);
+    until_more_came(&mut child, &directory, &was_there);
     child.kill().expect("killed");
     child.wait().expect("it ended");
 }
 
 /// The same, and tells it to end.
 fn interrupt_in_the_middle(home: &Home, arguments: &[&str], directory: &str) -> Output {
-    let (directory, mut child) = (home.path(directory), slowly(home, arguments));
-    until_more_came(&mut child, &directory, segments(&directory).len());
+    let directory = home.path(directory);
+    let was_there = objects(&directory);
+    let mut child = slowly(home, arguments);
+    until_more_came(&mut child, &directory, &was_there);
     // SAFETY: a signal to a child that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     child.wait_with_output().expect("it ends")
