@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     config::{self, Settings},
     failure::Outcome,
+    memory,
     signals::EndAtOnce,
 };
 
@@ -170,6 +171,9 @@ impl Cli {
     /// Does what the arguments say. Inside a tokio runtime.
     pub async fn run(self) -> Outcome {
         let file = config::read_file(self.config.as_deref())?;
+        if !self.serves() {
+            tokio::spawn(memory::keep_near(file.memory_bytes()));
+        }
         let context = Context { env: RealEnv::start(), file, config: self.config.clone() };
         let env = context.env.clone();
         let outcome = self.act(context).await;

@@ -225,7 +225,8 @@ pub struct Settings {
     ///
     /// Requests of clients on their way in and out take at most half as much beside it (42 MiB at
     /// least), and up to 400 KiB for each connection. Below 256M segments are smaller, down to
-    /// 4 MiB at 64M, which costs more requests.
+    /// 4 MiB at 64M, which costs more requests. What is set in the settings file holds for other commands
+    /// too, for each volume that they read or write.
     /// [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub memory: Option<ByteSize>,
@@ -385,6 +386,11 @@ impl Settings {
         }
     }
 
+    /// The memory that is wanted, unchecked.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0)
+    }
+
     /// Fills in the defaults and checks the values.
     pub fn resolve(self, file: Settings) -> Outcome<Resolved> {
         let sources = self.sources(&file);
@@ -395,7 +401,7 @@ impl Settings {
         if settings.journal_size.is_some_and(|size| size.0 < JOURNAL_BYTES_MIN) {
             return Err(too_small("journal-size", JOURNAL_BYTES_MIN));
         }
-        let memory_bytes = settings.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0);
+        let memory_bytes = settings.memory_bytes();
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(too_small("memory", MEMORY_BYTES_MIN));
         }

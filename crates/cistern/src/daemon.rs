@@ -33,6 +33,7 @@ use std::{
 };
 
 pub use accept::accept_all;
+use control::ControlSocket;
 pub use host::{host_name, notify_ready};
 use open::Opener;
 pub use open::{drop_receive_journal, open_once, open_to_receive, volume_directory, volume_disk};
@@ -171,15 +172,21 @@ pub async fn run(env: &Env, plan: ServePlan) -> Outcome {
         daemon.recorder.begin();
     }
     // Commands are answered until the very end: they may ask how far the stop is.
-    let control = control::ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
+    let control = ControlSocket::bind(&plan.settings.state_dir).map(|socket| {
         let daemon = daemon.clone();
-        tokio::spawn(async move { socket.serve(daemon).await })
+        tokio::spawn(async move {
+            let socket = match socket {
+                Some(socket) => socket,
+                None => ControlSocket::when_there_is_room(&daemon.state_dir).await,
+            };
+            socket.serve(daemon.clone()).await
+        })
     });
     let metrics_url = metrics.as_ref().map(http::TcpDoor::metrics_url);
     let doors_of_http =
         metrics.into_iter().chain(dashboard).map(|door| tokio::spawn(door.serve(daemon.clone())));
     // Beside what `--memory` bounds there are segments on their way, the table of new mappings and the program.
-    let memory = tokio::spawn(memory::keep_near(plan.settings.memory_bytes / 4 * 5));
+    let memory = tokio::spawn(memory::keep_near(plan.settings.memory_bytes));
     let recorder = tokio::spawn(recorder::run(daemon.clone()));
     let tasks: Vec<_> = doors_of_http.chain([memory, recorder]).collect();
     // Whatever fails from here on: the volumes are open, and closed in an orderly way.

@@ -105,6 +105,31 @@ fn a_full_disk_keeps_no_daemon_from_starting() {
     daemon.kill();
 }
 
+/// Nor does a disk on which not one file can be made: clients are served, and commands as soon as there is room for the control socket.
+#[test]
+fn a_disk_without_inodes_keeps_no_daemon_from_starting() {
+    let home = Home::new();
+    let _disk = SmallDisk::mount(home.path("state"), "size=160m,nr_inodes=64");
+    let daemon = home.start(&CREATE);
+    daemon.fill(3, 0, MIB);
+    daemon.kill();
+    // What the dead daemon's socket took is taken by others too.
+    for socket in fs::read_dir(home.path("state/control")).expect("readable").flatten() {
+        if socket.path().extension().is_some_and(|extension| extension == "sock") {
+            fs::remove_file(socket.path()).expect("removed");
+        }
+    }
+    let others = (0..).map_while(|n| File::create(home.path(&format!("state/other-{n}"))).ok()).count();
+    assert!(others > 0, "there was room");
+    let mut daemon = home.start(&CREATE);
+    daemon.assert_filled(3, 0, MIB);
+    daemon.fill(4, 32 * MIB, MIB);
+    fs::remove_file(home.path("state/other-0")).expect("removed");
+    daemon.wait_to_say("commands reach this daemon now");
+    home.ok(&["drain", "./tank"]);
+    daemon.stop();
+}
+
 /// Behind a snapshot of its subvolume every block of the journal needs new space, and there is none: a write waits, with its
 /// flush, and `status` says why; the rest is read, and what was written before is flushed. When there is room it goes on, and no restart was needed.
 #[test]

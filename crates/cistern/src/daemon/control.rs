@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     task::Context,
+    time::Duration,
 };
 
 use tokio::net::UnixListener;
@@ -33,6 +34,9 @@ const CONNECTIONS_MAX: usize = 64;
 /// state directory.
 const NAMES_MAX: u32 = 16;
 
+/// How often is looked whether a full disk has room again.
+const LOOK_FOR_ROOM: Duration = Duration::from_secs(1);
+
 /// The bound control socket. Dropping it removes the file.
 pub struct ControlSocket {
     listener: UnixListener,
@@ -40,11 +44,32 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds this process's socket in the state directory and clears away those of dead daemons.
-    pub fn bind(state_dir: &Path) -> Outcome<ControlSocket> {
+    /// Binds this process's socket in the state directory and clears away those of dead daemons. `None` where its disk is full: then no
+    /// command reaches this daemon until [`when_there_is_room`](Self::when_there_is_room), and clients are served all the same.
+    pub fn bind(state_dir: &Path) -> Outcome<Option<ControlSocket>> {
         let directory = state_dir.join(DIRECTORY);
-        bind(&directory)
-            .map_err(|e| Failure::io(format!("cannot make a control socket in {}", directory.display()), &e))
+        match bind(&directory) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(e) if is_full(&e) => {
+                tracing::warn!(directory = %directory.display(), error = %e, "the disk of the state directory is full: commands do not \
+                    reach this daemon until there is room for its control socket");
+                Ok(None)
+            }
+            Err(e) => {
+                Err(Failure::io(format!("cannot make a control socket in {}", directory.display()), &e))
+            }
+        }
+    }
+
+    /// Binds it as soon as that succeeds.
+    pub async fn when_there_is_room(state_dir: &Path) -> ControlSocket {
+        loop {
+            tokio::time::sleep(LOOK_FOR_ROOM).await;
+            if let Ok(socket) = bind(&state_dir.join(DIRECTORY)) {
+                tracing::info!("commands reach this daemon now");
+                return socket;
+            }
+        }
     }
 
     /// Answers requests until dropped.
@@ -62,6 +87,11 @@ impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path); // a stale one is cleared by the next daemon
     }
+}
+
+/// Whether an error of the file system says that it has no room.
+fn is_full(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn bind(directory: &Path) -> std::io::Result<ControlSocket> {
@@ -122,9 +152,9 @@ mod tests {
         let stale = dir.path().join(DIRECTORY).join("1.sock");
         std::fs::create_dir(dir.path().join(DIRECTORY)).expect("writable");
         drop(std::os::unix::net::UnixListener::bind(&stale).expect("bindable"));
-        let first = ControlSocket::bind(dir.path()).expect("bindable");
+        let first = ControlSocket::bind(dir.path()).expect("bindable").expect("there is room");
         assert!(!stale.exists());
-        let second = ControlSocket::bind(dir.path()).expect("bindable");
+        let second = ControlSocket::bind(dir.path()).expect("bindable").expect("there is room");
         assert_ne!(first.path, second.path);
         assert!(first.path.exists());
         let mode = std::fs::metadata(&first.path).expect("exists").permissions().mode();
@@ -139,7 +169,7 @@ mod tests {
     async fn long_state_directories_work() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let long = dir.path().join("d".repeat(120));
-        let socket = ControlSocket::bind(&long).expect("bindable");
+        let socket = ControlSocket::bind(&long).expect("bindable").expect("there is room");
         assert!(socket.path.exists());
         assert_eq!(crate::control::daemons(&long).await.expect("readable").len(), 1);
     }
