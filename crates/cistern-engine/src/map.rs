@@ -142,9 +142,9 @@ pub trait RunIo: Send + Sync {
     }
     /// What `read` or `read_patiently` gave did not verify: copies of the run are dropped.
     fn forget(&self, _run: &RunMeta) {}
-    /// What the run's object is called where it lives.
-    fn name(&self, id: RunId) -> String {
-        format!("run {id}")
+    /// What the run's object is called where it lives; of another volume's run, with that volume.
+    fn name(&self, run: &RunMeta) -> String {
+        format!("run {}", run.id)
     }
     /// Stores a new run; returns when another host could read it.
     async fn write(&self, id: RunId, body: Bytes) -> Result<()>;

@@ -431,6 +431,31 @@ async fn goes_on_without_its_parent(away: Away) {
     close(volume).await;
 }
 
+/// What of the parent is damaged is named with the parent: the clone's own objects are sound.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_of_a_parent_is_named_with_it() {
+    for part in ["/log/", "/map/"] {
+        let (hiding, clone) = clone_in_one_bucket().await;
+        let mut all = hiding.listed().await;
+        all.retain(|listed| listed.key.starts_with("a/") && listed.key.contains(part));
+        for listed in all.into_iter().filter(|listed| part == "/map/" || listed.bytes > SEGMENT_BYTES_MIN) {
+            let mut body = hiding.inner.get(&listed.key, listed.bytes).await.expect("read").to_vec();
+            body.iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
+            hiding.inner.put(&listed.key, body.into()).await.expect("damaged");
+        }
+        let volume = clone.open().await;
+        let failed = volume.read(0, BLOCK).await.expect_err("only the parent has it");
+        assert!(matches!(failed, Error::Corrupt { .. }), "{part}: {failed}");
+        let damaged: Vec<String> =
+            volume.status().damage.objects.into_iter().map(|found| found.object).collect();
+        assert!(
+            !damaged.is_empty() && damaged.iter().all(|name| name.contains(" of volume ")),
+            "{damaged:?}"
+        );
+        close(volume).await;
+    }
+}
+
 /// The numbers of splitmix64 (Steele, Lea and Flood 2014): the same in every run.
 struct Dice(u64);
 

@@ -6,6 +6,7 @@
 //! fails.
 
 use std::{
+    borrow::Cow,
     hash::{BuildHasherDefault, DefaultHasher},
     ops::Range,
     sync::{
@@ -76,6 +77,8 @@ pub struct FrameReader {
     forwarding: Option<Forwarding>,
     /// Of a clone.
     foreign: Option<Arc<dyn ForeignBlocks>>,
+    /// It reads a volume of which the one that is open is a clone.
+    is_of_origin: bool,
 }
 
 /// Hashed without a random seed: keys are ours, and a simulated run has to repeat exactly.
@@ -148,7 +151,13 @@ impl FrameReader {
             sealers,
             forwarding: None,
             foreign: None,
+            is_of_origin: false,
         }
+    }
+
+    /// The same for a volume of which the one that is read is a clone: what is damaged there is told with its name.
+    pub fn of_origin(self) -> Self {
+        FrameReader { is_of_origin: true, ..self }
     }
 
     /// The same for a snapshot.
@@ -436,7 +445,11 @@ impl FrameReader {
         decode: impl Fn(&Sealer, &JointRead, &Bytes) -> Result<T, (Range<u64>, Error)>,
     ) -> Result<T> {
         let sealer = self.sealer(salt, group.seq);
-        if !self.damage.is_known(&object.key, &group.range) {
+        let name = match self.is_of_origin {
+            true => keys::of_volume(&object.key, self.keys.volume).into(),
+            false => Cow::from(&object.key),
+        };
+        if !self.damage.is_known(&name, &group.range) {
             match read.await.and_then(|stored| decode(&sealer, group, &stored).map_err(|(_, e)| e)) {
                 Err(e) if e.is_damage() => self.reader.forget(object), // perhaps only our copy is bad
                 decoded => return decoded,
@@ -460,7 +473,7 @@ impl FrameReader {
         };
         let may_be_moved = self.forwarding.is_some() && matches!(decoded, Err(Error::NotFound(_)));
         if !may_be_moved {
-            self.damage.tell(&object.key, &place, &decoded, self.env.now());
+            self.damage.tell(&name, &place, &decoded, self.env.now());
         }
         decoded
     }

@@ -248,7 +248,7 @@ impl Origins {
         let (env, epochs) = (env.clone(), committed.walk.epochs.clone().into());
         let bytes = memory_bytes / OPEN_MAX as u64 / 2;
         let frames = FrameReader::new(env, open.reader.clone(), keys, epochs, bytes, damage.clone());
-        Ok(frames.with_forwarding(forwarding))
+        Ok(frames.of_origin().with_forwarding(forwarding))
     }
 
     fn place(&self, at: usize) -> String {

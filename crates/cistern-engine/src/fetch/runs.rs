@@ -87,8 +87,9 @@ impl RunIo for StoredRuns {
         }
     }
 
-    fn name(&self, id: RunId) -> String {
-        keys::run(id)
+    fn name(&self, run: &RunMeta) -> String {
+        let name = keys::run(run.id);
+        run.owner.map_or(name.clone(), |owner| keys::of_volume(&name, owner))
     }
 
     async fn write(&self, id: RunId, body: Bytes) -> Result<()> {

@@ -202,7 +202,11 @@ fn check_holder(walk: &Walk, request: &ClaimRequest) -> Result<()> {
     if own_crash || request.take_over {
         return Ok(());
     }
-    Err(in_use(holder, ""))
+    let how = match holder.host == request.host {
+        true => " (the name of this host), with a journal that is not in this state directory,",
+        false => "",
+    };
+    Err(in_use(holder, how))
 }
 
 /// Whether a copy of the journal at hand holds the volume: the claim in force was not put with this one.

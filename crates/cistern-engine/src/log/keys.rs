@@ -115,6 +115,11 @@ pub fn run(id: RunId) -> String {
     format!("{MAP_PREFIX}{}", id.0.simple())
 }
 
+/// What an object is called where another volume is open.
+pub fn of_volume(key: &str, volume: VolumeId) -> String {
+    format!("{key} of volume {volume}")
+}
+
 pub fn parse_run(key: &str) -> Option<RunId> {
     let bytes = hex::decode(key.strip_prefix(MAP_PREFIX)?)?;
     Some(RunId(Uuid::from_bytes(bytes)))

@@ -21,11 +21,13 @@ impl Map {
         let Some(plan) = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels)) else {
             return Ok(false);
         };
-        match self.merge(levels, plan, older).await {
+        match self.merge(levels.clone(), plan, older).await {
             Ok(()) => Ok(true),
-            Err(merge::Failure::Run(run, e)) if e.is_damage() => {
-                self.runs.note_unmergeable(run, e);
-                damaged.insert(run, self.env.now());
+            Err(merge::Failure::Run(id, e)) if e.is_damage() => {
+                if let Some(run) = levels.iter().flatten().find(|run| run.id == id) {
+                    self.runs.note_unmergeable(run, e);
+                }
+                damaged.insert(id, self.env.now());
                 Ok(true)
             }
             Err(merge::Failure::Run(_, e) | merge::Failure::Write(e)) => Err(e),

@@ -326,7 +326,7 @@ impl Runs {
         held: &HeldParts,
     ) -> Result<Part> {
         let place = wanted.place(run);
-        if self.damage.is_empty() || !self.damage.is_known(&self.io.name(run.id), &place) {
+        if self.damage.is_empty() || !self.damage.is_known(&self.io.name(run), &place) {
             match self.load_from(origin, run, wanted, held).await {
                 Err(e) if e.is_damage() => self.io.forget(run),
                 loaded => return loaded,
@@ -358,7 +358,7 @@ impl Runs {
     }
 
     /// A merge found a run damaged. Most damage was told where it was met.
-    pub(super) fn note_unmergeable(&self, run: RunId, e: Error) {
+    pub(super) fn note_unmergeable(&self, run: &RunMeta, e: Error) {
         let name = self.io.name(run);
         if !self.damage.names(&name) {
             self.damage.tell(&name, &(0..0), &Err::<(), _>(e), self.env.now());
@@ -368,7 +368,7 @@ impl Runs {
     /// Tells what came of reading a part from the store itself.
     fn tell<T>(&self, run: &RunMeta, place: &Range<u64>, outcome: &Result<T>) {
         if outcome.is_err() || !self.damage.is_empty() {
-            self.damage.tell(&self.io.name(run.id), place, outcome, self.env.now());
+            self.damage.tell(&self.io.name(run), place, outcome, self.env.now());
         }
     }
 

@@ -116,27 +116,34 @@ async fn find_or_create(
             let options =
                 CreateOptions { size_bytes, compression: Compression::default(), key: KeySource::None };
             Known::of(&plan.settings.state_dir).refuse_plain(&volume.url, None)?;
-            refuse_where_one_was(&plan.settings.state_dir, volume)?;
+            if volume.may_be_unmounted()
+                && let Some(failure) = where_one_was(&plan.settings.state_dir, volume)
+            {
+                return Err(Failure {
+                    text: format!("{}. None was made in its place", failure.text),
+                    ..failure
+                });
+            }
             make(env, volume, options, Probing::Clouds).await?;
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
             let store = volume.open_scheduled(env, scheduler, DAEMON_PATIENCE).await?;
             Ok(Found { store, size_bytes: Some(size_bytes), wants_cache })
         }
+        (Err(failure), None) if failure.kind == Kind::NotFound => {
+            Err(where_one_was(&plan.settings.state_dir, volume).unwrap_or(failure))
+        }
         (found, _) => found,
     }
 }
 
-/// Refuses to make a volume by the way in an empty place where this host had one: its file system may not be mounted.
-fn refuse_where_one_was(state_dir: &Path, volume: &VolumeUrl) -> Outcome {
-    let was_here = || opened_at(state_dir, &volume.url.to_string());
-    let Some(directory) = volume.may_be_unmounted().then(was_here).flatten() else { return Ok(()) };
-    let text = format!(
-        "there is no volume at {}, where this host served one before (is its file system mounted?). None was made in its place",
-        volume.url
-    );
-    Err(Failure::new(Kind::NotFound, text).hint(format!(
-        "bring it back; or if it is gone for good, `cistern create {}` makes a new one. What is left of the old one's journal is in {}",
-        volume.url,
+/// What is said of a place without a volume where this host served one: a file system may not be mounted.
+fn where_one_was(state_dir: &Path, volume: &VolumeUrl) -> Option<Failure> {
+    let VolumeUrl { url, .. } = volume;
+    let directory = opened_at(state_dir, &url.to_string())?;
+    let why = if url.path().is_some() { " (is its file system mounted?)" } else { "" };
+    let text = format!("there is no volume at {url}, where this host served one before{why}");
+    Some(Failure::new(Kind::NotFound, text).hint(format!(
+        "bring it back; or if it is gone for good, `cistern create {url}` makes a new one. What is left of the old one's journal is in {}",
         directory.display()
     )))
 }
