@@ -55,6 +55,10 @@ fn result(content: &str) -> Answer {
     answer("200 OK", &[], format!("<DeleteResult>{content}</DeleteResult>").as_bytes())
 }
 
+fn deleted(keys: &[String]) -> String {
+    keys.iter().map(|key| format!("<Deleted><Key>some/tank/{key}</Key></Deleted>")).collect()
+}
+
 fn fault(key: &str, code: &str) -> String {
     format!("<Error><Key>some/tank/{key}</Key><Code>{code}</Code><Message>as told</Message></Error>")
 }
@@ -66,6 +70,7 @@ async fn a_thousand_deletions_are_one_request() {
     let all = keys(1000);
     let faults = [(&all[1], "AccessDenied"), (&all[2], "SlowDown"), (&all[3], "NoSuchKey")];
     let content: String = faults.iter().map(|(key, code)| fault(key, code)).collect();
+    let content = deleted(&all[..1]) + &content + &deleted(&all[4..]);
     let (_env, server, store) = s3(vec![result(&content)]).await;
     assert_eq!(store.deletes_at_once(), 1000);
     let undeleted = store.delete_many(&all).await.expect("an answer");
@@ -97,8 +102,12 @@ async fn an_answer_about_something_else_is_none() {
     assert!(matches!(store.delete_many(&keys(2)).await, Err(StoreError::Refused(_))));
     let (_env, _server, store) = s3(vec![answer("200 OK", &[], b"<DeleteResult><Deleted>")]).await;
     assert!(matches!(store.delete_many(&keys(2)).await, Err(StoreError::Unreachable(_))));
-    let (_env, _server, store) = s3(vec![answer("200 OK", &[], b"<DeleteResult xmlns=\"x\"/>")]).await;
-    assert!(store.delete_many(&keys(2)).await.expect("all are gone").is_empty());
+    for content in [String::new(), deleted(&keys(1))] {
+        let (_env, _server, store) = s3(vec![result(&content)]).await;
+        let refused = store.delete_many(&keys(2)).await;
+        let is_named = |why: &str| why.contains("does not say whether log/");
+        assert!(matches!(&refused, Err(StoreError::Refused(why)) if is_named(why)), "{refused:?}");
+    }
     let (_env, _server, store) = s3(vec![s3_error("503 Service Unavailable", "SlowDown")]).await;
     assert!(matches!(store.delete_many(&keys(2)).await, Err(StoreError::Unreachable(_))));
     let (_env, _server, store) = s3(vec![s3_error("404 Not Found", "NoSuchBucket")]).await;
@@ -108,7 +117,8 @@ async fn an_answer_about_something_else_is_none() {
 /// A machine that stood still is told by the date of the answer to a bulk delete as by any other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standstill_shows_in_the_answer_to_a_deletion() {
-    let at = |date| answer("200 OK", &[("Date", date)], b"<DeleteResult/>");
+    let body = format!("<DeleteResult xmlns=\"x\">{}</DeleteResult>", deleted(&keys(2)));
+    let at = |date| answer("200 OK", &[("Date", date)], body.as_bytes());
     let (before, after) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 09:20:00 GMT");
     let (_env, _server, store) = s3(vec![at(before), at(after), at(after)]).await;
     assert!(store.delete_many(&keys(2)).await.expect("an answer").is_empty());
@@ -117,15 +127,16 @@ async fn a_standstill_shows_in_the_answer_to_a_deletion() {
     assert!(store.delete_many(&keys(2)).await.expect("an answer").is_empty());
 }
 
-/// A server that does not know bulk deletes is asked for single ones.
+/// A server that does not know bulk deletes, or does not say what came of one, is asked for single ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_bulk_deletes_gets_single_ones() {
-    let (_env, server, store) =
-        s3(vec![s3_error("501 Not Implemented", "NotImplemented"), answer("204 No Content", &[], b"")]).await;
-    assert!(delete_all(&store, &keys(40)).await.is_empty());
-    let lines: BTreeSet<String> = server.seen().into_iter().skip(1).map(|seen| seen.line).collect();
-    let wanted = keys(40).into_iter().map(|key| format!("DELETE /bucket/some/tank/{key} HTTP/1.1"));
-    assert_eq!(lines, wanted.collect());
+    for first in [s3_error("501 Not Implemented", "NotImplemented"), result(&deleted(&keys(39)))] {
+        let (_env, server, store) = s3(vec![first, answer("204 No Content", &[], b"")]).await;
+        assert!(delete_all(&store, &keys(40)).await.is_empty());
+        let lines: BTreeSet<String> = server.seen().into_iter().skip(1).map(|seen| seen.line).collect();
+        let wanted = keys(40).into_iter().map(|key| format!("DELETE /bucket/some/tank/{key} HTTP/1.1"));
+        assert_eq!(lines, wanted.collect());
+    }
 }
 
 /// Where single deletes are refused as well, one is enough to know.

@@ -33,6 +33,20 @@ fn partial(range: &str, body: &[u8]) -> Answer {
     answer("206 Partial Content", &[ETAG, MODIFIED, ("Content-Range", range)], body)
 }
 
+/// What a page says that is the last one.
+const COMPLETE: &str = "<IsTruncated>false</IsTruncated>";
+
+fn page(content: &str) -> Answer {
+    answer("200 OK", &[], format!("<ListBucketResult>{content}</ListBucketResult>").as_bytes())
+}
+
+/// An object of a page.
+fn listed(key: &str) -> String {
+    format!(
+        "<Contents><Key>{key}</Key><Size>9</Size><LastModified>2025-03-01T00:00:00.000Z</LastModified></Contents>"
+    )
+}
+
 fn one(server: &Scripted) -> Request {
     let seen = server.seen();
     assert_eq!(seen.len(), 1, "one request, no retries: {seen:?}");
@@ -79,13 +93,9 @@ async fn get_range_is_a_ranged_get() {
 /// A listing is ListObjectsV2 from start-after on, for no more keys than wanted.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_after_starts_after() {
-    let object = |key: &str| {
-        format!(
-            "<Contents><Key>some/tank/{key}</Key><Size>9</Size><LastModified>2025-03-01T00:00:00.000Z</LastModified></Contents>"
-        )
-    };
-    let page = format!("<ListBucketResult>{}{}</ListBucketResult>", object("log/8"), object("log/9"));
-    let (_env, server, store) = against(answer("200 OK", &[], page.as_bytes())).await;
+    let object = |key: &str| listed(&format!("some/tank/{key}"));
+    let page = page(&format!("{COMPLETE}{}{}", object("log/8"), object("log/9")));
+    let (_env, server, store) = against(page).await;
     let listed = store.list_after("log/", "log/7", 3).await.expect("a listing");
     assert_eq!(
         listed.iter().map(|l| (l.key.as_str(), l.bytes)).collect::<Vec<_>>(),
@@ -101,6 +111,70 @@ async fn list_after_starts_after() {
     ] {
         assert!(line.contains(part), "{part} in {line}");
     }
+}
+
+/// What is cut goes on behind its last name where no token says more: one that is missing, empty or the same again. The order of the
+/// names and the end are those of the whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_listing_goes_on() {
+    const CUT: &str = "<IsTruncated>true</IsTruncated>";
+    let objects = |keys: &[&str]| -> String {
+        keys.iter().map(|key| listed(&format!("some/tank/log/{key}"))).collect()
+    };
+    let token = |token: &str| format!("<NextContinuationToken>{token}</NextContinuationToken>");
+    let (first, last) = (objects(&["1", "2"]), page(&format!("{COMPLETE}{}", objects(&["3"]))));
+    let sound = [page(&format!("{CUT}{}{first}", token("t"))), last.clone()];
+    let missing = [page(&format!("{CUT}{first}")), last.clone()];
+    let empty = [page(&format!("{CUT}{}{first}", token(""))), last.clone()];
+    let unsaid = [page(&first), page(&objects(&["3"])), page("")];
+    let scripts = [
+        (&sound[..], "continuation-token=t"),
+        (&missing, "start-after=some%2Ftank%2Flog%2F2"),
+        (&empty, "start-after=some%2Ftank%2Flog%2F2"),
+        (&unsaid, "start-after=some%2Ftank%2Flog%2F2"),
+    ];
+    for (script, asked) in scripts {
+        let env = real_env();
+        let server = Scripted::start(&env, script.to_vec()).await;
+        let all = open(&server, &env).list_after("log/", "", 10).await.expect("a listing");
+        let keys: Vec<_> = all.into_iter().map(|listed| listed.key).collect();
+        assert_eq!(keys, ["log/1", "log/2", "log/3"], "{asked}");
+        assert!(server.seen()[1].line.contains(asked), "{asked}: {:?}", server.seen());
+    }
+    // The same token again leads to where it led before.
+    let twice = page(&format!("{CUT}{}{}", token("t"), objects(&["3"])));
+    let env = real_env();
+    let script = vec![sound[0].clone(), twice, page(&format!("{COMPLETE}{}", objects(&["4"])))];
+    let server = Scripted::start(&env, script).await;
+    let all = open(&server, &env).list_after("log/", "", 10).await.expect("a listing");
+    assert_eq!(all.len(), 4);
+    assert!(server.seen()[2].line.contains("start-after=some%2Ftank%2Flog%2F3"), "{:?}", server.seen());
+}
+
+/// What is cut and does not go on is refused after a bounded number of requests, for objects and for directories.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_that_leads_nowhere_is_refused() {
+    let cut = |more: &str| page(&format!("<IsTruncated>true</IsTruncated>{more}"));
+    let dirs = "<CommonPrefixes><Prefix>some/tank/map/</Prefix></CommonPrefixes>";
+    for script in [cut(""), cut(&listed("some/tank/log/1")), cut(dirs)] {
+        let (_env, server, store) = against(script).await;
+        let wrong = store.list_after("log/", "", 10).await.expect_err("objects");
+        assert!(matches!(&wrong, StoreError::Refused(_)), "{wrong:?}");
+        let wrong = store.list_dirs("").await.expect_err("directories");
+        assert!(matches!(&wrong, StoreError::Refused(why) if why.contains("cut off")), "{wrong:?}");
+        assert!(server.seen().len() <= 4, "{:?}", server.seen());
+    }
+}
+
+/// Directories are listed to the end as well: behind all that lies in the last one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_listing_of_directories_goes_on() {
+    let dir = |name: &str| format!("<CommonPrefixes><Prefix>some/tank/{name}/</Prefix></CommonPrefixes>");
+    let env = real_env();
+    let cut = page(&format!("<IsTruncated>true</IsTruncated>{}{}", dir("a"), dir("b")));
+    let server = Scripted::start(&env, vec![cut, page(&format!("{COMPLETE}{}", dir("c")))]).await;
+    assert_eq!(open(&server, &env).list_dirs("").await.expect("a listing"), ["a", "b", "c"]);
+    assert!(server.seen()[1].line.contains("start-after=some%2Ftank%2Fb0"), "{:?}", server.seen());
 }
 
 /// A delete is one DELETE, not a bulk request that some servers do not know.
@@ -217,14 +291,9 @@ async fn garbage_from_a_server_that_answered_may_pass() {
 /// A listing out of order would break recovery: refused. Keys of others and markers are skipped.
 #[tokio::test(flavor = "multi_thread")]
 async fn listings_must_ascend() {
-    let object = |key: &str| {
-        format!(
-            "<Contents><Key>{key}</Key><Size>9</Size><LastModified>2025-03-01T00:00:00.000Z</LastModified></Contents>"
-        )
-    };
     let page = |keys: &[&str]| {
-        let objects: String = keys.iter().map(|key| object(key)).collect();
-        answer("200 OK", &[], format!("<ListBucketResult>{objects}</ListBucketResult>").as_bytes())
+        let objects: String = keys.iter().map(|key| listed(key)).collect();
+        page(&format!("{COMPLETE}{objects}"))
     };
     let (_env, _server, store) = against(page(&["some/tank/log/9", "some/tank/log/8"])).await;
     let wrong = store.list_after("log/", "", 10).await.expect_err("out of order");

@@ -37,12 +37,14 @@ use crate::env::Env;
 mod answer;
 mod client;
 mod keys;
+mod listing;
 mod profile;
 mod sort;
 mod standstill;
 mod variables;
 
 use answer::{Answer, watched};
+use listing::{ListingWalk, PageEnd};
 use sort::{Asked, Sorted};
 use standstill::{Sent, Standstill};
 pub use variables::Variables;
@@ -153,12 +155,7 @@ impl Inner {
     }
 
     fn stood_still(&self, sent: &Sent, answer: Option<&Answer>) -> Option<Duration> {
-        let Some(Answer::Fine { date_s: Some(date_s) } | Answer::Deletion { date_s: Some(date_s), .. }) =
-            answer
-        else {
-            return None;
-        };
-        self.standstill.answered(sent, *date_s, self.env.now())
+        self.standstill.answered(sent, answer?.date_s()?, self.env.now())
     }
 
     async fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<(), Sorted> {
@@ -201,7 +198,9 @@ impl Inner {
                 other => other,
             })?;
         match answer {
-            Some(Answer::Deletion { faults, .. }) => sort::undeleted(asked, keys, &self.root, faults),
+            Some(Answer::Deletion { deleted, faults, .. }) => {
+                sort::undeleted(asked, keys, &self.root, &deleted, faults)
+            }
             _ => Err(StoreError::Refused(format!("{asked}: not the answer to a deletion"))),
         }
     }
@@ -214,7 +213,10 @@ impl Inner {
             let prefix = (!full.is_empty()).then_some(full.as_str());
             library.list_paginated(prefix, options).await
         };
-        let page = self.ask(asked, 0, request).await?;
+        let (page, answer) = self.ask_watched(asked, 0, request).await?;
+        let Some(Answer::Page { end, .. }) = answer else {
+            return Err(StoreError::Refused(format!("{asked}: not the answer to a listing")));
+        };
         let strip = |path: &Path| path.as_ref().strip_prefix(&self.root).map(str::to_owned);
         let objects = page.result.objects.iter();
         Ok(Page {
@@ -222,8 +224,22 @@ impl Inner {
                 .filter_map(|o| Some(Listed { key: strip(&o.location)?, bytes: o.size }))
                 .collect(),
             dirs: page.result.common_prefixes.iter().filter_map(strip).collect(),
-            next: page.page_token,
+            token: page.page_token,
+            end,
         })
+    }
+
+    /// Where a listing goes on behind a page of which that is the last name. Gives whether it does.
+    fn goes_on(
+        &self,
+        walk: &mut ListingWalk,
+        prefix: &str,
+        page: &mut Page,
+        last: Option<String>,
+    ) -> StoreResult<bool> {
+        let asked = Asked { what: "LIST", key: prefix, condition: false };
+        let last = last.map(|last| format!("{}{last}", self.root));
+        walk.goes_on(asked, last, page.token.take(), page.end)
     }
 }
 
@@ -231,7 +247,8 @@ impl Inner {
 struct Page {
     objects: Vec<Listed>,
     dirs: Vec<String>,
-    next: Option<String>,
+    token: Option<String>,
+    end: PageEnd,
 }
 
 /// The body of an object (which has an ETag, unlike a page of something in between), or the length that is more than `bytes_max`.
@@ -297,35 +314,29 @@ impl Store for CloudStore {
 
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         check_prefix(prefix)?;
-        let offset = (!after.is_empty()).then(|| format!("{}{after}", self.inner.root));
+        let mut walk = ListingWalk::new((!after.is_empty()).then(|| format!("{}{after}", self.inner.root)));
         let is_shortened = self.inner.loses_prefix && !prefix.is_empty() && !prefix.ends_with('/');
         let (asked, keys_min) = match is_shortened {
             true => (&prefix[..prefix.len() - 1], NEIGHBOURS),
             false => (prefix, 1),
         };
         let mut found: Vec<Listed> = Vec::new();
-        let mut next = None;
         while found.len() < count_max {
             let max_keys = Some((count_max - found.len()).clamp(keys_min, PAGE_KEYS_MAX));
-            let options = PaginatedListOptions {
-                offset: offset.clone(),
-                max_keys,
-                page_token: next,
-                ..Default::default()
-            };
-            let page = self.inner.page(asked, options).await?;
+            let mut page =
+                self.inner.page(asked, PaginatedListOptions { max_keys, ..walk.options() }).await?;
+            let begin = walk.begins_behind().and_then(|begin| begin.strip_prefix(&self.inner.root));
+            let begin = begin.unwrap_or(after).to_owned();
+            let last = page.objects.iter().map(|object| object.key.clone()).max();
+            let goes_on = self.inner.goes_on(&mut walk, asked, &mut page, last)?;
             for object in page.objects {
                 // Some servers ignore start-after, and directory markers are no objects of ours.
-                if object.key.as_str() > after
-                    && object.key.starts_with(prefix)
-                    && check_key(&object.key).is_ok()
-                {
+                if object.key > begin && object.key.starts_with(prefix) && check_key(&object.key).is_ok() {
                     push_ascending(&mut found, object)?;
                 }
             }
-            match page.next {
-                Some(token) => next = Some(token),
-                None => break,
+            if !goes_on {
+                break;
             }
         }
         found.truncate(count_max);
@@ -334,19 +345,19 @@ impl Store for CloudStore {
 
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
         check_dir(prefix)?;
-        let mut names: Vec<String> = Vec::new();
-        let mut next = None;
+        let (mut names, mut walk) = (Vec::new(), ListingWalk::new(None));
         loop {
-            let options =
-                PaginatedListOptions { delimiter: Some("/".into()), page_token: next, ..Default::default() };
-            let page = self.inner.page(prefix, options).await?;
+            let options = PaginatedListOptions { delimiter: Some("/".into()), ..walk.options() };
+            let mut page = self.inner.page(prefix, options).await?;
+            // The next name behind all that lies in a directory.
+            let dirs = page.dirs.iter().map(|dir| format!("{dir}0"));
+            let last = page.objects.iter().map(|object| object.key.clone()).chain(dirs).max();
             names.extend(page.dirs.iter().filter_map(|dir| dir.strip_prefix(prefix).map(str::to_owned)));
             if names.len() > DIRS_MAX {
                 return Err(StoreError::Refused(format!("more than {DIRS_MAX} directories in {prefix:?}")));
             }
-            match page.next {
-                Some(token) => next = Some(token),
-                None => break,
+            if !self.inner.goes_on(&mut walk, prefix, &mut page, last)? {
+                break;
             }
         }
         names.sort_unstable();

@@ -18,7 +18,7 @@ use object_store::client::{
     HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 
-use super::standstill;
+use super::{listing::PageEnd, standstill};
 
 /// Bytes of an error's body that are looked at.
 const ERROR_BYTES_MAX: usize = 16 << 10;
@@ -33,8 +33,10 @@ pub(super) enum Answer {
         /// When it was, by the server's clock: seconds since 1970, if it said so.
         date_s: Option<i64>,
     },
-    /// Success of a bulk delete, but for these.
-    Deletion { date_s: Option<i64>, faults: Vec<DeleteFault> },
+    /// A page of a listing, and what it says of what follows it.
+    Page { date_s: Option<i64>, end: PageEnd },
+    /// Success of a bulk delete: of these, with the prefix of the store, but not of those.
+    Deletion { date_s: Option<i64>, deleted: Vec<String>, faults: Vec<DeleteFault> },
     /// An answer with another status.
     Status {
         status: u16,
@@ -58,6 +60,18 @@ pub(super) enum Answer {
     Distrusted { host: String, fault: CertificateFault },
     /// No keys for the store from whoever was asked for them: a service of this machine, or a token service elsewhere.
     NoKeys { host: String, is_machine: bool, fault: KeysFault },
+}
+
+impl Answer {
+    /// When it was, by the server's clock: seconds since 1970, if it said so.
+    pub fn date_s(&self) -> Option<i64> {
+        match self {
+            Answer::Fine { date_s } | Answer::Page { date_s, .. } | Answer::Deletion { date_s, .. } => {
+                *date_s
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What is wrong with a certificate.
@@ -200,7 +214,7 @@ impl HttpService for Watch {
                 let date_s = date_s(&response);
                 note(Answer::Fine { date_s });
                 match (lists, deletes) {
-                    (true, _) => bounded_page(response).await,
+                    (true, _) => bounded_page(response, date_s).await,
                     (_, true) => deletion(response, date_s).await,
                     _ => Ok(response),
                 }
@@ -233,9 +247,11 @@ fn date_s(response: &HttpResponse) -> Option<i64> {
     standstill::unix_seconds(response.headers().get("date")?.to_str().ok()?)
 }
 
-async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+/// Notes what a page says of what follows it.
+async fn bounded_page(response: HttpResponse, date_s: Option<i64>) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
     let body = document(body, LISTINGS).await?;
+    note(Answer::Page { date_s, end: page_end(&String::from_utf8_lossy(&body)) });
     Ok(HttpResponse::from_parts(parts, body.into()))
 }
 
@@ -243,16 +259,43 @@ async fn bounded_page(response: HttpResponse) -> Result<HttpResponse, HttpError>
 async fn deletion(response: HttpResponse, date_s: Option<i64>) -> Result<HttpResponse, HttpError> {
     let (parts, body) = response.into_parts();
     let body = document(body, &["DeleteResult"]).await?;
-    let faults = delete_faults(&String::from_utf8_lossy(&body));
-    note(Answer::Deletion { date_s, faults });
+    let xml = String::from_utf8_lossy(&body);
+    let (deleted, faults) = (deleted(&xml), delete_faults(&xml));
+    note(Answer::Deletion { date_s, deleted, faults });
     Ok(HttpResponse::from_parts(parts, Bytes::from_static(DELETED).into()))
 }
 
+/// S3 and GCS say it as a word, Azure by where the listing goes on.
+fn page_end(xml: &str) -> PageEnd {
+    match (element(xml, "IsTruncated"), element(xml, "NextMarker")) {
+        (Some("true"), _) => PageEnd::More,
+        (Some("false"), _) => PageEnd::Nothing,
+        (None, Some(marker)) if !marker.is_empty() => PageEnd::More,
+        (None, Some(_)) => PageEnd::Nothing,
+        (None, None) if xml.contains("<NextMarker") => PageEnd::Nothing,
+        _ => PageEnd::Unsaid,
+    }
+}
+
+/// The elements of this name in an answer, which do not lie in each other.
+fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
+    let (begin, end) = (format!("<{name}>"), format!("</{name}>"));
+    xml.split(&begin).skip(1).filter_map(|rest| rest.split_once(&end).map(|(inner, _)| inner)).collect()
+}
+
+fn key_of(xml: &str) -> String {
+    unescaped(element(xml, "Key").unwrap_or_default())
+}
+
+fn deleted(xml: &str) -> Vec<String> {
+    elements(xml, "Deleted").into_iter().map(key_of).collect()
+}
+
 fn delete_faults(xml: &str) -> Vec<DeleteFault> {
-    let errors = xml.split("<Error>").skip(1).filter_map(|rest| rest.split("</Error>").next());
+    let errors = elements(xml, "Error").into_iter();
     let text = |error, name| element(error, name).unwrap_or_default().to_owned();
     let fault = |error| DeleteFault {
-        key: text(error, "Key"),
+        key: key_of(error),
         code: text(error, "Code"),
         message: text(error, "Message").chars().take(200).collect(),
     };

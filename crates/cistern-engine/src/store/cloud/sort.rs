@@ -68,10 +68,12 @@ pub(super) fn sort(asked: Asked<'_>, answer: Option<Answer>, e: &object_store::E
         Some(Answer::Deletion { .. }) => {
             StoreError::Refused(format!("{asked}: not the answer to a deletion ({})", root_cause(e)))
         }
-        Some(Answer::Fine { .. }) if matches!(e, object_store::Error::NotFound { .. }) => {
+        Some(Answer::Fine { .. } | Answer::Page { .. })
+            if matches!(e, object_store::Error::NotFound { .. }) =>
+        {
             StoreError::NotFound(asked.key.to_owned())
         }
-        Some(Answer::Fine { .. }) => match broke_off(e) {
+        Some(Answer::Fine { .. } | Answer::Page { .. }) => match broke_off(e) {
             true => StoreError::Unreachable(format!("{asked}: the answer broke off: {}", root_cause(e))),
             false => StoreError::Refused(format!(
                 "{asked}: not the answer of an object store ({}). Is the endpoint right?",
@@ -157,21 +159,24 @@ fn within(asked: Asked<'_>, why: StoreError) -> StoreError {
 /// Sorts what a bulk delete says that it did not delete.
 ///
 /// # Errors
-/// `Refused` when it speaks of what it was not asked to delete: nobody knows then what it did.
+/// `Refused` when it speaks of what it was not asked to delete, or not of all that it was: nobody knows then what it did.
 pub(super) fn undeleted(
     asked: Asked<'_>,
     keys: &[String],
     root: &str,
+    deleted: &[String],
     faults: Vec<DeleteFault>,
 ) -> StoreResult<Vec<Undeleted>> {
     let known: HashSet<&str> = keys.iter().map(String::as_str).collect();
+    let mut told: HashSet<&str> = deleted.iter().filter_map(|key| key.strip_prefix(root)).collect();
     let mut undeleted = Vec::new();
-    for DeleteFault { key, code, message } in faults {
+    for DeleteFault { key, code, message } in &faults {
         let Some(key) = key.strip_prefix(root).filter(|key| known.contains(key)) else {
             return Err(StoreError::Refused(format!(
                 "{asked}: the answer is about {key:?}, which was not asked for"
             )));
         };
+        told.insert(key);
         let text = format!("DELETE {key}: {code}: {message}");
         let why = match code.as_str() {
             "NoSuchKey" | "NoSuchVersion" => continue,
@@ -180,6 +185,11 @@ pub(super) fn undeleted(
             code => StoreError::Refused(format!("{text}{}", access_hint(code))),
         };
         undeleted.push(Undeleted { key: key.to_owned(), why });
+    }
+    if let Some(key) = keys.iter().find(|key| !told.contains(key.as_str())) {
+        return Err(StoreError::Refused(format!(
+            "{asked}: the answer does not say whether {key} is deleted"
+        )));
     }
     Ok(undeleted)
 }
