@@ -246,6 +246,8 @@ fn could_not_delete(first: &Undeleted, count: u64) -> Error {
     };
     match why {
         StoreError::Unreachable(_) => Error::Unreachable(text),
-        StoreError::Refused(_) | StoreError::NotFound(_) => Error::Refused(text),
+        StoreError::Refused(_) | StoreError::NotFound(_) | StoreError::Unusable { .. } => {
+            Error::Refused(text)
+        }
     }
 }

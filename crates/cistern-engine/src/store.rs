@@ -35,7 +35,7 @@ pub use probe::{ProbeReport, RuleCheck, Verdict, probe};
 pub use promised::{Promise, PromisedRoom};
 pub use retry::{Failures, Retry};
 pub use schedule::{
-    DirectionStats, OtherPlaces, PlaceStats, Priority, Rates, Scheduler, SchedulerStats, Stores,
+    DirectionStats, OtherPlaces, PlaceStats, Priority, Rates, RideOut, Scheduler, SchedulerStats, Stores,
 };
 pub use within::Within;
 
@@ -48,9 +48,12 @@ pub enum StoreError {
     /// May succeed when tried again: time-out, connection, 5xx, 429, 409.
     #[error("{0}")]
     Unreachable(String),
-    /// Will not succeed by trying again: 403, no such bucket, malformed answer.
+    /// Succeeds only when somebody mends something: keys, a clock, a policy, an address. Says nothing about an object.
     #[error("{0}")]
     Refused(String),
+    /// There is such an object, and it is not what it should be: longer, archived, of another kind. Others may be sound.
+    #[error("{key} {why}")]
+    Unusable { key: String, why: String },
 }
 
 /// What became of a conditional put.
@@ -80,7 +83,7 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Writes an object only where none of this name exists. Durable and visible on return.
     /// After a lost reply and a retry inside the store, `Exists` may mean our own object.
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put>;
-    /// Reads a whole object; `Refused` when it is longer than `bytes_max`.
+    /// Reads a whole object; `Unusable` when it is longer than `bytes_max`.
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes>;
     /// Reads a range; the answer is shorter when the object ends earlier.
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes>;
@@ -123,6 +126,7 @@ impl From<StoreError> for crate::Error {
             StoreError::NotFound(what) => crate::Error::NotFound(what),
             StoreError::Unreachable(why) => crate::Error::Unreachable(why),
             StoreError::Refused(why) => crate::Error::Refused(why),
+            StoreError::Unusable { key, why } => crate::Error::corrupt(key, why),
         }
     }
 }

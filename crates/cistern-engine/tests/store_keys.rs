@@ -164,6 +164,28 @@ async fn replaced_keys_are_seen() {
     assert_eq!(put(&store, &server).await, ("NEW".to_owned(), Some("t-NEW".to_owned())));
 }
 
+/// Keys that the store refuses are looked up again for the next request, and not for each one.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_keys_are_looked_up_again_at_once() {
+    let (env, ahead_s) = env_put_forward();
+    let refused = s3_error("403 Forbidden", "InvalidAccessKeyId");
+    let fine = answer("200 OK", &[("ETag", "\"0\"")], b"");
+    let server = Scripted::start(&env, vec![fine.clone(), refused.clone(), fine]).await;
+    let keys = |id: &str| format!("[default]\naws_access_key_id = {id}\naws_secret_access_key = s\n");
+    let home = Home::new("", &keys("OLD"));
+    let store = open(&env, &home.variables().with("AWS_ENDPOINT_URL", &server.endpoint()));
+    let asked = async || {
+        let _ = store.put("key", Bytes::new()).await;
+        let last = server.seen().pop().expect("a request");
+        last.header("authorization").is_some_and(|keys| keys.contains("Credential=NEW/"))
+    };
+    assert!(!asked().await);
+    home.write("credentials", &keys("NEW"));
+    ahead_s.fetch_add(10, Relaxed);
+    assert!(!asked().await, "they last a minute");
+    assert!(asked().await, "they were refused");
+}
+
 /// A role is taken again before its keys end. A token service that is away then is no fault until they have ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_is_taken_again_before_it_ends() {

@@ -315,7 +315,7 @@ async fn listings_must_ascend() {
 async fn bodies_are_bounded_and_complete() {
     let (_env, _server, store) = against(answer("200 OK", &[ETAG, MODIFIED], &[7; 101])).await;
     assert!(
-        matches!(store.get("volume.json", 100).await, Err(StoreError::Refused(why)) if why.contains("101"))
+        matches!(store.get("volume.json", 100).await, Err(StoreError::Unusable { why, .. }) if why.contains("101"))
     );
     assert_eq!(store.get("volume.json", 101).await.expect("a get").len(), 101);
     let head = "HTTP/1.1 206 Partial Content\r\nContent-Length: 4096\r\nContent-Range: bytes 0-4095/9999\r\n\

@@ -19,6 +19,7 @@ use cistern_engine::{
         StoreResult, Verdict, probe,
     },
 };
+use futures_util::future::join_all;
 
 mod store_support;
 
@@ -223,6 +224,78 @@ async fn patience_begins_with_the_first_failure() {
     let begin = env.now();
     away.get("log/1", 10).await.expect_err("away");
     assert!(env.now() - begin <= DEADLINE, "{:?}", env.now() - begin);
+}
+
+/// A store that refuses everything until a time.
+struct Expired {
+    inner: MemoryStore,
+    env: Env,
+    until: Duration,
+}
+
+#[async_trait]
+impl Passing for Expired {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn before(&self, _request: &str, _key: &str) -> StoreResult<()> {
+        match self.env.now() < self.until {
+            true => Err(StoreError::Refused("403 ExpiredToken".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What a store refuses ends a command and an opening at once. Once a volume is served its reads wait until it passes, and it shows that they
+/// do and why; what nobody waits for is told at once, as before. One that lasts ends them after minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_of_a_served_volume_ride_out_refusals() {
+    for (lasts, readers, passes) in [(60, 8, true), (3600, 1, false)] {
+        let env = jumping_env();
+        let until = env.now() + Duration::from_secs(lasts);
+        let inner = MemoryStore::new();
+        inner.put("log/1", Bytes::from_static(b"block")).await.expect("put");
+        let store: SharedStore = Through::new(Expired { inner, env: env.clone(), until });
+        let scheduler = Scheduler::new(env.clone());
+        let stores = scheduler.stores(&store, DEADLINE);
+        assert!(matches!(stores.read.get("log/1", 10).await, Err(StoreError::Refused(_))), "an opening");
+        stores.ride_out.begin();
+        for other in [&stores.write_back, &stores.ahead, &stores.background] {
+            assert!(matches!(other.get("log/1", 10).await, Err(StoreError::Refused(_))), "{other:?}");
+        }
+        let begin = env.now();
+        let reads = (0..readers).map(|_| stores.read.get_range("log/1", 0..5));
+        let reads = join_all(reads).await;
+        let took = env.now() - begin;
+        match passes {
+            true => {
+                assert!(reads.iter().all(|read| read.as_ref().is_ok_and(|read| read == "block")), "{reads:?}")
+            }
+            false => {
+                let says = |why: &str| why.contains("ExpiredToken") && why.contains("tries in");
+                let ended = |read: &StoreResult<Bytes>| matches!(read, Err(StoreError::Unreachable(why)) if says(why));
+                assert!(reads.iter().all(ended), "{reads:?}");
+                assert!(took >= Duration::from_secs(500) && took <= Duration::from_secs(700), "{took:?}");
+                let away_ms = scheduler.stats().places[0].away_ms.expect("it shows");
+                assert!(away_ms >= 500_000, "{away_ms}");
+            }
+        }
+    }
+}
+
+/// What is wrong with one object is told at once, also to who rides out what passes.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_object_that_cannot_be_used_is_told_at_once() {
+    let env = jumping_env();
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    store.put("log/1", Bytes::from_static(b"too long")).await.expect("put");
+    let stores = Scheduler::new(env.clone()).stores(&store, DEADLINE);
+    stores.ride_out.begin();
+    let begin = env.now();
+    let told = stores.read.get("log/1", 4).await;
+    assert!(matches!(&told, Err(StoreError::Unusable { key, .. }) if key == "log/1"), "{told:?}");
+    assert!(matches!(stores.read.get("log/2", 4).await, Err(StoreError::NotFound(_))));
+    assert_eq!(env.now(), begin);
 }
 
 /// A rate that is low is no silence of the store for who reads in bulk. What a client waits for ends with its patience.

@@ -349,7 +349,8 @@ impl Store for Line {
         let request = Request::Get { key: key.into(), range: 0..u64::MAX };
         let body = self.ask(request).await?.body();
         if body.len() as u64 > bytes_max {
-            return Err(StoreError::Refused(format!("{key} is longer than {bytes_max} bytes")));
+            let why = format!("is longer than {bytes_max} bytes");
+            return Err(StoreError::Unusable { key: key.to_owned(), why });
         }
         Ok(body)
     }

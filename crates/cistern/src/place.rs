@@ -7,7 +7,7 @@ use cistern_engine::{
     Error,
     env::Env,
     snapshot::check_name,
-    store::{self, Meter, OtherPlaces, Retry, Scheduler, SharedStore, StoreUrl, Stores},
+    store::{self, Meter, OtherPlaces, Retry, RideOut, Scheduler, SharedStore, StoreUrl, Stores},
 };
 
 use crate::failure::{Failure, Kind, Outcome};
@@ -128,8 +128,9 @@ impl VolumeUrl {
         let store = store::open_store(&self.url, env).await.map_err(|error| self.explain(error))?;
         let meter = Arc::new(Meter::new(store, env.clone()));
         let metered: SharedStore = meter.clone();
-        let others = Beside::of(&self.url, env, &meter, Reached::Scheduled(scheduler.clone(), patience));
-        let stores = scheduler.stores(&metered, patience).with_others(others);
+        let stores = scheduler.stores(&metered, patience);
+        let reached = Reached::Scheduled(scheduler.clone(), patience, stores.ride_out.clone());
+        let stores = stores.with_others(Beside::of(&self.url, env, &meter, reached));
         // The first contact: what happens to the store of a daemon later is in its log.
         let store = Silence::breaking(stores.read.clone(), env, &meter, patience);
         Ok(OpenStore { stores: Stores { read: store.clone(), ..stores }, store, meter })
@@ -193,7 +194,7 @@ struct Beside {
 enum Reached {
     /// All requests alike, for so long.
     Alike(Duration),
-    Scheduled(Arc<Scheduler>, Duration),
+    Scheduled(Arc<Scheduler>, Duration, RideOut),
 }
 
 impl Beside {
@@ -218,7 +219,9 @@ impl OtherPlaces for Beside {
             Reached::Alike(patience) => {
                 Stores::same(Arc::new(Retry::new(metered, self.env.clone(), *patience)))
             }
-            Reached::Scheduled(scheduler, patience) => scheduler.stores(&metered, *patience),
+            Reached::Scheduled(scheduler, patience, ride_out) => {
+                scheduler.stores_beside(&metered, *patience, ride_out)
+            }
         };
         Ok(stores.with_others(Beside::of(&url, &self.env, &self.meter, self.reached.clone())))
     }

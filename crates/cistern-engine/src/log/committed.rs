@@ -564,7 +564,7 @@ pub async fn read_entry(
 pub async fn read_emptied(store: &dyn Store, keys: &VolumeKeys, seq: Seq) -> Result<Option<EntryHead>> {
     let body = match store.get(&keys::entry(seq), EMPTIED_BYTES_MAX).await {
         Ok(body) => body,
-        Err(StoreError::Refused(_)) => return Ok(None), // longer
+        Err(StoreError::Unusable { .. }) => return Ok(None), // longer
         Err(e) => return Err(e.into()),
     };
     match read_tail(keys.key.as_deref(), keys.volume, seq, body.len() as u64, &body) {

@@ -44,6 +44,7 @@ mod standstill;
 mod variables;
 
 use answer::{Answer, watched};
+use keys::Doubt;
 use listing::{ListingWalk, PageEnd};
 use sort::{Asked, Sorted};
 use standstill::{Sent, Standstill};
@@ -89,6 +90,8 @@ struct Inner {
     /// Body bytes of all requests under way.
     in_flight: Arc<AtomicU64>,
     standstill: Standstill,
+    /// Of the keys.
+    doubt: Doubt,
 }
 
 /// Counts a request's bytes for as long as it lives.
@@ -147,7 +150,12 @@ impl Inner {
                 ))
                 .into()),
             },
-            Some((Err(e), answer)) => Err(sort::sort(asked, answer, &e)),
+            Some((Err(e), answer)) => {
+                if let Some(Answer::Status { status: 400 | 401 | 403, .. }) = answer {
+                    self.doubt.raise(self.env.now());
+                }
+                Err(sort::sort(asked, answer, &e))
+            }
             None => {
                 Err(StoreError::Unreachable(format!("{asked}: no answer in {} s", limit.as_secs())).into())
             }

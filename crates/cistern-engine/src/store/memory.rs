@@ -116,5 +116,6 @@ impl Store for MemoryStore {
 
 /// An object is longer than its reader is prepared for.
 pub(super) fn too_long(key: &str, bytes: u64, bytes_max: u64) -> StoreError {
-    StoreError::Refused(format!("{key} is {bytes} bytes long, at most {bytes_max} were expected"))
+    let why = format!("is {bytes} bytes long, at most {bytes_max} were expected");
+    StoreError::Unusable { key: key.to_owned(), why }
 }

@@ -1,6 +1,6 @@
 //! Tries again what may succeed later: jittered exponential backoff up to a deadline.
 //!
-//! Only `Unreachable` is tried again. Every operation has one deadline that bounds all its tries
+//! Only `Unreachable` is tried again; while a volume is served, what its clients read is tried again for minutes, and where it is refused too. Every operation has one deadline that bounds all its tries
 //! together; where nobody in particular waits, it begins with the first failure. A try that hangs ends after a part of that time, so that one reply that never comes
 //! leaves time for another try (where nobody in particular waits, a try that has begun goes on: then
 //! whatever lies below bounds it). A put that was tried again may find its own object: the
@@ -20,7 +20,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{DiskRoom, Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
+use super::{DiskRoom, Listed, Put, RideOut, SharedStore, Store, StoreError, StoreResult, Undeleted};
 use crate::{
     env::Env,
     rank::{Rank, Ranked},
@@ -30,6 +30,9 @@ use crate::{
 const WAIT_FIRST: Duration = Duration::from_millis(100);
 /// The longest wait: a store that comes back is noticed within this time.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a read of a volume that is served is tried. Longer than it takes to get new keys, set a clock or start a gateway again, and
+/// an end at which a client learns that something is wrong.
+const SERVED_DEADLINE: Duration = Duration::from_secs(600);
 /// A try that hangs takes this part of the deadline: few tries, as a slow link may need long for one.
 const TRY_PART: u32 = 2;
 
@@ -82,19 +85,27 @@ pub struct Retry {
     failures: Failures,
     /// A try ends in time, answered or not.
     cuts: bool,
+    ride_out: RideOut,
 }
 
 impl Retry {
     /// `deadline` bounds each operation, from its first try on.
     pub fn new(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
-        Retry { inner, env, deadline, failures: Failures::default(), cuts: true }
+        Retry {
+            inner,
+            env,
+            deadline,
+            failures: Failures::default(),
+            cuts: true,
+            ride_out: RideOut::default(),
+        }
     }
 
     /// No try begins so long after the first failure, but one that has begun may go on: it may wait for its turn
     /// in the scheduler below, or have megabytes to send over a slow link. What lies below must
     /// bound it.
     pub fn patient(inner: SharedStore, env: Env, deadline: Duration) -> Retry {
-        Retry { inner, env, deadline, failures: Failures::default(), cuts: false }
+        Retry { cuts: false, ..Retry::new(inner, env, deadline) }
     }
 
     /// Where its failures are counted.
@@ -108,12 +119,27 @@ impl Retry {
         self
     }
 
+    /// Rides out what may pass, from when that begins.
+    pub(super) fn riding(mut self, ride_out: RideOut) -> Retry {
+        self.ride_out = ride_out;
+        self
+    }
+
+    /// How long an operation is tried.
+    fn deadline(&self) -> Duration {
+        match self.ride_out.is_on() {
+            true => self.deadline.max(SERVED_DEADLINE),
+            false => self.deadline,
+        }
+    }
+
     /// `asked` is what was asked, and of which key.
     async fn persist<T, F>(&self, asked: (&str, &str), attempt: impl Fn() -> F) -> StoreResult<T>
     where
         F: Future<Output = StoreResult<T>>,
     {
-        let mut end = self.env.now() + self.deadline;
+        let began = self.env.now();
+        let mut end = began + self.deadline();
         let mut tries = 0u32;
         let mut why = None;
         let mut retried = None;
@@ -130,17 +156,20 @@ impl Retry {
             }
             match answer {
                 Some(Err(StoreError::Unreachable(last))) => why = Some(last),
+                Some(Err(StoreError::Refused(last))) if self.ride_out.is_on() => {
+                    (why, end) = (Some(last), began + self.deadline());
+                }
                 Some(done) => return done,
                 None => {} // what the try before said is the best that is known
             }
             if tries == 0 && !self.cuts {
-                end = self.env.now() + self.deadline;
+                end = self.env.now() + self.deadline();
             }
             let wait = self.wait_after(tries);
             tries += 1;
             if self.env.now() + wait >= end {
                 let why = why.unwrap_or_else(|| format!("{} {}: no answer", asked.0, asked.1));
-                return Err(self.gave_up(why, tries));
+                return Err(gave_up(why, tries, self.env.now() - began));
             }
             retried.get_or_insert_with(|| self.failures.retry());
             tracing::debug!(
@@ -161,12 +190,12 @@ impl Retry {
         let jitter_us = u64::from_le_bytes(self.env.random_bytes()) % (half_us + 1);
         Duration::from_micros(half_us + jitter_us)
     }
+}
 
-    fn gave_up(&self, why: String, tries: u32) -> StoreError {
-        match tries {
-            1 => StoreError::Unreachable(why),
-            _ => StoreError::Unreachable(format!("{why} ({tries} tries in {} s)", self.deadline.as_secs())),
-        }
+fn gave_up(why: String, tries: u32, took: Duration) -> StoreError {
+    match tries {
+        1 => StoreError::Unreachable(why),
+        _ => StoreError::Unreachable(format!("{why} ({tries} tries in {} s)", took.as_secs())),
     }
 }
 

@@ -24,7 +24,14 @@ mod window_model_tests;
 #[cfg(test)]
 mod window_tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use place::{Buckets, Change, Next, Outcome, PlaceState, StartedRequest, Wish};
@@ -73,6 +80,23 @@ pub struct Stores {
     pub promised: PromisedRoom,
     /// Of other volumes, from which a clone has its beginning.
     pub others: Arc<dyn OtherPlaces>,
+    /// Begins when the volume is served.
+    pub ride_out: RideOut,
+}
+
+/// Whether a file system may stand on what is read: then a read that is refused is tried again for minutes, like one that is not
+/// answered. Keys expire, clocks are set, policies are mended; what was told EIO once stays read-only. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct RideOut(Arc<AtomicBool>);
+
+impl RideOut {
+    pub fn begin(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.0.load(Relaxed)
+    }
 }
 
 /// Opens the stores of other places of the same store.
@@ -121,6 +145,7 @@ impl Stores {
             failures: Failures::default(),
             promised: PromisedRoom::default(),
             others: Arc::new(NoOtherPlaces),
+            ride_out: RideOut::default(),
         }
     }
 
@@ -142,6 +167,7 @@ impl Stores {
             failures: self.failures.clone(),
             promised: self.promised.clone(),
             others: self.others.clone(),
+            ride_out: self.ride_out.clone(),
         }
     }
 }
@@ -240,21 +266,39 @@ impl Scheduler {
 
     /// `inner` as somebody of this priority reaches it.
     pub fn store(self: &Arc<Self>, inner: SharedStore, priority: Priority) -> SharedStore {
+        self.riding(inner, priority, RideOut::default())
+    }
+
+    fn riding(self: &Arc<Self>, inner: SharedStore, priority: Priority, ride_out: RideOut) -> SharedStore {
         let place = self.place_of(&inner.url());
-        Arc::new(Scheduled::new(inner, self.clone(), place, priority))
+        Arc::new(Scheduled::new(inner, self.clone(), place, priority, ride_out))
     }
 
     /// `inner` as a volume uses it: scheduled, and tried again. What a client waits for ends
-    /// within `patience`.
+    /// within `patience`; once the volume is served, reads end later.
     pub fn stores(self: &Arc<Self>, inner: &SharedStore, patience: Duration) -> Stores {
+        self.stores_beside(inner, patience, &RideOut::default())
+    }
+
+    /// The same, of another place that is read for the same volume.
+    pub fn stores_beside(
+        self: &Arc<Self>,
+        inner: &SharedStore,
+        patience: Duration,
+        ride_out: &RideOut,
+    ) -> Stores {
         let failures = Failures::default();
         let of = |priority| {
-            let scheduled = self.store(inner.clone(), priority);
+            let scheduled = self.riding(inner.clone(), priority, ride_out.clone());
             let retry = match self.serves_client(priority) {
                 true => Retry::new(scheduled, self.env.clone(), patience),
                 false => Retry::patient(scheduled, self.env.clone(), patience),
             };
-            Arc::new(retry.counting(&failures))
+            let retry = retry.counting(&failures);
+            Arc::new(match priority {
+                Priority::Read => retry.riding(ride_out.clone()),
+                _ => retry,
+            })
         };
         let write_back = of(Priority::WriteBack);
         Stores {
@@ -266,6 +310,7 @@ impl Scheduler {
             failures: failures.clone(),
             promised: self.promised.clone(),
             others: Arc::new(NoOtherPlaces),
+            ride_out: ride_out.clone(),
         }
     }
 

@@ -108,9 +108,13 @@ async fn find_or_create(
         Ok(store) => admin::info(env, &store.store, &KeySource::None)
             .await
             .map(|info| Found { store, size_bytes: info.state.map(|state| state.size_bytes), wants_cache })
-            .map_err(|e| volume.explain(e)),
-        Err(failure) => Err(failure),
+            .map_err(|e| (matches!(e, Error::NotFound(_)), volume.explain(e))),
+        Err(failure) => Err((failure.kind == Kind::NotFound, failure)),
     };
+    let found = found.map_err(|(is_absent, failure)| {
+        let was_there = || where_one_was(&plan.settings.state_dir, volume);
+        is_absent.then(was_there).flatten().unwrap_or(failure)
+    });
     match (found, plan.create_bytes.filter(|_| state.snapshot.is_none())) {
         (Err(failure), Some(size_bytes)) if failure.kind == Kind::NotFound => {
             let options =
@@ -128,9 +132,6 @@ async fn find_or_create(
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
             let store = volume.open_scheduled(env, scheduler, DAEMON_PATIENCE).await?;
             Ok(Found { store, size_bytes: Some(size_bytes), wants_cache })
-        }
-        (Err(failure), None) if failure.kind == Kind::NotFound => {
-            Err(where_one_was(&plan.settings.state_dir, volume).unwrap_or(failure))
         }
         (found, _) => found,
     }
@@ -211,6 +212,7 @@ impl Opener {
         let (uris, socket, prices) = (doors.uris(&name), doors.socket(), self.prices.of(&volume.url));
         let (place, trouble) = (volume.clone(), Trouble::default());
         let volume = opened;
+        store.stores.ride_out.begin();
         Ok(Served { name, url, place, key, uris, socket, store, volume, prices, live, continuity, trouble })
     }
 

@@ -22,7 +22,7 @@ use reqwest::Certificate;
 use super::{
     CloudStore, Inner, Library, StoreError, StoreResult,
     answer::{Watch, root_cause},
-    keys::{Keys, KeysSource, RoleKeys},
+    keys::{Doubt, Keys, KeysSource, RoleKeys},
     profile::{KEYS, ProfileKeys, Profiled, Profiles, TOLD_BY_THE_HOST, completed},
     standstill::Standstill,
     variables::Variables,
@@ -87,8 +87,9 @@ impl Variables {
 impl CloudStore {
     /// Prepares a store; sends nothing. `Refused` when the variables cannot work.
     pub fn open(url: &StoreUrl, variables: &Variables, env: &Env) -> StoreResult<CloudStore> {
+        let doubt = Doubt::default();
         let (library, bulk) = match url.place() {
-            StorePlace::S3 { bucket } => s3(bucket, variables, env)?,
+            StorePlace::S3 { bucket } => s3(bucket, variables, env, &doubt)?,
             StorePlace::Google { bucket } => (google(bucket, variables)?, None),
             StorePlace::Azure { container } => (azure(container, variables)?, None),
             StorePlace::Directory => return Err(StoreError::Refused(format!("{url} is not in a cloud"))),
@@ -104,6 +105,7 @@ impl CloudStore {
             url: url.to_string(),
             in_flight: Arc::default(),
             standstill: Standstill::default(),
+            doubt,
         };
         Ok(CloudStore { inner: Arc::new(inner) })
     }
@@ -112,7 +114,7 @@ impl CloudStore {
 /// The store for single requests, and the one for bulk deletes: the library knows only one way of deleting in each.
 type WithBulk = (Arc<dyn Library>, Option<Arc<dyn Library>>);
 
-fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
+fn s3(bucket: &str, variables: &Variables, env: &Env, doubt: &Doubt) -> StoreResult<WithBulk> {
     let Profiled { mut variables, keys } = completed(variables)?;
     // As for Amazon's own tools, it is that of all services.
     if let Some(endpoint) = variables.get("AWS_ENDPOINT_URL").map(str::to_owned) {
@@ -145,7 +147,7 @@ fn s3(bucket: &str, variables: &Variables, env: &Env) -> StoreResult<WithBulk> {
             let found = || Ok(built(builder.clone())?.credentials().clone());
             let profiles = Profiles::read(&variables)?;
             let (variables, profiles) = (&variables, &profiles);
-            let sources = KeySources { env, variables, profiles, authorities, bucket, found: &found };
+            let sources = KeySources { env, variables, profiles, authorities, bucket, found: &found, doubt };
             builder.clone().with_credentials(sources.provider(keys, ROLES_MAX)?)
         }
         None => builder,
@@ -168,6 +170,7 @@ struct KeySources<'a> {
     bucket: &'a str,
     /// Keys without any profile: of the environment, the container, the machine.
     found: &'a dyn Fn() -> StoreResult<AwsCredentialProvider>,
+    doubt: &'a Doubt,
 }
 
 impl KeySources<'_> {
@@ -190,7 +193,7 @@ impl KeySources<'_> {
                 KeysSource::Role(self.role(with, &name, arn)?)
             }
         };
-        Ok(Keys::new(self.env, source))
+        Ok(Keys::new(self.env, source, self.doubt))
     }
 
     fn role(&self, with: AwsCredentialProvider, profile: &str, arn: String) -> StoreResult<RoleKeys> {

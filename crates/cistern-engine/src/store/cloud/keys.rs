@@ -1,9 +1,17 @@
 //! Keys that do not stand in the environment: those of a profile, and of roles that are taken with them.
 //!
-//! They are fetched when a request needs them, and again before they end; a daemon that runs for months sees keys that were
-//! replaced in the file within a minute. While the new ones cannot be had, the old ones are used as long as they last.
+//! They are fetched when a request needs them, and again before they end or when the store refused a request; a daemon that runs for months
+//! sees keys that were replaced in the file within a minute. While the new ones cannot be had, the old ones are used as long as they last.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use object_store::{
@@ -24,6 +32,8 @@ use crate::{
 
 /// How often the file is looked at.
 const FILE_AGE_MAX: Duration = Duration::from_secs(60);
+/// Keys that the store refuses are fetched again, but not more often than this.
+const DOUBT_PAUSE: Duration = Duration::from_secs(5);
 /// How long a role lasts if its profile does not say; what Amazon gives to any role.
 const ROLE_S: u64 = 3600;
 /// New keys are fetched so long before the end, or at half of a short time.
@@ -38,10 +48,25 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 #[error("{0}")]
 struct NoKeys(StoreError);
 
+/// When the store refused a request last: keys that were fetched before that may be no good any more. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doubt(Arc<AtomicU64>);
+
+impl Doubt {
+    pub fn raise(&self, now: Duration) {
+        self.0.fetch_max(now.as_millis() as u64, Relaxed);
+    }
+
+    fn is_about(&self, fetched_at: Duration, now: Duration) -> bool {
+        self.0.load(Relaxed) > fetched_at.as_millis() as u64 && now >= fetched_at + DOUBT_PAUSE
+    }
+}
+
 /// Keys, and how long they are good for.
 #[derive(Clone)]
 struct HeldKeys {
     keys: Arc<AwsCredential>,
+    fetched_at: Duration,
     renew_at: Duration,
     ends_at: Duration,
 }
@@ -57,6 +82,7 @@ struct State {
 pub(super) struct Keys {
     env: Env,
     source: KeysSource,
+    doubt: Doubt,
     state: Ranked<State>,
 }
 
@@ -82,8 +108,9 @@ pub(super) struct RoleKeys {
 }
 
 impl Keys {
-    pub fn new(env: &Env, source: KeysSource) -> Arc<Keys> {
-        Arc::new(Keys { env: env.clone(), source, state: Ranked::new(Rank::World, State::default()) })
+    pub fn new(env: &Env, source: KeysSource, doubt: &Doubt) -> Arc<Keys> {
+        let state = Ranked::new(Rank::World, State::default());
+        Arc::new(Keys { env: env.clone(), source, doubt: doubt.clone(), state })
     }
 
     /// What is held if that is good enough; else the caller is to fetch.
@@ -92,7 +119,8 @@ impl Keys {
         let mut state = self.state.lock();
         let is_fetched = now < state.fetching_until;
         if let Some(held) = &state.held
-            && (now < held.renew_at || (is_fetched && now < held.ends_at))
+            && (now < held.renew_at && !self.doubt.is_about(held.fetched_at, now)
+                || (is_fetched && now < held.ends_at))
         {
             return Some(held.keys.clone());
         }
@@ -108,7 +136,7 @@ impl Keys {
             (Ok(new), held) => Ok(held.insert(new).keys.clone()),
             (Err(e), Some(held)) if now < held.ends_at => {
                 tracing::warn!(error = %e, "no new keys for the store yet: the old ones last a while");
-                held.renew_at = now + FETCH_LIMIT;
+                (held.renew_at, held.fetched_at) = (now + FETCH_LIMIT, now);
                 Ok(held.keys.clone())
             }
             (Err(e), _) => Err(e),
@@ -120,12 +148,14 @@ impl Keys {
         match &self.source {
             KeysSource::File { variables, profile } => {
                 let keys = keys_of(Profiles::read(variables)?.named(profile, "AWS_PROFILE")?)?;
-                Ok(HeldKeys { keys: Arc::new(keys), renew_at: now + FILE_AGE_MAX, ends_at: Duration::MAX })
+                let (keys, renew_at) = (Arc::new(keys), now + FILE_AGE_MAX);
+                Ok(HeldKeys { keys, fetched_at: now, renew_at, ends_at: Duration::MAX })
             }
             KeysSource::Role(role) => {
                 let lasts = Duration::from_secs(role.seconds()?);
                 let keys = Arc::new(role.take().await?);
-                Ok(HeldKeys { keys, renew_at: now + lasts - AHEAD.min(lasts / 2), ends_at: now + lasts })
+                let (renew_at, ends_at) = (now + lasts - AHEAD.min(lasts / 2), now + lasts);
+                Ok(HeldKeys { keys, fetched_at: now, renew_at, ends_at })
             }
         }
     }

@@ -150,9 +150,7 @@ fn keyless(asked: Asked<'_>, host: &str, is_machine: bool, fault: KeysFault) -> 
 fn within(asked: Asked<'_>, why: StoreError) -> StoreError {
     match why {
         StoreError::Unreachable(why) => StoreError::Unreachable(format!("{asked}: {why}")),
-        StoreError::Refused(why) | StoreError::NotFound(why) => {
-            StoreError::Refused(format!("{asked}: {why}"))
-        }
+        why => StoreError::Refused(format!("{asked}: {why}")),
     }
 }
 
@@ -216,6 +214,11 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
         (404, _) if !html && asked.what != "LIST" => StoreError::NotFound(asked.key.to_owned()).into(),
         (409, "BlobAlreadyExists") | (304 | 412, _) if asked.condition => Sorted::Exists,
         (416, _) => Sorted::BeyondEnd,
+        (403, "InvalidObjectState") | (409, "BlobArchived" | "BlobBeingRehydrated") => {
+            let why =
+                "was archived: restore it from its storage class, and end the rule that archives".to_owned();
+            StoreError::Unusable { key: asked.key.to_owned(), why }.into()
+        }
         (_, "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded") => {
             StoreError::Refused(format!("{text}. The quota of the bucket is used up: it needs a larger one"))
                 .into()
@@ -291,6 +294,17 @@ mod tests {
         for status in [301, 307, 400, 401, 403, 405, 501] {
             let s = sorted("PUT", true, status, "");
             assert!(matches!(s, Sorted::Error(StoreError::Refused(_))), "{status}");
+        }
+    }
+
+    /// What was archived is one object's fault, and named.
+    #[test]
+    fn an_archived_object_is_named() {
+        for (status, code) in [(403, "InvalidObjectState"), (409, "BlobArchived")] {
+            let Sorted::Error(StoreError::Unusable { key, why }) = sorted("GET", false, status, code) else {
+                panic!("{status} {code}")
+            };
+            assert!(key == "log/7" && why.contains("archived"), "{key} {why}");
         }
     }
 
