@@ -65,6 +65,13 @@ pub enum Error {
          (cistern journal export)"
     )]
     Gone(String),
+    /// The store does not keep put-if-absent, on which fencing stands, or does not keep it any more; this writer has stopped for good.
+    #[error(
+        "the store overwrites what it has to keep: it took {0} again, which lay there. So two writers cannot be told from each other. Nothing more \
+         is written; what is in the journal is kept (cistern journal export). `cistern probe URL` shows what the store keeps; \
+         with some servers versioning of the bucket ends it"
+    )]
+    Overwrites(String),
     /// A copy of this writer is alive, or was: the store holds what it made. This one has stopped for good.
     #[error(
         "another copy of this writer is at work (a restored snapshot, or a cloned machine): what the store has of \
@@ -125,7 +132,7 @@ impl Error {
 
     /// Whether the volume is not this writer's any more, for good.
     pub fn is_lost(&self) -> bool {
-        matches!(self, Error::Gone(_) | Error::Fenced { .. } | Error::Copied { .. })
+        matches!(self, Error::Gone(_) | Error::Fenced { .. } | Error::Copied { .. } | Error::Overwrites(_))
     }
 
     /// Something of ours was made so that no reader would take it: a fault of cistern, and it is not stored.

@@ -1,12 +1,17 @@
-//! A store that is deleted, emptied, exchanged or set back while a volume in it is being written: what was not
-//! uploaded to the volume that was opened is never called uploaded.
+//! A store that is deleted, emptied, exchanged or set back while a volume in it is being written, or that does not keep any more what is there:
+//! what was not uploaded to the volume that was opened is never called uploaded.
 
+#[path = "store_support/own_time.rs"]
+mod own_time;
 mod volume_support;
 
 use std::{
     fmt,
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -22,6 +27,7 @@ use cistern_engine::{
         admin::{self, JournalItem},
     },
 };
+use own_time::env_put_forward;
 use tokio::sync::Notify;
 use volume_support::{
     Host, MIB, close, noise,
@@ -75,6 +81,72 @@ async fn written_into(bucket: &Arc<Bucket>, after: Arc<MemoryStore>) -> (Host, A
     let report = stop(&volume).await;
     assert!(!report.clean && report.journal_bytes_left >= 4096, "{report:?}");
     (host, volume, report)
+}
+
+/// A store that keeps put-if-absent until it does not: from then on every put is taken.
+#[derive(Default)]
+struct Overwriting {
+    inner: MemoryStore,
+    overwrites: AtomicBool,
+    conditional_puts: AtomicU64,
+}
+
+#[async_trait]
+impl Passing for Overwriting {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+    async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
+        self.conditional_puts.fetch_add(1, Relaxed);
+        match self.overwrites.load(Relaxed) {
+            true => self.inner.put(key, body).await.map(|()| Put::Created),
+            false => self.inner.put_if_absent(key, body).await,
+        }
+    }
+}
+
+/// A store that begins to overwrite under a writer (versioning is switched on, a gateway is replaced) stops it with the first commit after half a
+/// minute, for good, and nothing more counts as uploaded. A writer that writes nothing asks nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_begins_to_overwrite_stops_its_writer() {
+    let (env, ahead_s) = env_put_forward();
+    let store = Through::new(Overwriting::default());
+    let host = Host::with_volume(env, store.clone(), 64 * MIB, KeySource::None).await;
+    let volume = host.open().await;
+    for n in 0..3 {
+        volume.write(0, noise(n, 4096), true).await.expect("written");
+        volume.drain().await.expect("a sound store keeps the rule");
+        ahead_s.fetch_add(31, Relaxed);
+    }
+    let asked = store.conditional_puts.load(Relaxed);
+    store.overwrites.store(true, Relaxed);
+    ahead_s.fetch_add(3600, Relaxed);
+    assert_eq!(store.conditional_puts.load(Relaxed), asked, "nothing was written");
+    volume.write(4096, noise(7, 4096), true).await.expect("the journal takes it");
+    let drained = volume.drain().await;
+    assert!(matches!(drained, Err(Error::Overwrites(_))), "{drained:?}");
+    assert!(volume.status().latched.is_some_and(|why| why.contains("cistern probe")));
+    assert!(volume.write(0, noise(8, 4096), false).await.is_err(), "it has stopped");
+    let report = stop(&volume).await;
+    assert!(!report.clean && report.journal_bytes_left >= 4096, "{report:?}");
+}
+
+/// Nobody opens a volume for writing on a store that overwrites, also where it kept the rule when the volume was made; what is there is
+/// read, and once the store keeps the rule again everything goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_overwrites_gets_no_writer() {
+    let store = Through::new(Overwriting::default());
+    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    let volume = host.open().await;
+    volume.write(0, noise(1, 4096), true).await.expect("written");
+    close(volume).await;
+    store.overwrites.store(true, Relaxed);
+    let refused = Volume::open(host.options()).await;
+    assert!(matches!(refused, Err(Error::Overwrites(_))), "it claims the volume");
+    store.overwrites.store(false, Relaxed);
+    let volume = host.open().await;
+    assert!(read(&volume, 0, 4096).await == noise(1, 4096));
+    close(volume).await;
 }
 
 /// A bucket that was deleted and made again, empty, gets nothing; the volume stops, and what it had not uploaded is

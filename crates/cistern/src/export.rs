@@ -206,6 +206,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         | Error::Exists(_)
         | Error::NotEmpty(_)
         | Error::Gone(_)
+        | Error::Overwrites(_)
         | Error::Unreachable(_)
         | Error::Refused(_)
         | Error::InUse { .. }

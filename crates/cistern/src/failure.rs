@@ -176,9 +176,11 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         Error::Refused(_) => (Kind::Store, None),
         Error::InUse { .. } => (Kind::InUse, None),
         Error::Locked(_) => (Kind::InUse, Some("`cistern status` shows which daemon serves it")),
-        Error::Fenced { .. } | Error::Gone(_) | Error::Copied { .. } | Error::Latched(_) => {
-            (Kind::Stopped, None)
-        }
+        Error::Fenced { .. }
+        | Error::Gone(_)
+        | Error::Copied { .. }
+        | Error::Overwrites(_)
+        | Error::Latched(_) => (Kind::Stopped, None),
         Error::StaleJournal(_) => (
             Kind::Stopped,
             Some(

@@ -147,10 +147,15 @@ impl Attempt {
         let body = encode_claim(keys.key.as_deref(), &slot, &claim);
         let head = readable(keys, &slot, &body)?;
         let object_bytes = body.len() as u64;
-        if store.put_if_absent(&keys::entry(seq), body).await? == Put::Exists
+        let key = keys::entry(seq);
+        if store.put_if_absent(&key, body.clone()).await? == Put::Exists
             && !is_ours(store, keys, &head, object_bytes).await?
         {
             return Ok(None);
+        }
+        // That it was absent proves nothing of a store that would have taken it anyhow.
+        if store.put_if_absent(&key, body).await? == Put::Created {
+            return Err(Error::Overwrites(key));
         }
         let seen = env.now();
         let names = checkpoint_names(store.as_ref()).await?;

@@ -7,6 +7,10 @@
 //! after the last look; whenever there was trouble; and whenever somebody is to hear that everything is in the store. Where
 //! all goes well that is four small requests a third of the grace while something is written.
 //!
+//! All that stands on put-if-absent. That was proven when the volume was made and is proven again by each claim; but a store may stop keeping it
+//! under a writer, when versioning of its bucket is switched on or its gateway is replaced. So while something is written, what has long been there is put again
+//! every half minute, before anything more counts: it has to exist.
+//!
 //! Decides nothing about the order of the log.
 
 use std::{
@@ -25,7 +29,7 @@ use crate::{
         keys,
         trash::read_note,
     },
-    store::{Failures, SharedStore, StoreError, Stores},
+    store::{Failures, Put, SharedStore, StoreError, Stores},
     units::{Epoch, Seq, VolumeId},
 };
 
@@ -35,6 +39,8 @@ use crate::{
 pub const GRACE: Duration = Duration::from_secs(15 * 60);
 /// How long what readers could need stays where there are none: long enough for reads that are under way in this process.
 pub const GRACE_ALONE: Duration = Duration::from_secs(5);
+/// A writer proves so often that the store keeps put-if-absent, while it writes.
+const PROOF_AGE_MAX: Duration = Duration::from_secs(30);
 /// A store that was not looked at for so long is looked at before it is written to, however long the grace is.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(600);
 
@@ -65,6 +71,8 @@ struct Confirmed {
     at: Duration,
     /// The doubts that were dispelled then.
     doubts: u64,
+    /// When it was proven last that the store keeps what is there.
+    proven_at: Duration,
 }
 
 /// When a look is needed.
@@ -83,7 +91,8 @@ impl Presence {
         let (place, store) = (stores.whole.clone(), stores.write_back.clone());
         let failures = stores.failures.clone();
         let Tenure { keys, epoch, next, seen, grace, .. } = tenure;
-        let confirmed = tokio::sync::Mutex::new(Confirmed { at: *seen, doubts: failures.count() });
+        let confirmed = Confirmed { at: *seen, doubts: failures.count(), proven_at: *seen };
+        let confirmed = tokio::sync::Mutex::new(confirmed);
         Presence {
             env,
             place,
@@ -135,20 +144,38 @@ impl Presence {
     ///
     /// # Errors
     /// `Gone` when the volume is not there, which stays in doubt; `Fenced` or `Copied` when another writer or a copy of
-    /// this one went on with it; what the store says when it cannot be seen.
+    /// this one went on with it; `Overwrites` when the store does not keep what is there; what it says when it cannot be seen.
     pub(super) async fn confirm(&self, before: Before) -> Result<()> {
         let mut confirmed = self.confirmed.lock().await;
+        let now = self.env.now();
+        if before == Before::Counting && now.saturating_sub(confirmed.proven_at) >= PROOF_AGE_MAX {
+            self.keeps_what_is_there().await.inspect_err(|_| self.doubt())?;
+            confirmed.proven_at = now;
+        }
         let age = self.env.now().saturating_sub(confirmed.at);
         let is_recent = self.age_max(before).is_some_and(|max| age <= max);
         if is_recent && confirmed.doubts == self.doubts() {
             return Ok(());
         }
-        *confirmed = self.look().await.inspect_err(|_| self.doubt())?;
+        let (at, doubts) = (self.env.now(), self.doubts());
+        self.look().await.inspect_err(|_| self.doubt())?;
+        (confirmed.at, confirmed.doubts) = (at, doubts);
         Ok(())
     }
 
-    async fn look(&self) -> Result<Confirmed> {
-        let confirmed = Confirmed { at: self.env.now(), doubts: self.doubts() };
+    /// Puts the copy of the identity again that lies beside the log, byte for byte: nobody changes it as long as the volume is there.
+    async fn keeps_what_is_there(&self) -> Result<()> {
+        let copy = match self.store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
+            Err(StoreError::NotFound(_)) => return Ok(()), // a look tells whether the volume is gone
+            copy => copy?,
+        };
+        match self.store.put_if_absent(keys::VOLUME, copy).await? {
+            Put::Exists => Ok(()),
+            Put::Created => Err(Error::Overwrites(keys::VOLUME.into())),
+        }
+    }
+
+    async fn look(&self) -> Result<()> {
         // Asked at once, because each costs a way to the store and back; judged in order: who went on is named before what they
         // deleted is missed.
         let (volume, trash, others, newest) = futures_util::join!(
@@ -157,8 +184,7 @@ impl Presence {
             self.nobody_went_on(),
             self.newest_is_there()
         );
-        volume.and(trash).and(others).and(newest)?;
-        Ok(confirmed)
+        volume.and(trash).and(others).and(newest)
     }
 
     async fn is_the_same_volume(&self) -> Result<()> {

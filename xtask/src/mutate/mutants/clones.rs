@@ -28,8 +28,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "serve --create makes an empty volume on the mount point of one that is not mounted",
         changes: &[Change {
             file: OPEN,
-            old: "            refuse_where_one_was(&plan.settings.state_dir, volume)?;\n",
-            new: "",
+            old: "if volume.may_be_unmounted()\n",
+            new: "if !volume.may_be_unmounted()\n",
         }],
         test: test("-p cistern --test gone", "no_volume_is_made"),
         simulation: None,

@@ -3,7 +3,10 @@
 use super::{Change, Mutant, test};
 
 const WRITE: &str = "crates/cistern-engine/src/store/directory/write.rs";
-
+const RETRY: &str = "crates/cistern-engine/src/store/retry.rs";
+const LISTING: &str = "crates/cistern-engine/src/store/cloud/listing.rs";
+const SORT: &str = "crates/cistern-engine/src/store/cloud/sort.rs";
+const KEYS: &str = "crates/cistern-engine/src/store/cloud/keys.rs";
 const PRESENCE: &str = "crates/cistern-engine/src/log/presence.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -29,6 +32,54 @@ pub const MUTANTS: &[Mutant] = &[
             new: "                Ok(_) | Err(StoreError::NotFound(_)) => {}",
         }],
         test: test("-p cistern-engine --test volume_gone", "an_old_listing_is_no_proof"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-cut-listing-is-complete",
+        promise: "P4",
+        story: "a page that says that there is more, and not how to get it, is taken for the last one",
+        changes: &[Change {
+            file: LISTING,
+            old: "            (None, PageEnd::Nothing) => false,\n",
+            new: "            (None, PageEnd::Nothing | PageEnd::More) => false,\n",
+        }],
+        test: test("-p cistern-engine --test store_wire", "a_cut_listing_goes_on"),
+        simulation: None,
+    },
+    Mutant {
+        name: "what-is-not-named-is-deleted",
+        promise: "P7",
+        story: "an answer to a bulk deletion counts for objects that it does not name",
+        changes: &[Change {
+            file: SORT,
+            old: "keys.iter().find(|key| !told.contains(key.as_str()))",
+            new: "keys.iter().find(|key| told.is_empty() && !told.contains(key.as_str()))",
+        }],
+        test: test("-p cistern-engine --test store_deletes", "an_answer_about_something_else_is_none"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-refusal-ends-a-read",
+        promise: "P9",
+        story: "a file system on a served volume is told EIO while the keys of its store have expired",
+        changes: &[Change {
+            file: RETRY,
+            old: "Some(Err(StoreError::Refused(last))) if self.ride_out.is_on() => {",
+            new: "Some(Err(StoreError::Refused(last))) if self.ride_out.is_on() && last.is_empty() => {",
+        }],
+        test: test("-p cistern-engine --test store_wrappers", "reads_of_a_served_volume_ride_out_refusals"),
+        simulation: None,
+    },
+    Mutant {
+        name: "refused-keys-are-kept",
+        promise: "P9",
+        story: "keys that the store refuses are used until their time is over",
+        changes: &[Change {
+            file: KEYS,
+            old: "now < held.renew_at && !self.doubt.is_about(held.fetched_at, now)",
+            new: "now < held.renew_at",
+        }],
+        test: test("-p cistern-engine --test store_keys", "refused_keys_are_looked_up_again_at_once"),
         simulation: None,
     },
     Mutant {
