@@ -283,6 +283,23 @@ async fn reads_of_a_served_volume_ride_out_refusals() {
     }
 }
 
+/// The volume that a clone was made of is away, in the same bucket: that is no absence of the clone's own store, whose reads go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_beside_may_be_away() {
+    let env = jumping_env();
+    let own: SharedStore = Arc::new(MemoryStore::new());
+    own.put("log/1", Bytes::from_static(b"own")).await.expect("put");
+    let beside: SharedStore = Faulty::new(Fault::Away(usize::MAX));
+    assert_eq!(own.url(), beside.url(), "one bucket");
+    let scheduler = Scheduler::new(env.clone());
+    let stores = scheduler.stores(&own, DEADLINE);
+    let parent = scheduler.stores_beside(&beside, DEADLINE, &stores.ride_out);
+    parent.read.get("log/1", 10).await.expect_err("away");
+    let begin = env.now();
+    assert_eq!(stores.read.get("log/1", 10).await.expect("there"), "own");
+    assert_eq!((env.now(), scheduler.stats().places[0].away_ms), (begin, None));
+}
+
 /// What is wrong with one object is told at once, also to who rides out what passes.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_object_that_cannot_be_used_is_told_at_once() {

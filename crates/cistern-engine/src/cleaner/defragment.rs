@@ -8,7 +8,7 @@ use crate::{
     cleaner::{CleanerParts, Moved, moved::For, round::offer},
     log::RoomFor,
     map::Map,
-    units::{Extent, Mapping, Place},
+    units::{Extent, Mapping, Place, Seq},
 };
 
 /// A stride of so many blocks that follow each other in their object is in order: 256 KiB a request is what a link is
@@ -23,7 +23,7 @@ const LOOKUP_MAPPINGS: usize = 4096;
 pub async fn defragment(parts: &CleanerParts, extent: Extent) -> Result<Moved> {
     let base = parts.space.newest();
     let pin = parts.map.pin();
-    let DefragmentRound { moved, next } = round(&parts.map, extent, parts.round.blocks()).await?;
+    let DefragmentRound { moved, next } = round(&parts.map, extent, base, parts.round.blocks()).await?;
     let data = parts.blocks.read(&moved).await?;
     drop(pin);
     let blocks = moved.iter().map(|mapping| mapping.extent.len).sum();
@@ -40,9 +40,10 @@ pub struct DefragmentRound {
     pub next: Option<u64>,
 }
 
-/// The first round over `extent`, of so many blocks.
-pub async fn round(map: &Map, extent: Extent, blocks_max: u64) -> Result<DefragmentRound> {
-    let mut strides = Strides::new(blocks_max);
+/// The first round over `extent`, of so many blocks. What is written while it looks is newer than `base`, and stays where it is: what is moved
+/// has to be older than what may replace it.
+pub async fn round(map: &Map, extent: Extent, base: Seq, blocks_max: u64) -> Result<DefragmentRound> {
+    let mut strides = Strides::new(base, blocks_max);
     let mut at = extent.start;
     while at < extent.end() && !strides.is_full() {
         let mappings = map.lookup_limited(Extent::between(at, extent.end()), LOOKUP_MAPPINGS).await?;
@@ -56,6 +57,8 @@ pub async fn round(map: &Map, extent: Extent, blocks_max: u64) -> Result<Defragm
 
 /// Finds what does not lie in strides, from mappings in ascending order.
 struct Strides {
+    /// What was born later is left alone.
+    base: Seq,
     short: Vec<Mapping>,
     /// Blocks in `short`, and how many are enough.
     blocks: u64,
@@ -66,8 +69,8 @@ struct Strides {
 }
 
 impl Strides {
-    fn new(blocks_max: u64) -> Strides {
-        Strides { short: Vec::new(), blocks: 0, blocks_max, stride: Vec::new(), stride_blocks: 0 }
+    fn new(base: Seq, blocks_max: u64) -> Strides {
+        Strides { base, short: Vec::new(), blocks: 0, blocks_max, stride: Vec::new(), stride_blocks: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -83,7 +86,7 @@ impl Strides {
                 return Some(mapping.extent.start);
             }
         }
-        if matches!(mapping.place, Place::Frame(_)) {
+        if matches!(mapping.place, Place::Frame(_)) && mapping.birth <= self.base {
             self.stride_blocks += mapping.extent.len;
             self.stride.push(*mapping);
         }
@@ -116,9 +119,10 @@ fn follows(last: &Mapping, next: &Mapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{FrameRef, Seq};
+    use crate::units::FrameRef;
 
     const BLOCKS_MAX: u64 = 8192;
+    const BASE: Seq = Seq(1000);
 
     fn frame(start: u64, len: u64, seq: u64, offset: u32) -> Mapping {
         let place = Place::Frame(FrameRef { seq: Seq(seq), offset, stored: 4096 * len as u32, index: 0 });
@@ -126,7 +130,7 @@ mod tests {
     }
 
     fn short(mappings: &[Mapping]) -> Vec<u64> {
-        let mut strides = Strides::new(BLOCKS_MAX);
+        let mut strides = Strides::new(BASE, BLOCKS_MAX);
         mappings.iter().for_each(|mapping| assert_eq!(strides.add(mapping), None));
         strides.end().iter().map(|mapping| mapping.extent.start).collect()
     }
@@ -134,11 +138,18 @@ mod tests {
     /// A round ends within a lookup, and the next one begins with what it left out.
     #[test]
     fn a_round_ends_where_it_is_full() {
-        let mut strides = Strides::new(BLOCKS_MAX);
-        let scattered = (0..).map(|n| frame(16 * n, 16, n + 1, 0));
+        let mut strides = Strides::new(BASE, BLOCKS_MAX);
+        let scattered = (0..).map(|n| frame(16 * n, 16, n % 7 + 1, 0));
         let left = scattered.map(|mapping| strides.add(&mapping)).find_map(|left| left);
         assert_eq!(left, Some(BLOCKS_MAX));
         assert_eq!(strides.end().iter().map(|mapping| mapping.extent.len).sum::<u64>(), BLOCKS_MAX);
+    }
+
+    /// What a client wrote since the round began stays where it is, and what lies before and behind it is moved.
+    #[test]
+    fn what_was_written_since_stays() {
+        assert_eq!(short(&[frame(0, 4, 1, 0), frame(4, 4, 1001, 0), frame(8, 4, 1000, 0)]), [0, 8]);
+        assert!(short(&[frame(0, 4, 1001, 0)]).is_empty());
     }
 
     /// What follows each other in volume and object for long enough is left alone; an end of the stride in either, a hole or

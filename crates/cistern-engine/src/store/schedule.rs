@@ -99,6 +99,14 @@ impl RideOut {
     }
 }
 
+/// What a store is used for.
+#[derive(Clone, Debug, Default)]
+struct StoreUse {
+    ride_out: RideOut,
+    /// It is another volume's, which may be gone while everything around it is there.
+    is_beside: bool,
+}
+
 /// Opens the stores of other places of the same store.
 #[async_trait]
 pub trait OtherPlaces: Send + Sync + fmt::Debug {
@@ -266,30 +274,34 @@ impl Scheduler {
 
     /// `inner` as somebody of this priority reaches it.
     pub fn store(self: &Arc<Self>, inner: SharedStore, priority: Priority) -> SharedStore {
-        self.riding(inner, priority, RideOut::default())
+        self.used(inner, priority, StoreUse::default())
     }
 
-    fn riding(self: &Arc<Self>, inner: SharedStore, priority: Priority, ride_out: RideOut) -> SharedStore {
+    fn used(self: &Arc<Self>, inner: SharedStore, priority: Priority, used: StoreUse) -> SharedStore {
         let place = self.place_of(&inner.url());
-        Arc::new(Scheduled::new(inner, self.clone(), place, priority, ride_out))
+        Arc::new(Scheduled::new(inner, self.clone(), place, priority, used))
     }
 
     /// `inner` as a volume uses it: scheduled, and tried again. What a client waits for ends
     /// within `patience`; once the volume is served, reads end later.
     pub fn stores(self: &Arc<Self>, inner: &SharedStore, patience: Duration) -> Stores {
-        self.stores_beside(inner, patience, &RideOut::default())
+        self.used_stores(inner, patience, &StoreUse::default())
     }
 
-    /// The same, of another place that is read for the same volume.
+    /// The same, of another place that is read for the same volume: that it is away says nothing of the volume's own.
     pub fn stores_beside(
         self: &Arc<Self>,
         inner: &SharedStore,
         patience: Duration,
         ride_out: &RideOut,
     ) -> Stores {
-        let failures = Failures::default();
+        self.used_stores(inner, patience, &StoreUse { ride_out: ride_out.clone(), is_beside: true })
+    }
+
+    fn used_stores(self: &Arc<Self>, inner: &SharedStore, patience: Duration, used: &StoreUse) -> Stores {
+        let (failures, ride_out) = (Failures::default(), &used.ride_out);
         let of = |priority| {
-            let scheduled = self.riding(inner.clone(), priority, ride_out.clone());
+            let scheduled = self.used(inner.clone(), priority, used.clone());
             let retry = match self.serves_client(priority) {
                 true => Retry::new(scheduled, self.env.clone(), patience),
                 false => Retry::patient(scheduled, self.env.clone(), patience),

@@ -14,7 +14,7 @@ use crate::{
     log::{Committed, VolumeKeys, find_volume, keys, usage::Counts},
     space::{Plan, plan},
     store::{Meter, SharedStore, StoreKind, StoreStats, Stores},
-    units::{BLOCK_BYTES, Extent, Mapping, Place},
+    units::{BLOCK_BYTES, Extent, Mapping, Place, Seq},
     upkeep::SEGMENTS_PER_CHECKPOINT,
     volume::{
         Collect,
@@ -164,7 +164,9 @@ impl CollectPlan {
         let mut next = Some(offset / BLOCK);
         while let Some(at) = next {
             progress(at, end);
-            let round = defragmented(&volume.map, Extent::between(at, end), round_size().blocks()).await?;
+            let round =
+                defragmented(&volume.map, Extent::between(at, end), Seq(u64::MAX), round_size().blocks())
+                    .await?;
             let (gets, fetched_bytes) = volume.frames.cost_to_move(&round.moved);
             let blocks: u64 = round.moved.iter().map(|mapping| mapping.extent.len).sum();
             let put_bytes: u64 = round.moved.iter().map(stored_bytes).sum();

@@ -9,7 +9,7 @@ use std::{fmt, future::Future, ops::Range, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 
-use super::{Direction, Outcome, Permit, Priority, RideOut, Scheduler, Wish};
+use super::{Direction, Outcome, Permit, Priority, Scheduler, StoreUse, Wish};
 use crate::store::{DiskRoom, Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 
 /// Time for one try besides the transfer of what is under way. What a client waits for is
@@ -24,7 +24,7 @@ pub(super) struct Scheduled {
     scheduler: Arc<Scheduler>,
     place: usize,
     class: Priority,
-    ride_out: RideOut,
+    used: StoreUse,
 }
 
 /// Body bytes of an answer, and whether its latency says what the store bears.
@@ -36,14 +36,14 @@ impl Scheduled {
         scheduler: Arc<Scheduler>,
         place: usize,
         class: Priority,
-        ride_out: RideOut,
+        used: StoreUse,
     ) -> Scheduled {
-        Scheduled { inner, scheduler, place, class, ride_out }
+        Scheduled { inner, scheduler, place, class, used }
     }
 
     /// A read that is refused says that nobody can be served: then one at a time finds out whether that has passed.
     fn rides_out(&self) -> bool {
-        self.class == Priority::Read && self.ride_out.is_on()
+        self.class == Priority::Read && self.used.ride_out.is_on()
     }
 
     async fn admit(&self, direction: Direction, bytes: u64, divisible: bool) -> StoreResult<Permit> {
@@ -72,6 +72,7 @@ impl Scheduled {
                 let (bytes, measured) = size(done);
                 Outcome::Answered { bytes, measured }
             }
+            Err(_) if self.used.is_beside => Outcome::Dropped,
             Err(StoreError::Unreachable(why)) => Outcome::Unreachable(why.clone()),
             Err(StoreError::Refused(why)) if self.rides_out() => Outcome::Unreachable(why.clone()),
             Err(_) => Outcome::Answered { bytes: 0, measured: false },
