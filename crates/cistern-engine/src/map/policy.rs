@@ -9,10 +9,7 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use super::{BLOCKS_MAX, Levels, RunMeta, RunShape};
-use crate::{
-    sectors::are_sectors,
-    units::{Extent, RunId},
-};
+use crate::units::{Extent, RunId};
 
 /// Levels of one rank that are merged into one of the next. Four writes a mapping about four
 /// times in 20 to 100 million, and leaves at most three levels of a rank to look into; eight
@@ -215,12 +212,9 @@ impl MergeWindow {
 /// runs are merged with their neighbours and grow.
 fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<MergeWindow> {
     let mut out: Vec<MergeWindow> = Vec::new();
-    let mut before = None;
     for run in bottom {
-        // Sectors lie in other places than blocks do.
-        let is_near = before.replace(are_sectors(run.span)) == Some(are_sectors(run.span));
         match out.last_mut() {
-            Some(w) if w.mappings < mappings_min && is_near => {
+            Some(w) if w.mappings < mappings_min => {
                 w.mappings += run.mappings;
                 w.frame_blocks += run.frame_blocks;
                 w.spanned += run.span.len;
