@@ -33,6 +33,8 @@ use volume_support::{
 /// Longer than any test.
 const FOR_EVER: Duration = Duration::from_secs(1 << 24);
 const LIVE: u64 = 16 * MIB;
+/// What is stored of a volume at rest: up to 4 MiB that nothing needs are not worth a checkpoint.
+const AT_REST: u64 = LIVE + 5 * MIB;
 
 /// A store in memory, on a disk or in a cloud, that tells in which order it was asked.
 #[derive(Default)]
@@ -138,7 +140,7 @@ async fn until(host: &Host, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// While nobody is known to read, what is overwritten goes within seconds. While a reader is announced that the writer does not see it
+/// While no reader is known, what is overwritten goes within seconds. While a reader is announced that the writer does not see, it
 /// stays, and the reader goes on showing what it showed; when that has ended it goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_reads_is_given_time() {
@@ -148,7 +150,7 @@ async fn who_reads_is_given_time() {
     for tag in 0..4 {
         overwrite(&volume, tag).await;
     }
-    until(&host, async || store.stored_bytes().await < LIVE + MIB).await;
+    until(&host, async || store.stored_bytes().await < AT_REST).await;
     let reader = host.open_read_only(None).await;
     assert_eq!(store.count("put readers/"), 1);
     overwrite(&volume, 4).await;
@@ -158,7 +160,7 @@ async fn who_reads_is_given_time() {
     assert!(store.stored_bytes().await > 2 * LIVE);
     assert!(read(&reader, 0, LIVE).await == noise(3, LIVE as usize), "it shows what it showed");
     close(reader).await;
-    until(&host, async || store.stored_bytes().await < LIVE + MIB).await;
+    until(&host, async || store.stored_bytes().await < AT_REST).await;
     assert!(read(&volume, 0, LIVE).await == noise(4, LIVE as usize));
     close(volume).await;
 }
@@ -200,8 +202,7 @@ async fn clones_are_given_time_on_a_full_disk() {
     close(volume).await;
 }
 
-/// Where the disk has no room for more, what is overwritten goes for all that a reader is announced, but for 4 MiB, which are not worth a
-/// checkpoint. The reader finds its state gone, and never sees anything else.
+/// Where the disk has no room for more, what is overwritten goes for all that a reader is announced. The reader finds its state gone, and never sees anything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_goes_before_readers() {
     let store = Watched::on_disk(4096);
@@ -211,7 +212,7 @@ async fn a_full_disk_goes_before_readers() {
     let reader = host.open_read_only(None).await;
     overwrite(&volume, 2).await;
     store.ballast_bytes.store(4096 * MIB, SeqCst);
-    until(&host, async || store.stored_bytes().await < LIVE + 5 * MIB).await;
+    until(&host, async || store.stored_bytes().await < AT_REST).await;
     store.ballast_bytes.store(0, SeqCst);
     let found = try_read(&reader, 0, LIVE).await;
     assert!(matches!(found, Err(Error::NotFound(_))), "{:?}", found.map(|bytes| bytes.len()));
@@ -230,7 +231,7 @@ async fn slots_stay_filled_for_their_own_grace() {
     for tag in 0..4 {
         overwrite(&volume, tag).await;
     }
-    until(&host, async || store.stored_bytes().await < LIVE + MIB).await;
+    until(&host, async || store.stored_bytes().await < AT_REST).await;
     let emptied: Vec<String> = {
         let log = store.log().await;
         log.into_iter().filter(|(_, bytes)| *bytes < 130).map(|(name, _)| name).collect()

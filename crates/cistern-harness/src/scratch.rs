@@ -107,16 +107,3 @@ pub fn target_dir() -> Result<PathBuf> {
         .context("this program does not lie in cargo's target directory")?
         .to_owned())
 }
-
-/// Bytes of all files below a directory.
-pub fn directory_bytes(directory: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        bytes += match entry.file_type()?.is_dir() {
-            true => directory_bytes(&entry.path())?,
-            false => entry.metadata()?.len(),
-        };
-    }
-    Ok(bytes)
-}

@@ -72,7 +72,7 @@ fn until_more_came(child: &mut Child, directory: &Path, was_there: &BTreeMap<(Pa
     loop {
         let came: Vec<_> =
             objects(directory).into_iter().filter(|(object, _)| !was_there.contains_key(object)).collect();
-        // The first that comes is the claim of whoever writes.
+        // The first that comes is the claim of the new writer.
         let is_next = |pair: &[((PathBuf, u64), u64)]| pair[1].0 == (pair[0].0.0.clone(), pair[0].0.1 + 1);
         let in_log = came.windows(2).take_while(|pair| is_next(pair));
         if in_log.into_iter().any(|pair| pair[1].1 > 4 * MIB) {
@@ -83,22 +83,25 @@ fn until_more_came(child: &mut Child, directory: &Path, was_there: &BTreeMap<(Pa
     }
 }
 
-/// Runs a command until it has brought something into a directory, and kills it there.
-fn kill_in_the_middle(home: &Home, arguments: &[&str], directory: &str) {
+/// A command that has brought something into a directory, and goes on.
+fn in_the_middle(home: &Home, arguments: &[&str], directory: &str) -> Child {
     let directory = home.path(directory);
     let was_there = objects(&directory);
     let mut child = slowly(home, arguments);
     until_more_came(&mut child, &directory, &was_there);
+    child
+}
+
+/// Kills a command that has brought something into a directory.
+fn kill_in_the_middle(home: &Home, arguments: &[&str], directory: &str) {
+    let mut child = in_the_middle(home, arguments, directory);
     child.kill().expect("killed");
     child.wait().expect("it ended");
 }
 
 /// The same, and tells it to end.
 fn interrupt_in_the_middle(home: &Home, arguments: &[&str], directory: &str) -> Output {
-    let directory = home.path(directory);
-    let was_there = objects(&directory);
-    let mut child = slowly(home, arguments);
-    until_more_came(&mut child, &directory, &was_there);
+    let child = in_the_middle(home, arguments, directory);
     // SAFETY: a signal to a child that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     child.wait_with_output().expect("it ends")

@@ -6,8 +6,7 @@ use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fixture::Fixture,
     mount::{Access, FuseFile},
-    scratch::directory_bytes,
-    tool,
+    tool, tree,
 };
 use serde_json::Value;
 
@@ -115,14 +114,14 @@ fn two_nights(
     repository: &Path,
     back_up: impl Fn(&str, &str) -> Result<()>,
 ) -> Result<[u64; 2]> {
-    let mut sizes = vec![directory_bytes(repository)?];
+    let mut sizes = vec![tree::bytes(repository)];
     for name in NIGHTS {
         snapshot(volume, name)?;
         let uri = volume.server.uri_of(&format!("vol@{name}"));
         let shown = FuseFile::start(&volume.scratch, &uri, Access::ReadOnly)?;
         back_up(name, &shown.file().display().to_string())?;
         drop(shown);
-        sizes.push(directory_bytes(repository)?);
+        sizes.push(tree::bytes(repository));
         // Not only the next one is written over: each is restored from what it was.
         write(volume, &format!("h.pwrite(b'{name}x' * 65536, {MIB})", name = &name[..1]))?;
     }

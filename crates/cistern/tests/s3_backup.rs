@@ -67,20 +67,14 @@ fn from_bucket_to_bucket_and_elsewhere() -> Result<()> {
     Ok(())
 }
 
-/// Whether something of some size lies below a directory, beside what is on its way in.
-fn holds_a_segment(directory: &Path) -> Result<bool> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let found = match entry.metadata()? {
-            _ if entry.file_name() == ".tmp" => false,
-            metadata if metadata.is_dir() => holds_a_segment(&entry.path())?,
-            metadata => metadata.len() > 4 * u64::from(PIECE),
-        };
-        if found {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Whether something of some size lies below a directory, beside what is on its way in. Files come and go meanwhile.
+fn holds_a_segment(directory: &Path) -> bool {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name() != ".tmp").any(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => holds_a_segment(&entry.path()),
+        Ok(metadata) => metadata.len() > 4 * u64::from(PIECE),
+        Err(_) => false,
+    })
 }
 
 /// The bucket does not answer any more while it is backed up: the command fails in its own time and says so, what came stays, and when the bucket is back, the same
@@ -107,7 +101,7 @@ fn a_backup_goes_on_when_its_store_is_back() -> Result<()> {
     let mut command = cistern.command();
     command.args(backup).arg("--state-dir").arg(scratch.file("state"));
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    while !holds_a_segment(&place)? {
+    while !holds_a_segment(&place) {
         ensure!(child.try_wait()?.is_none(), "it ended by itself");
     }
     link.set(Conditions {

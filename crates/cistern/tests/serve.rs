@@ -9,6 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use cistern_harness::tree;
 use daemon::{Daemon, Home};
 
 const CREATE: [&str; 3] = ["./tank", "--create", "1G"];
@@ -42,18 +43,7 @@ fn a_small_volume_reserves_little() {
     let home = Home::new();
     let serve = home.command(&["serve", "./tank", "--create", "256M"]);
     let daemon = Daemon::start(serve);
-    let journal = {
-        let (mut places, mut bytes) = (vec![home.path("state")], 0);
-        while let Some(place) = places.pop() {
-            for entry in std::fs::read_dir(place).expect("readable").flatten() {
-                match entry.metadata().expect("there").is_dir() {
-                    true => places.push(entry.path()),
-                    false => bytes += entry.metadata().expect("there").len(),
-                }
-            }
-        }
-        bytes
-    };
+    let journal = tree::bytes(&home.path("state"));
     assert!(journal <= 272 * MIB, "{journal} bytes of journal");
     assert!(!home.path("cache").exists());
     daemon.stop();

@@ -9,8 +9,8 @@ use anyhow::Result;
 use cistern_harness::{
     fio,
     mount::{Access, FuseFile},
-    scratch::{Scratch, directory_bytes},
-    tool,
+    scratch::Scratch,
+    tool, tree,
 };
 
 use super::{Plan, report::Report};
@@ -38,9 +38,9 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
         }
         server.ask(&["snapshot", &format!("{url}@{night}"), "--wait"])?;
         let shown = FuseFile::start(&scratch, &server.uri_of(&format!("vol@{night}")), Access::ReadOnly)?;
-        let (before, begin) = (directory_bytes(&repository)?, Instant::now());
+        let (before, begin) = (tree::bytes(&repository), Instant::now());
         restic(&repository, &["backup", &shown.file().display().to_string()])?;
-        let (seconds, bytes) = (begin.elapsed().as_secs_f64(), directory_bytes(&repository)? - before);
+        let (seconds, bytes) = (begin.elapsed().as_secs_f64(), tree::bytes(&repository) - before);
         drop(shown);
         let stream = scratch.file(night).display().to_string();
         let (snapshot, begin) = (format!("{url}@{night}"), Instant::now());
