@@ -48,7 +48,7 @@ pub enum StoreError {
     /// May succeed when tried again: time-out, connection, 5xx, 429, 409.
     #[error("{0}")]
     Unreachable(String),
-    /// Succeeds only when somebody mends something: keys, a clock, a policy, an address. Says nothing about an object.
+    /// Succeeds only when a person mends something: keys, a clock, a policy, an address. Says nothing about an object.
     #[error("{0}")]
     Refused(String),
     /// There is such an object, and it is not what it should be: longer, archived, of another kind. Others may be sound.

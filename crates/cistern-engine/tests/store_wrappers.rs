@@ -247,7 +247,7 @@ impl Passing for Expired {
 }
 
 /// What a store refuses ends a command and an opening at once. Once a volume is served its reads wait until it passes, and it shows that they
-/// do and why; what nobody waits for is told at once, as before. One that lasts ends them after minutes.
+/// do and why; other requests are told at once, as before. One that lasts ends them after minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_of_a_served_volume_ride_out_refusals() {
     for (lasts, readers, passes) in [(60, 8, true), (3600, 1, false)] {

@@ -131,7 +131,7 @@ async fn a_store_that_begins_to_overwrite_stops_its_writer() {
     assert!(!report.clean && report.journal_bytes_left >= 4096, "{report:?}");
 }
 
-/// Nobody opens a volume for writing on a store that overwrites, also where it kept the rule when the volume was made; what is there is
+/// No host opens a volume for writing on a store that overwrites, also where it kept the rule when the volume was made; what is there is
 /// read, and once the store keeps the rule again everything goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_overwrites_gets_no_writer() {

@@ -40,7 +40,7 @@ const SEGMENT_BYTES_MIN: u64 = 1200;
 struct Hiding {
     inner: MemoryStore,
     hidden: Mutex<BTreeSet<String>>,
-    /// Whoever asks for something below this is refused, waits for ever, or finds nothing.
+    /// A caller that asks for something below this is refused, waits for ever, or finds nothing.
     away: Mutex<Option<(&'static str, Away)>>,
 }
 

@@ -7,14 +7,14 @@
 
 use std::{
     fs,
-    io::{ErrorKind, Result},
+    io::Result,
     path::{Path, PathBuf},
 };
 
 use cistern_engine::volume::VolumeStatus;
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file::replace_file;
+use crate::{atomic_file::replace_file, failure::is_full};
 
 const FILE_NAME: &str = "continuity.json";
 
@@ -43,7 +43,7 @@ pub fn note_opening(directory: &Path, url: &str, epoch: u64, new: String) -> Res
     };
     let this = serde_json::to_vec(&LastOpening { id: id.clone(), epoch, url: url.to_owned() })?;
     match replace_file(&path, &this) {
-        Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+        Err(e) if is_full(&e) => {
             tracing::warn!(file = %path.display(), error = %e, "the disk of the state directory is full: devices and clients \
                 that outlive this daemon will not go on with the next one");
         }

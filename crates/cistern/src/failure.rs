@@ -92,7 +92,7 @@ impl Failure {
     pub fn io(what: impl fmt::Display, cause: &std::io::Error) -> Failure {
         let kind = match cause.kind() {
             std::io::ErrorKind::NotFound => Kind::NotFound,
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Kind::Full,
+            _ if is_full(cause) => Kind::Full,
             std::io::ErrorKind::AddrInUse => Kind::InUse,
             _ => Kind::Other,
         };
@@ -200,6 +200,12 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         ),
         Error::ReadOnly | Error::Io { .. } | Error::Closed => (Kind::Other, None),
     }
+}
+
+/// Whether an error of the file system says that it has no room.
+pub fn is_full(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(e.kind(), StorageFull | QuotaExceeded)
 }
 
 #[cfg(test)]

@@ -89,7 +89,10 @@ impl RunIo for StoredRuns {
 
     fn name(&self, run: &RunMeta) -> String {
         let name = keys::run(run.id);
-        run.owner.map_or(name.clone(), |owner| keys::of_volume(&name, owner))
+        match run.owner {
+            Some(owner) => keys::of_volume(&name, owner),
+            None => name,
+        }
     }
 
     async fn write(&self, id: RunId, body: Bytes) -> Result<()> {

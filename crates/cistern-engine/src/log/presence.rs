@@ -163,7 +163,7 @@ impl Presence {
         Ok(())
     }
 
-    /// Puts the copy of the identity again that lies beside the log, byte for byte: nobody changes it as long as the volume is there.
+    /// Puts the copy of the identity again that lies beside the log, byte for byte: it stays as it is as long as the volume is there.
     async fn keeps_what_is_there(&self) -> Result<()> {
         let copy = match self.store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
             Err(StoreError::NotFound(_)) => return Ok(()), // a look tells whether the volume is gone

@@ -45,7 +45,7 @@ mod variables;
 
 use answer::{Answer, watched};
 use keys::Doubt;
-use listing::{ListingWalk, PageEnd};
+use listing::ListingWalk;
 use sort::{Asked, Sorted};
 use standstill::{Sent, Standstill};
 pub use variables::Variables;
@@ -213,7 +213,13 @@ impl Inner {
         }
     }
 
-    async fn page(&self, prefix: &str, options: PaginatedListOptions) -> StoreResult<Page> {
+    /// The next page of a walk, which goes on behind it.
+    async fn page(
+        &self,
+        prefix: &str,
+        walk: &mut ListingWalk,
+        options: PaginatedListOptions,
+    ) -> StoreResult<Page> {
         let full = format!("{}{prefix}", self.root);
         let asked = Asked { what: "LIST", key: prefix, condition: false };
         let library = self.library.clone();
@@ -227,27 +233,14 @@ impl Inner {
         };
         let strip = |path: &Path| path.as_ref().strip_prefix(&self.root).map(str::to_owned);
         let objects = page.result.objects.iter();
-        Ok(Page {
-            objects: objects
-                .filter_map(|o| Some(Listed { key: strip(&o.location)?, bytes: o.size }))
-                .collect(),
-            dirs: page.result.common_prefixes.iter().filter_map(strip).collect(),
-            token: page.page_token,
-            end,
-        })
-    }
-
-    /// Where a listing goes on behind a page of which that is the last name. Gives whether it does.
-    fn goes_on(
-        &self,
-        walk: &mut ListingWalk,
-        prefix: &str,
-        page: &mut Page,
-        last: Option<String>,
-    ) -> StoreResult<bool> {
-        let asked = Asked { what: "LIST", key: prefix, condition: false };
-        let last = last.map(|last| format!("{}{last}", self.root));
-        walk.goes_on(asked, last, page.token.take(), page.end)
+        let objects: Vec<Listed> =
+            objects.filter_map(|o| Some(Listed { key: strip(&o.location)?, bytes: o.size })).collect();
+        let dirs: Vec<String> = page.result.common_prefixes.iter().filter_map(strip).collect();
+        // Behind a directory comes the next name behind all that lies in it.
+        let names = objects.iter().map(|o| o.key.clone()).chain(dirs.iter().map(|dir| format!("{dir}0")));
+        let last = names.max().map(|last| format!("{}{last}", self.root));
+        let goes_on = walk.goes_on(asked, last, page.page_token, end)?;
+        Ok(Page { objects, dirs, goes_on })
     }
 }
 
@@ -255,8 +248,7 @@ impl Inner {
 struct Page {
     objects: Vec<Listed>,
     dirs: Vec<String>,
-    token: Option<String>,
-    end: PageEnd,
+    goes_on: bool,
 }
 
 /// The body of an object (which has an ETag, unlike a page of something in between), or the length that is more than `bytes_max`.
@@ -331,19 +323,17 @@ impl Store for CloudStore {
         let mut found: Vec<Listed> = Vec::new();
         while found.len() < count_max {
             let max_keys = Some((count_max - found.len()).clamp(keys_min, PAGE_KEYS_MAX));
-            let mut page =
-                self.inner.page(asked, PaginatedListOptions { max_keys, ..walk.options() }).await?;
+            let options = PaginatedListOptions { max_keys, ..walk.options() };
             let begin = walk.begins_behind().and_then(|begin| begin.strip_prefix(&self.inner.root));
             let begin = begin.unwrap_or(after).to_owned();
-            let last = page.objects.iter().map(|object| object.key.clone()).max();
-            let goes_on = self.inner.goes_on(&mut walk, asked, &mut page, last)?;
+            let page = self.inner.page(asked, &mut walk, options).await?;
             for object in page.objects {
                 // Some servers ignore start-after, and directory markers are no objects of ours.
                 if object.key > begin && object.key.starts_with(prefix) && check_key(&object.key).is_ok() {
                     push_ascending(&mut found, object)?;
                 }
             }
-            if !goes_on {
+            if !page.goes_on {
                 break;
             }
         }
@@ -356,15 +346,12 @@ impl Store for CloudStore {
         let (mut names, mut walk) = (Vec::new(), ListingWalk::new(None));
         loop {
             let options = PaginatedListOptions { delimiter: Some("/".into()), ..walk.options() };
-            let mut page = self.inner.page(prefix, options).await?;
-            // The next name behind all that lies in a directory.
-            let dirs = page.dirs.iter().map(|dir| format!("{dir}0"));
-            let last = page.objects.iter().map(|object| object.key.clone()).chain(dirs).max();
+            let page = self.inner.page(prefix, &mut walk, options).await?;
             names.extend(page.dirs.iter().filter_map(|dir| dir.strip_prefix(prefix).map(str::to_owned)));
             if names.len() > DIRS_MAX {
                 return Err(StoreError::Refused(format!("more than {DIRS_MAX} directories in {prefix:?}")));
             }
-            if !self.inner.goes_on(&mut walk, prefix, &mut page, last)? {
+            if !page.goes_on {
                 break;
             }
         }

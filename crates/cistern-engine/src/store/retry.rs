@@ -1,6 +1,7 @@
 //! Tries again what may succeed later: jittered exponential backoff up to a deadline.
 //!
-//! Only `Unreachable` is tried again; while a volume is served, what its clients read is tried again for minutes, and where it is refused too. Every operation has one deadline that bounds all its tries
+//! Only `Unreachable` is tried again; while a volume is served, what its clients read is tried again for minutes, and where it
+//! is refused too. Every operation has one deadline that bounds all its tries
 //! together; where nobody in particular waits, it begins with the first failure. A try that hangs ends after a part of that time, so that one reply that never comes
 //! leaves time for another try (where nobody in particular waits, a try that has begun goes on: then
 //! whatever lies below bounds it). A put that was tried again may find its own object: the

@@ -24,7 +24,7 @@ use crate::{
         accept::accept_all,
         http::{self, Door},
     },
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, is_full},
     short_name::short_name,
 };
 
@@ -87,11 +87,6 @@ impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path); // a stale one is cleared by the next daemon
     }
-}
-
-/// Whether an error of the file system says that it has no room.
-fn is_full(e: &std::io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn bind(directory: &Path) -> std::io::Result<ControlSocket> {

@@ -157,7 +157,7 @@ fn within(asked: Asked<'_>, why: StoreError) -> StoreError {
 /// Sorts what a bulk delete says that it did not delete.
 ///
 /// # Errors
-/// `Refused` when it speaks of what it was not asked to delete, or not of all that it was: nobody knows then what it did.
+/// `Refused` when it speaks of what it was not asked to delete, or not of all that it was: what it did is not known then.
 pub(super) fn undeleted(
     asked: Asked<'_>,
     keys: &[String],

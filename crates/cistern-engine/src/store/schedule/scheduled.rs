@@ -41,7 +41,7 @@ impl Scheduled {
         Scheduled { inner, scheduler, place, class, used }
     }
 
-    /// A read that is refused says that nobody can be served: then one at a time finds out whether that has passed.
+    /// Whether a read that is refused counts as an absence of the store: then one at a time finds out whether that has passed.
     fn rides_out(&self) -> bool {
         self.class == Priority::Read && self.used.ride_out.is_on()
     }
