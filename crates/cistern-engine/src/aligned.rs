@@ -1,7 +1,7 @@
 //! Memory aligned for O_DIRECT.
 //!
 //! Owns its allocation, which never moves and never grows; the address is a multiple of 4096.
-//! A thread keeps a few small buffers that it let go, and all threads together a few large ones: asking
+//! A thread keeps a few small buffers that it let go, and [`LargeBuffers`] keep a few large ones: asking
 //! the allocator for aligned memory and clearing it costs a read more than the checksum of what it brings.
 
 use std::{
@@ -11,6 +11,7 @@ use std::{
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
+    sync::Arc,
 };
 
 use crate::rank::{Rank, Ranked};
@@ -23,12 +24,8 @@ const KEPT_BYTES: usize = 2 * ALIGN_BYTES;
 /// How many of them a thread keeps.
 const KEPT_MAX: usize = 32;
 
-/// Bytes of the large buffers that are kept: a group of the journal with its header.
+/// Bytes of a large buffer that is kept: a group of the journal with its header.
 const LARGE_BYTES: usize = (1 << 20) + ALIGN_BYTES;
-/// How many of them: what is loaded while a segment or two are packed.
-const LARGE_MAX: usize = 24;
-
-static LARGE: Ranked<Vec<AlignedBuf>> = Ranked::new(Rank::Tool, Vec::new());
 
 thread_local! {
     static KEPT: RefCell<Vec<AlignedBuf>> = const { RefCell::new(Vec::new()) };
@@ -68,31 +65,78 @@ impl AlignedBuf {
         kept.unwrap_or_else(|| AlignedBuf::zeroed(len))
     }
 
-    /// The same, of `len` bytes or more.
-    pub fn for_reading_large(len: usize) -> AlignedBuf {
-        if !(LARGE_BYTES / 2..=LARGE_BYTES).contains(&len) {
-            return AlignedBuf::zeroed(len);
-        }
-        let kept = LARGE.lock_after_panic().pop();
-        kept.unwrap_or_else(|| AlignedBuf::zeroed(LARGE_BYTES))
-    }
-
-    /// Gives the memory to the kept buffers of its size, if they have room. Then this buffer must not touch it any
-    /// more.
+    /// Gives the memory to the buffers that this thread keeps, if it is of their size and they have room. Then this
+    /// buffer must not touch it any more.
     fn keep(&self) -> bool {
-        let push = |kept: &mut Vec<AlignedBuf>, count_max| {
-            let has_room = kept.len() < count_max;
+        let push = |kept: &RefCell<Vec<AlignedBuf>>| {
+            let mut kept = kept.borrow_mut();
+            let has_room = kept.len() < KEPT_MAX;
             if has_room {
                 kept.push(AlignedBuf { start: self.start, len: self.len });
             }
             has_room
         };
-        match self.len {
-            // A thread at its end keeps nothing.
-            KEPT_BYTES => KEPT.try_with(|kept| push(&mut kept.borrow_mut(), KEPT_MAX)).unwrap_or(false),
-            LARGE_BYTES => push(&mut LARGE.lock_after_panic(), LARGE_MAX),
-            _ => false,
+        // A thread at its end keeps nothing.
+        self.len == KEPT_BYTES && KEPT.try_with(push).unwrap_or(false)
+    }
+}
+
+/// Large buffers that come back when they are let go, up to a number.
+pub struct LargeBuffers {
+    count_max: usize,
+    kept: Ranked<Vec<AlignedBuf>>,
+}
+
+/// A buffer that goes back to where it came from.
+pub struct LargeBuf {
+    /// Until it is let go.
+    buf: Option<AlignedBuf>,
+    from: Arc<LargeBuffers>,
+}
+
+impl LargeBuffers {
+    /// Keeps as many as fit into `bytes`.
+    pub fn new(bytes: u64) -> Arc<LargeBuffers> {
+        let count_max = usize::try_from(bytes / LARGE_BYTES as u64).unwrap_or(usize::MAX);
+        Arc::new(LargeBuffers { count_max, kept: Ranked::new(Rank::Tool, Vec::new()) })
+    }
+
+    /// `len` bytes or more of anything (zeroes, or what such a buffer last held), for a caller that writes to all that
+    /// it reads. `len` is bounded as for [`AlignedBuf::zeroed`].
+    pub fn take(self: &Arc<Self>, len: usize) -> LargeBuf {
+        let is_kept_size = (LARGE_BYTES / 2..=LARGE_BYTES).contains(&len);
+        let kept = if is_kept_size { self.kept.lock_after_panic().pop() } else { None };
+        let new = || AlignedBuf::zeroed(if is_kept_size { LARGE_BYTES } else { len });
+        LargeBuf { buf: Some(kept.unwrap_or_else(new)), from: self.clone() }
+    }
+}
+
+impl Drop for LargeBuf {
+    fn drop(&mut self) {
+        let Some(buf) = self.buf.take().filter(|buf| buf.len() == LARGE_BYTES) else { return };
+        let mut kept = self.from.kept.lock_after_panic();
+        if kept.len() < self.from.count_max {
+            kept.push(buf);
         }
+    }
+}
+
+impl Deref for LargeBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buf.as_ref().expect("it is there until it is let go")
+    }
+}
+
+impl DerefMut for LargeBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buf.as_mut().expect("it is there until it is let go")
+    }
+}
+
+impl AsRef<[u8]> for LargeBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 
@@ -171,15 +215,18 @@ mod tests {
         }
     }
 
-    /// Large buffers are long enough, come back to whoever asks next, and are kept in a bounded number.
+    /// Large buffers are long enough, come back to the next caller, and are kept in a bounded number.
     #[test]
     fn large_buffers_are_kept() {
+        let buffers = LargeBuffers::new(3 * LARGE_BYTES as u64);
         for len in [0, 1, LARGE_BYTES / 4, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 2 * LARGE_BYTES] {
-            assert!(AlignedBuf::for_reading_large(len).len() >= len);
+            assert!(buffers.take(len).len() >= len);
         }
-        let many: Vec<_> = (0..2 * LARGE_MAX).map(|_| AlignedBuf::for_reading_large(LARGE_BYTES)).collect();
+        let many: Vec<_> = (0..7).map(|_| buffers.take(LARGE_BYTES)).collect();
         drop(many);
-        assert!((1..=LARGE_MAX).contains(&LARGE.lock().len()));
-        assert!(AlignedBuf::zeroed(LARGE_BYTES).iter().all(|&b| b == 0));
+        assert_eq!(buffers.kept.lock().len(), 3);
+        let (first, second) = (buffers.take(LARGE_BYTES), buffers.take(LARGE_BYTES));
+        assert_ne!(first.as_ptr(), second.as_ptr(), "each has one owner at a time");
+        assert_eq!(buffers.kept.lock().len(), 1);
     }
 }

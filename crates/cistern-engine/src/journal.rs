@@ -93,6 +93,9 @@ pub enum Record {
     Load { token: u64 },
 }
 
+/// Buffers that are kept for what is loaded from the disk, as a part of the memory for groups.
+const LOADED_SHARE: u64 = 4;
+
 /// How to create or open a journal.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
@@ -201,7 +204,7 @@ impl Journal {
         };
         write_new_file(disk, &superblock).await?;
         let file = disk.open(FILE_NAME).await?;
-        let ring = Ring { file, blocks: superblock.ring_blocks };
+        let ring = Ring::new(file, superblock.ring_blocks).keeping(options.memory_bytes / LOADED_SHARE);
         let state = JournalState::new(
             ring.blocks,
             options.memory_bytes,
@@ -268,7 +271,8 @@ impl Journal {
         let Walked { head, starts, chains, .. } = walked;
         let state = JournalState::new(found.ring.blocks, options.memory_bytes, tail, head, starts, chains);
         let staging = staging::open(disk).await;
-        Ok(Journal::start(env, found.ring, found.name, superblock, (state, staging), lock))
+        let ring = found.ring.keeping(options.memory_bytes / LOADED_SHARE);
+        Ok(Journal::start(env, ring, found.name, superblock, (state, staging), lock))
     }
 
     fn start(

@@ -127,9 +127,12 @@ impl CacheShared {
         let whole = match self.read_here(parts.as_slice()).await {
             Some(read) => self.judged(parts.as_slice(), read),
             None => {
-                let shared = self.clone();
-                let read =
-                    async move { shared.judged(parts.as_slice(), shared.read(parts.as_slice()).await) };
+                // Memory that the thread which reads took would stay with that.
+                let (shared, out) = (self.clone(), memory_for(parts.as_slice()));
+                let read = async move {
+                    let read = shared.read(parts.as_slice(), out).await;
+                    shared.judged(parts.as_slice(), read)
+                };
                 self.env.blocking(read).await
             }
         };
@@ -144,10 +147,8 @@ impl CacheShared {
     }
 
     /// Reads and verifies parts in the calling thread, which may block.
-    async fn read(&self, parts: &[ChunkPart]) -> Result<Bytes, Fault> {
-        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(Bytes::new()) };
-        let begin = first.range.start;
-        let mut out = AlignedBuf::zeroed((last.range.end - begin) as usize);
+    async fn read(&self, parts: &[ChunkPart], mut out: AlignedBuf) -> Result<Bytes, Fault> {
+        let begin = parts.first().map_or(0, |first| first.range.start);
         for (i, part) in parts.iter().enumerate() {
             let within = (part.range.start - begin) as usize..(part.range.end - begin) as usize;
             self.slab.read_at(part.offset(), &mut out[within.clone()]).await.map_err(Fault::Disk)?;
@@ -243,6 +244,11 @@ impl CacheShared {
 /// Where a slot begins in the slab.
 pub(super) fn slab_offset(slot: u32) -> u64 {
     u64::from(slot) * CHUNK_BYTES as u64
+}
+
+fn memory_for(parts: &[ChunkPart]) -> AlignedBuf {
+    let (begin, end) = (parts.first().map_or(0, |p| p.range.start), parts.last().map_or(0, |p| p.range.end));
+    AlignedBuf::zeroed((end - begin) as usize)
 }
 
 fn find_parts(index: &mut Index, object: CacheKey, range: &Range<u64>) -> Result<ChunkParts, Miss> {

@@ -110,13 +110,7 @@ pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<FoundJournal
         true => StagedGroups::default(),
         false => StagedGroups::load(env, disk).await?,
     };
-    Ok(FoundJournal {
-        name,
-        ring: Ring { file, blocks: superblock.ring_blocks },
-        superblock,
-        slot_lost,
-        staged,
-    })
+    Ok(FoundJournal { name, ring: Ring::new(file, superblock.ring_blocks), superblock, slot_lost, staged })
 }
 
 async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<AlignedBuf> {
@@ -457,7 +451,7 @@ mod tests {
         let (env, disk) = (RealEnv::start(), RealDisk::create(directory.path()).expect("a disk"));
         let blocks = 3 * WINDOW_BLOCKS / 2;
         let bytes = (SUPERBLOCK_AREA_BLOCKS + blocks) * BLOCK_BYTES as u64;
-        let ring = Ring { file: disk.create(FILE_NAME, bytes).await.expect("a file"), blocks };
+        let ring = Ring::new(disk.create(FILE_NAME, bytes).await.expect("a file"), blocks);
         let content = |pos: u64| [(pos % 199) as u8; BLOCK_BYTES];
         let mut all = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
         (0..)

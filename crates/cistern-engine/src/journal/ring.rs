@@ -2,26 +2,31 @@
 //!
 //! Knows no format and no state.
 
-use std::sync::Arc;
+use std::{ops::DerefMut, sync::Arc};
 
 use bytes::Bytes;
 
 use super::format::SUPERBLOCK_AREA_BLOCKS;
-use crate::{
-    disk::{AlignedBuf, DiskFile},
-    env::Env,
-    error::Result,
-    units::BLOCK_BYTES,
-};
+use crate::{aligned::LargeBuffers, disk::DiskFile, env::Env, error::Result, units::BLOCK_BYTES};
 
 /// The journal's file and the size of its ring.
 #[derive(Clone)]
 pub(super) struct Ring {
     pub file: Arc<dyn DiskFile>,
     pub blocks: u64,
+    buffers: Arc<LargeBuffers>,
 }
 
 impl Ring {
+    pub fn new(file: Arc<dyn DiskFile>, blocks: u64) -> Ring {
+        Ring { file, blocks, buffers: LargeBuffers::new(0) }
+    }
+
+    /// Keeps buffers of so many bytes for what is loaded next.
+    pub fn keeping(self, bytes: u64) -> Ring {
+        Ring { buffers: LargeBuffers::new(bytes), ..self }
+    }
+
     /// Bytes from the beginning of the file to a position.
     fn offset(&self, pos: u64) -> u64 {
         (SUPERBLOCK_AREA_BLOCKS + pos % self.blocks) * BLOCK_BYTES as u64
@@ -61,26 +66,26 @@ impl Ring {
     /// Reads `blocks` from `pos` on, on a thread that may wait for the disk.
     pub async fn load(&self, env: &Env, pos: u64, blocks: u64) -> Result<Bytes> {
         let bytes = blocks as usize * BLOCK_BYTES;
-        let loaded = self.load_into(env, pos, blocks, AlignedBuf::for_reading_large(bytes)).await?;
+        let loaded = self.load_into(env, pos, blocks, self.buffers.take(bytes)).await?;
         Ok(Bytes::from_owner(loaded).slice(..bytes))
     }
 
     /// The same for somebody who has time, see [`DiskFile::read_giving_way`].
     pub async fn load_giving_way(&self, env: &Env, pos: u64, blocks: u64) -> Result<Bytes> {
         let bytes = blocks as usize * BLOCK_BYTES;
-        let (ring, on, mut out) = (self.clone(), env.clone(), AlignedBuf::for_reading_large(bytes));
+        let (ring, on, mut out) = (self.clone(), env.clone(), self.buffers.take(bytes));
         let read = async move { ring.read_giving_way(&on, pos, &mut out[..bytes]).await.map(|()| out) };
         Ok(Bytes::from_owner(env.blocking(read).await?).slice(..bytes))
     }
 
     /// As [`load`](Self::load), into the beginning of a buffer that has been there before.
-    pub async fn load_into(
+    pub async fn load_into<B: DerefMut<Target = [u8]> + Send + 'static>(
         &self,
         env: &Env,
         pos: u64,
         blocks: u64,
-        mut out: AlignedBuf,
-    ) -> Result<AlignedBuf> {
+        mut out: B,
+    ) -> Result<B> {
         let ring = self.clone();
         env.blocking(
             async move { ring.read(pos, &mut out[..blocks as usize * BLOCK_BYTES]).await.map(|()| out) },

@@ -85,10 +85,10 @@ struct Offered {
 }
 
 impl Publisher {
-    /// Publishes from the first slot of an epoch on, and tells `commit`.
-    pub fn start(env: &Env, slots: Slots, commit: Arc<dyn Commit>) -> Publisher {
+    /// Publishes from the first slot of an epoch on, at most `uploads_max` entries at once, and tells `commit`.
+    pub fn start(env: &Env, slots: Slots, uploads_max: usize, commit: Arc<dyn Commit>) -> Publisher {
         let (offers, queue) = mpsc::channel(VACANCIES_MAX);
-        let (stop, uploads) = (Stop::new(), Uploads::new());
+        let (stop, uploads) = (Stop::new(), Uploads::new(uploads_max));
         let shared = Arc::new(Shared { uploads, commit, stop: stop.clone(), latched: OnceLock::new() });
         let mut publication = Publication {
             env: env.clone(),

@@ -155,7 +155,7 @@ impl World {
             latched: Mutex::default(),
             has_room: watch::Sender::new(true),
         });
-        let publisher = Publisher::start(&env, slots, told.clone());
+        let publisher = Publisher::start(&env, slots, *UPLOADS.end(), told.clone());
         World { store, told, publisher }
     }
 

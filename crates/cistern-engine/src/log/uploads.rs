@@ -23,6 +23,15 @@ const UPLOAD_SLOW: Duration = Duration::from_secs(4);
 /// An upload that takes less than this leaves room for another beside it.
 const UPLOAD_QUICK: Duration = Duration::from_secs(2);
 
+/// Memory of a volume for which it may upload one entry: what an entry is made of and its body, and what packs it.
+const MEMORY_BYTES_PER_UPLOAD: u64 = 40 << 20;
+
+/// How many entries may be uploaded at once by a volume with so much memory.
+pub fn uploads_max(memory_bytes: u64) -> usize {
+    let most = usize::try_from(memory_bytes / MEMORY_BYTES_PER_UPLOAD).unwrap_or(usize::MAX);
+    most.clamp(*UPLOADS.start(), *UPLOADS.end())
+}
+
 /// How many entries to upload at once after one took `took` with `now` at once.
 pub fn uploads_after(now: usize, took: Duration) -> usize {
     let next = match took {
@@ -38,6 +47,8 @@ pub(super) struct Uploads {
     vacancies: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     limit: Ranked<Limit>,
+    /// The limit is never more.
+    most: usize,
 }
 
 struct Limit {
@@ -59,12 +70,15 @@ pub(super) struct Upload<'a> {
 }
 
 impl Uploads {
-    pub fn new() -> Arc<Uploads> {
+    /// Begins with as few as may be, and never has more than `most` at once.
+    pub fn new(most: usize) -> Arc<Uploads> {
+        debug_assert!(UPLOADS.contains(&most), "a number of uploads");
         let uploads = *UPLOADS.start();
         Arc::new(Uploads {
             vacancies: Arc::new(Semaphore::new(uploads + SEALED_AHEAD)),
             turns: Arc::new(Semaphore::new(uploads)),
             limit: Ranked::new(Rank::Log, Limit { uploads, surplus: 0 }),
+            most,
         })
     }
 
@@ -99,7 +113,7 @@ impl Upload<'_> {
             limit.uploads + limit.surplus <= *UPLOADS.end(),
             "surplus is what was taken back: no more"
         );
-        let next = uploads_after(limit.uploads, took);
+        let next = uploads_after(limit.uploads, took).min(self.uploads.most);
         match next.cmp(&limit.uploads) {
             Ordering::Less => {
                 self.turn.forget();
@@ -147,7 +161,7 @@ mod tests {
     /// What may be under way and in the window follows the limit, in both directions, also where the window is full.
     #[tokio::test]
     async fn turnstiles_follow_the_limit() {
-        let uploads = Uploads::new();
+        let uploads = Uploads::new(6);
         let free = |uploads: &Uploads| {
             (uploads.limit(), uploads.turns.available_permits(), uploads.vacancies.available_permits())
         };
@@ -170,5 +184,17 @@ mod tests {
         assert_eq!(free(&uploads), (3, 3, 1));
         drop(full);
         assert_eq!(free(&uploads), (3, 3, 4));
+    }
+
+    /// A volume with little memory uploads less at once, however quick the link is.
+    #[tokio::test]
+    async fn little_memory_has_few_uploads() {
+        let most = [16, 64, 128, 192, 256, 4096].map(|mib: u64| uploads_max(mib << 20));
+        assert_eq!(most, [2, 2, 3, 4, 6, 6]);
+        let uploads = Uploads::new(3);
+        for _ in 0..10 {
+            uploads.turn().await.ended(Duration::from_millis(10));
+        }
+        assert_eq!(uploads.limit(), 3);
     }
 }

@@ -128,6 +128,18 @@ impl DirectoryStore {
         self.env.blocking(work).await
     }
 
+    /// Reads a range that lies in the file. Its memory is taken here: each of the many threads that read would keep some of every
+    /// size that it ever took.
+    async fn read(&self, key: &str, file: Arc<fs::File>, range: Range<u64>) -> StoreResult<Bytes> {
+        let (key, mut out) = (key.to_owned(), vec![0; (range.end - range.start) as usize]);
+        self.run(move |root| {
+            let failed = |e: io::Error| fault("cannot read", &root.file(&key), &e);
+            file.read_exact_at(&mut out, range.start).map_err(failed)?;
+            Ok(out.into())
+        })
+        .await
+    }
+
     /// A name that no other writer of this directory has, on any host.
     fn temp_name(&self) -> String {
         self.env.uuid().simple().to_string()
@@ -249,12 +261,6 @@ impl Root {
             false => Err(StoreError::NotFound(key.to_owned())),
         }
     }
-
-    fn read(&self, key: &str, file: &fs::File, range: Range<u64>) -> StoreResult<Bytes> {
-        let mut out = vec![0; (range.end - range.start) as usize];
-        file.read_exact_at(&mut out, range.start).map_err(|e| fault("cannot read", &self.file(key), &e))?;
-        Ok(out.into())
-    }
 }
 
 impl fmt::Debug for DirectoryStore {
@@ -280,15 +286,12 @@ impl Store for DirectoryStore {
 
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
         check_key(key)?;
-        let key = key.to_owned();
-        self.run(move |root| {
-            let (file, len) = root.open_object(&key)?;
-            if len > bytes_max {
-                return Err(too_long(&key, len, bytes_max));
-            }
-            root.read(&key, &file, 0..len)
-        })
-        .await
+        let own = key.to_owned();
+        let (file, len) = self.run(move |root| root.open_object(&own)).await?;
+        if len > bytes_max {
+            return Err(too_long(key, len, bytes_max));
+        }
+        self.read(key, Arc::new(file), 0..len).await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
@@ -300,18 +303,18 @@ impl Store for DirectoryStore {
         {
             return Ok(bytes);
         }
-        let (key, open) = (key.to_owned(), self.open.clone());
-        self.run(move |root| {
-            let object = match found {
-                Some(object) => object,
-                None => {
-                    let (file, bytes) = root.open_object(&key)?;
-                    open.keep(&key, OpenObject { file: Arc::new(file), bytes, since: now })
-                }
-            };
-            root.read(&key, &object.file, clip(&range, object.bytes))
-        })
-        .await
+        let object = match found {
+            Some(object) => object,
+            None => {
+                let (own, open) = (key.to_owned(), self.open.clone());
+                let found = move |root: &Root| {
+                    let (file, bytes) = root.open_object(&own)?;
+                    Ok(open.keep(&own, OpenObject { file: Arc::new(file), bytes, since: now }))
+                };
+                self.run(found).await?
+            }
+        };
+        self.read(key, object.file.clone(), clip(&range, object.bytes)).await
     }
 
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
