@@ -537,3 +537,25 @@ async fn sectors_stay_over_a_block_that_is_moved() {
     let (found, _) = map.sectors_in(Extent::new(0, 4), Seq(0), 16).await.unwrap();
     assert_eq!(found, vec![frame(sector, 1, 2, 0)]);
 }
+
+/// What dies beside sectors that are kept apart is known as soon as elsewhere: their numbers lie far from those of blocks, and a run with both
+/// would seem to be nearly empty.
+#[tokio::test]
+async fn sectors_hide_nothing_that_died() {
+    let io = Arc::new(MemoryRuns::default());
+    let map = new_map(&io);
+    let sector = |block| cistern_engine::sectors::sector_numbers(Extent::new(block, 1)).start;
+    for round in 0..2 {
+        let seq = 100 * round;
+        map.insert(&(0..32).map(|n| frame(16 * n, 16, seq + n + 1, 0)).collect::<Vec<_>>());
+        map.insert(&(0..32).map(|n| frame(sector(16 * n), 1, seq + 50, n as u32)).collect::<Vec<_>>());
+        map.freeze(Seq(seq + 50));
+        settle(&map).await;
+        assert!(map.levels().iter().flatten().all(|run| run.span.len <= 8 * 512), "{:?}", map.levels());
+    }
+    let before = map.died_blocks();
+    map.insert(&[Mapping { extent: Extent::new(0, 512), birth: Seq(200), place: Place::Zero }]);
+    map.freeze(Seq(200));
+    settle(&map).await;
+    assert!(map.died_blocks() >= before + 512, "{before} {}", map.died_blocks());
+}

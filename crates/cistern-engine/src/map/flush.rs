@@ -38,7 +38,7 @@ pub(super) async fn write_table(
                 (writer, next)
             })
             .await;
-        if writer.is_full() || next.is_none() {
+        if next.is_none_or(|next| writer.ends_before(next)) {
             let full = std::mem::replace(&mut writer, start_run());
             if let Some((meta, body)) = env.compute(move || full.finish(0)).await {
                 runs.write(meta.id, body).await?;
@@ -58,7 +58,7 @@ pub(super) async fn write_table(
 fn fill(writer: &mut RunWriter, table: &Table, from: u64) -> Option<u64> {
     let mut left = STEP_MAPPINGS;
     for m in table.starting_at(from) {
-        if left == 0 || writer.is_full() {
+        if left == 0 || writer.ends_before(m.extent.start) {
             return Some(m.extent.start);
         }
         writer.push(Version::new(m));

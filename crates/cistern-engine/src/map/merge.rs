@@ -165,7 +165,7 @@ impl Merge {
             }
             self.write_front();
             let Some((winner, start)) = self.first() else { return Ok(Pause::Done) };
-            if self.writer.is_full() {
+            if self.writer.ends_before(start) {
                 self.end = Some(start);
                 return Ok(Pause::Done);
             }

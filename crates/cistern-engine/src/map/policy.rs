@@ -9,7 +9,10 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use super::{BLOCKS_MAX, Levels, RunMeta, RunShape};
-use crate::units::{Extent, RunId};
+use crate::{
+    sectors::{ALL_SECTORS, are_sectors},
+    units::{Extent, RunId},
+};
 
 /// Levels of one rank that are merged into one of the next. Four writes a mapping about four
 /// times in 20 to 100 million, and leaves at most three levels of a rank to look into; eight
@@ -18,6 +21,8 @@ const FAN_IN: usize = 4;
 /// The bottom is merged where the levels above it have so many times its mappings, whatever they
 /// overlap: bounds the dead data that nobody knows about.
 const ABOVE_BOTTOM_MAX: u64 = 2;
+/// A window of fewer mappings counts as one of so many: what comes on top of a few is merged once there is some of it.
+const BOTTOM_MIN: u64 = 16;
 /// The bottom is merged where at least this share of the frame blocks is probably dead: rewriting
 /// 4 bytes of map for each mapping is cheap against keeping 4 KiB for each that is dead, and the cleaner works with what
 /// merges have learnt.
@@ -82,22 +87,28 @@ fn rank_of(level: &[RunMeta]) -> u8 {
     level.iter().map(|run| run.rank).max().unwrap_or(0)
 }
 
-/// The oldest `FAN_IN` levels of the lowest rank that has as many above the bottom. A level with a damaged run
-/// stays where it is, and so levels are counted above and beneath it.
+/// The oldest `FAN_IN` levels of the lowest rank that has as many above the bottom, of those that have blocks, or else sectors: no run has both,
+/// so no merge does. A level with a damaged run stays where it is, and so levels are counted above and beneath it.
 fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
+    let blocks = Extent::between(0, ALL_SECTORS.start);
+    [blocks, ALL_SECTORS].into_iter().find_map(|part| full_rank_of(part, &levels[..bottom], damaged))
+}
+
+fn full_rank_of(part: Extent, above: &[Vec<RunMeta>], damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
+    let rank_of_part = |level: &[RunMeta]| {
+        let runs = level.iter().filter(|run| run.span.intersect(part).is_some());
+        runs.map(|run| run.rank).max()
+    };
+    let ranks: Vec<(usize, u8)> =
+        above.iter().enumerate().filter_map(|(at, level)| Some((at, rank_of_part(level)?))).collect();
     let mut begin = 0;
-    while begin < bottom {
-        let rank = rank_of(&levels[begin]);
-        let is_same = |level: &&Vec<RunMeta>| rank_of(level) == rank && !has_any(level, damaged);
-        let same = levels[begin..bottom].iter().take_while(is_same).count();
-        let end = begin + same;
-        if same >= FAN_IN {
-            let levels = end - FAN_IN..end;
-            return Some(MergePlan {
-                levels,
-                window: Extent::new(0, BLOCKS_MAX),
-                rank: rank.saturating_add(1),
-            });
+    while begin < ranks.len() {
+        let (_, rank) = ranks[begin];
+        let is_same = |(at, other): &&(usize, u8)| *other == rank && !has_any(&above[*at], damaged);
+        let end = begin + ranks[begin..].iter().take_while(is_same).count();
+        if end - begin >= FAN_IN {
+            let (first, last) = (ranks[end - FAN_IN].0, ranks[end - 1].0);
+            return Some(MergePlan { levels: first..last + 1, window: part, rank: rank.saturating_add(1) });
         }
         begin = end.max(begin + 1);
     }
@@ -107,7 +118,11 @@ fn full_rank(levels: &Levels, bottom: usize, damaged: &BTreeSet<RunId>) -> Optio
 /// The first neighbours that are small and of similar size.
 fn small_neighbours(levels: &Levels, mappings_max: u64, damaged: &BTreeSet<RunId>) -> Option<MergePlan> {
     levels.iter().enumerate().find_map(|(i, level)| {
-        let some = level.windows(SMALL_NEIGHBOURS).filter(|runs| !has_any(runs, damaged)).find(|runs| {
+        let are_alike = |runs: &&[RunMeta]| {
+            are_sectors(runs[0].span) == are_sectors(runs[SMALL_NEIGHBOURS - 1].span)
+                && !has_any(runs, damaged)
+        };
+        let some = level.windows(SMALL_NEIGHBOURS).filter(are_alike).find(|runs| {
             let (mut sum, mut max) = (0, 0);
             for run in *runs {
                 (sum, max) = (sum + run.mappings, max.max(run.mappings));
@@ -135,7 +150,7 @@ fn full_window(
     closed.sort_unstable_by_key(|span| span.start);
     windows(&levels[bottom], window_mappings_min)
         .into_iter()
-        .flat_map(|w| w.outside(&closed, &levels[bottom]))
+        .flat_map(|w| w.outside(&closed))
         .map(|w| (w.need(above), w.extent))
         .filter(|&(need, _)| need >= 100)
         .reduce(|best, other| if other.0 > best.0 { other } else { best })
@@ -152,17 +167,16 @@ fn first_above(above: &[Vec<RunMeta>], window: Extent) -> Option<Extent> {
 }
 
 /// Some neighbouring runs of the bottom, and all blocks up to the next ones.
-struct MergeWindow {
+struct MergeWindow<'a> {
     extent: Extent,
+    runs: &'a [RunMeta],
     mappings: u64,
     frame_blocks: u64,
-    /// Blocks within the spans of the runs.
-    spanned: u64,
 }
 
-impl MergeWindow {
+impl<'a> MergeWindow<'a> {
     /// The parts of the window that lie in none of the `closed` extents, which ascend by start.
-    fn outside(self, closed: &[Extent], bottom: &[RunMeta]) -> Vec<MergeWindow> {
+    fn outside(self, closed: &[Extent]) -> Vec<MergeWindow<'a>> {
         if closed.iter().all(|span| span.intersect(self.extent).is_none()) {
             return vec![self];
         }
@@ -171,21 +185,21 @@ impl MergeWindow {
         for span in closed.iter().chain([&Extent::new(end, 0)]) {
             let stop = span.start.min(end);
             if at < stop {
-                parts.push(MergeWindow::of(Extent::between(at, stop), bottom));
+                parts.push(MergeWindow::of(Extent::between(at, stop), self.runs));
             }
             at = at.max(span.end());
         }
         parts
     }
 
-    /// What the bottom has in an extent, if its runs are spread evenly.
-    fn of(extent: Extent, bottom: &[RunMeta]) -> MergeWindow {
-        let sum = |of: fn(&RunMeta) -> u64| bottom.iter().map(|run| share(run, of(run), extent)).sum();
+    /// What some runs of the bottom have in an extent, if they are spread evenly.
+    fn of(extent: Extent, runs: &'a [RunMeta]) -> MergeWindow<'a> {
+        let sum = |of: fn(&RunMeta) -> u64| runs.iter().map(|run| share(run, of(run), extent)).sum();
         MergeWindow {
             extent,
+            runs,
             mappings: sum(|run| run.mappings),
             frame_blocks: sum(|run| run.frame_blocks),
-            spanned: sum(|run| run.span.len),
         }
     }
 
@@ -196,44 +210,36 @@ impl MergeWindow {
         };
         let frames = sum(|run| run.frame_blocks).saturating_add(self.frame_blocks).max(1);
         let dead = part_of(self.probably_dead(above), 100 * 100 / DEAD_PERCENT, frames);
-        let above = part_of(sum(|run| run.mappings), 100, self.mappings.max(1) * ABOVE_BOTTOM_MAX);
+        let above = part_of(sum(|run| run.mappings), 100, self.mappings.max(BOTTOM_MIN) * ABOVE_BOTTOM_MAX);
         dead.max(above)
     }
 
-    /// Frame blocks in it that what lies above covers, if both lie evenly in the window.
+    /// Frame blocks in it that what lies above covers, if all of it lies evenly within the spans of the runs.
     fn probably_dead(&self, above: &[Vec<RunMeta>]) -> u64 {
-        let mapped = above.iter().flatten().map(|run| share(run, run.mapped_blocks, self.extent));
-        let mapped = mapped.fold(0, u64::saturating_add);
-        part_of(mapped, self.frame_blocks, self.spanned.max(1)).min(self.frame_blocks)
+        let dead_of = |run: &RunMeta| {
+            let Some(span) = run.span.intersect(self.extent) else { return 0 };
+            let mapped = above.iter().flatten().map(|newer| share(newer, newer.mapped_blocks, span));
+            let mapped = mapped.fold(0, u64::saturating_add).min(span.len);
+            part_of(mapped, share(run, run.frame_blocks, span), span.len)
+        };
+        self.runs.iter().map(dead_of).fold(0, u64::saturating_add)
     }
 }
 
 /// The bottom in windows of at least `mappings_min` mappings (but for the last), so that small
-/// runs are merged with their neighbours and grow.
-fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<MergeWindow> {
-    let mut out: Vec<MergeWindow> = Vec::new();
-    for run in bottom {
-        match out.last_mut() {
-            Some(w) if w.mappings < mappings_min => {
-                w.mappings += run.mappings;
-                w.frame_blocks += run.frame_blocks;
-                w.spanned += run.span.len;
-            }
-            last => {
-                let start = if let Some(before) = last {
-                    before.extent = Extent::between(before.extent.start, run.span.start);
-                    run.span.start
-                } else {
-                    0
-                };
-                out.push(MergeWindow {
-                    extent: Extent::between(start, BLOCKS_MAX),
-                    mappings: run.mappings,
-                    frame_blocks: run.frame_blocks,
-                    spanned: run.span.len,
-                });
-            }
+/// runs are merged with their neighbours and grow. Sectors lie in other windows than blocks.
+fn windows(bottom: &[RunMeta], mappings_min: u64) -> Vec<MergeWindow<'_>> {
+    let (mut out, mut first, mut mappings, mut start) = (Vec::new(), 0, 0, 0);
+    for (at, run) in bottom.iter().enumerate() {
+        let is_near = at == first || are_sectors(run.span) == are_sectors(bottom[first].span);
+        if at > first && (mappings >= mappings_min || !is_near) {
+            out.push(MergeWindow::of(Extent::between(start, run.span.start), &bottom[first..at]));
+            (first, mappings, start) = (at, 0, run.span.start);
         }
+        mappings += run.mappings;
+    }
+    if first < bottom.len() {
+        out.push(MergeWindow::of(Extent::between(start, BLOCKS_MAX), &bottom[first..]));
     }
     out
 }
@@ -352,6 +358,39 @@ mod tests {
         }
         let due = plan_of(&levels).expect("one more than enough");
         assert_eq!((due.levels, due.rank), (1..FAN_IN + 1, 1));
+    }
+
+    /// Levels with sectors and levels with blocks are counted apart: three of either are not due, with as many of the other or not.
+    #[test]
+    fn blocks_and_sectors_have_ranks_of_their_own() {
+        let sectors = |id: u128| run(id, ALL_SECTORS.start, 1 << 40, 100_000, 0);
+        let blocks = |id: u128| run(id, 0, 1 << 40, 100_000, 0);
+        let bottom =
+            vec![run(98, 0, 1 << 40, 10_000_000, 2), run(99, ALL_SECTORS.start, 1 << 40, 10_000_000, 2)];
+        let mut levels =
+            vec![vec![blocks(1)], vec![blocks(2), sectors(3)], vec![sectors(4)], vec![sectors(5)], bottom];
+        assert_eq!(plan_of(&levels), None, "three with sectors, two with blocks");
+        levels.insert(0, vec![sectors(31)]);
+        let due = plan_of(&levels).expect("four with sectors");
+        assert_eq!((due.levels, due.window), (0..5, ALL_SECTORS));
+        levels.insert(0, vec![blocks(32)]);
+        levels.insert(0, vec![blocks(33)]);
+        let due = plan_of(&levels).expect("four with blocks");
+        assert_eq!(due.window, Extent::between(0, ALL_SECTORS.start));
+    }
+
+    /// A hole beside the few sectors of the bottom kills none of them, and one over them does.
+    #[test]
+    fn few_sectors_are_not_merged_for_nothing() {
+        let at = |block: u64| ALL_SECTORS.start + 8 * block;
+        let hole = |start: u64| {
+            let run = run(1, start, 64, 1, 0);
+            vec![RunMeta { frame_blocks: 0, mapped_blocks: 64, ..run }]
+        };
+        let bottom = vec![run(2, 0, 1_000_000, 1_000_000, 3), run(3, at(500), 8, 1, 3)];
+        assert_eq!(plan_of(&vec![hole(at(100)), bottom.clone()]), None);
+        let due = plan_of(&vec![hole(at(496)), bottom]).expect("the sectors are dead");
+        assert!(are_sectors(due.window));
     }
 
     /// Where the bottom is dense, a third of it overwritten is enough; where it is sparse, not.

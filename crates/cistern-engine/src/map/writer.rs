@@ -2,7 +2,7 @@
 //!
 //! Owns the layout (`docs/format/map.md`): blocks, sections of the fence, top, trailer, tail mark.
 //! A run is built in memory; its size is bounded by `RUN_BYTES_MAX` because whoever pushes asks
-//! `is_full` and starts the next one. Does no IO.
+//! `ends_before` and starts the next one. Does no IO.
 
 use bytes::Bytes;
 
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     codec::Sealer,
+    sectors::ALL_SECTORS,
     units::{Extent, Place, RunId, Seq},
 };
 
@@ -149,6 +150,13 @@ impl RunWriter {
 
     pub(super) fn is_full(&self) -> bool {
         self.body.len() >= self.shape.run_bytes
+    }
+
+    /// Whether the run ends before a mapping that begins there: it is full, or has blocks of the volume and that is of sectors. Their numbers
+    /// lie far apart, and what a run has is estimated from its span.
+    pub(super) fn ends_before(&self, start: u64) -> bool {
+        let sectors = ALL_SECTORS.start;
+        self.is_full() || (start >= sectors && (1..=sectors).contains(&self.totals.end))
     }
 
     fn end_chunk(&mut self) {
