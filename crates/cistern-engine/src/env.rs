@@ -26,7 +26,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub trait Environment: Send + Sync + 'static {
     /// Time since an arbitrary fixed point. Monotonic, and counts time spent suspended.
     fn now(&self) -> Duration;
-    /// Milliseconds since 1970 by the wall clock. For people only, never for decisions.
+    /// Milliseconds since 1970 by the wall clock. For people, and for names that two hosts derive alike; never for decisions.
     fn wall_ms(&self) -> u64;
     /// Fills `out` with cryptographically strong random bytes.
     fn random(&self, out: &mut [u8]);

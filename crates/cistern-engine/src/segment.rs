@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::{
     codec::ObjectKind,
     snapshot::Operation,
+    store::PROBED_OBJECT_BYTES_SLOW,
     units::{
         Epoch, JournalId, Mapping, Mark, SEGMENT_DATA_BYTES_MAX, Salt, SealNonce, Seq, SnapshotId, VolumeId,
     },
@@ -36,6 +37,7 @@ pub const FORMAT: u8 = 4;
 pub const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of the largest log object: twice a full segment, for one large request at its end.
 pub const OBJECT_BYTES_MAX: u64 = 32 << 20;
+const _: () = assert!(OBJECT_BYTES_MAX <= PROBED_OBJECT_BYTES_SLOW, "a store is known to take it");
 /// Mappings of one segment at most: 16 times what a full segment of single blocks has, so that only
 /// masses of small trims meet it. Bounds the memory of whoever reads a footer to about 4 MiB.
 pub const MAPPINGS_MAX: usize = 64 << 10;

@@ -31,7 +31,9 @@ pub use directory::DirectoryStore;
 pub use memory::MemoryStore;
 pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use pages::{LIST_MAX, Pages};
-pub use probe::{ProbeReport, RuleCheck, Verdict, probe};
+pub use probe::{
+    PROBED_OBJECT_BYTES, PROBED_OBJECT_BYTES_SLOW, ProbeDepth, ProbeReport, RuleCheck, Verdict, probe,
+};
 pub use promised::{Promise, PromisedRoom};
 pub use retry::{Failures, Retry};
 pub use schedule::{
@@ -72,6 +74,15 @@ pub struct Listed {
     pub bytes: u64,
 }
 
+/// What [`Store::list_in_pages`] lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PagedNames {
+    /// Whole keys, ascending.
+    Objects,
+    /// What [`Store::list_dirs`] gives.
+    Directories,
+}
+
 /// The store's result.
 pub type StoreResult<T> = std::result::Result<T, StoreError>;
 
@@ -93,6 +104,22 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// The directly contained "directories" of `prefix` (which ends in `/` or is empty): their
     /// plain names, without `prefix` and without `/`, ascending by bytes.
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>>;
+    /// The keys below `prefix`, or the names of its directories, fetched in pages of at most `page_names`. Proves that a
+    /// store continues a listing; a store whose listings have no pages lists as always. For a few names only.
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        let _ = page_names;
+        Ok(match what {
+            PagedNames::Objects => {
+                self.list_after(prefix, "", LIST_MAX).await?.into_iter().map(|listed| listed.key).collect()
+            }
+            PagedNames::Directories => self.list_dirs(prefix).await?,
+        })
+    }
     /// Deletes an object; fine if it is not there.
     async fn delete(&self, key: &str) -> StoreResult<()>;
     /// How many objects one request deletes at most: 1 where each takes its own.

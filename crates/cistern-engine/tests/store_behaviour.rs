@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cistern_engine::{
     env::Env,
     store::{
-        CloudStore, DirectoryStore, LIST_MAX, MemoryStore, Meter, Pages, ProbeReport, Put, Retry,
+        CloudStore, DirectoryStore, LIST_MAX, MemoryStore, Meter, Pages, ProbeDepth, ProbeReport, Put, Retry,
         SharedStore, Store, StoreError, StoreKind, StoreUrl, Variables, Verdict, delete_all, probe,
     },
 };
@@ -167,7 +167,7 @@ async fn listings_span_pages(store: &SharedStore) {
 
 fn assert_fit(report: &ProbeReport) {
     assert_eq!(report.verdict, Verdict::Ok, "{report:?}");
-    assert_eq!(report.checks.len(), 6);
+    assert_eq!(report.checks.len(), 10);
     assert!(report.checks.iter().all(|c| c.kept), "{report:?}");
     assert!(report.left_behind.is_empty());
     assert!(report.up_bytes_per_s.is_some_and(|rate| rate > 0) && report.put_us.is_some());
@@ -180,7 +180,7 @@ async fn memory() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     suite(&env, &store).await;
     listings_span_pages(&store).await;
-    assert_fit(&probe(&env, &store).await.expect("a probe"));
+    assert_fit(&probe(&env, &store, ProbeDepth::Full).await.expect("a probe"));
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
 }
 
@@ -222,7 +222,7 @@ async fn directory() {
     let store: SharedStore =
         Arc::new(Retry::new(meter.clone(), env.clone(), std::time::Duration::from_secs(60)));
     suite(&env, &store).await;
-    assert_fit(&probe(&env, &store).await.expect("a probe"));
+    assert_fit(&probe(&env, &store, ProbeDepth::Brief).await.expect("a probe"));
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
     let stats = meter.snapshot();
     let puts = &stats.kinds[0];
@@ -256,7 +256,7 @@ async fn a_cloud(scheme: &str, variables: &Variables) {
     let store: SharedStore = Arc::new(open("/prefix/tank"));
     suite(&env, &store).await;
     listings_span_pages(&store).await;
-    assert_fit(&probe(&env, &store).await.expect("a probe"));
+    assert_fit(&probe(&env, &store, ProbeDepth::Full).await.expect("a probe"));
     assert!(keys(&store, "", "", 10).await.is_empty(), "the probe cleans up");
     assert_eq!(open("/prefix").list_dirs("").await.expect("a listing"), ["tank2"]);
     assert_eq!(open("").list_dirs("").await.expect("a listing"), ["prefix"]);

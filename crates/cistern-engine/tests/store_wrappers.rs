@@ -1,7 +1,6 @@
-//! Retries, meters and the probe, over stores that misbehave on purpose.
+//! Retries and meters, over stores that misbehave on purpose.
 
 use std::{
-    ops::Range,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -12,11 +11,10 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
-    Error,
     env::Env,
     store::{
-        Failures, Listed, MemoryStore, Meter, Put, Rates, Retry, Scheduler, SharedStore, Store, StoreError,
-        StoreResult, Verdict, probe,
+        Failures, MemoryStore, Meter, Put, Rates, Retry, Scheduler, SharedStore, Store, StoreError,
+        StoreResult,
     },
 };
 use futures_util::future::join_all;
@@ -26,7 +24,6 @@ mod store_support;
 use store_support::{
     hurried_env, jumping_env,
     passing::{Passing, Through},
-    real_env,
 };
 
 /// How a store misbehaves.
@@ -40,15 +37,6 @@ enum Fault {
     Hangs(usize),
     /// The first conditional put is done, its reply is lost.
     LosesReply,
-    IgnoresCondition,
-    /// Conditional puts are done, and always reported as refused.
-    NeverCreates,
-    /// Conditions hold one after the other, but several at once win.
-    Races,
-    IgnoresRange,
-    ListsLate,
-    KeepsDeleted,
-    ReadsStale,
 }
 
 struct Faulty {
@@ -77,44 +65,13 @@ impl Passing for Faulty {
             _ => Ok(()),
         }
     }
-    async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        match self.fault {
-            Fault::ReadsStale => self.inner.put_if_absent(key, body).await.map(|_| ()),
-            _ => self.inner.put(key, body).await,
-        }
-    }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         match self.fault {
-            Fault::IgnoresCondition => self.inner.put(key, body).await.map(|()| Put::Created),
-            Fault::NeverCreates => self.inner.put_if_absent(key, body).await.map(|_| Put::Exists),
-            Fault::Races if self.inner.get(key, 1 << 20).await.is_err() => {
-                tokio::task::yield_now().await;
-                self.inner.put(key, body).await.map(|()| Put::Created)
-            }
             Fault::LosesReply if self.requests.load(Relaxed) == 1 => {
                 self.inner.put_if_absent(key, body).await?;
                 Err(StoreError::Unreachable("the reply was lost".to_owned()))
             }
             _ => self.inner.put_if_absent(key, body).await,
-        }
-    }
-    async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
-        match self.fault {
-            Fault::IgnoresRange => self.inner.get(key, 1 << 30).await,
-            _ => self.inner.get_range(key, range).await,
-        }
-    }
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        let mut listed = self.inner.list_after(prefix, after, count_max).await?;
-        if self.fault == Fault::ListsLate {
-            listed.pop();
-        }
-        Ok(listed)
-    }
-    async fn delete(&self, key: &str) -> StoreResult<()> {
-        match self.fault {
-            Fault::KeepsDeleted => Ok(()),
-            _ => self.inner.delete(key).await,
         }
     }
 }
@@ -397,59 +354,4 @@ async fn meters_count() {
     assert_eq!((last.text.as_str(), last.age_ms), ("away", 1500));
     let json = serde_json::to_value(&stats).expect("it is plain data");
     assert_eq!(json["kinds"][0]["kind"], "put");
-}
-
-/// Every broken rule is found, refused with its name, and what was written is deleted.
-#[tokio::test(flavor = "multi_thread")]
-async fn probes_find_broken_rules() {
-    let env = real_env();
-    for (fault, rule) in [
-        (Fault::IgnoresCondition, "put-if-absent:"),
-        (Fault::NeverCreates, "put-if-absent:"),
-        (Fault::Races, "put-if-absent, raced:"),
-        (Fault::ReadsStale, "read-after-write:"),
-        (Fault::IgnoresRange, "range reads:"),
-        (Fault::ListsLate, "list-after-write:"),
-        (Fault::KeepsDeleted, "delete:"),
-    ] {
-        let faulty = Faulty::new(fault);
-        let store: SharedStore = faulty.clone();
-        let report = probe(&env, &store).await.expect("the store answers");
-        let Verdict::Refused { reason, advice } = &report.verdict else { panic!("{fault:?}: {report:?}") };
-        assert!(reason.starts_with(rule) && !advice.is_empty(), "{fault:?}: {reason}");
-        assert!(report.put_us.is_none(), "a refused store is not measured");
-        if fault != Fault::KeepsDeleted {
-            assert!(faulty.inner.list_after("", "", 1).await.expect("a listing").is_empty(), "{fault:?}");
-        }
-    }
-}
-
-/// A put whose reply is lost is tried again below the probe, and meets its own object: that is no fault of the store.
-#[tokio::test(flavor = "multi_thread")]
-async fn probes_forgive_a_lost_reply() {
-    let env = real_env();
-    let store: SharedStore = Arc::new(Retry::new(Faulty::new(Fault::LosesReply), env.clone(), DEADLINE));
-    let report = probe(&env, &store).await.expect("the store answers");
-    assert!(matches!(report.verdict, Verdict::Ok), "{report:?}");
-}
-
-/// Of a store that is away, or refuses access, a probe says nothing else.
-#[tokio::test(flavor = "multi_thread")]
-async fn probes_do_not_judge_what_does_not_answer() {
-    let env = real_env();
-    let away: SharedStore = Faulty::new(Fault::Away(usize::MAX));
-    assert!(matches!(probe(&env, &away).await, Err(Error::Unreachable(_))));
-    let refuses: SharedStore = Faulty::new(Fault::Refuses);
-    assert!(matches!(probe(&env, &refuses).await, Err(Error::Refused(_))));
-}
-
-/// A report reads as plain JSON: the verdict is a word, with reason and advice beside it.
-#[tokio::test(flavor = "multi_thread")]
-async fn reports_are_plain_data() {
-    let env = real_env();
-    let store: SharedStore = Faulty::new(Fault::IgnoresCondition);
-    let report = serde_json::to_value(probe(&env, &store).await.expect("a report")).expect("plain data");
-    assert_eq!(report["verdict"], "refused");
-    assert!(report["reason"].is_string() && report["advice"].is_string());
-    assert_eq!(report["checks"][0]["kept"], false);
 }

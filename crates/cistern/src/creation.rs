@@ -1,5 +1,7 @@
 //! Making a volume: its size is checked, its store probed, and nothing is left behind where it fails.
 
+use std::path::Path;
+
 use cistern_engine::{
     Error,
     codec::KeySource,
@@ -12,7 +14,7 @@ use cistern_engine::{
 use crate::{
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, OpenStore, VolumeUrl},
-    probing::{judge, probe, show},
+    probing::ensure,
     quantity::ByteSize,
 };
 
@@ -45,17 +47,18 @@ pub enum Probing {
     Clouds,
 }
 
-/// Makes a volume. Leaves nothing behind when that fails.
+/// Makes a volume. Leaves nothing behind when that fails. What a probe finds is known in `state_dir`.
 pub async fn make(
     env: &Env,
     volume: &VolumeUrl,
     options: CreateOptions,
     probing: Probing,
+    state_dir: Option<&Path>,
 ) -> Outcome<OpenStore> {
     check_size(ByteSize(options.size_bytes))?;
     let there_before = volume.open(env, COMMAND_PATIENCE).await.is_ok();
     let open = volume.create(env, COMMAND_PATIENCE).await?;
-    let made = fill(env, volume, &open, options, probing).await;
+    let made = fill(env, volume, &open, options, probing, state_dir).await;
     if made.is_err() && !there_before {
         // Best effort: it refuses where there is anything in it, and the first error counts.
         let _ = remove_store(&volume.url, env).await;
@@ -69,6 +72,7 @@ async fn fill(
     open: &OpenStore,
     options: CreateOptions,
     probing: Probing,
+    state_dir: Option<&Path>,
 ) -> Outcome {
     match admin::info(env, &open.store, &KeySource::None).await {
         Err(Error::NotFound(_)) => {}
@@ -77,9 +81,7 @@ async fn fill(
         Err(other) => return Err(volume.explain(other)),
     }
     if probing == Probing::Always || volume.url.path().is_none() {
-        let report = probe(env, &open.store).await?;
-        show(&report);
-        judge(&report)?;
+        ensure(env, open, volume, state_dir).await?;
     }
     Volume::create(env, &open.store, options).await.map_err(|error| volume.explain(error))?;
     Ok(())

@@ -22,13 +22,13 @@
 //! | 1 | `prices` | what the store of a volume charges, and what was asked of it came to |
 //! | 2 | `config` | settings: flags and the file |
 //! | 2 | `place` | which volume in which store |
-//! | 2 | `probing` | whether a store keeps the rules |
 //! | 2 | `observe` | what can be seen of a daemon: requests, latencies, the store, the cache |
 //! | 3 | `history` | what a daemon did in the last 48 hours |
 //! | 3 | `secret` | the key of a volume |
-//! | 3 | `creation` | making a volume |
+//! | 3 | `probing` | whether a store keeps the rules, and which stores did in the last hour |
 //! | 3 | `live` | settings that change while a volume is served, and the file that keeps them |
 //! | 3 | `metrics` | what can be seen, as Prometheus text: one table of all metrics |
+//! | 4 | `creation` | making a volume |
 //! | 4 | `control` | how commands talk to a running daemon |
 //! | 5 | `daemon` | the serving process: volumes, addresses, signals, systemd |
 //! | 6 | `cli` | the verbs, one per file, and the pages of the documentation generated from them |

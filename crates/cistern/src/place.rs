@@ -31,6 +31,15 @@ pub struct OpenStore {
     pub meter: Arc<Meter>,
 }
 
+impl OpenStore {
+    /// The same store, whose large objects may take as long as a slow link needs. A request that is not answered is tried for
+    /// the patience of a command.
+    pub fn unhurried(&self, env: &Env) -> SharedStore {
+        let retry = Retry::patient(self.meter.clone(), env.clone(), COMMAND_PATIENCE);
+        Silence::breaking(Arc::new(retry), env, &self.meter, COMMAND_PATIENCE)
+    }
+}
+
 /// A URL that names a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeUrl {

@@ -1,20 +1,56 @@
-//! Whether a store keeps the rules that a volume relies on: asked, shown, judged.
+//! Whether a store keeps the rules that a volume relies on: asked, shown, judged, and known for an hour.
+
+use std::path::Path;
 
 use cistern_engine::{
     env::Env,
-    store::{self, ProbeReport, SharedStore, Verdict},
+    store::{self, ProbeDepth, ProbeReport, Verdict},
 };
 
 use crate::{
     failure::{Failure, Kind, Outcome},
-    quantity::ByteSize,
+    place::{OpenStore, VolumeUrl},
+    quantity::{ByteSize, Span},
     terminal,
 };
 
+mod kept;
+
+use kept::KeptVerdicts;
+
+/// How thoroughly the place of a volume is probed before one is made in it.
+pub fn depth(volume: &VolumeUrl) -> ProbeDepth {
+    match volume.url.path() {
+        Some(_) => ProbeDepth::Brief,
+        None => ProbeDepth::Full,
+    }
+}
+
 /// Probes a store, with a spinner.
-pub async fn probe(env: &Env, store: &SharedStore) -> Outcome<ProbeReport> {
+pub async fn probe(env: &Env, open: &OpenStore, depth: ProbeDepth) -> Outcome<ProbeReport> {
     let _progress = terminal::Progress::spinning("probing the store");
-    store::probe(env, store).await.map_err(|error| Failure::from(error).context("probing the store"))
+    let probed = store::probe(env, &open.unhurried(env), depth).await;
+    probed.map_err(|error| Failure::from(error).context("probing the store"))
+}
+
+/// Makes sure that the place of a volume keeps the rules: by what was found in the last hour, or by a probe.
+///
+/// `state_dir` is where that is known; without one each call probes.
+pub async fn ensure(env: &Env, open: &OpenStore, volume: &VolumeUrl, state_dir: Option<&Path>) -> Outcome {
+    let kept = KeptVerdicts::of(state_dir, volume);
+    if let Some(age) = kept.age(env.wall_ms()) {
+        terminal::remark(format!("{} kept the rules when it was probed {} ago", volume.url, Span(age)));
+        return Ok(());
+    }
+    let report = probe(env, open, depth(volume)).await?;
+    show(&report);
+    kept.note(env.wall_ms(), &report.verdict);
+    judge(&report)
+}
+
+/// Remembers what a probe found, for those who make volumes within the hour.
+pub fn remember(env: &Env, volume: &VolumeUrl, state_dir: Option<&Path>, report: &ProbeReport) {
+    KeptVerdicts::of(state_dir, volume).note(env.wall_ms(), &report.verdict);
 }
 
 /// Shows what a probe found, on stderr: it is a remark of `create` as well.
@@ -29,12 +65,18 @@ pub fn show(report: &ProbeReport) {
         })
         .collect();
     terminal::remark(terminal::table(&rows));
+    if report.races > 0 {
+        terminal::remark(format!("  races           {} of 16 writers, each with one winner", report.races));
+    }
     let ms = |us: u64| format!("{:.1} ms", us as f64 / 1000.0);
     if let (Some(put), Some(get)) = (report.put_us, report.get_us) {
         terminal::remark(format!("  4 KiB object    write {}, read {}", ms(put), ms(get)));
     }
     if let (Some(up), Some(down)) = (report.up_bytes_per_s, report.down_bytes_per_s) {
         terminal::remark(format!("  bandwidth       up {}/s, down {}/s", ByteSize(up), ByteSize(down)));
+    }
+    if let Some(bytes) = report.largest_bytes {
+        terminal::remark(format!("  largest object  {}", ByteSize(bytes)));
     }
     for key in &report.left_behind {
         terminal::remark(format!("  could not delete {key}"));

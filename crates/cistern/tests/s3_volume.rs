@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use cistern_harness::{
     fio,
     fixture::random_bytes,
@@ -169,6 +169,36 @@ fn the_store_may_be_away() -> Result<()> {
     let all = history.flushed();
     ensure!(history.check(bucket.server.socket(), all)? == all, "everything is there");
     bucket.server.stop()
+}
+
+/// Volumes of one bucket are created with one probe, which counts for an hour; `probe` itself asks every time.
+#[test]
+fn an_accepted_bucket_is_not_probed_again() -> Result<()> {
+    let scratch = Scratch::new("s3-probed")?;
+    let minio = Minio::start(&scratch)?;
+    let state = scratch.file("state-of-all");
+    let here = [("STATE_DIRECTORY".to_owned(), state.display().to_string())];
+    let cistern = Cistern::under_test(CISTERN)
+        .with_environment(Minio::environment(minio.port()))
+        .with_environment(here);
+    let said = |args: &[&str]| Ok::<_, anyhow::Error>(cistern.run(args)?.stderr);
+    let create = |name: &str| said(&["create", &format!("s3://{BUCKET}/{name}"), "--size", "1G"]);
+    let probed = |said: &str| said.contains("races") && !said.contains("kept the rules when");
+    let first = create("one")?;
+    ensure!(probed(&first), "{first}");
+    for name in ["two", "deeper/three"] {
+        let again = create(name)?;
+        ensure!(!probed(&again) && again.contains("kept the rules when"), "{again}");
+    }
+    let asked = said(&["probe", &format!("s3://{BUCKET}/two")])?;
+    ensure!(probed(&asked), "{asked}");
+    let kept = state.join("probed-stores");
+    let text = std::fs::read_to_string(&kept)?;
+    let (at_ms, rest) = text.split_once(' ').context("a line of the file")?;
+    std::fs::write(&kept, format!("{} {rest}", at_ms.parse::<u64>()? - 3_600_000))?;
+    let late = create("four")?;
+    ensure!(probed(&late), "{late}");
+    Ok(())
 }
 
 /// The probe knows a good store, and a bucket that is not there is an error that says so.

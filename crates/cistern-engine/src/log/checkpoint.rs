@@ -21,6 +21,7 @@ use crate::{
     },
     env::Env,
     map::Levels,
+    store::PROBED_OBJECT_BYTES,
     units::{
         Chain, Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId,
     },
@@ -31,6 +32,7 @@ pub const FORMAT: u8 = 7;
 /// Bytes of the largest checkpoint, as stored and as JSON. A 100 TiB volume of scattered blocks
 /// has some 10,000 runs of 64 MiB, at about 250 bytes of JSON each.
 pub const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
+const _: () = assert!(CHECKPOINT_BYTES_MAX <= PROBED_OBJECT_BYTES, "a store is known to take it");
 
 /// Bytes of the header: magic, version, volume, epoch, covered seq, salt, CRC32C.
 pub const HEADER_BYTES: usize = CHECKED_BYTES + 4;

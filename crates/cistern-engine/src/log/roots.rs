@@ -22,6 +22,7 @@ use crate::{
     map::{BLOCKS_MAX, Levels, RunMeta, SeenBy, check_levels},
     segment::Rollback,
     snapshot::{Operation, Snapshots},
+    store::PROBED_OBJECT_BYTES,
     units::{Extent, RunId, Salt, Seq, VolumeId},
 };
 
@@ -31,6 +32,7 @@ pub const FORMAT: u8 = 4;
 pub const FORWARDS_MAX: usize = 100_000;
 /// Bytes of the largest such object, as stored and as JSON.
 pub const ROOTS_BYTES_MAX: u64 = 64 << 20;
+const _: () = assert!(ROOTS_BYTES_MAX <= PROBED_OBJECT_BYTES, "a store is known to take it");
 /// Entries of held blocks in one object at most. More take several.
 pub const HELD_MAX: usize = 1 << 19;
 /// Bytes of the header: magic, version, volume, id.

@@ -16,11 +16,13 @@ use super::{
 use crate::{
     codec::Sealer,
     sectors::ALL_SECTORS,
+    store::PROBED_OBJECT_BYTES,
     units::{Extent, Place, RunId, Seq},
 };
 
 /// Bytes of the largest run that is read or written.
 pub(super) const RUN_BYTES_MAX: u64 = 80 << 20;
+const _: () = assert!(RUN_BYTES_MAX <= PROBED_OBJECT_BYTES, "a store is known to take it");
 /// Stored bytes of the largest part. The widest chunk has 9 KiB, an entry of a fence 25 bytes.
 pub(super) const PART_BYTES_MAX: u32 = 64 << 10;
 

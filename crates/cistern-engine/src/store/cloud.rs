@@ -28,7 +28,7 @@ use object_store::{
 };
 
 use super::{
-    Listed, Put, Store, StoreError, StoreResult, Undeleted,
+    Listed, PagedNames, Put, Store, StoreError, StoreResult, Undeleted,
     key::{check_dir, check_key, check_prefix},
     memory::too_long,
 };
@@ -213,6 +213,64 @@ impl Inner {
         }
     }
 
+    /// Lists objects in pages of at most `page_keys`.
+    async fn list_after(
+        &self,
+        prefix: &str,
+        after: &str,
+        count_max: usize,
+        page_keys: usize,
+    ) -> StoreResult<Vec<Listed>> {
+        check_prefix(prefix)?;
+        let mut walk = ListingWalk::new((!after.is_empty()).then(|| format!("{}{after}", self.root)));
+        let is_shortened = self.loses_prefix && !prefix.is_empty() && !prefix.ends_with('/');
+        let (asked, keys_min) = match is_shortened {
+            true => (&prefix[..prefix.len() - 1], NEIGHBOURS),
+            false => (prefix, 1),
+        };
+        let page_keys = page_keys.clamp(keys_min, PAGE_KEYS_MAX);
+        let mut found: Vec<Listed> = Vec::new();
+        while found.len() < count_max {
+            let max_keys = Some((count_max - found.len()).clamp(keys_min, page_keys));
+            let options = PaginatedListOptions { max_keys, ..walk.options() };
+            let begin = walk.begins_behind().and_then(|begin| begin.strip_prefix(&self.root));
+            let begin = begin.unwrap_or(after).to_owned();
+            let page = self.page(asked, &mut walk, options).await?;
+            for object in page.objects {
+                // Some servers ignore start-after, and directory markers are no objects of ours.
+                if object.key > begin && object.key.starts_with(prefix) && check_key(&object.key).is_ok() {
+                    push_ascending(&mut found, object)?;
+                }
+            }
+            if !page.goes_on {
+                break;
+            }
+        }
+        found.truncate(count_max);
+        Ok(found)
+    }
+
+    /// Lists directories, in pages of the size that the store chooses or of at most `page_names`.
+    async fn list_dirs(&self, prefix: &str, page_names: Option<usize>) -> StoreResult<Vec<String>> {
+        check_dir(prefix)?;
+        let (mut names, mut walk) = (Vec::new(), ListingWalk::new(None));
+        loop {
+            let options =
+                PaginatedListOptions { delimiter: Some("/".into()), max_keys: page_names, ..walk.options() };
+            let page = self.page(prefix, &mut walk, options).await?;
+            names.extend(page.dirs.iter().filter_map(|dir| dir.strip_prefix(prefix).map(str::to_owned)));
+            if names.len() > DIRS_MAX {
+                return Err(StoreError::Refused(format!("more than {DIRS_MAX} directories in {prefix:?}")));
+            }
+            if !page.goes_on {
+                break;
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
     /// The next page of a walk, which goes on behind it.
     async fn page(
         &self,
@@ -313,51 +371,26 @@ impl Store for CloudStore {
     }
 
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        check_prefix(prefix)?;
-        let mut walk = ListingWalk::new((!after.is_empty()).then(|| format!("{}{after}", self.inner.root)));
-        let is_shortened = self.inner.loses_prefix && !prefix.is_empty() && !prefix.ends_with('/');
-        let (asked, keys_min) = match is_shortened {
-            true => (&prefix[..prefix.len() - 1], NEIGHBOURS),
-            false => (prefix, 1),
-        };
-        let mut found: Vec<Listed> = Vec::new();
-        while found.len() < count_max {
-            let max_keys = Some((count_max - found.len()).clamp(keys_min, PAGE_KEYS_MAX));
-            let options = PaginatedListOptions { max_keys, ..walk.options() };
-            let begin = walk.begins_behind().and_then(|begin| begin.strip_prefix(&self.inner.root));
-            let begin = begin.unwrap_or(after).to_owned();
-            let page = self.inner.page(asked, &mut walk, options).await?;
-            for object in page.objects {
-                // Some servers ignore start-after, and directory markers are no objects of ours.
-                if object.key > begin && object.key.starts_with(prefix) && check_key(&object.key).is_ok() {
-                    push_ascending(&mut found, object)?;
-                }
-            }
-            if !page.goes_on {
-                break;
-            }
-        }
-        found.truncate(count_max);
-        Ok(found)
+        self.inner.list_after(prefix, after, count_max, PAGE_KEYS_MAX).await
     }
 
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
-        check_dir(prefix)?;
-        let (mut names, mut walk) = (Vec::new(), ListingWalk::new(None));
-        loop {
-            let options = PaginatedListOptions { delimiter: Some("/".into()), ..walk.options() };
-            let page = self.inner.page(prefix, &mut walk, options).await?;
-            names.extend(page.dirs.iter().filter_map(|dir| dir.strip_prefix(prefix).map(str::to_owned)));
-            if names.len() > DIRS_MAX {
-                return Err(StoreError::Refused(format!("more than {DIRS_MAX} directories in {prefix:?}")));
+        self.inner.list_dirs(prefix, None).await
+    }
+
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        match what {
+            PagedNames::Objects => {
+                let listed = self.inner.list_after(prefix, "", PAGE_KEYS_MAX, page_names).await?;
+                Ok(listed.into_iter().map(|listed| listed.key).collect())
             }
-            if !page.goes_on {
-                break;
-            }
+            PagedNames::Directories => self.inner.list_dirs(prefix, Some(page_names)).await,
         }
-        names.sort_unstable();
-        names.dedup();
-        Ok(names)
     }
 
     async fn delete(&self, key: &str) -> StoreResult<()> {

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{DiskRoom, Listed, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
+use super::{DiskRoom, Listed, PagedNames, Put, SharedStore, Store, StoreError, StoreResult, Undeleted};
 use crate::{
     env::Env,
     rank::{Rank, Ranked},
@@ -259,6 +259,18 @@ impl Store for Meter {
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
         self.count(StoreKind::ListDirs, self.inner.list_dirs(prefix), |_| 0).await
+    }
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        let kind = match what {
+            PagedNames::Objects => StoreKind::List,
+            PagedNames::Directories => StoreKind::ListDirs,
+        };
+        self.count(kind, self.inner.list_in_pages(prefix, what, page_names), |_| 0).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.count(StoreKind::Delete, self.inner.delete(key), |()| 0).await

@@ -21,7 +21,9 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{DiskRoom, Listed, Put, RideOut, SharedStore, Store, StoreError, StoreResult, Undeleted};
+use super::{
+    DiskRoom, Listed, PagedNames, Put, RideOut, SharedStore, Store, StoreError, StoreResult, Undeleted,
+};
 use crate::{
     env::Env,
     rank::{Rank, Ranked},
@@ -225,6 +227,14 @@ impl Store for Retry {
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
         self.persist(("LIST", prefix), || self.inner.list_dirs(prefix)).await
+    }
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        self.persist(("LIST", prefix), || self.inner.list_in_pages(prefix, what, page_names)).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.persist(("DELETE", key), || self.inner.delete(key)).await

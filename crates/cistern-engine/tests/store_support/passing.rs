@@ -7,7 +7,7 @@ use std::{any::type_name, fmt, ops::Deref, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cistern_engine::store::{DiskRoom, Listed, Put, Store, StoreResult, Undeleted};
+use cistern_engine::store::{DiskRoom, Listed, PagedNames, Put, Store, StoreResult, Undeleted};
 
 /// What a test changes of a store.
 #[async_trait]
@@ -36,6 +36,14 @@ pub trait Passing: Send + Sync + 'static {
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
         self.inner().list_dirs(prefix).await
+    }
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        self.inner().list_in_pages(prefix, what, page_names).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.inner().delete(key).await
@@ -111,6 +119,15 @@ impl<P: Passing> Store for Through<P> {
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
         self.before("list_dirs", prefix).await?;
         self.0.list_dirs(prefix).await
+    }
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        self.before("list_in_pages", prefix).await?;
+        self.0.list_in_pages(prefix, what, page_names).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.before("delete", key).await?;

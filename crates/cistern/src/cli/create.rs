@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     cli::{Context, stores},
-    config::KeySettings,
+    config::{KeySettings, StateSettings},
     creation::{Probing, check_size, make},
     failure::Outcome,
     place::{VolumeUrl, volume_url},
@@ -40,8 +40,10 @@ impl From<CompressionChoice> for Compression {
 
 /// Create a volume, after probing whether the store keeps the rules that a volume relies on
 ///
-/// The probe writes some small and some large objects next to the volume and deletes them. A store
-/// that lets two writers create one object is refused.
+/// The probe writes small and large objects next to the volume and deletes them. A store that lets two
+/// writers create one object is refused, and so is a store that does not accept the largest object that
+/// a volume may write. A bucket that was accepted in the last hour is not probed again. See `cistern
+/// probe --help` for what an acceptance proves, and what it does not.
 #[derive(Args)]
 #[command(after_long_help = stores::help())]
 pub(super) struct Create {
@@ -78,7 +80,8 @@ impl Create {
         let options = CreateOptions { size_bytes: self.size.0, compression: self.compression.into(), key };
         check_size(self.size)?;
         let url = &self.volume.url;
-        make(&context.env, &self.volume, options, Probing::Always).await?;
+        let state_dir = StateSettings::default().resolve(&context.file).ok();
+        make(&context.env, &self.volume, options, Probing::Always, state_dir.as_deref()).await?;
         terminal::say(format!("created {url} ({})", self.size))?;
         terminal::say(format!("next:    cistern serve {url}"))
     }

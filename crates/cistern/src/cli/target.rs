@@ -172,7 +172,8 @@ impl<'a> TargetVolume<'a> {
             false => KeySource::None,
         };
         let options = CreateOptions { size_bytes, compression, key };
-        creation::make(&self.context.env, volume, options, Probing::Clouds).await?;
+        let state_dir = Some(self.settings.state_dir.as_path());
+        creation::make(&self.context.env, volume, options, Probing::Clouds, state_dir).await?;
         Ok(())
     }
 

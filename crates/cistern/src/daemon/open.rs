@@ -128,7 +128,7 @@ async fn find_or_create(
                     ..failure
                 });
             }
-            make(env, volume, options, Probing::Clouds).await?;
+            make(env, volume, options, Probing::Clouds, Some(&plan.settings.state_dir)).await?;
             tracing::info!(volume = volume.name, size = %ByteSize(size_bytes), "created");
             let store = volume.open_scheduled(env, scheduler, DAEMON_PATIENCE).await?;
             Ok(Found { store, size_bytes: Some(size_bytes), wants_cache })

@@ -17,7 +17,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
     env::Env,
-    store::{DiskRoom, Listed, Meter, Put, SharedStore, Store, StoreError, StoreResult, Undeleted},
+    store::{
+        DiskRoom, Listed, Meter, PagedNames, Put, SharedStore, Store, StoreError, StoreResult, Undeleted,
+    },
     units::utc,
 };
 
@@ -119,6 +121,14 @@ impl Store for Silence {
     }
     async fn list_dirs(&self, prefix: &str) -> StoreResult<Vec<String>> {
         self.watched(&self.reading, self.inner.list_dirs(prefix)).await
+    }
+    async fn list_in_pages(
+        &self,
+        prefix: &str,
+        what: PagedNames,
+        page_names: usize,
+    ) -> StoreResult<Vec<String>> {
+        self.watched(&self.reading, self.inner.list_in_pages(prefix, what, page_names)).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
         self.watched(&self.writing, self.inner.delete(key)).await

@@ -68,6 +68,28 @@ impl Variables {
         }
     }
 
+    /// What tells one bucket of one server from every other: its name, and by whose address it is reached. Secrets are no part
+    /// of it. `None` for a directory.
+    pub fn identity(&self, url: &StoreUrl) -> Option<String> {
+        let address = match url.place() {
+            StorePlace::S3 { .. } => {
+                let completed = completed(self).ok()?.variables;
+                completed.s3_endpoint().unwrap_or_default().to_owned()
+            }
+            StorePlace::Google { .. } => self.several(&["SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"]),
+            StorePlace::Azure { .. } => {
+                self.several(&["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"])
+            }
+            StorePlace::Directory => return None,
+        };
+        Some(format!("{} {address}", url.neighbourhood()))
+    }
+
+    fn several(&self, names: &[&str]) -> String {
+        let values: Vec<&str> = names.iter().map(|name| self.get(name).unwrap_or_default()).collect();
+        values.join(" ")
+    }
+
     /// The authorities of a file that is to be trusted instead of those of the system, as Amazon's tools take it.
     fn authorities(&self) -> StoreResult<Option<Vec<Certificate>>> {
         let Some(path) = self.get(AUTHORITIES) else { return Ok(None) };
@@ -344,6 +366,26 @@ impl Connector {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Volumes of one bucket share it, those of another bucket, server or account do not, and a directory has none.
+    #[test]
+    fn buckets_have_an_identity() {
+        let identity = |endpoint: &str, url: &str| {
+            let variables = Variables::default().with("AWS_ENDPOINT_URL", endpoint);
+            let variables = variables.with("AZURE_STORAGE_ACCOUNT_NAME", endpoint);
+            variables.identity(&StoreUrl::parse(url).expect("a URL"))
+        };
+        let (here, there) = ("http://127.0.0.1:9000", "http://127.0.0.1:9001");
+        let tank = identity(here, "s3://b/tank");
+        assert!(tank.is_some() && tank == identity(here, "s3://b/x/pool"));
+        for other in
+            [identity(there, "s3://b/tank"), identity(here, "s3://c/tank"), identity(here, "az://b/tank")]
+        {
+            assert!(other.is_some() && other != tank, "{other:?}");
+        }
+        assert_ne!(identity(here, "az://b/tank"), identity(there, "az://b/tank"));
+        assert_eq!(identity(here, "/srv/tank"), None);
+    }
 
     /// A store is known by its scheme and the host of its endpoint; the vendor's own has none, nor has what is no URL.
     #[test]

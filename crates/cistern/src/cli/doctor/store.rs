@@ -3,14 +3,14 @@
 use cistern_engine::store::Verdict;
 
 use super::Finding;
-use crate::{cli::Context, cli::probe, place::VolumeUrl, quantity::ByteSize};
+use crate::{cli::Context, cli::probe, place::VolumeUrl, probing::depth, quantity::ByteSize};
 
 const WHAT: &str = "store";
 
 /// Probes it.
 pub async fn look(context: &Context, volume: &VolumeUrl) -> Finding {
     let url = &volume.url;
-    let report = match probe::probe_at(context, volume).await {
+    let report = match probe::probe_at(context, volume, depth(volume)).await {
         Ok(report) => report,
         Err(failure) => {
             let hint = failure.hint.unwrap_or_else(|| format!("`cistern probe {url}` tries it again"));
