@@ -10,13 +10,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use cistern_harness::{azurite, gcs, minio, tool};
+use cistern_harness::{azurite, gcs, minio, tool, versitygw};
 
 use crate::step;
 
 const APT_LIMIT: Duration = Duration::from_secs(900);
 /// Building MinIO takes three to six minutes on two cores, and a slow network comes on top.
-const MINIO_LIMIT: Duration = Duration::from_secs(1800);
+const SERVER_LIMIT: Duration = Duration::from_secs(1800);
 /// Half a minute each, and a slow network.
 const EMULATOR_LIMIT: Duration = Duration::from_secs(900);
 /// Go from this version on fetches the version that a module asks for by itself.
@@ -49,7 +49,8 @@ pub fn run() -> Result<()> {
     if !is_new_enough_libvirt() {
         install_from_backports(LIBVIRT_PACKAGE)?;
     }
-    build_minio()?;
+    build_by_go("MinIO (several minutes)", minio::MODULE, &minio::binary()?)?;
+    build_by_go("versitygw", versitygw::MODULE, &versitygw::binary()?)?;
     build_gcs()?;
     install_azurite()?;
     check_kernel()?;
@@ -113,8 +114,8 @@ fn require_root(what: &str) -> Result<()> {
     Ok(())
 }
 
-fn build_minio() -> Result<()> {
-    let binary = minio::binary()?;
+/// A server of a module's program, at the version that the module is named with. Its file has the program's name.
+fn build_by_go(what: &str, module: &str, binary: &Path) -> Result<()> {
     if binary.is_file() {
         return Ok(());
     }
@@ -122,12 +123,8 @@ fn build_minio() -> Result<()> {
     let bin = binary.parent().context("the binary lies in a directory")?;
     std::fs::create_dir_all(bin)?;
     let mut command = Command::new(go);
-    command
-        .args(["install", minio::MODULE])
-        .env("GOBIN", bin)
-        .env("GOTOOLCHAIN", "auto")
-        .env("CGO_ENABLED", "0");
-    step::run("build MinIO (several minutes)", command, MINIO_LIMIT)?;
+    command.args(["install", module]).env("GOBIN", bin).env("GOTOOLCHAIN", "auto").env("CGO_ENABLED", "0");
+    step::run(&format!("build {what}"), command, SERVER_LIMIT)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
-//! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree` |
+//! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree`, `versitygw` |
 //! | 3 | `filesystem`, `plain`, `fixture`, `s3backer`, `stays` |
 //! | 4 | `history`, `link` |
 
@@ -42,3 +42,4 @@ pub mod sources;
 pub mod stays;
 pub mod tool;
 pub mod tree;
+pub mod versitygw;

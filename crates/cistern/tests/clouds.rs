@@ -1,4 +1,6 @@
-//! The main job where it is not S3: on servers of Azure's and of Google Cloud Storage's protocol.
+//! The main job where the store is not MinIO: on servers of Azure's and of Google Cloud Storage's protocol, and on another one of S3's.
+
+use std::sync::mpsc;
 
 use anyhow::{Result, ensure};
 use cistern_harness::{
@@ -9,10 +11,13 @@ use cistern_harness::{
     scratch::Scratch,
     serve::Cistern,
     tool,
+    versitygw::{self, Versitygw},
 };
 
 const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 const BLOCKS: u64 = 4 << 10;
+/// How often a daemon is killed under load.
+const KILLS: usize = 3;
 
 /// Created, written, stopped and opened by another host; a snapshot is read; killed and taken over; every object is intact
 /// and accounted for; and nothing is left of what is removed.
@@ -64,6 +69,46 @@ fn main_job(scratch: &Scratch, place: &str, environment: Vec<(String, String)>) 
     Ok(())
 }
 
+/// Killed again and again while a client writes, opened on the same host and at the end on another one: nothing flushed is missing.
+fn killed_under_load(scratch: &Scratch, place: &str, environment: Vec<(String, String)>) -> Result<()> {
+    let cistern = Cistern::under_test(CISTERN).with_environment(environment);
+    let url = format!("{place}/crashed");
+    cistern.run(&["create", &url, "--size", "1G"])?;
+    let on_host = |name: &str| {
+        let serve = cistern.serve(scratch, &url).state_dir(scratch.file(name));
+        serve.cache_dir(scratch.file(&format!("{name}-cache")))
+    };
+    let serve = on_host("crash");
+    let mut server = serve.start()?;
+    let mut history = History::new(BLOCKS, 47);
+    for round in 0..KILLS {
+        let socket = server.socket().to_owned();
+        let (flushed, count) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                history.write_until_failure(&socket, || {
+                    let _ = flushed.send(());
+                })
+            });
+            for _ in 0..20 + 37 * round {
+                count.recv()?;
+            }
+            server.kill();
+            writer.join().expect("the writer does not panic")
+        })?;
+        server = serve.start()?;
+        let flushed = history.flushed();
+        history.check(server.socket(), flushed)?;
+    }
+    server.wait_clean()?;
+    let committed = history.flushed();
+    server.kill();
+    let server = on_host("elsewhere").args(["--take-over"]).start()?;
+    history.check(server.socket(), committed)?;
+    server.stop()?;
+    check(&cistern, &url)
+}
+
 fn same(uri: &str, original: &str) -> Result<()> {
     let script = format!("nbdcopy '{uri}' - | head -c 96M | cmp - '{original}'");
     tool::run("bash", ["-c", &script]).map(drop)
@@ -89,4 +134,14 @@ fn google() -> Result<()> {
     let scratch = Scratch::new("google")?;
     let gcs = Gcs::start(&scratch)?;
     main_job(&scratch, &format!("gs://{BUCKET}/volumes"), Gcs::environment(gcs.port()))
+}
+
+/// versitygw, where daemons are killed under load as well.
+#[test]
+fn another_s3() -> Result<()> {
+    let scratch = Scratch::new("versitygw")?;
+    let server = Versitygw::start(&scratch)?;
+    let place = format!("s3://{}/volumes", versitygw::BUCKET);
+    main_job(&scratch, &place, Versitygw::environment(server.port()))?;
+    killed_under_load(&scratch, &place, Versitygw::environment(server.port()))
 }
