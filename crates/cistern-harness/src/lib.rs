@@ -11,12 +11,13 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
+//! | 0 | `adversary`, `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
 //! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree`, `versitygw` |
 //! | 3 | `filesystem`, `plain`, `fixture`, `s3backer`, `stays` |
 //! | 4 | `history`, `link` |
 
+pub mod adversary;
 pub mod authority;
 pub mod azurite;
 pub mod browser;
