@@ -30,7 +30,8 @@ use crate::{
 const CHECKPOINTS_KEPT: usize = 4;
 /// Pages of a listing whose objects are being deleted while the next one is listed.
 const PAGES_IN_FLIGHT: usize = 4;
-
+/// Passes of a removal: one deletes, the next finds nothing but what a writer put meanwhile.
+const PASSES_MAX: usize = 8;
 /// Slots that are emptied at once.
 const PUTS_IN_FLIGHT: usize = 16;
 
@@ -173,9 +174,8 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
     store.delete(keys::VOLUME).await?;
     let removal = VolumeDeletion { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
-    while removal.pass(|key| keys::parse_trash(key).is_none()).await? {} // once more, for what came meanwhile
-    while removal.pass(|_| true).await? {}
-    Ok(())
+    removal.until_nothing(|key| keys::parse_trash(key).is_none()).await?;
+    removal.until_nothing(|_| true).await
 }
 
 /// A removal under way.
@@ -190,22 +190,41 @@ struct VolumeDeletion<'a> {
 type Page = (Vec<String>, bool);
 
 impl<'a> VolumeDeletion<'a> {
-    /// Deletes all that lies there and is wanted, listing ahead of deleting. False where there was nothing.
-    async fn pass(&self, wanted: fn(&str) -> bool) -> Result<bool> {
-        let before = self.listed.load(Relaxed);
+    /// Deletes until nothing that is wanted is listed any more: what a writer put meanwhile goes too.
+    ///
+    /// # Errors
+    /// `Refused` by a store that goes on listing what it says is deleted.
+    async fn until_nothing(&self, wanted: fn(&str) -> bool) -> Result<()> {
+        let mut last = None;
+        for _ in 0..PASSES_MAX {
+            match self.pass(wanted).await? {
+                None => return Ok(()),
+                found => last = found,
+            }
+        }
+        Err(Error::Refused(format!(
+            "the store still lists {} after {PASSES_MAX} deletions that it called done. Does the bucket have \
+             object lock, or something in front of it that caches?",
+            last.unwrap_or_default()
+        )))
+    }
+
+    /// Deletes all that lies there and is wanted, listing ahead of deleting. Gives one of the names; none where there was nothing.
+    async fn pass(&self, wanted: fn(&str) -> bool) -> Result<Option<String>> {
         let pages = Pages::of(self.store.as_ref(), "");
         let pages = stream::try_unfold(pages, move |pages| self.next_page(pages, wanted));
         let pages = pages.boxed();
         let mut deletions = pages.map(|page| self.delete(page)).buffer_unordered(PAGES_IN_FLIGHT);
-        let (mut count, mut first) = (0, None);
+        let (mut count, mut first, mut name) = (0, None, None);
         while let Some(done) = deletions.next().await {
-            let undeleted = done?;
+            let (listed, undeleted) = done?;
+            name = name.or(listed);
             count += undeleted.len() as u64;
             first = first.or(undeleted.into_iter().next());
         }
         match first {
             Some(first) => Err(could_not_delete(&first, count)),
-            None => Ok(self.listed.load(Relaxed) > before),
+            None => Ok(name),
         }
     }
 
@@ -223,9 +242,9 @@ impl<'a> VolumeDeletion<'a> {
         Ok(Some(((ours, pages.has_more()), pages)))
     }
 
-    /// Deletes the objects of a page. An error where none could be: then it is not about the objects.
-    async fn delete(&self, page: Result<Page>) -> Result<Vec<Undeleted>> {
-        let (keys, has_more) = page?;
+    /// Deletes the objects of a page; gives the first of them, and those that stay. An error where all do: then it is not about the objects.
+    async fn delete(&self, page: Result<Page>) -> Result<(Option<String>, Vec<Undeleted>)> {
+        let (mut keys, has_more) = page?;
         let undeleted = delete_all(self.store.as_ref(), &keys).await;
         if let Some(first) = undeleted.first().filter(|_| undeleted.len() == keys.len()) {
             return Err(could_not_delete(first, undeleted.len() as u64));
@@ -234,7 +253,8 @@ impl<'a> VolumeDeletion<'a> {
         let done = self.done.fetch_add(deleted, Relaxed) + deleted;
         let more = u64::from(has_more) * LIST_MAX as u64;
         (self.progress)(done, self.listed.load(Relaxed) + more);
-        Ok(undeleted)
+        let first = (!keys.is_empty()).then(|| keys.swap_remove(0));
+        Ok((first, undeleted))
     }
 }
 
