@@ -79,6 +79,8 @@ struct Line {
     /// Absent when the volume cannot be looked at.
     info: Option<VolumeInfo>,
     error: Option<String>,
+    #[serde(skip)]
+    failure: Option<Failure>,
 }
 
 /// One volume in the trash.
@@ -109,14 +111,14 @@ impl Ls {
         let found: Vec<Option<Line>> = stream::iter(looks).buffered(PARALLEL).try_collect().await?;
         let lines: Vec<Line> = found.into_iter().flatten().collect();
         if self.json {
-            return terminal::say_json(&lines);
-        }
-        if lines.is_empty() {
+            terminal::say_json(&lines)?;
+        } else if lines.is_empty() {
             terminal::remark(format!("no volumes in {}", self.place));
-            return Ok(());
+        } else {
+            let rows = lines.iter().map(|line| line.row(self.parseable)).collect();
+            self.say_table(&["NAME", "SIZE", "ENCRYPTED", "WRITER"], rows)?;
         }
-        let rows = lines.iter().map(|line| line.row(self.parseable)).collect();
-        self.say_table(&["NAME", "SIZE", "ENCRYPTED", "WRITER"], rows)
+        all_readable(lines.into_iter().filter_map(|line| line.failure))
     }
 
     fn say_table(&self, header: &[&str], rows: Vec<Vec<String>>) -> Outcome {
@@ -178,11 +180,12 @@ impl Ls {
     }
 
     async fn list_trash(&self, context: &Context) -> Outcome {
-        let lines = in_trash(context, &self.place).await?;
+        let Trash { lines, unreadable } = in_trash(context, &self.place).await?;
         if self.json {
-            return terminal::say_json(&lines);
+            terminal::say_json(&lines)?;
+            return all_readable(unreadable);
         }
-        if lines.is_empty() {
+        if lines.is_empty() && unreadable.is_empty() {
             terminal::remark(format!("nothing is in the trash of {}", self.place));
             return Ok(());
         }
@@ -194,7 +197,18 @@ impl Ls {
                 self.place
             ));
         }
-        Ok(())
+        all_readable(unreadable)
+    }
+}
+
+/// Ends a list in which some volumes could not be read. They do not hide the others, and the list is not a whole one: the command
+/// fails as it would for the first of them.
+pub fn all_readable(unreadable: impl IntoIterator<Item = Failure>) -> Outcome {
+    let mut unreadable = unreadable.into_iter();
+    let Some(first) = unreadable.next() else { return Ok(()) };
+    match unreadable.count() {
+        0 => Err(first),
+        more => Err(Failure { text: format!("{} (and {more} more cannot be read)", first.text), ..first }),
     }
 }
 
@@ -216,10 +230,32 @@ pub(super) async fn volumes_in(context: &Context, place: &StoreUrl) -> Outcome<V
 }
 
 /// What is in the trash of a place.
-pub async fn in_trash(context: &Context, place: &StoreUrl) -> Outcome<Vec<TrashLine>> {
+pub async fn in_trash(context: &Context, place: &StoreUrl) -> Outcome<Trash> {
     let looks = children(context, place).await?.into_iter().map(|child| child.in_trash(context));
-    let found: Vec<Option<TrashLine>> = stream::iter(looks).buffered(PARALLEL).try_collect().await?;
-    Ok(found.into_iter().flatten().collect())
+    let mut trash = Trash { lines: Vec::new(), unreadable: Vec::new() };
+    let mut looks = stream::iter(looks).buffered(PARALLEL);
+    while let Some(found) = looks.try_next().await? {
+        match found {
+            InTrashOrNot::Line(line) => trash.lines.push(line),
+            InTrashOrNot::Unreadable(failure) => trash.unreadable.push(failure),
+            InTrashOrNot::No => {}
+        }
+    }
+    Ok(trash)
+}
+
+/// The trash of a place.
+pub struct Trash {
+    pub lines: Vec<TrashLine>,
+    /// Of volumes that may be in it.
+    pub unreadable: Vec<Failure>,
+}
+
+/// What a look into a directory found.
+enum InTrashOrNot {
+    Line(TrashLine),
+    Unreadable(Failure),
+    No,
 }
 
 /// A directory that may hold a volume.
@@ -245,18 +281,24 @@ impl Child {
             Err(e @ (Error::Unreachable(_) | Error::Refused(_))) => {
                 return Err(Failure::from(e).context(&self.url));
             }
-            Err(e) => (None, Some(e.to_string())), // one broken volume does not hide the others
+            Err(e) => (None, Some(e)), // one broken volume does not hide the others
         };
-        Ok(Some(Line { name: self.name, url: self.url.to_string(), info, error }))
+        let (text, url) = (error.as_ref().map(Error::to_string), self.url.to_string());
+        let failure = error.map(|e| Failure::from(e).context(&url));
+        Ok(Some(Line { name: self.name, url, info, error: text, failure }))
     }
 
     /// Looks whether it is in the trash.
-    async fn in_trash(self, context: &Context) -> Outcome<Option<TrashLine>> {
-        let Ok(store) = place::browse(&self.url, &context.env).await else { return Ok(None) };
+    async fn in_trash(self, context: &Context) -> Outcome<InTrashOrNot> {
+        let Ok(store) = place::browse(&self.url, &context.env).await else { return Ok(InTrashOrNot::No) };
+        let failed = |e| Failure::from(e).context(&self.url);
         match trash::look(&store).await {
-            Ok(Some(info)) => Ok(Some(TrashLine { name: self.name, url: self.url.to_string(), info })),
-            Err(e @ (Error::Unreachable(_) | Error::Refused(_))) => Err(Failure::from(e).context(&self.url)),
-            Ok(None) | Err(_) => Ok(None), // what is broken shows among the others
+            Ok(Some(info)) => {
+                Ok(InTrashOrNot::Line(TrashLine { name: self.name, url: self.url.to_string(), info }))
+            }
+            Err(e @ (Error::Unreachable(_) | Error::Refused(_))) => Err(failed(e)),
+            Ok(None) | Err(Error::NotFound(_)) => Ok(InTrashOrNot::No),
+            Err(e) => Ok(InTrashOrNot::Unreadable(failed(e))), // one broken volume does not hide the others
         }
     }
 }

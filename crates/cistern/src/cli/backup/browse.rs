@@ -7,7 +7,12 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::{
-    cli::{Context, ls, marks::is_shown, snapshots},
+    cli::{
+        Context,
+        ls::{self, all_readable},
+        marks::is_shown,
+        snapshots,
+    },
     config::{KeySettings, Resolved, StateSettings},
     failure::{Failure, Kind, Outcome},
     place::{SnapshotUrl, VolumeUrl, place_url},
@@ -45,6 +50,8 @@ struct BackupLine {
     /// Why they cannot be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip)]
+    failure: Option<Failure>,
 }
 
 impl List {
@@ -53,12 +60,19 @@ impl List {
         let mut lines = Vec::new();
         for volume in volumes(context, &self.place).await? {
             let listed = listed(context, &settings, &volume).await;
-            let (snapshots, error) = match listed {
+            let (snapshots, failure) = match listed {
                 Ok(snapshots) => (snapshots, None),
-                Err(failure) => (Vec::new(), Some(failure.text)), // one that is broken does not hide the others
+                Err(failure) => (Vec::new(), Some(failure)), // one that is broken does not hide the others
             };
-            lines.push(BackupLine { name: volume.name, url: volume.url.to_string(), snapshots, error });
+            let error = failure.as_ref().map(|failure| failure.text.clone());
+            let (name, url) = (volume.name, volume.url.to_string());
+            lines.push(BackupLine { name, url, snapshots, error, failure });
         }
+        self.say(context, &lines)?;
+        all_readable(lines.into_iter().filter_map(|line| line.failure))
+    }
+
+    fn say(&self, context: &Context, lines: &[BackupLine]) -> Outcome {
         if self.json {
             return terminal::say_json(&lines);
         }

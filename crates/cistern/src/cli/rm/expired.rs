@@ -6,20 +6,24 @@ use cistern_engine::{store::StoreUrl, volume::trash::TrashDeletion};
 
 use super::{delete_from_trash, forget};
 use crate::{
-    cli::{Context, ls},
+    cli::{
+        Context,
+        ls::{self, Trash, all_readable},
+    },
     daemon::host_name,
     failure::{Failure, Outcome},
     place::{COMMAND_PATIENCE, volume_url},
     terminal,
 };
 
-/// Deletes every volume there whose time is over, one after the other. One that cannot be deleted holds up no other.
+/// Deletes every volume there whose time is over, one after the other. One that cannot be deleted, or cannot
+/// be read, holds up no other.
 pub async fn delete(context: &Context, place: &StoreUrl, state_dir: &Path, yes: bool) -> Outcome {
-    let over = ls::in_trash(context, place).await?;
-    let over: Vec<_> = over.into_iter().filter(|line| line.info.is_over(&context.env)).collect();
+    let Trash { lines, unreadable } = ls::in_trash(context, place).await?;
+    let over: Vec<_> = lines.into_iter().filter(|line| line.info.is_over(&context.env)).collect();
     if over.is_empty() {
         terminal::remark(format!("nothing in the trash of {place} whose time is over"));
-        return Ok(());
+        return all_readable(unreadable);
     }
     let names: Vec<&str> = over.iter().map(|line| line.name.as_str()).collect();
     let warning = format!("This deletes {} with all their data, for good.", names.join(", "));
@@ -42,7 +46,7 @@ pub async fn delete(context: &Context, place: &StoreUrl, state_dir: &Path, yes: 
         }
     }
     match failed.into_iter().next() {
-        None => Ok(()),
+        None => all_readable(unreadable),
         Some(first) => Err(first),
     }
 }
