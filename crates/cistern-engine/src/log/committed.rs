@@ -40,6 +40,8 @@ const TAILS_IN_FLIGHT: usize = 32;
 /// A checkpoint may be deleted between listing and reading, because a newer one is there; and a newer one may come while the
 /// log is read. More rounds than this mean something else is wrong.
 const ROUNDS_MAX: usize = 8;
+/// Listings of the log that ended before it did. A busy writer makes one or two.
+const ENDS_MAX: usize = 64;
 /// The newest checkpoints that are looked at. Writers keep a handful.
 const CHECKPOINTS_MAX: usize = 64;
 
@@ -532,22 +534,41 @@ async fn read_checkpoint(
     }
 }
 
-/// The log's objects after `covered`, up to the first gap.
+/// The log's objects after `covered`, up to the first gap. Its names are consecutive, so the end of a listing is proven: nothing lies
+/// in the next slot. Where something does, it came just now, or the listing was cut and did not say so.
 async fn list_log(store: &dyn Store, covered: Seq) -> Result<Vec<(Seq, Listed)>> {
-    let mut out = Vec::new();
+    let (mut out, mut is_there) = (Vec::new(), false);
+    for _ in 0..ENDS_MAX {
+        let before = out.len();
+        list_until_gap(store, out.last().map_or(covered, |(seq, _)| *seq), &mut out).await?;
+        let next = keys::entry(out.last().map_or(covered, |(seq, _)| *seq).next());
+        if is_there && out.len() == before {
+            return Err(Error::Refused(format!("the store has {next}, and does not list it")));
+        }
+        is_there = match store.get_range(&next, 0..1).await {
+            Ok(_) | Err(StoreError::Unusable { .. }) => true,
+            Err(StoreError::NotFound(_)) => return Ok(out),
+            Err(e) => return Err(e.into()),
+        };
+    }
+    Err(Error::Unreachable("the log grows faster than it is listed, or its listings are cut".into()))
+}
+
+/// The same by one listing.
+async fn list_until_gap(store: &dyn Store, covered: Seq, out: &mut Vec<(Seq, Listed)>) -> Result<()> {
     let mut expect = covered.next();
     let mut pages = Pages::behind(store, keys::LOG_PREFIX, keys::entry(covered));
     while let Some(page) = pages.next_page().await? {
         for listed in page {
             let Some(seq) = keys::parse_entry(&listed.key) else { continue };
             if seq != expect {
-                return Ok(out);
+                return Ok(());
             }
             expect = seq.next();
             out.push((seq, listed));
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Reads what lies in one slot of the log, by its tail.
