@@ -35,7 +35,8 @@ const PARALLEL: usize = 8;
 /// List the volumes in a bucket, below a prefix, or in a directory; or the snapshots of a volume
 ///
 /// Snapshots are listed oldest first: as the daemon of this host has them that serves the volume, or as they are in the store. What is
-/// not in the store yet is "uploading".
+/// not in the store yet is "uploading". A volume that cannot be read does not hide the others; the command fails after it has listed
+/// them.
 #[derive(Args)]
 pub(super) struct Ls {
     /// URL of the place, like s3://bucket/ or /srv/volumes, or of a volume
