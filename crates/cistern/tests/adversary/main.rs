@@ -87,8 +87,7 @@ fn honest() -> Result<Vec<String>> {
         verb.prepare(&store);
         let ended = verb.run(&Cell { store: &store, dir: scratch.path().to_owned(), honest: None });
         let ended = ended.with_context(|| format!("{}, of a correct store", verb.name))?;
-        let fails = matches!(verb.right, verbs::Right::Never);
-        ensure!(ended.is_well != fails, "{}, of a correct store: {ended:?}", verb.name);
+        ensure!(verb.is_right(&ended), "{}, of a correct store: {ended:?}", verb.name);
         Ok(ended.stdout)
     });
     outputs.collect()
@@ -160,7 +159,7 @@ fn word(outcome: &Outcome) -> &'static str {
     match &outcome.result {
         Err(_) => "wrong",
         Ok(_) if outcome.adverse == 0 => "-",
-        Ok(ended) if ended.is_well => "right",
+        Ok(ended) if VERBS[outcome.verb].is_right(ended) => "right",
         Ok(ended) if ended.took >= TRIED_AGAIN => "gives up",
         Ok(_) => "refused",
     }

@@ -76,8 +76,8 @@ type Look = fn(&Cell<'_>) -> Result<()>;
 pub enum Right {
     /// It prints what it prints where nothing is wrong.
     Prints,
-    /// It may not end well.
-    Never,
+    /// It fails with this exit code on a correct store, and may not succeed on any.
+    Never(i32),
     /// It writes `{dir}/out`.
     Writes(fn() -> &'static [u8]),
     Leaves(Look),
@@ -133,14 +133,14 @@ pub const VERBS: &[Verb] = &[
     Verb {
         name: "check, damaged",
         args: &["check", TANK, "--data"],
-        right: Right::Never,
+        right: Right::Never(5),
         otherwise: nothing,
         without: Some("tank/"),
     },
     Verb {
         name: "export, damaged",
         args: &["export", TANK, "{dir}/out"],
-        right: Right::Never,
+        right: Right::Never(4),
         otherwise: nothing,
         without: Some("tank/"),
     },
@@ -277,7 +277,7 @@ pub const VERBS: &[Verb] = &[
     Verb {
         name: "create, taken",
         args: &["create", TANK, "--size", "1G"],
-        right: Right::Never,
+        right: Right::Never(11),
         otherwise: tank_is_sound,
         without: None,
     },
@@ -303,6 +303,11 @@ pub struct Ended {
 }
 
 impl Verb {
+    /// Whether it ended as on a correct store.
+    pub fn is_right(&self, ended: &Ended) -> bool {
+        ended.is_well || matches!(self.right, Right::Never(code) if ended.code == Some(code))
+    }
+
     /// Prepares the store.
     pub fn prepare(&self, store: &Adversary) {
         let mut objects = world().objects.clone();
@@ -341,7 +346,7 @@ impl Verb {
         }
         match &self.right {
             Right::Anything => {}
-            Right::Never => bail!("it ended well: {}", ended.stdout),
+            Right::Never(_) => bail!("it ended well: {}", ended.stdout),
             Right::Prints => {
                 let expected = cell.honest.unwrap_or(&ended.stdout);
                 ensure!(ended.stdout == expected, "it printed\n{}instead of\n{expected}", ended.stdout);
