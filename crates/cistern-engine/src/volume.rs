@@ -277,6 +277,8 @@ struct Opened {
     mode: Mode,
     /// Of a reader: those in the state that it opened.
     snapshots: Snapshots,
+    /// Of a reader: why these are not known, if the store has no sound copy of them.
+    snapshots_fault: Option<Error>,
     /// Where the volume was rolled back.
     branches: Vec<Branch>,
 }

@@ -308,7 +308,8 @@ async fn a_damaged_usage_object_holds_up_nothing() {
 }
 
 /// The table of snapshots and their roots lie twice: whichever of these objects is damaged or gone, a check names it, the volume opens for
-/// writing, and it and its snapshot show what they must.
+/// writing, and it and its snapshot show what they must. Where both copies are damaged, a reader shows the volume, and its snapshots are not
+/// known, rather than none.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_leads_to_snapshots_lies_twice() {
     let store = Trying::new();
@@ -319,7 +320,7 @@ async fn what_leads_to_snapshots_lies_twice() {
     volume.snapshot("a").await.expect("made");
     volume.write(0, now.clone(), false).await.expect("written");
     close(volume).await;
-    let mut copies = 0;
+    let (mut copies, without) = (0, store.copy().await);
     for (key, sound) in store.objects("map/").await {
         let mut flipped = sound.clone();
         flipped[sound.len() / 2] ^= 1;
@@ -338,6 +339,7 @@ async fn what_leads_to_snapshots_lies_twice() {
                 continue; // another object
             }
             copies += 1;
+            without.put(&key, vec![0; sound.len()].into()).await.expect("damaged");
             assert_eq!(report.faults.len(), 1, "nothing else suffers: {:?}", report.faults);
             let volume = host.open().await;
             assert!(read(&volume, 0, MIB).await == now);
@@ -346,6 +348,12 @@ async fn what_leads_to_snapshots_lies_twice() {
         }
     }
     assert_eq!(copies, 8, "of the table two objects, of the root two, each flipped and gone");
+    host.store = without;
+    let reader = host.open_read_only(None).await;
+    assert!(read(&reader, 0, MIB).await == now);
+    let known = reader.known_snapshots();
+    assert!(matches!(known, Err(Error::Corrupt { .. })), "{:?}", known.map(|all| all.len()));
+    close(reader).await;
 }
 
 /// A store that takes segments and refuses runs, or checkpoints: commits go on, the trouble shows, and once it

@@ -195,12 +195,13 @@ impl ReadOnlyParts {
         let announcement = Announcement::make(env, &self.stores.read).await?;
         let (store, keys) = (self.stores.read.as_ref(), &self.keys);
         let committed = read_committed(store, keys, self.size_at_creation).await?;
-        let table = match committed.snapshot_table(store, keys).await {
+        let (table, fault) = match committed.snapshot_table(store, keys).await {
             Err(e) if e.is_damage() && snapshot.is_none() => {
                 tracing::warn!(%e, "the snapshots of the volume are not known");
-                SnapshotTable::default()
+                let detail = format!("no copy of the table of snapshots can be read: {e}");
+                (SnapshotTable::default(), Some(Error::corrupt("snapshots", detail)))
             }
-            table => table?,
+            table => (table?, None),
         };
         let (snapshots, branches) = (committed.snapshots(&table), table.branches.clone());
         let (stores, cache) = (&self.stores, self.cache.clone());
@@ -217,6 +218,7 @@ impl ReadOnlyParts {
             None => read_only(parts, keys, &committed).await?,
         };
         (volume.opened.snapshots, volume.opened.branches) = (snapshots, branches);
+        volume.opened.snapshots_fault = fault;
         volume.opened.compression = self.compression;
         volume.announcement = tokio::sync::Mutex::new(announcement);
         Ok(volume)
@@ -268,6 +270,7 @@ async fn show(
         seq: committed.walk.seq.0,
         mode: Mode::Writeback,
         snapshots: Snapshots::default(),
+        snapshots_fault: None,
         branches: Vec::new(),
     };
     Ok(Volume { env, id, io, map, frames, ahead, damage, hot: None, opened, writer: None, announcement })
@@ -325,7 +328,16 @@ pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     let (epoch, seq, none) = (log.epoch().0, committed.walk.seq.0, Snapshots::default());
     let branches = table.branches.clone();
     let compression = identity.compression;
-    let opened = Opened { compression, size_bytes, epoch, seq, mode: o.mode, snapshots: none, branches };
+    let opened = Opened {
+        compression,
+        size_bytes,
+        epoch,
+        seq,
+        mode: o.mode,
+        snapshots: none,
+        snapshots_fault: None,
+        branches,
+    };
     let blocks = Arc::new(CommittedBlocks { map: map.clone(), frames: frames.clone() });
     let control = Arc::new(Control::new(journal.clone(), tuning, o.paused));
     let loads = Arc::new(Loads::default());

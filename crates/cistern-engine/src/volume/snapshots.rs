@@ -131,7 +131,18 @@ impl Volume {
         self.operate(Operation::Release { name: name.to_owned(), tag: tag.to_owned() }).await
     }
 
-    /// The snapshots and bookmarks by name: as acknowledged, or as of the state that was opened for reading.
+    /// The snapshots and bookmarks by name, for a caller who tells others which there are.
+    ///
+    /// # Errors
+    /// `Corrupt` where the state that was opened for reading has no sound copy of them: then it is not known which there are.
+    pub fn known_snapshots(&self) -> Result<Vec<SnapshotStatus>> {
+        match &self.opened.snapshots_fault {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(self.snapshots()),
+        }
+    }
+
+    /// The snapshots and bookmarks by name: as acknowledged, or as of the state that was opened for reading; none where they are damaged there.
     pub fn snapshots(&self) -> Vec<SnapshotStatus> {
         let snapshots = match &self.writer {
             Some(writer) => &writer.core.snapshots(),

@@ -83,7 +83,7 @@ impl Diff {
             )));
         }
         let to = snapshots::open(context, &settings, &self.from.volume, snapshot).await?;
-        let all = to.snapshots();
+        let all = to.known_snapshots().map_err(|e| self.from.volume.explain(e))?;
         let find = |name: &str| all.iter().find(|snapshot| snapshot.name == name);
         let Some(from) = find(&self.from.name) else {
             // Says what is wrong with it.

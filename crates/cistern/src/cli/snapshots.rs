@@ -238,7 +238,10 @@ pub async fn list(
     let url = volume.url.to_string();
     let mut all: Vec<SnapshotStatus> = match control::serving(&settings.state_dir, &url).await? {
         Some((daemon, _)) => daemon.ask(&Request::Snapshots { volume: url }, None).await?,
-        None => open(context, settings, volume, None).await?.snapshots(),
+        None => {
+            let opened = open(context, settings, volume, None).await?;
+            opened.known_snapshots().map_err(|e| volume.explain(e))?
+        }
     };
     all.sort_by(|a, b| {
         let key = |snapshot: &SnapshotStatus| (snapshot.at.unwrap_or(u64::MAX), snapshot.made_ms);

@@ -13,7 +13,7 @@ use crate::{
 impl Daemon {
     /// The snapshots of a volume, by name.
     pub fn snapshots(&self, volume: &str) -> Outcome<Vec<SnapshotStatus>> {
-        Ok(self.find(volume)?.volume.snapshots())
+        Ok(self.find(volume)?.volume.known_snapshots()?)
     }
 
     /// Makes snapshots at one instant. Returns when they are durable here, or in the store.
