@@ -24,7 +24,7 @@ const UPLOAD_SLOW: Duration = Duration::from_secs(4);
 const UPLOAD_QUICK: Duration = Duration::from_secs(2);
 
 /// Memory of a volume for which it may upload one entry: what an entry is made of and its body, and what packs it.
-const MEMORY_BYTES_PER_UPLOAD: u64 = 40 << 20;
+const MEMORY_BYTES_PER_UPLOAD: u64 = 64 << 20;
 
 /// How many entries may be uploaded at once by a volume with so much memory.
 pub fn uploads_max(memory_bytes: u64) -> usize {
@@ -190,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn little_memory_has_few_uploads() {
         let most = [16, 64, 128, 192, 256, 4096].map(|mib: u64| uploads_max(mib << 20));
-        assert_eq!(most, [2, 2, 3, 4, 6, 6]);
+        assert_eq!(most, [2, 2, 2, 3, 4, 6]);
         let uploads = Uploads::new(3);
         for _ in 0..10 {
             uploads.turn().await.ended(Duration::from_millis(10));
