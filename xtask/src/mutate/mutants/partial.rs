@@ -7,6 +7,8 @@ const BASES: &str = "crates/cistern-engine/src/writeback/bases.rs";
 const COMPLETE: &str = "crates/cistern-engine/src/volume/complete.rs";
 const MAP: &str = "crates/cistern-engine/src/map.rs";
 const PACK: &str = "crates/cistern-engine/src/writeback/pack.rs";
+const POLICY: &str = "crates/cistern-engine/src/map/policy.rs";
+const WRITER: &str = "crates/cistern-engine/src/map/writer.rs";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -65,6 +67,30 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test map_model", "sectors_stay_over_a_block_that_is_moved"),
         simulation: None,
+    },
+    Mutant {
+        name: "a-run-has-blocks-and-sectors",
+        promise: "P7",
+        story: "a run spans blocks and the sectors that are kept apart, so nothing in it ever seems to be dead",
+        changes: &[Change {
+            file: WRITER,
+            old: "self.is_full() || (start >= sectors && (1..=sectors).contains(&self.totals.end))",
+            new: "self.is_full() || (start >= sectors && (1..=sectors).contains(&self.totals.end) && sectors == 0)",
+        }],
+        test: test("-p cistern-engine --test map_model", "sectors_hide_nothing_that_died"),
+        simulation: None,
+    },
+    Mutant {
+        name: "sectors-count-among-blocks",
+        promise: "P7",
+        story: "levels of sectors make up the number at which levels of blocks are merged, so a merge follows every flush",
+        changes: &[Change {
+            file: POLICY,
+            old: "    let blocks = Extent::between(0, ALL_SECTORS.start);",
+            new: "    let blocks = Extent::between(0, BLOCKS_MAX);",
+        }],
+        test: test("-p cistern-engine --lib", "blocks_and_sectors_have_ranks_of_their_own"),
+        simulation: themed("absent", 80),
     },
     Mutant {
         name: "a-stream-leaves-sectors-out",

@@ -4,6 +4,7 @@ use super::{Change, Mutant, test};
 
 const WRITE: &str = "crates/cistern-engine/src/store/directory/write.rs";
 const RETRY: &str = "crates/cistern-engine/src/store/retry.rs";
+const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
 const LISTING: &str = "crates/cistern-engine/src/store/cloud/listing.rs";
 const SORT: &str = "crates/cistern-engine/src/store/cloud/sort.rs";
 const KEYS: &str = "crates/cistern-engine/src/store/cloud/keys.rs";
@@ -44,6 +45,18 @@ pub const MUTANTS: &[Mutant] = &[
             new: "            (None, PageEnd::Nothing | PageEnd::More) => false,\n",
         }],
         test: test("-p cistern-engine --test store_wire", "a_cut_listing_goes_on"),
+        simulation: None,
+    },
+    Mutant {
+        name: "the-end-of-the-log-is-believed",
+        promise: "P4",
+        story: "a listing of the log that is cut and calls itself complete is taken for the whole log",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "            Err(StoreError::NotFound(_)) => return Ok(out),",
+            new: "            _ if !is_there => return Ok(out),\n            Err(StoreError::NotFound(_)) => return Ok(out),",
+        }],
+        test: test("-p cistern --test adversary", "no_verb_believes_a_wrong_answer"),
         simulation: None,
     },
     Mutant {
