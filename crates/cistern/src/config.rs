@@ -225,8 +225,9 @@ pub struct Settings {
     ///
     /// Requests of clients on their way in and out take at most half as much beside it (42 MiB at
     /// least), and up to 400 KiB for each connection. Below 256M segments are smaller, down to
-    /// 4 MiB at 64M, which costs more requests, and fewer of them are uploaded at once. What is set in the settings file holds for other commands
-    /// too, for each volume that they read or write.
+    /// 4 MiB at 64M, which costs more requests, and fewer of them are uploaded at once. What is
+    /// set in the settings file holds for other commands too, for each volume that they read or
+    /// write.
     /// [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = "Settings")]
     pub memory: Option<ByteSize>,

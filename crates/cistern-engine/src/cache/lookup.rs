@@ -246,6 +246,7 @@ pub(super) fn slab_offset(slot: u32) -> u64 {
     u64::from(slot) * CHUNK_BYTES as u64
 }
 
+/// Memory that some parts fit into, which are neighbours.
 fn memory_for(parts: &[ChunkPart]) -> AlignedBuf {
     let (begin, end) = (parts.first().map_or(0, |p| p.range.start), parts.last().map_or(0, |p| p.range.end));
     AlignedBuf::zeroed((end - begin) as usize)

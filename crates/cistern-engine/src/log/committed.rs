@@ -537,12 +537,12 @@ async fn read_checkpoint(
 /// The log's objects after `covered`, up to the first gap. Its names are consecutive, so the end of a listing is proven: nothing lies
 /// in the next slot. Where something does, it came just now, or the listing was cut and did not say so.
 async fn list_log(store: &dyn Store, covered: Seq) -> Result<Vec<(Seq, Listed)>> {
-    let (mut out, mut is_there) = (Vec::new(), false);
+    let (mut out, mut end, mut is_there) = (Vec::new(), covered, false);
     for _ in 0..ENDS_MAX {
-        let before = out.len();
-        list_until_gap(store, out.last().map_or(covered, |(seq, _)| *seq), &mut out).await?;
-        let next = keys::entry(out.last().map_or(covered, |(seq, _)| *seq).next());
-        if is_there && out.len() == before {
+        let before = end;
+        end = list_until_gap(store, end, &mut out).await?;
+        let next = keys::entry(end.next());
+        if is_there && end == before {
             return Err(Error::Refused(format!("the store has {next}, and does not list it")));
         }
         is_there = match store.get_range(&next, 0..1).await {
@@ -554,21 +554,20 @@ async fn list_log(store: &dyn Store, covered: Seq) -> Result<Vec<(Seq, Listed)>>
     Err(Error::Unreachable("the log grows faster than it is listed, or its listings are cut".into()))
 }
 
-/// The same by one listing.
-async fn list_until_gap(store: &dyn Store, covered: Seq, out: &mut Vec<(Seq, Listed)>) -> Result<()> {
-    let mut expect = covered.next();
-    let mut pages = Pages::behind(store, keys::LOG_PREFIX, keys::entry(covered));
+/// The same by one listing; gives the last of them, or `end` where there is none.
+async fn list_until_gap(store: &dyn Store, mut end: Seq, out: &mut Vec<(Seq, Listed)>) -> Result<Seq> {
+    let mut pages = Pages::behind(store, keys::LOG_PREFIX, keys::entry(end));
     while let Some(page) = pages.next_page().await? {
         for listed in page {
             let Some(seq) = keys::parse_entry(&listed.key) else { continue };
-            if seq != expect {
-                return Ok(());
+            if seq != end.next() {
+                return Ok(end);
             }
-            expect = seq.next();
+            end = seq;
             out.push((seq, listed));
         }
     }
-    Ok(())
+    Ok(end)
 }
 
 /// Reads what lies in one slot of the log, by its tail.
