@@ -4,13 +4,14 @@
 //! writes names the write it came from, so what is visible tells how far the history got, and must
 //! then be the state after exactly that many writes: a prefix.
 
-use std::path::Path;
+use std::{path::Path, sync::mpsc};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     fixture::random_bytes,
     nbd::{Client, Dialect},
+    serve::Server,
 };
 
 const BLOCK_BYTES: usize = 4096;
@@ -71,8 +72,35 @@ impl History {
         u64::from_le_bytes(random_bytes(8, self.seed).try_into().expect("eight bytes"))
     }
 
-    /// Sends changes and flushes until one fails; calls `flushed` after each FLUSH.
-    pub fn write_until_failure(&mut self, socket: &Path, mut flushed: impl FnMut()) -> Result<()> {
+    /// Sends changes and flushes until one fails.
+    pub fn write_until_failure(&mut self, socket: &Path) -> Result<()> {
+        self.write_on(socket, || ())
+    }
+
+    /// Sends changes and flushes, and kills the server between two of them, once so many were flushed.
+    ///
+    /// # Errors
+    /// Also where the server ends before that.
+    pub fn write_until_killed(&mut self, server: Server, flushes: usize) -> Result<()> {
+        let socket = server.socket().to_owned();
+        let (flushed, count) = mpsc::channel();
+        std::thread::scope(|scope| {
+            // It has the only sender: where it ends early, nothing is waited for.
+            let writer = scope.spawn(move || {
+                self.write_on(&socket, || {
+                    let _ = flushed.send(());
+                })
+            });
+            for _ in 0..flushes {
+                count.recv()?;
+            }
+            server.kill();
+            writer.join().expect("the writer does not panic")
+        })
+    }
+
+    /// Calls `flushed` after each FLUSH.
+    fn write_on(&mut self, socket: &Path, mut flushed: impl FnMut()) -> Result<()> {
         let mut client = Client::connect(socket, "", Dialect::Simple)?;
         while self.change(&mut client).is_ok() {
             if self.draw().is_multiple_of(16) {

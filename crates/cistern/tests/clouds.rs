@@ -1,7 +1,5 @@
 //! The main job where the store is not MinIO: on servers of Azure's and of Google Cloud Storage's protocol, and on another one of S3's.
 
-use std::sync::mpsc;
-
 use anyhow::{Result, ensure};
 use cistern_harness::{
     azurite::{Azurite, CONTAINER},
@@ -82,20 +80,7 @@ fn killed_under_load(scratch: &Scratch, place: &str, environment: Vec<(String, S
     let mut server = serve.start()?;
     let mut history = History::new(BLOCKS, 47);
     for round in 0..KILLS {
-        let socket = server.socket().to_owned();
-        let (flushed, count) = mpsc::channel();
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                history.write_until_failure(&socket, || {
-                    let _ = flushed.send(());
-                })
-            });
-            for _ in 0..20 + 37 * round {
-                count.recv()?;
-            }
-            server.kill();
-            writer.join().expect("the writer does not panic")
-        })?;
+        history.write_until_killed(server, 20 + 37 * round)?;
         server = serve.start()?;
         let flushed = history.flushed();
         history.check(server.socket(), flushed)?;

@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
-    sync::mpsc,
 };
 
 use anyhow::{Result, ensure};
@@ -33,20 +32,7 @@ fn kill_under_load(server: Server, scratch: &Scratch, history: &mut History, flu
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let _load = Guard::spawn(load)?;
-    let socket = server.socket().to_owned();
-    let (flushed, count) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            history.write_until_failure(&socket, || {
-                let _ = flushed.send(());
-            })
-        });
-        for _ in 0..flushes {
-            count.recv()?;
-        }
-        server.kill();
-        writer.join().expect("the writer does not panic")
-    })
+    history.write_until_killed(server, flushes)
 }
 
 /// With the journal at hand, nothing flushed is missing and what is visible is a prefix (P1, P3).
@@ -100,20 +86,7 @@ fn writethrough_survives_the_loss_of_the_host() -> Result<()> {
     let volume = Fixture::start(CISTERN, "writethrough", "1G", &["--mode", "writethrough"])?;
     let Fixture { server, serve, scratch, .. } = volume;
     let mut history = History::new(BLOCKS, 13);
-    let socket = server.socket().to_owned();
-    let (flushed, count) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            history.write_until_failure(&socket, || {
-                let _ = flushed.send(());
-            })
-        });
-        for _ in 0..25 {
-            count.recv()?;
-        }
-        server.kill();
-        writer.join().expect("the writer does not panic")
-    })?;
+    history.write_until_killed(server, 25)?;
     let elsewhere = serve.state_dir(scratch.file("state2")).cache_dir(scratch.file("cache2"));
     let server = elsewhere.args(["--take-over"]).start()?;
     let least = history.flushed();
@@ -144,7 +117,7 @@ fn two_writers_never_meet() -> Result<()> {
 
     // The first goes on into its journal until it meets the claim, then stops for good.
     let mut lost = History::new(BLOCKS, 15);
-    lost.write_until_failure(first.socket(), || ())?;
+    lost.write_until_failure(first.socket())?;
     let status = first.status()?.to_string();
     ensure!(status.to_lowercase().contains("fenced"), "{status}");
     history.check(second.socket(), committed)?;

@@ -69,20 +69,7 @@ fn kills_and_the_loss_of_the_host() -> Result<()> {
     let Bucket { mut server, serve, cistern, url, link, minio, scratch } = Bucket::start("s3-kill", &[])?;
     let mut history = History::new(BLOCKS, 22);
     for round in 0..3 {
-        let socket = server.socket().to_owned();
-        let (flushed, count) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                history.write_until_failure(&socket, || {
-                    let _ = flushed.send(());
-                })
-            });
-            for _ in 0..25 + 20 * round {
-                count.recv()?;
-            }
-            server.kill();
-            writer.join().expect("the writer does not panic")
-        })?;
+        history.write_until_killed(server, 25 + 20 * round)?;
         server = serve.start()?;
         let least = history.flushed();
         history.check(server.socket(), least)?;
