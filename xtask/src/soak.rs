@@ -13,7 +13,7 @@
 //! flattened beside the load.
 //!
 //! With `--clients-stay` none of this: a client reconnects after each kill, sends nothing again that was answered, and looks for all of it
-//! (`stays`).
+//! (`stays`). With `--two-mounts` no client writes but one, a little: two daemons start at once over one state directory (`twice`).
 //!
 //! At the end nobody writes for some graces, so that what crashes left behind is found and deleted. After a clean stop
 //! another host without a local disk shows the same, every snapshot that was made and not removed is there, and `check --data --space` accounts for every object. Whatever is
@@ -25,6 +25,7 @@ mod place;
 mod stays;
 mod still;
 mod tally;
+mod twice;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -99,6 +100,9 @@ pub struct Options {
     /// Instead of all that: kills the daemon so often under a client that reconnects, and looks after each for what was acknowledged
     #[arg(long, value_name = "KILLS")]
     clients_stay: Option<u64>,
+    /// Instead of all that: starts two daemons at once so often over one state directory that is mounted twice (sshfs, bindfs, mergerfs, gocryptfs)
+    #[arg(long, value_name = "STARTS")]
+    two_mounts: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,9 +119,10 @@ pub fn run(options: &Options) -> Result<()> {
     step::run("release build", build, BUILD_LIMIT)?;
     let cistern = Cistern::new(scratch::target_dir()?.join("release/cistern"));
     let mut scratch = Scratch::new("soak")?;
-    let outcome = match options.clients_stay {
-        Some(kills) => stays::run(kills, options.seed, &cistern, &scratch),
-        None => soak(options, &cistern, &scratch),
+    let outcome = match (options.clients_stay, options.two_mounts) {
+        (Some(kills), _) => stays::run(kills, options.seed, &cistern, &scratch),
+        (None, Some(starts)) => twice::run(starts, &cistern),
+        (None, None) => soak(options, &cistern, &scratch),
     };
     if outcome.is_err() {
         scratch.keep();

@@ -32,6 +32,10 @@ pub trait Disk: Send + Sync + 'static {
     async fn open_cached(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
         self.open(name).await
     }
+    /// The same as [`open`](Self::open), for who looks at its first 64 KiB once: where another mount wrote them, they are as that left them.
+    async fn open_anew(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        self.open(name).await
+    }
     /// Creates a file of `bytes` reserved bytes (reading as zeroes), durable by name on return.
     /// `Error::Exists` if there is one already, `Error::Full` if the space cannot be reserved.
     async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>>;
@@ -42,6 +46,11 @@ pub trait Disk: Send + Sync + 'static {
     /// Takes the exclusive lock `name` of this directory for as long as the guard lives.
     /// `Error::Locked` when another process (or another holder here) has it.
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>>;
+    /// Whether a lock that was given here keeps out every process that can reach this directory by this kernel. It need not where the
+    /// directory may be mounted twice (FUSE), or by another host.
+    fn lock_is_for_all(&self) -> bool {
+        true
+    }
     /// Where this is, for messages.
     fn describe(&self) -> String;
     /// What is known here of others who use the same file system.

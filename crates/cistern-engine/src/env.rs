@@ -40,6 +40,14 @@ pub trait Environment: Send + Sync + 'static {
     fn blocking(&self, task: BoxFuture<()>);
     /// Runs a computation on a bounded pool of low-priority worker threads.
     fn compute(&self, work: Box<dyn FnOnce() + Send + 'static>);
+    /// Which process this is.
+    fn process(&self) -> ProcessIdentity {
+        ProcessIdentity::default()
+    }
+    /// What became of another. Where processes are simulated, one whose lock is free has ended.
+    fn fate_of(&self, _process: &ProcessIdentity) -> ProcessFate {
+        ProcessFate::Ended
+    }
 }
 
 /// A shared environment with conveniences on top of the narrow trait.
@@ -92,6 +100,14 @@ impl Env {
         let mut out = [0; N];
         self.environment.random(&mut out);
         out
+    }
+    /// Which process this is.
+    pub fn process(&self) -> ProcessIdentity {
+        self.environment.process()
+    }
+    /// What became of another.
+    pub fn fate_of(&self, process: &ProcessIdentity) -> ProcessFate {
+        self.environment.fate_of(process)
     }
     /// A fresh random (version 4) identity.
     pub fn uuid(&self) -> uuid::Uuid {
@@ -196,10 +212,13 @@ async fn report<T>(task: impl Future<Output = T>, send: oneshot::Sender<T>) {
 }
 
 mod pauses;
+mod process;
 pub mod real;
 mod stop;
 
 pub use pauses::Pauses;
+pub(crate) use process::plain_host;
+pub use process::{ProcessFate, ProcessIdentity};
 pub use stop::{Running, Stop, StopOnDrop};
 
 #[cfg(test)]

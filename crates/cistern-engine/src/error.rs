@@ -50,8 +50,8 @@ pub enum Error {
          If that host is gone for good, open it with --take-over (what it had not uploaded is then missing here)"
     )]
     InUse { host: String, since: String },
-    /// Another daemon of this host holds the journal.
-    #[error("{0} is locked by another process of this host")]
+    /// Another process holds the journal, or another local file that one process has at a time.
+    #[error("{0} is in use by another process")]
     Locked(String),
     /// Another writer took the volume over; this one has stopped for good.
     #[error(

@@ -28,9 +28,11 @@ use crate::{
     units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos, Mark, Salt, VolumeId},
 };
 
+mod files;
 pub mod format;
 mod group;
 mod outlive;
+mod owner;
 mod prepared;
 mod recover;
 mod recoveries;
@@ -43,18 +45,20 @@ mod state;
 mod waiters;
 mod writer;
 
+pub use files::{discard, set_aside};
 pub use group::{Group, PlacedRecord};
 pub use prepared::{Prepared, fit_one_group};
 pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};
 pub use shortage::Shortage;
 
-use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock};
+use files::{write_again, write_new_file, write_staged, write_superblock};
+use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, Superblock};
+use owner::{OwnedFile, Ownership};
 use prepared::check_fits_ring;
 use recover::{Depth, Walked};
 use ring::Ring;
 use scribe::Scribe;
-use staging::StagedGroup;
 use state::JournalState;
 use writer::JournalWriter;
 
@@ -63,7 +67,7 @@ pub const FILE_NAME: &str = "journal";
 /// A journal that is being created; it gets its name when it is complete.
 const NEW_FILE_NAME: &str = "journal.new";
 /// Held by whoever has the journal open for writing.
-pub const LOCK_NAME: &str = "journal.lock";
+const LOCK_NAME: &str = "journal.lock";
 /// Bytes of the smallest journal: four of the largest groups.
 pub const JOURNAL_BYTES_MIN: u64 =
     (SUPERBLOCK_AREA_BLOCKS + 4 * (1 + GROUP_PAYLOAD_BLOCKS_MAX)) * BLOCK_BYTES as u64;
@@ -126,6 +130,7 @@ struct Shared {
     state: Ranked<JournalState>,
     /// Never locked together with the state.
     scribe: Ranked<Scribe>,
+    owner: Arc<Ownership>,
     /// Where what is acknowledged lies until it is in the ring; without it each write waits for that.
     staging: Option<Arc<dyn DiskFile>>,
     /// As the state knows them, for those who only want to know that: they only grow, and what lies between is dirty.
@@ -133,6 +138,13 @@ struct Shared {
     freed: AtomicU64,
     /// Wakes the writer; called only when [`JournalState::must_wake`] says so.
     wake: Notify,
+}
+
+/// What an open journal has of the directory, besides the ring.
+struct Local {
+    owner: Arc<Ownership>,
+    staging: Option<Arc<dyn DiskFile>>,
+    lock: Box<dyn Send + Sync>,
 }
 
 impl Shared {
@@ -203,7 +215,8 @@ impl Journal {
             closed: false,
         };
         write_new_file(disk, &superblock).await?;
-        let file = disk.open(FILE_NAME).await?;
+        let owner = Ownership::take(env, disk).await?;
+        let file = OwnedFile::new(disk.open(FILE_NAME).await?, &owner);
         let ring = Ring::new(file, superblock.ring_blocks).keeping(options.memory_bytes / LOADED_SHARE);
         let state = JournalState::new(
             ring.blocks,
@@ -213,8 +226,8 @@ impl Journal {
             VecDeque::new(),
             VecDeque::from([superblock.chain]),
         );
-        let staging = staging::open(disk).await;
-        Ok(Journal::start(env, ring, name, superblock, (state, staging), lock))
+        let local = Local { owner, staging: staging::open(disk).await, lock };
+        Ok(Journal::start(env, ring, name, superblock, state, local))
     }
 
     /// Opens an existing journal. `visit` gets every record that is still there, in order, with
@@ -231,15 +244,32 @@ impl Journal {
         recoveries: &Recoveries,
         visit: &mut (dyn FnMut(&Record, JournalPos, JournalPos) + Send),
     ) -> Result<Arc<Journal>> {
-        let turn = recoveries.turn().await;
         let lock = disk.lock(LOCK_NAME)?;
-        let found = recover::find(env, disk).await?;
-        if found.superblock.volume != volume {
-            return Err(Error::corrupt(
-                found.name,
-                format!("it belongs to volume {}", found.superblock.volume),
-            ));
+        recover::check(env, disk, volume).await?;
+        let owner = Ownership::take(env, disk).await?;
+        match Journal::recover(env, disk, &owner, options, recoveries, visit).await {
+            Ok((ring, name, superblock, state)) => {
+                let local = Local { owner, staging: staging::open(disk).await, lock };
+                Ok(Journal::start(env, ring, name, superblock, state, local))
+            }
+            Err(e) => {
+                env.blocking(async move { owner.release().await }).await;
+                Err(e)
+            }
         }
+    }
+
+    /// Reads what is there, and makes it durable under a superblock of this opening.
+    async fn recover(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        owner: &Arc<Ownership>,
+        options: JournalOptions,
+        recoveries: &Recoveries,
+        visit: &mut (dyn FnMut(&Record, JournalPos, JournalPos) + Send),
+    ) -> Result<(Ring, String, Superblock, JournalState)> {
+        let turn = recoveries.turn().await;
+        let mut found = recover::find(env, disk).await?;
         if found.ring.file.len() != options.bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64 {
             tracing::info!(journal = %found.name, bytes = found.ring.file.len(), "an existing journal keeps its size");
         }
@@ -264,15 +294,14 @@ impl Journal {
             closed: false,
             ..found.superblock
         };
+        found.ring.file = OwnedFile::new(found.ring.file, owner);
         write_staged(env, &found.ring, &walked.staged).await?;
         write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;
         write_superblock(env, &found.ring, superblock.clone()).await?;
         let tail = superblock.tail;
         let Walked { head, starts, chains, .. } = walked;
         let state = JournalState::new(found.ring.blocks, options.memory_bytes, tail, head, starts, chains);
-        let staging = staging::open(disk).await;
-        let ring = found.ring.keeping(options.memory_bytes / LOADED_SHARE);
-        Ok(Journal::start(env, ring, found.name, superblock, (state, staging), lock))
+        Ok((found.ring.keeping(options.memory_bytes / LOADED_SHARE), found.name, superblock, state))
     }
 
     fn start(
@@ -280,9 +309,10 @@ impl Journal {
         ring: Ring,
         name: String,
         superblock: Superblock,
-        (mut state, staging): (JournalState, Option<Arc<dyn DiskFile>>),
-        lock: Box<dyn Send + Sync>,
+        mut state: JournalState,
+        local: Local,
     ) -> Arc<Journal> {
+        let Local { owner, staging, lock } = local;
         let (id, volume, claims) = (superblock.journal, superblock.volume, superblock.claims.clone());
         let at = state.frontiers();
         let head = at.appended;
@@ -297,6 +327,7 @@ impl Journal {
             name,
             state: Ranked::new(Rank::Structure, state),
             scribe: Ranked::new(Rank::Structure, scribe),
+            owner,
             staging,
             appended: AtomicU64::new(head),
             freed: AtomicU64::new(at.freed),
@@ -548,84 +579,4 @@ impl Journal {
             Some(why) => Err(why),
         }
     }
-}
-
-/// Makes the file of a new journal; it has its name only once it is complete.
-async fn write_new_file(disk: &Arc<dyn Disk>, superblock: &Superblock) -> Result<()> {
-    let bytes = (SUPERBLOCK_AREA_BLOCKS + superblock.ring_blocks) * BLOCK_BYTES as u64;
-    disk.remove(NEW_FILE_NAME).await?;
-    let file = disk.create(NEW_FILE_NAME, bytes).await?;
-    let mut block = crate::disk::AlignedBuf::zeroed(BLOCK_BYTES);
-    for generation in 1..=SUPERBLOCK_SLOTS.len() as u64 {
-        let superblock = Superblock { generation, ..superblock.clone() };
-        superblock.encode(&mut block);
-        file.write_at(superblock.slot_offset(), &block).await?;
-    }
-    file.sync().await?;
-    disk.rename(NEW_FILE_NAME, FILE_NAME).await
-}
-
-/// Journals that were set aside are looked at by number up to here.
-const KEPT_MAX: u32 = 10_000;
-
-/// Gives the journal in `disk`, which nobody has open, a name that none has yet, and returns that. For a journal that is not
-/// needed: only the user deletes it.
-pub async fn set_aside(disk: &Arc<dyn Disk>) -> Result<String> {
-    let _lock = disk.lock(LOCK_NAME)?;
-    for number in 1..=KEPT_MAX {
-        let name = format!("{FILE_NAME}.kept-{number}");
-        match disk.open(&name).await {
-            Ok(_) => {}
-            Err(Error::NotFound(_)) => {
-                disk.rename(FILE_NAME, &name).await?;
-                return Ok(name);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Err(Error::Full(format!("{KEPT_MAX} journals were set aside in {}: remove some", disk.describe())))
-}
-
-/// Blocks that are written again at a time (4 MiB).
-const WRITE_AGAIN_BLOCKS: u64 = 1024;
-
-/// Writes the positions `[from, to)` again as they read, and syncs them. A process that died may have left
-/// groups that were never synced, or whose sync failed: the kernel may show them for a while and never write
-/// them back. They have to be durable before a superblock says so.
-async fn write_again(env: &Env, ring: &Ring, from: u64, to: u64) -> Result<()> {
-    let mut at = from;
-    while at < to {
-        let blocks = WRITE_AGAIN_BLOCKS.min(to - at);
-        let bytes = ring.load(env, at, blocks).await?;
-        let ring = ring.clone();
-        env.blocking(async move {
-            ring.write(at, &[&bytes]).await?;
-            ring.file.sync().await
-        })
-        .await?;
-        at += blocks;
-    }
-    Ok(())
-}
-
-/// Writes groups into the ring that a process which died had staged, and perhaps not written: byte for byte what it would have written. If
-/// this is interrupted, the next opening finds some of them here and the others where they were.
-async fn write_staged(env: &Env, ring: &Ring, staged: &[StagedGroup]) -> Result<()> {
-    for group in staged {
-        let (ring, pos, bytes) = (ring.clone(), group.header.pos, group.bytes.clone());
-        env.blocking(async move { ring.write(pos, &[&bytes]).await }).await?;
-    }
-    Ok(())
-}
-
-/// Writes a superblock and syncs it.
-async fn write_superblock(env: &Env, ring: &Ring, superblock: Superblock) -> Result<()> {
-    let file = ring.file.clone();
-    env.blocking(async move {
-        let mut block = crate::disk::AlignedBuf::zeroed(BLOCK_BYTES);
-        superblock.encode(&mut block);
-        file.write_at(superblock.slot_offset(), &block).await?;
-        file.sync().await
-    })
-    .await
 }

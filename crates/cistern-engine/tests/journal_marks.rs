@@ -143,7 +143,7 @@ async fn journals_are_set_aside_one_beside_the_other() {
         write(&journal, number).await;
         journal.close().await.expect("closed");
         let before = std::fs::read(directory.path().join(FILE_NAME)).expect("readable");
-        let kept = set_aside(&disk(&directory)).await.expect("set aside");
+        let kept = set_aside(&RealEnv::start(), &disk(&directory)).await.expect("set aside");
         assert_eq!(kept, format!("journal.kept-{number}"));
         assert!(!Path::new(&directory.path().join(FILE_NAME)).exists());
         assert!(std::fs::read(directory.path().join(kept)).expect("readable") == before);

@@ -135,7 +135,7 @@ async fn a_second_host_is_refused_until_it_takes_over() {
     .await
     .expect("exported");
     assert_eq!(exported.last(), Some(&(4096, noise(4, 4096))));
-    admin::journal_discard(&state).await.expect("discarded");
+    admin::journal_discard(&host.env, &state).await.expect("discarded");
     close(host.open().await).await;
 }
 

@@ -94,7 +94,7 @@ async fn copies_that_went_on_are_never_joined() {
     for n in 0..3 {
         assert!(kept.contains(&(MIB * (1 + n), noise(100 + n, 4096).to_vec())), "flushed write {n} is gone");
     }
-    admin::journal_discard(&host.state()).await.expect("discarded");
+    admin::journal_discard(&host.env, &host.state()).await.expect("discarded");
     let volume = Volume::open(OpenOptions { take_over: true, ..host.options() }).await.expect("opened");
     assert_eq!(read(&volume, MIB, 4096).await, noise(200, 4096));
     assert_eq!(read(&volume, 2 * MIB, 4096).await, vec![0; 4096], "the original's second write");

@@ -13,8 +13,8 @@
 //! |---|---|
 //! | 0 | `adversary`, `process`, `scratch`, `nbd`, `port`, `requests`, `sources` |
 //! | 1 | `tool`, `pidfile` |
-//! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `tree`, `versitygw` |
-//! | 3 | `filesystem`, `plain`, `fixture`, `s3backer`, `stays` |
+//! | 2 | `authority`, `browser`, `mount`, `fio`, `fsyncs`, `minio`, `azurite`, `gcs`, `serve`, `stacked`, `tree`, `versitygw` |
+//! | 3 | `filesystem`, `plain`, `fixture`, `s3backer`, `stays`, `twice` |
 //! | 4 | `history`, `link` |
 
 pub mod adversary;
@@ -40,7 +40,9 @@ pub mod s3backer;
 pub mod scratch;
 pub mod serve;
 pub mod sources;
+pub mod stacked;
 pub mod stays;
 pub mod tool;
 pub mod tree;
+pub mod twice;
 pub mod versitygw;

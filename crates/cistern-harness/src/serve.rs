@@ -5,8 +5,11 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
-    os::{fd::AsRawFd, unix::net::UnixDatagram},
+    fs::{File, Permissions},
+    os::{
+        fd::AsRawFd,
+        unix::{fs::PermissionsExt, net::UnixDatagram},
+    },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     time::Duration,
@@ -45,6 +48,15 @@ impl Cistern {
         let small = concat!(env!("CARGO_MANIFEST_DIR"), "/small.toml");
         Cistern::new(std::env::var("CISTERN_TEST_BINARY").unwrap_or_else(|_| built.to_owned()))
             .with_environment([("CISTERN_CONFIG".to_owned(), small.to_owned())])
+    }
+
+    /// The same, in a namespace of processes of its own: it sees no other program, nor any other it. Needs root.
+    pub fn hidden(self, scratch: &Scratch) -> Result<Cistern> {
+        let (script, unshare) = (scratch.file("hidden.sh"), tool::find("unshare")?);
+        let run = format!("--pid --fork --mount-proc --kill-child {} \"$@\"", self.binary.display());
+        std::fs::write(&script, format!("#!/bin/sh\nexec {} {run}\n", unshare.display()))?;
+        std::fs::set_permissions(&script, Permissions::from_mode(0o700))?;
+        Ok(Cistern { binary: script, ..self })
     }
 
     /// Adds variables to everything that is run from here, such as the credentials of a store.
@@ -150,14 +162,27 @@ impl Serve {
 
     /// Starts the server and returns when it is ready for clients.
     pub fn start(&self) -> Result<Server> {
+        let (mut server, notify) = self.begin()?;
+        server.await_ready(&notify)?;
+        Ok(server)
+    }
+
+    /// Starts several at the same moment. Gives those that become ready; the others have ended.
+    pub fn start_together(all: &[Serve]) -> Result<Vec<Server>> {
+        let begun: Vec<_> = all.iter().map(Serve::begin).collect::<Result<_>>()?;
+        let ready =
+            begun.into_iter().map(|(mut server, notify)| server.await_ready(&notify).map(|()| server));
+        Ok(ready.filter_map(Result::ok).collect())
+    }
+
+    /// Starts the server, and gives what tells when it is ready.
+    fn begin(&self) -> Result<(Server, UnixDatagram)> {
         let _ = std::fs::remove_file(&self.notify); // left by the server before, if any
         let notify = UnixDatagram::bind(&self.notify)?;
         let mut command = self.command()?;
         command.env("NOTIFY_SOCKET", &self.notify);
         let process = Guard::spawn(command)?;
-        let mut server = Server { process, serve: self.clone() };
-        server.await_ready(&notify)?;
-        Ok(server)
+        Ok((Server { process, serve: self.clone() }, notify))
     }
 
     /// Starts the server and kills it so much later, ready or not; it must not end by itself.

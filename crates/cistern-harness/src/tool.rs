@@ -15,6 +15,7 @@ use crate::process;
 
 /// Program, and the Debian 12 package that has it. `cargo xtask setup` installs all of them.
 pub const PACKAGES: &[(&str, &str)] = &[
+    ("bindfs", "bindfs"),
     ("borg", "borgbackup"),
     ("btrfs", "btrfs-progs"),
     ("cc", "build-essential"),
@@ -28,7 +29,9 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("fsck.ext4", "e2fsprogs"),
     ("fsfreeze", "util-linux"),
     ("fusermount3", "fuse3"),
+    ("gocryptfs", "gocryptfs"),
     ("losetup", "mount"),
+    ("mergerfs", "mergerfs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -54,6 +57,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("sshfs", "sshfs"),
     ("sync", "coreutils"),
     ("systemd-analyze", "systemd"),
+    ("unshare", "util-linux"),
     ("virt-qemu-run", "libvirt-daemon-driver-qemu"),
     ("xfs_repair", "xfsprogs"),
 ];

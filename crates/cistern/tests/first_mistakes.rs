@@ -173,10 +173,7 @@ fn this_host() {
     assert_eq!(code, Some(4));
     let daemon = home.start(&["./tank", "--create", "1G"]);
     let (code, text) = said(&home, alone(&home, &["serve", "./tank", "--listen", "unix:second.sock"]));
-    assert!(
-        text.contains("is locked by another process of this host\n  hint: `cistern status` shows which"),
-        "{text}"
-    );
+    assert!(text.contains("is in use by another process\n  hint: `cistern status` shows which"), "{text}");
     assert_eq!(code, Some(3));
     daemon.stop();
 }

@@ -5,7 +5,7 @@
 
 use std::{
     fs::{self, File},
-    os::{fd::AsRawFd, unix::fs::PermissionsExt},
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,7 +17,11 @@ use cistern_engine::{
     env::{Env, real::RealEnv},
     store::{DirectoryStore, Put, Store},
 };
-use cistern_harness::{scratch::Scratch, tool};
+use cistern_harness::{
+    scratch::Scratch,
+    stacked::{Layer, Stacked},
+    tool,
+};
 
 /// EXT4_IOC_SHUTDOWN, which every filesystem with such a request shares: `_IOR('X', 125, __u32)`.
 const SHUTDOWN: libc::c_ulong = 0x8004_587d;
@@ -25,9 +29,6 @@ const SHUTDOWN: libc::c_ulong = 0x8004_587d;
 const WITHOUT_LOG: u32 = 2;
 /// So that nothing is written for the sake of its age meanwhile.
 const OPTIONS: &str = "loop,commit=1000";
-
-/// What sshfs speaks to.
-const SFTP_SERVER: &str = "/usr/lib/openssh/sftp-server";
 
 /// While a command of one test begins, its process still has what the others have open: their filesystems are busy.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -90,30 +91,6 @@ impl Drop for Disk {
         if self.mounted {
             let _ = tool::run("umount", [Path::new("-l"), &self.scratch.file("mnt")]);
         }
-    }
-}
-
-/// The same filesystem as sshfs shows it, by way of a server of its own and without a network.
-struct Far {
-    mount: PathBuf,
-}
-
-impl Far {
-    fn of(disk: &Disk) -> Result<Far> {
-        let server = disk.scratch.file("server.sh");
-        fs::write(&server, format!("#!/bin/sh\nexec {}\n", tool::find(SFTP_SERVER)?.display()))?;
-        fs::set_permissions(&server, fs::Permissions::from_mode(0o700))?;
-        let mount = disk.scratch.dir("far")?;
-        let place = format!("host:{}", disk.scratch.file("mnt").display());
-        let option = format!("ssh_command={}", server.display());
-        tool::run("sshfs", [Path::new("-o"), option.as_ref(), place.as_ref(), &mount])?;
-        Ok(Far { mount })
-    }
-}
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        let _ = tool::run("fusermount3", [Path::new("-u"), Path::new("-z"), &self.mount]);
     }
 }
 
@@ -187,8 +164,8 @@ async fn what_a_put_confirmed_over_sshfs_survives_the_servers_power_cut() -> Res
     let env: Env = RealEnv::start();
     let here = disk.scratch.file("mnt/tank");
     for (key, bytes) in [("log/1", 300), ("log/2", (2 << 20) + 100), ("settings.json", 10)] {
-        let far = Far::of(&disk)?;
-        let root = far.mount.join("tank");
+        let far = Stacked::mount(Layer::Sshfs, &disk.scratch, &disk.scratch.file("mnt"), "far")?;
+        let root = far.path().join("tank");
         let store = DirectoryStore::create(&env, &root).await?;
         if key.starts_with("log") {
             ensure!(store.put_if_absent(key, body(1, bytes)).await? == Put::Created);
@@ -203,8 +180,8 @@ async fn what_a_put_confirmed_over_sshfs_survives_the_servers_power_cut() -> Res
         ensure!(read == body(1, bytes), "{key} is not what was put");
     }
     // Another host has named it, and nobody has synced that.
-    let far = Far::of(&disk)?;
-    let store = DirectoryStore::open(&env, &far.mount.join("tank")).await?;
+    let far = Stacked::mount(Layer::Sshfs, &disk.scratch, &disk.scratch.file("mnt"), "far")?;
+    let store = DirectoryStore::open(&env, &far.path().join("tank")).await?;
     fs::write(here.join("log/3"), "theirs")?;
     ensure!(store.put_if_absent("log/3", body(1, 10)).await? == Put::Exists);
     drop(store);

@@ -107,6 +107,16 @@ impl RealFile {
         RealFile::open(path, common)
     }
 
+    /// Reads of its first 64 KiB go to the file system again, unless they do so anyway.
+    pub(super) fn forget_beginning(&self) {
+        const BYTES: libc::off_t = 64 << 10;
+        if !self.direct {
+            // SAFETY: a call on an open descriptor without memory arguments; failure changes nothing.
+            let _ =
+                unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, BYTES, libc::POSIX_FADV_DONTNEED) };
+        }
+    }
+
     fn check(&self, offset: u64, len: usize) -> Result<()> {
         let aligned = offset.is_multiple_of(BLOCK_BYTES as u64) && len.is_multiple_of(BLOCK_BYTES);
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{BoxFuture, Env, Environment};
+use super::{BoxFuture, Env, Environment, ProcessFate, ProcessIdentity};
 
 /// Nice value of the worker threads: foreground requests come first on a busy machine.
 const WORKER_NICE: i32 = 10;
@@ -165,5 +165,13 @@ impl Environment for RealEnv {
 
     fn compute(&self, work: Box<dyn FnOnce() + Send + 'static>) {
         self.work.send(work).expect("workers outlive the environment");
+    }
+
+    fn process(&self) -> ProcessIdentity {
+        ProcessIdentity::this()
+    }
+
+    fn fate_of(&self, process: &ProcessIdentity) -> ProcessFate {
+        ProcessIdentity::this().fate_of(process)
     }
 }

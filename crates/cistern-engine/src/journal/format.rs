@@ -25,6 +25,10 @@ pub const GROUP_PAYLOAD_BLOCKS_MAX: u64 = 256;
 /// Claims that a superblock names: the one that is in the log, and the last eight of which this is not known.
 pub const CLAIMS_MAX: usize = 9;
 
+mod owner;
+
+pub use owner::{BEAT_BLOCK, OWNER_BLOCK, OwnerBeat, OwnerRecord};
+
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"CSTNJRNL";
 const GROUP_MAGIC: [u8; 8] = *b"CSTNGRUP";
 const CRC_AT: usize = BLOCK_BYTES - 4;

@@ -1,5 +1,7 @@
 //! How what was appended comes to survive the process: who asks for it stages it, together with what others have appended.
 
+use std::time::Duration;
+
 use super::{
     Journal,
     staging::StagedPiece,
@@ -26,12 +28,18 @@ impl Journal {
         // What else has just arrived is appended first, and shares the piece.
         GiveWay::default().await;
         loop {
-            match self.with_state(|state| state.outlive(to.0, || self.shared.env.now()))? {
+            match self.with_state(|state| state.outlive(to.0, || self.sure_time()))? {
                 Outliving::Done => return Ok(()),
                 Outliving::Wait(answer) => return answer.await.unwrap_or(Err(Error::Closed)),
                 Outliving::Stage(piece) => Box::pin(self.stage(piece)).await,
             }
         }
+    }
+
+    /// The time, if what is staged now counts. Where it is not known whether this process still has the journal, the ring's writer looks.
+    fn sure_time(&self) -> Option<Duration> {
+        let now = self.shared.env.now();
+        self.shared.owner.is_sure(now).then_some(now)
     }
 
     /// Stages a piece, and what others append and wait for meanwhile.
@@ -49,7 +57,12 @@ impl Journal {
                 tracing::warn!(journal = %self.shared.name, %error, "every write waits for the disk from now on: nothing can be staged");
                 return;
             }
-            let times = (began, self.shared.env.now());
+            // The time went by without a look: whether the piece counts is not known.
+            let Some(now) = self.sure_time() else {
+                self.with_state(JournalState::pass_over_staging);
+                break;
+            };
+            let times = (began, now);
             let (done, following) =
                 self.with_state(|state| state.finish_staging(&piece, n < PIECES_MAX, times));
             for answer in done {

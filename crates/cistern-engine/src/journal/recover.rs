@@ -22,7 +22,7 @@ use crate::{
     disk::{AlignedBuf, Disk, DiskFile},
     env::{Env, Task},
     error::{Error, Result},
-    units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos},
+    units::{BLOCK_BYTES, Chain, Extent, JournalId, JournalPos, VolumeId},
 };
 
 /// Blocks that may be written and not synced (64 MiB): so far behind an invalid group recovery
@@ -86,31 +86,50 @@ pub(super) struct Walked {
     pub staged: Vec<StagedGroup>,
 }
 
+/// Whether there is a journal of this volume: changes nothing.
+///
+/// # Errors
+/// As those of [`find`]; `Corrupt` for one of another volume.
+pub(super) async fn check(env: &Env, disk: &Arc<dyn Disk>, volume: VolumeId) -> Result<()> {
+    let name = format!("{}/{FILE_NAME}", disk.describe());
+    let (superblock, _) = newest_superblock(env, &name, &disk.open(FILE_NAME).await?).await?;
+    match superblock.volume == volume {
+        true => Ok(()),
+        false => Err(Error::corrupt(name, format!("it belongs to volume {}", superblock.volume))),
+    }
+}
+
 /// Opens the file and reads its superblock.
 pub(super) async fn find(env: &Env, disk: &Arc<dyn Disk>) -> Result<FoundJournal> {
     let name = format!("{}/{FILE_NAME}", disk.describe());
     let file = disk.open(FILE_NAME).await?;
-    let blocks = file.len() / BLOCK_BYTES as u64;
-    if blocks < SUPERBLOCK_AREA_BLOCKS {
-        return Err(Error::corrupt(name, "the file is too short for a superblock"));
-    }
-    let mut slots = Vec::new();
-    for slot in SUPERBLOCK_SLOTS {
-        let block = load_slot(env, &file, slot).await?;
-        slots.push(Superblock::decode(&block)?);
-    }
-    let slot_lost = slots.iter().any(Option::is_none);
-    let newest = slots.into_iter().flatten().max_by_key(|sb| sb.generation);
-    let superblock = newest.ok_or_else(|| Error::corrupt(&*name, "both superblocks are damaged"))?;
-    if superblock.ring_blocks > blocks - SUPERBLOCK_AREA_BLOCKS {
-        return Err(Error::corrupt(name, "the file is shorter than its superblock says"));
-    }
+    let (superblock, slot_lost) = newest_superblock(env, &name, &file).await?;
     // What was closed is in the ring as a whole.
     let staged = match superblock.closed && !slot_lost {
         true => StagedGroups::default(),
         false => StagedGroups::load(env, disk).await?,
     };
     Ok(FoundJournal { name, ring: Ring::new(file, superblock.ring_blocks), superblock, slot_lost, staged })
+}
+
+/// The superblock that counts, and whether the other slot was unreadable.
+async fn newest_superblock(env: &Env, name: &str, file: &Arc<dyn DiskFile>) -> Result<(Superblock, bool)> {
+    let blocks = file.len() / BLOCK_BYTES as u64;
+    if blocks < SUPERBLOCK_AREA_BLOCKS {
+        return Err(Error::corrupt(name, "the file is too short for a superblock"));
+    }
+    let mut slots = Vec::new();
+    for slot in SUPERBLOCK_SLOTS {
+        let block = load_slot(env, file, slot).await?;
+        slots.push(Superblock::decode(&block)?);
+    }
+    let slot_lost = slots.iter().any(Option::is_none);
+    let newest = slots.into_iter().flatten().max_by_key(|sb| sb.generation);
+    let superblock = newest.ok_or_else(|| Error::corrupt(name, "both superblocks are damaged"))?;
+    if superblock.ring_blocks > blocks - SUPERBLOCK_AREA_BLOCKS {
+        return Err(Error::corrupt(name, "the file is shorter than its superblock says"));
+    }
+    Ok((superblock, slot_lost))
 }
 
 async fn load_slot(env: &Env, file: &Arc<dyn DiskFile>, slot: u64) -> Result<AlignedBuf> {

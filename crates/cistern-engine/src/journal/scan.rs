@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
+    LOCK_NAME,
     group::Group,
+    owner,
     recover::{self, Depth, FoundJournal, Walked},
     recoveries::Recoveries,
 };
@@ -30,13 +32,17 @@ pub struct Scan {
     pub damage: Option<Error>,
 }
 
-/// Hands every valid group to `visit`, in order, and changes nothing. The journal must not be open
-/// for writing meanwhile. An error of `visit` ends the scan.
+/// Hands every valid group to `visit`, in order, and changes nothing. An error of `visit` ends the scan.
+///
+/// # Errors
+/// `Locked` if a process has the journal open.
 pub async fn read_only_scan(
     env: &Env,
     disk: &Arc<dyn Disk>,
     visit: &mut (dyn FnMut(&Group) -> Result<()> + Send),
 ) -> Result<Scan> {
+    let _lock = disk.lock(LOCK_NAME)?;
+    owner::refuse_if_at_work(env, disk).await?;
     let found = recover::find(env, disk).await?;
     let recoveries = Recoveries::new(1);
     let turn = recoveries.turn().await;

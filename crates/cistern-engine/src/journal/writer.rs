@@ -114,10 +114,14 @@ impl JournalWriter {
         loop {
             match self.turn().await {
                 Ok(true) => {}
-                Ok(false) => return,
-                Err(cause) => return self.latch(cause),
+                Ok(false) => break,
+                Err(cause) => {
+                    self.latch(cause);
+                    break;
+                }
             }
         }
+        self.shared.owner.release().await;
     }
 
     fn latch(&self, cause: Error) {

@@ -224,7 +224,6 @@ pub async fn journal_export(
     volume: VolumeId,
     visit: &mut (dyn FnMut(JournalItem) -> Result<()> + Send),
 ) -> Result<()> {
-    let _lock = state.lock(journal::LOCK_NAME)?;
     let scan = journal::read_only_scan(env, state, &mut |group: &Group| {
         group.records().iter().try_for_each(|placed| export(group, placed, visit))
     })
@@ -270,7 +269,9 @@ pub enum JournalItem {
 }
 
 /// Removes a journal with everything it holds.
-pub async fn journal_discard(state: &Arc<dyn Disk>) -> Result<()> {
-    let _lock = state.lock(journal::LOCK_NAME)?;
-    state.remove(journal::FILE_NAME).await
+///
+/// # Errors
+/// `Locked` if a process has it open.
+pub async fn journal_discard(env: &Env, state: &Arc<dyn Disk>) -> Result<()> {
+    journal::discard(env, state).await
 }

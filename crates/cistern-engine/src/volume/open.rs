@@ -421,7 +421,7 @@ async fn take(
             Ok(Some(claimed)) => return Ok((journal, recovered, claimed)),
             Ok(None) => {
                 journal.close().await?;
-                let kept = journal::set_aside(&o.state).await?;
+                let kept = journal::set_aside(&o.env, &o.state).await?;
                 tracing::warn!(
                     kept = %format!("{}/{kept}", o.state.describe()),
                     "the journal is an older copy and the store has all it holds: starting a new one. The old one is kept \

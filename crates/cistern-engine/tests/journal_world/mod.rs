@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use cistern_engine::{
     Error, Result,
     disk::{Disk, DiskFile},
-    env::{BoxFuture, Env, Environment},
+    env::{BoxFuture, Env, Environment, ProcessFate, ProcessIdentity},
 };
 
 const SECTOR: usize = 512;
@@ -80,7 +80,12 @@ impl World {
     }
 
     pub fn env(self: &Arc<World>) -> Env {
-        Env::new(Arc::new(WorldEnv(self.clone())))
+        Env::new(Arc::new(WorldEnv(self.clone(), ProcessFate::Ended)))
+    }
+
+    /// The same, of a process that cannot know what became of another.
+    pub fn env_of_a_stranger(self: &Arc<World>) -> Env {
+        Env::new(Arc::new(WorldEnv(self.clone(), ProcessFate::Unknown)))
     }
 
     pub fn below(&self, n: u64) -> u64 {
@@ -171,7 +176,7 @@ impl World {
     }
 }
 
-struct WorldEnv(Arc<World>);
+struct WorldEnv(Arc<World>, ProcessFate);
 
 /// An alarm that takes its timer with it when it is dropped.
 struct Alarm {
@@ -217,6 +222,9 @@ impl Environment for WorldEnv {
     fn compute(&self, work: Box<dyn FnOnce() + Send + 'static>) {
         work();
     }
+    fn fate_of(&self, _process: &ProcessIdentity) -> ProcessFate {
+        self.1
+    }
 }
 
 #[derive(Clone, Default)]
@@ -230,7 +238,6 @@ struct FileState {
 #[derive(Default)]
 struct DiskState {
     files: BTreeMap<String, FileState>,
-    locks: BTreeSet<String>,
     syncs: u64,
     writes: u64,
     read_bytes: u64,
@@ -247,16 +254,38 @@ struct DiskState {
 pub struct FaultyDisk {
     world: Arc<World>,
     state: Arc<Mutex<DiskState>>,
+    locks: Arc<Mutex<BTreeSet<String>>>,
+    /// The longest times for which an operation is on its way, and its answer, where others mount the directory too.
+    shared: Option<(Duration, Duration)>,
 }
 
 impl FaultyDisk {
     pub fn new(world: &Arc<World>) -> FaultyDisk {
-        FaultyDisk { world: world.clone(), state: Arc::default() }
+        FaultyDisk { world: world.clone(), state: Arc::default(), locks: Arc::default(), shared: None }
     }
 
     /// The same platters in another world.
     pub fn moved_to(&self, world: &Arc<World>) -> FaultyDisk {
-        FaultyDisk { world: world.clone(), state: self.state.clone() }
+        FaultyDisk { world: world.clone(), ..self.clone() }
+    }
+
+    /// The same directory through a mount of its own, which knows no lock of the others; what is done there takes some time now and then.
+    pub fn mounted_again(&self, on_its_way_max: Duration, answer_max: Duration) -> FaultyDisk {
+        FaultyDisk { locks: Arc::default(), shared: Some((on_its_way_max, answer_max)), ..self.clone() }
+    }
+
+    /// Whether an operation may be longer on its way.
+    pub fn is_slow(&self, limit: Duration) -> bool {
+        self.shared.is_some_and(|(on_its_way_max, _)| on_its_way_max > limit)
+    }
+
+    /// Now and then, of a directory that is mounted more than once, some time passes.
+    async fn dawdle(&self, choose: impl FnOnce((Duration, Duration)) -> Duration) {
+        let Some(limit) = self.shared.map(choose) else { return };
+        if self.world.below(8) == 0 {
+            let time = Duration::from_millis(self.world.below(limit.as_millis() as u64));
+            self.world.env().sleep(time).await;
+        }
     }
 
     pub fn shared(&self) -> Arc<dyn Disk> {
@@ -265,8 +294,8 @@ impl FaultyDisk {
 
     /// Keeps what was synced and, of the rest, sector by sector whatever the dice say.
     pub fn cut_power(&self, dice: &mut Dice) {
+        assert!(self.locks.lock().unwrap().is_empty(), "the tasks are gone and with them their locks");
         let mut state = self.state.lock().unwrap();
-        assert!(state.locks.is_empty(), "the tasks are gone and with them their locks");
         for file in state.files.values_mut() {
             for (offset, data) in std::mem::take(&mut file.unsynced) {
                 // Often all or nothing of a write survives, sometimes any part of it.
@@ -297,7 +326,7 @@ impl FaultyDisk {
 
     /// A killed process: everything written stays, synced or not.
     pub fn kill(&self) {
-        assert!(self.state.lock().unwrap().locks.is_empty());
+        assert!(self.locks.lock().unwrap().is_empty());
     }
 
     /// Changes one bit of a file for good.
@@ -348,7 +377,7 @@ struct LockGuard(FaultyDisk, String);
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.0.state.lock().unwrap().locks.remove(&self.1);
+        self.0.locks.lock().unwrap().remove(&self.1);
     }
 }
 
@@ -376,10 +405,13 @@ impl Disk for FaultyDisk {
         Ok(())
     }
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {
-        if !self.state.lock().unwrap().locks.insert(name.into()) {
+        if !self.locks.lock().unwrap().insert(name.into()) {
             return Err(Error::Locked(name.into()));
         }
         Ok(Box::new(LockGuard(self.clone(), name.into())))
+    }
+    fn lock_is_for_all(&self) -> bool {
+        self.shared.is_none()
     }
     fn describe(&self) -> String {
         "faulty".into()
@@ -405,9 +437,9 @@ impl FaultyFile {
     }
 }
 
-#[async_trait]
-impl DiskFile for FaultyFile {
-    async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+impl FaultyFile {
+    /// A write, at once as far as other mounts can tell.
+    async fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         assert!(!*self.failed.lock().unwrap(), "nothing is written after a failure");
         assert!(offset.is_multiple_of(4096) && data.len().is_multiple_of(4096));
         let (fails, is_full) = {
@@ -432,10 +464,28 @@ impl DiskFile for FaultyFile {
         self.disk.world.pause().await;
         if is_full { Err(Error::Full(self.name.clone())) } else { Ok(()) }
     }
+}
+
+#[async_trait]
+impl DiskFile for FaultyFile {
+    async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_vectored_at(offset, &[data]).await
+    }
+
+    async fn write_vectored_at(&self, mut offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.disk.dawdle(|(on_its_way, _)| on_its_way).await;
+        for part in parts {
+            self.write(offset, part).await?;
+            offset += part.len() as u64;
+        }
+        self.disk.dawdle(|(_, answer)| answer).await;
+        Ok(())
+    }
 
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         assert!(offset.is_multiple_of(4096) && out.len().is_multiple_of(4096));
         self.disk.world.pause().await;
+        self.disk.dawdle(|(on_its_way, _)| on_its_way).await;
         let at = offset as usize;
         self.disk.state.lock().unwrap().read_bytes += out.len() as u64;
         self.with(|file| out.copy_from_slice(&file.current[at..at + out.len()]));

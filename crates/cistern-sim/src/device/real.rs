@@ -227,7 +227,7 @@ impl Engine for RealEngine {
     }
 
     async fn discard(&self, site: &Site) -> Result<()> {
-        admin::journal_discard(&site.state).await
+        admin::journal_discard(&site.env, &site.state).await
     }
 
     async fn change_key(&self, site: &Site, old: &KeySource, new: &KeySource) -> Result<()> {

@@ -196,7 +196,7 @@ impl Discard {
             directory.display()
         );
         terminal::confirm(&warning, "discard", self.yes)?;
-        admin::journal_discard(&disk)
+        admin::journal_discard(&context.env, &disk)
             .await
             .map_err(|e| Failure::from(e).context("discarding the journal"))?;
         terminal::say(format!("discarded the journal of {id}"))

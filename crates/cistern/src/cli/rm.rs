@@ -333,19 +333,19 @@ pub(super) async fn forget(
 ) -> Outcome {
     remove_store(&volume.url, &context.env).await.map_err(|e| volume.explain(e))?;
     if let Some(id) = id {
-        forget_journal(state_dir, id).await;
+        forget_journal(context, state_dir, id).await;
     }
     Known::of(state_dir).forget(&volume.url)
 }
 
 /// The journal of a volume that is gone is of no use; one that cannot be removed does no harm.
-async fn forget_journal(state_dir: &Path, id: VolumeId) {
+async fn forget_journal(context: &Context, state_dir: &Path, id: VolumeId) {
     let directory = state_dir.join(id.to_string());
     if !directory.exists() {
         return;
     }
     let Ok(disk) = volume_disk(state_dir, id) else { return };
-    match admin::journal_discard(&disk).await {
+    match admin::journal_discard(&context.env, &disk).await {
         Ok(()) => {
             let _ = std::fs::remove_dir_all(&directory);
         }

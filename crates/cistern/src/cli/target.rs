@@ -228,7 +228,7 @@ impl OpenTarget<'_> {
     async fn close_volume(&self) -> CloseReport {
         let closed = self.volume.close(COMMAND_PATIENCE).await;
         if closed.clean {
-            daemon::drop_receive_journal(self.target.settings, &self.volume).await;
+            daemon::drop_receive_journal(&self.target.context.env, self.target.settings, &self.volume).await;
         }
         closed
     }

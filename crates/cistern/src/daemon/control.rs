@@ -44,8 +44,9 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds this process's socket in the state directory and clears away those of dead daemons. `None` where its disk is full: then no
-    /// command reaches this daemon until [`when_there_is_room`](Self::when_there_is_room), and clients are served all the same.
+    /// Binds this process's socket in the state directory and clears away those of dead daemons. `None` where its disk is full, or its file
+    /// system knows no sockets: then no command reaches this daemon, until [`when_there_is_room`](Self::when_there_is_room), and clients are
+    /// served all the same.
     pub fn bind(state_dir: &Path) -> Outcome<Option<ControlSocket>> {
         let directory = state_dir.join(DIRECTORY);
         match bind(&directory) {
@@ -55,19 +56,28 @@ impl ControlSocket {
                     reach this daemon until there is room for its control socket");
                 Ok(None)
             }
+            Err(e) if knows_no_sockets(&e) => {
+                tracing::warn!(directory = %directory.display(), "the file system of the state directory knows no sockets: commands \
+                    do not reach this daemon. Give it a --state-dir on another one");
+                Ok(None)
+            }
             Err(e) => {
                 Err(Failure::io(format!("cannot make a control socket in {}", directory.display()), &e))
             }
         }
     }
 
-    /// Binds it as soon as that succeeds.
+    /// Binds it as soon as that succeeds; never where the file system knows no sockets.
     pub async fn when_there_is_room(state_dir: &Path) -> ControlSocket {
         loop {
             tokio::time::sleep(LOOK_FOR_ROOM).await;
-            if let Ok(socket) = bind(&state_dir.join(DIRECTORY)) {
-                tracing::info!("commands reach this daemon now");
-                return socket;
+            match bind(&state_dir.join(DIRECTORY)) {
+                Ok(socket) => {
+                    tracing::info!("commands reach this daemon now");
+                    return socket;
+                }
+                Err(e) if knows_no_sockets(&e) => std::future::pending().await,
+                Err(_) => {}
             }
         }
     }
@@ -87,6 +97,11 @@ impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path); // a stale one is cleared by the next daemon
     }
+}
+
+/// What mknod(2) answers where a file system has no such files.
+fn knows_no_sockets(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP))
 }
 
 fn bind(directory: &Path) -> std::io::Result<ControlSocket> {

@@ -274,10 +274,10 @@ const RECEIVE_JOURNAL_BYTES: u64 = 384 << 20;
 
 /// Removes the journal that [`open_to_receive`] made, behind a clean close: nothing is in it, and who serves the volume here wants a larger one. One that
 /// is large is somebody's, and stays.
-pub async fn drop_receive_journal(settings: &Resolved, volume: &Volume) {
+pub async fn drop_receive_journal(env: &Env, settings: &Resolved, volume: &Volume) {
     if volume.status().journal_bytes <= RECEIVE_JOURNAL_BYTES
         && let Ok(disk) = volume_disk(&settings.state_dir, volume.id())
-        && let Err(e) = admin::journal_discard(&disk).await
+        && let Err(e) = admin::journal_discard(env, &disk).await
     {
         tracing::debug!(error = %e, "an empty journal stays");
     }

@@ -8,6 +8,8 @@ const RECOVER: &str = "crates/cistern-engine/src/journal/recover.rs";
 const OUTLIVING: &str = "crates/cistern-engine/src/journal/state/outliving.rs";
 const STAGING: &str = "crates/cistern-engine/src/journal/staging.rs";
 const JOURNAL: &str = "crates/cistern-engine/src/journal.rs";
+const OWNER: &str = "crates/cistern-engine/src/journal/owner.rs";
+const OUTLIVE: &str = "crates/cistern-engine/src/journal/outlive.rs";
 
 const FILE: &str = "crates/cistern-engine/src/disk/file.rs";
 
@@ -278,5 +280,53 @@ pub const MUTANTS: &[Mutant] = &[
             "damage_to_the_last_group_is_found_after_rest",
         ),
         simulation: themed("rotten-journal", 200),
+    },
+    Mutant {
+        name: "a-taker-does-not-wait",
+        promise: "P3",
+        story: "who takes a journal that is mounted twice reads it while the one before it still writes",
+        changes: &[Change {
+            file: OWNER,
+            old: "env.sleep(SETTLE).await;",
+            new: "env.sleep(Duration::ZERO).await;",
+        }],
+        test: test("-p cistern-engine --test journal_owners", "what_was_acknowledged_stays_whoever_opens"),
+        simulation: None,
+    },
+    Mutant {
+        name: "an-owner-does-not-look",
+        promise: "P3",
+        story: "a process that rested writes over what the one wrote that took the journal meanwhile",
+        changes: &[Change {
+            file: OWNER,
+            old: "if self.since_seen(self.env.now()) < LOOK_EVERY {",
+            new: "if self.since_seen(self.env.now()) < 1000 * LOOK_EVERY {",
+        }],
+        test: test("-p cistern-engine --test journal_owners", "what_was_acknowledged_stays_whoever_opens"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-late-write-is-acknowledged",
+        promise: "P3",
+        story: "a write that arrived behind a take-over is acknowledged, and the taker has not seen it",
+        changes: &[Change {
+            file: OWNER,
+            old: "match self.is_sure(self.env.now()) {",
+            new: "match self.env.now() >= Duration::ZERO {",
+        }],
+        test: test("-p cistern-engine --test journal_owners", "a_late_write_is_not_acknowledged"),
+        simulation: None,
+    },
+    Mutant {
+        name: "staged-without-a-look",
+        promise: "P3",
+        story: "a process that rested acknowledges what it stages though another one has taken the journal",
+        changes: &[Change {
+            file: OUTLIVE,
+            old: "self.shared.owner.is_sure(now).then_some(now)",
+            new: "Some(now)",
+        }],
+        test: test("-p cistern-engine --test journal_owners", "what_was_acknowledged_stays_whoever_opens"),
+        simulation: None,
     },
 ];

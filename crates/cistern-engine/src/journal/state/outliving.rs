@@ -26,8 +26,9 @@ impl JournalState {
         self.staging = Some(StagingRoom::default());
     }
 
-    /// What has to happen so that everything before `to` survives the process. The time is asked only where something is to be staged.
-    pub fn outlive(&mut self, to: u64, now: impl FnOnce() -> Duration) -> Result<Outliving> {
+    /// What has to happen so that everything before `to` survives the process. The time is asked only where something is to be
+    /// staged; without one, it is not.
+    pub fn outlive(&mut self, to: u64, now: impl FnOnce() -> Option<Duration>) -> Result<Outliving> {
         if to <= self.staged {
             return Ok(Outliving::Done);
         }
@@ -38,7 +39,7 @@ impl JournalState {
         if self.is_staging {
             return Ok(Outliving::Wait(self.waiters.wait_staged(to)));
         }
-        match self.take_piece(now()) {
+        match now().and_then(|now| self.take_piece(now)) {
             Some(piece) => Ok(Outliving::Stage(piece)),
             None => Ok(Outliving::Wait(self.waiters.wait_written(to))),
         }
@@ -84,10 +85,15 @@ impl JournalState {
         (done, next)
     }
 
+    /// A piece was staged in vain: who waits for it waits for the ring.
+    pub fn pass_over_staging(&mut self) {
+        self.is_staging = false;
+        self.waiters.give_up_staging();
+    }
+
     /// A piece was not staged: nothing is from now on. What was staged before stays where it is until it is in the ring.
     pub fn stop_staging(&mut self) {
         self.staging = None;
-        self.is_staging = false;
-        self.waiters.give_up_staging();
+        self.pass_over_staging();
     }
 }
