@@ -155,11 +155,11 @@ fn play(seed: u64, on_its_way_max: Duration) -> (u64, u64, u64) {
     (history.openings, history.refused, history.lost)
 }
 
-fn play_all(on_its_way_max: Duration) {
-    let seeds = std::env::var("CISTERN_OWNERS_SEEDS").map_or(400, |n| n.parse().expect("a number"));
+/// Plays so many histories, or as many as the environment says.
+fn play_all(seeds: u64, on_its_way_max: Duration) {
+    let seeds = std::env::var("CISTERN_OWNERS_SEEDS").map_or(seeds, |n| n.parse().expect("a number"));
     let mut all = (0, 0, 0);
     for seed in 0..seeds {
-        println!("seed {seed}");
         let (openings, refused, lost) = play(seed, on_its_way_max);
         all = (all.0 + openings, all.1 + refused, all.2 + lost);
     }
@@ -171,11 +171,11 @@ fn play_all(on_its_way_max: Duration) {
 /// and in these histories some are refused and some lose the journal to another.
 #[test]
 fn what_was_acknowledged_stays_whoever_opens() {
-    play_all(ON_ITS_WAY_MAX);
+    play_all(400, ON_ITS_WAY_MAX);
 }
 
 /// A write that is so late that it arrives when another process has the journal is not acknowledged; what it may damage is found.
 #[test]
 fn a_late_write_is_not_acknowledged() {
-    play_all(LATE_MAX);
+    play_all(2000, LATE_MAX);
 }

@@ -22,7 +22,7 @@ use crate::{
     },
     segment::{Claim, Entry, EntryHead, Slot, encode_claim},
     store::{Put, SharedStore, Stores},
-    units::{Epoch, JournalId, Mark, Salt, SealNonce},
+    units::{Epoch, JournalId, JournalPos, Mark, Salt, SealNonce},
 };
 
 /// What lies in this host's state directory.
@@ -235,6 +235,16 @@ fn start_mark(walk: &Walk, local: &LocalJournal) -> Result<Option<Mark>> {
     if is_last && local.has(walk.mark()) {
         return Ok(Some(walk.mark()));
     }
+    if walk.journal.0.is_nil() && local.tail().pos > JournalPos(0) {
+        return Err(Error::corrupt(
+            "store",
+            format!(
+                "it shows the volume as it was created, but this host has stored everything before journal position {}: objects are \
+                 lost or out of sight (is a disk of a pool not mounted?), or an older copy was put back",
+                local.tail().pos
+            ),
+        ));
+    }
     if !is_last && local.is_empty() {
         return Ok(Some(local.end())); // nothing of it can be lost or replayed
     }
@@ -271,7 +281,7 @@ fn start_mark(walk: &Walk, local: &LocalJournal) -> Result<Option<Mark>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{Chain, JournalPos};
+    use crate::units::Chain;
 
     fn mark((pos, chain): (u64, u64)) -> Mark {
         Mark { pos: JournalPos(pos), chain: Chain(chain) }
@@ -361,5 +371,15 @@ mod tests {
         assert_eq!(named(1..9, Some(1)), [1, 2, 3, 4, 5, 6, 7, 8, 99]);
         assert_eq!(named(1..10, Some(1)), [1, 3, 4, 5, 6, 7, 8, 9, 99]);
         assert_eq!(named(1..10, Some(2)), [2, 3, 4, 5, 6, 7, 8, 9, 99]);
+    }
+
+    /// A store that shows the volume as if no host had ever written it, to a host that has stored something, lost it or does not show it.
+    #[test]
+    fn a_store_that_forgot_everything_is_refused() {
+        let forgotten = |marks| start_mark(&Walk::at_creation(1 << 20), &journal(1, marks));
+        for marks in [&[(30, 3)][..], &[(30, 3), (40, 4)]] {
+            assert!(matches!(forgotten(marks), Err(Error::Corrupt { .. })), "{marks:?}");
+        }
+        assert!(forgotten(&[(0, 3)]).is_ok(), "nothing was stored from it");
     }
 }
