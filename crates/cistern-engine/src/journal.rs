@@ -31,6 +31,7 @@ use crate::{
 mod files;
 pub mod format;
 mod group;
+mod held;
 mod outlive;
 mod owner;
 mod prepared;
@@ -47,6 +48,7 @@ mod writer;
 
 pub use files::{discard, set_aside};
 pub use group::{Group, PlacedRecord};
+pub use held::HeldGroups;
 pub use prepared::{Prepared, fit_one_group};
 pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};

@@ -598,6 +598,52 @@ fn a_closed_journal_is_opened_by_its_headers() {
     told.expect("the story ends");
 }
 
+/// Groups that write-back has in its hands and recent ones that are kept for reads share the journal's memory: the oldest make way,
+/// a quarter stays for the newest, and once write-back has let go all of it is for recent ones again.
+#[test]
+fn what_is_held_takes_the_place_of_recent_groups() {
+    const BLOCKS: u64 = 250;
+    story(17, async |env, disk| {
+        let options = JournalOptions { bytes: 80 << 20, memory_bytes: 8 << 20 };
+        let journal =
+            Journal::create(&env, &disk.shared(), VOLUME, JournalPos(0), options).await.expect("create");
+        let mut places = Vec::new();
+        for id in 0..8 {
+            let (pos, end) = write(&journal, id, BLOCKS).expect("append");
+            journal.sync(end).await.expect("sync");
+            places.push(pos);
+        }
+        let in_memory = async |places: &[JournalPos]| {
+            let mut count = 0;
+            for pos in places {
+                let before = disk.read_bytes();
+                assert!(journal.read(*pos, BLOCKS).await.expect("read").is_some());
+                count += usize::from(disk.read_bytes() == before);
+            }
+            count
+        };
+        assert_eq!(in_memory(&places).await, 8);
+        let mut held = journal.holding();
+        for pos in &places[..3] {
+            let groups = journal.groups(JournalPos(pos.0 - 1)).await.expect("a group begins there");
+            held.add(&groups[0]);
+        }
+        assert_eq!((in_memory(&places[..3]).await, in_memory(&places[3..]).await), (0, 5));
+        for _ in 0..10 {
+            held.add(&journal.groups(JournalPos(places[0].0 - 1)).await.expect("a group begins there")[0]);
+        }
+        assert_eq!((in_memory(&places[..6]).await, in_memory(&places[6..]).await), (0, 2));
+        drop(held);
+        for id in 8..16 {
+            let (pos, end) = write(&journal, id, BLOCKS).expect("append");
+            journal.sync(end).await.expect("sync");
+            places.push(pos);
+        }
+        assert_eq!((in_memory(&places[..8]).await, in_memory(&places[8..]).await), (0, 8));
+        journal.close().await.expect("close");
+    });
+}
+
 /// A journal with a group of three blocks, closed.
 async fn one_write_and_closed(env: &Env, disk: &Arc<dyn Disk>) {
     let journal = create(env, disk, 1 << 20).await;

@@ -201,6 +201,11 @@ impl Group {
     pub(super) fn memory_bytes(&self) -> usize {
         memory_bytes(self.records.len(), self.crcs.len())
     }
+
+    /// Bytes of the payload that it has.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.pieces().map(<[u8]>::len).sum()
+    }
 }
 
 /// Memory a group of so many records and payload blocks takes, in bytes.
@@ -347,8 +352,14 @@ impl Slab {
     }
 }
 
-/// Empty memory with room for at least `bytes`, beginning at a multiple of 4096.
+/// Empty memory with room for at least `bytes`, beginning at a multiple of 4096. An allocator whose size classes are
+/// whole pages, as mimalloc's from 16 KiB on, gives that without a page more, which would be of the next class and a quarter larger.
 fn aligned_memory(bytes: usize) -> BytesMut {
+    let memory = BytesMut::with_capacity(bytes);
+    if (memory.as_ptr() as usize).is_multiple_of(BLOCK_BYTES) {
+        return memory;
+    }
+    drop(memory);
     let mut memory = BytesMut::with_capacity(bytes + BLOCK_BYTES);
     let skip = memory.as_ptr().align_offset(BLOCK_BYTES);
     debug_assert!(skip < BLOCK_BYTES, "aligned memory is at hand");

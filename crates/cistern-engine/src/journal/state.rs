@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod outliving;
+mod recent;
 mod short;
 
 pub(super) use outliving::Outliving;
@@ -83,6 +84,8 @@ pub(super) struct JournalState {
     /// Bytes of `memory` and of the open group, and the part of them that is not written.
     memory_bytes: usize,
     queued_bytes: usize,
+    /// Bytes of groups that write-back has in its hands, wherever they were found.
+    held_bytes: usize,
     open: Option<OpenGroup>,
     slab: Slab,
     /// Those who wait for the writer.
@@ -145,6 +148,7 @@ impl JournalState {
             memory: VecDeque::new(),
             memory_bytes: 0,
             queued_bytes: 0,
+            held_bytes: 0,
             open: None,
             slab: Slab::default(),
             waiters: Waiters::default(),
@@ -368,19 +372,6 @@ impl JournalState {
         if let Some(open) = self.open.take() {
             self.memory.push_back(Arc::new(open.seal(&mut self.slab)));
         }
-    }
-
-    /// Forgets written groups until the memory suffices.
-    fn evict(&mut self) {
-        while self.memory_bytes > self.memory_bytes_max {
-            match self.memory.front() {
-                Some(oldest) if oldest.next().0 <= self.at.written => {}
-                _ => break,
-            }
-            let oldest = self.memory.pop_front().expect("it was just looked at");
-            self.memory_bytes -= oldest.memory_bytes();
-        }
-        debug_assert!(self.queued_bytes <= self.memory_bytes, "what is not written is in memory");
     }
 
     /// The next groups to write, if there are any.

@@ -327,7 +327,7 @@ impl Flow {
         let (from, durable) = (self.packed, journal.durable());
         let (mut to, mut read_bytes, mut records, mut operations) = (from.pos, 0, 0, 0);
         let mut size_bytes = self.size_bytes;
-        let (mut newest, mut content) = (Newest::default(), None);
+        let (mut newest, mut content) = (Newest::new(journal), None);
         let mut loaded = VecDeque::new();
         while to < durable {
             if loaded.is_empty() {

@@ -229,7 +229,7 @@ pub(super) async fn load(
         Last::Zero => None,
     });
     let wanted: BTreeSet<u64> = data.flatten().collect();
-    let mut newest = Newest::default();
+    let mut newest = Newest::new(journal);
     for_each_group(journal, range, |group| {
         newest.push(Arc::new(group.with_only(|at| wanted.contains(&at.0))));
     })

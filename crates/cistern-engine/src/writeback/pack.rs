@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::{
     codec::{BlockData, Compression, Compressor},
     extents::{Divisible, ExtentMap},
-    journal::{Group, Record},
+    journal::{Group, HeldGroups, Journal, Record},
     log::VolumeKeys,
     sectors::{SectorMask, numbers_of, spread},
     segment::{JournalRange, SealedSegment, SegmentBuilder, Slot},
@@ -64,15 +64,21 @@ impl Divisible for BlockSource {
 }
 
 /// Groups one behind the other, and what each of their blocks was last set to.
-#[derive(Default)]
 pub struct Newest {
     groups: Vec<Arc<Group>>,
+    held: HeldGroups,
     index: ExtentMap<BlockSource>,
     /// Blocks of the index with data.
     data_blocks: u64,
 }
 
 impl Newest {
+    /// Of no group yet.
+    pub fn new(journal: &Journal) -> Newest {
+        let (groups, held) = (Vec::new(), journal.holding());
+        Newest { groups, held, index: ExtentMap::default(), data_blocks: 0 }
+    }
+
     pub fn push(&mut self, group: Arc<Group>) {
         debug_assert!(
             self.groups.last().is_none_or(|last| last.next() == group.start()),
@@ -95,6 +101,7 @@ impl Newest {
                 Record::Resize { .. } | Record::Operation { .. } | Record::Load { .. } => {}
             }
         }
+        self.held.add(&group);
         self.groups.push(group);
     }
 

@@ -78,7 +78,7 @@ impl Range {
         if self.length == Length::Any {
             return Ok(overtake::load(&self.journal, (from.pos, to.pos), self.size_bytes).await?.0);
         }
-        let (mut newest, mut next) = (Newest::default(), from.pos);
+        let (mut newest, mut next) = (Newest::new(&self.journal), from.pos);
         while next < to.pos {
             for group in self.journal.groups(next).await? {
                 if next < to.pos {
