@@ -39,7 +39,7 @@ use crate::{
     log::{
         append::{Appended, LogWriter, Slots},
         entry::{Commit, NewEntry, Offer},
-        uploads::{Uploads, VACANCIES_MAX, Vacancy},
+        uploads::{Sealing, Uploads, VACANCIES_MAX, Vacancy, WindowSize},
     },
     segment::Rollback,
     segment::Slot,
@@ -85,10 +85,10 @@ struct Offered {
 }
 
 impl Publisher {
-    /// Publishes from the first slot of an epoch on, at most `uploads_max` entries at once, and tells `commit`.
-    pub fn start(env: &Env, slots: Slots, uploads_max: usize, commit: Arc<dyn Commit>) -> Publisher {
+    /// Publishes from the first slot of an epoch on, no more at once than `most` says, and tells `commit`.
+    pub fn start(env: &Env, slots: Slots, most: WindowSize, commit: Arc<dyn Commit>) -> Publisher {
         let (offers, queue) = mpsc::channel(VACANCIES_MAX);
-        let (stop, uploads) = (Stop::new(), Uploads::new(uploads_max));
+        let (stop, uploads) = (Stop::new(), Uploads::new(most));
         let shared = Arc::new(Shared { uploads, commit, stop: stop.clone(), latched: OnceLock::new() });
         let mut publication = Publication {
             env: env.clone(),
@@ -232,7 +232,7 @@ impl Publication {
     }
 
     /// Gives an offer its slot and sends it on its way.
-    fn take(&mut self, offered: Offered) {
+    fn take(&mut self, mut offered: Offered) {
         let slot = self.slots.give_out();
         let seq = slot.seq;
         assert_eq!(
@@ -243,8 +243,10 @@ impl Publication {
         let (env, log) = (self.env.clone(), self.slots.log().clone());
         let (offer, uploads) = (offered.offer.clone(), self.shared.uploads.clone());
         let stop = self.shared.stop.clone();
+        let sealing = offered.vacancy.take_sealing();
         let upload = self.env.spawn("upload", async move {
-            let done = stop.unless_stopped(upload(&env, &log, &uploads, &slot, &*offer)).await;
+            let entry = seal(&uploads, sealing, &slot, &*offer);
+            let done = stop.unless_stopped(upload(&env, &log, &uploads, &slot, entry)).await;
             done.unwrap_or(Err(Error::Closed))
         });
         self.window.push_back(InFlight { seq, offered, upload });
@@ -287,14 +289,28 @@ fn no_outcome() -> Error {
     Error::Latched("a fault of cistern where an entry of the log is made".into())
 }
 
+/// Makes an entry for its slot. Where an earlier slot was lost, the right to do that has to come first.
+async fn seal(
+    uploads: &Uploads,
+    sealing: Option<Sealing>,
+    slot: &Slot,
+    offer: &dyn Offer,
+) -> Result<NewEntry> {
+    let _sealing = match sealing {
+        Some(sealing) => sealing,
+        None => uploads.sealing().await,
+    };
+    offer.seal(slot).await
+}
+
 async fn upload(
     env: &Env,
     log: &LogWriter,
     uploads: &Uploads,
     slot: &Slot,
-    offer: &dyn Offer,
+    entry: impl Future<Output = Result<NewEntry>>,
 ) -> Result<(Appended, NewEntry)> {
-    let entry = offer.seal(slot).await?;
+    let entry = entry.await?;
     let upload = uploads.turn().await;
     let began = env.now();
     let appended = log.append(slot, entry.sealed().body.clone()).await?;

@@ -18,7 +18,7 @@ use super::{
     entry::{Commit, NewEntry, NewSegment, Offer},
     keys,
     publish::{Ended, Offerer, Published, Publisher},
-    uploads::{UPLOADS, VACANCIES_MAX},
+    uploads::{UPLOADS, VACANCIES_MAX, WindowSize},
 };
 use crate::{
     Error, Result,
@@ -155,7 +155,7 @@ impl World {
             latched: Mutex::default(),
             has_room: watch::Sender::new(true),
         });
-        let publisher = Publisher::start(&env, slots, *UPLOADS.end(), told.clone());
+        let publisher = Publisher::start(&env, slots, WindowSize::new(u64::MAX), told.clone());
         World { store, told, publisher }
     }
 

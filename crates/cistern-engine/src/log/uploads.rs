@@ -1,7 +1,8 @@
 //! How many entries are uploaded at once: as many as end within a few seconds on this link.
 //!
-//! What is sealed beyond that waits for its turn, so that the link never waits for a seal. Two turnstiles, both first come,
-//! first served. Invariants: there are as many turns as the limit says, and [`SEALED_AHEAD`] vacancies more.
+//! What is sealed beyond that waits for its turn, so that the link never waits for a seal. Three turnstiles, all first come,
+//! first served. Invariants: there are as many turns as the limit says, and [`SEALED_AHEAD`] vacancies more; what
+//! is made of much more than its body is so for few entries at once, however many are on their way ([`Sealing`]).
 
 use std::{cmp::Ordering, ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -23,13 +24,31 @@ const UPLOAD_SLOW: Duration = Duration::from_secs(4);
 /// An upload that takes less than this leaves room for another beside it.
 const UPLOAD_QUICK: Duration = Duration::from_secs(2);
 
-/// Memory of a volume for which it may upload one entry: what an entry is made of and its body, and what packs it.
+/// Memory of a volume for which it may upload one entry: its body, and what of the volume's memory is not for entries.
 const MEMORY_BYTES_PER_UPLOAD: u64 = 64 << 20;
+/// Memory of a volume for which it may seal one entry: what that is made of, the bases of its sectors, and its body.
+const MEMORY_BYTES_PER_SEAL: u64 = 128 << 20;
+/// One is sealed while what the next one is made of is read.
+const SEALS_MIN: usize = 2;
 
-/// How many entries may be uploaded at once by a volume with so much memory.
-pub fn uploads_max(memory_bytes: u64) -> usize {
-    let most = usize::try_from(memory_bytes / MEMORY_BYTES_PER_UPLOAD).unwrap_or(usize::MAX);
-    most.clamp(*UPLOADS.start(), *UPLOADS.end())
+/// How many entries may be on their way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSize {
+    /// Uploaded.
+    uploads: usize,
+    /// Made.
+    seals: usize,
+}
+
+impl WindowSize {
+    /// Of a volume with so much memory.
+    pub fn new(memory_bytes: u64) -> WindowSize {
+        let most = |per: u64| usize::try_from(memory_bytes / per).unwrap_or(usize::MAX);
+        WindowSize {
+            uploads: most(MEMORY_BYTES_PER_UPLOAD).clamp(*UPLOADS.start(), *UPLOADS.end()),
+            seals: most(MEMORY_BYTES_PER_SEAL).clamp(SEALS_MIN, VACANCIES_MAX),
+        }
+    }
 }
 
 /// How many entries to upload at once after one took `took` with `now` at once.
@@ -46,6 +65,7 @@ pub fn uploads_after(now: usize, took: Duration) -> usize {
 pub(super) struct Uploads {
     vacancies: Arc<Semaphore>,
     turns: Arc<Semaphore>,
+    seals: Arc<Semaphore>,
     limit: Ranked<Limit>,
     /// The limit is never more.
     most: usize,
@@ -61,6 +81,19 @@ struct Limit {
 pub struct Vacancy {
     uploads: Arc<Uploads>,
     permit: Option<OwnedSemaphorePermit>,
+    sealing: Option<Sealing>,
+}
+
+/// The right to make one entry, from what it is made of to its body. Belongs to who seals it, once it is offered.
+pub(super) struct Sealing {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Vacancy {
+    /// The right to make the entry, for the first time: where its slot is lost it has to wait for another.
+    pub(super) fn take_sealing(&mut self) -> Option<Sealing> {
+        self.sealing.take()
+    }
 }
 
 /// The right to upload one entry.
@@ -70,15 +103,16 @@ pub(super) struct Upload<'a> {
 }
 
 impl Uploads {
-    /// Begins with as few as may be, and never has more than `most` at once.
-    pub fn new(most: usize) -> Arc<Uploads> {
-        debug_assert!(UPLOADS.contains(&most), "a number of uploads");
+    /// Begins with as few as may be, and never has more at once than `most` says.
+    pub fn new(most: WindowSize) -> Arc<Uploads> {
+        debug_assert!(UPLOADS.contains(&most.uploads), "a number of uploads");
         let uploads = *UPLOADS.start();
         Arc::new(Uploads {
             vacancies: Arc::new(Semaphore::new(uploads + SEALED_AHEAD)),
             turns: Arc::new(Semaphore::new(uploads)),
+            seals: Arc::new(Semaphore::new(most.seals)),
             limit: Ranked::new(Rank::Log, Limit { uploads, surplus: 0 }),
-            most,
+            most: most.uploads,
         })
     }
 
@@ -91,10 +125,17 @@ impl Uploads {
         self.locked().uploads
     }
 
-    /// Waits for room in the window. Who comes first goes first.
+    /// Waits for room in the window and for the right to make what comes there. Who comes first goes first.
     pub async fn vacancy(self: &Arc<Uploads>) -> Vacancy {
         let permit = self.vacancies.clone().acquire_owned().await.expect("never closed");
-        Vacancy { uploads: self.clone(), permit: Some(permit) }
+        let mut vacancy = Vacancy { uploads: self.clone(), permit: Some(permit), sealing: None };
+        vacancy.sealing = Some(self.sealing().await);
+        vacancy
+    }
+
+    /// Waits for the right to make an entry. Who comes first goes first.
+    pub async fn sealing(&self) -> Sealing {
+        Sealing { _permit: self.seals.clone().acquire_owned().await.expect("never closed") }
     }
 
     /// Waits for a turn. Who comes first goes first.
@@ -161,7 +202,7 @@ mod tests {
     /// What may be under way and in the window follows the limit, in both directions, also where the window is full.
     #[tokio::test]
     async fn turnstiles_follow_the_limit() {
-        let uploads = Uploads::new(6);
+        let uploads = Uploads::new(WindowSize::new(u64::MAX));
         let free = |uploads: &Uploads| {
             (uploads.limit(), uploads.turns.available_permits(), uploads.vacancies.available_permits())
         };
@@ -186,12 +227,29 @@ mod tests {
         assert_eq!(free(&uploads), (3, 3, 4));
     }
 
-    /// A volume with little memory uploads less at once, however quick the link is.
+    /// While as many entries are made as may be, the next one is not even begun: what it is made of is read when one of them is sealed.
+    #[tokio::test]
+    async fn few_are_made_at_once() {
+        let uploads = Uploads::new(WindowSize { uploads: 6, seals: 2 });
+        let (mut first, second) = (uploads.vacancy().await, uploads.vacancy().await);
+        assert_eq!(uploads.vacancies.available_permits(), 1);
+        let mut third = Box::pin(uploads.vacancy());
+        assert!((&mut third).now_or_never().is_none());
+        drop(first.take_sealing());
+        assert!(first.take_sealing().is_none(), "it is for one making");
+        let third = third.now_or_never().expect("the first one is sealed");
+        assert_eq!((uploads.seals.available_permits(), uploads.vacancies.available_permits()), (0, 0));
+        drop((first, second, third));
+        assert_eq!((uploads.seals.available_permits(), uploads.vacancies.available_permits()), (2, 3));
+    }
+
+    /// A volume with little memory makes and uploads less at once, however quick the link is.
     #[tokio::test]
     async fn little_memory_has_few_uploads() {
-        let most = [16, 64, 128, 192, 256, 4096].map(|mib: u64| uploads_max(mib << 20));
-        assert_eq!(most, [2, 2, 2, 3, 4, 6]);
-        let uploads = Uploads::new(3);
+        let most = [16, 64, 128, 192, 256, 512, 4096].map(|mib: u64| WindowSize::new(mib << 20));
+        assert_eq!(most.map(|most| most.uploads), [2, 2, 2, 3, 4, 6, 6]);
+        assert_eq!(most.map(|most| most.seals), [2, 2, 2, 2, 2, 4, 7]);
+        let uploads = Uploads::new(WindowSize::new(192 << 20));
         for _ in 0..10 {
             uploads.turn().await.ended(Duration::from_millis(10));
         }

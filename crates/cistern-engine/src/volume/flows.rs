@@ -13,7 +13,7 @@ use crate::{
     env::Env,
     log::{
         AppliedSegment, Commit, Committed, Ended, LogWriter, NewEntry, Publisher, Slots,
-        checkpoint::Checkpoint, origin::CloneOrigin, roots::SnapshotTable, uploads::uploads_max,
+        checkpoint::Checkpoint, origin::CloneOrigin, roots::SnapshotTable, uploads::WindowSize,
     },
     segment::{Content, Rollback},
     snapshot::Snapshots,
@@ -166,7 +166,7 @@ impl Flows {
             points,
             space: space.clone(),
         };
-        let publisher = Publisher::start(&o.env, slots, uploads_max(o.memory_bytes), Arc::new(joined));
+        let publisher = Publisher::start(&o.env, slots, WindowSize::new(o.memory_bytes), Arc::new(joined));
         let upkeep = upkeep.start(publisher.offerer());
         let parts = writeback::WritebackParts {
             env: o.env.clone(),

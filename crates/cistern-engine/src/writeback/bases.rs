@@ -19,8 +19,8 @@ use crate::{
     writeback::pack::Newest,
 };
 
-/// Bases read at once for one segment.
-const READS_MAX: usize = 16;
+/// Bases read at once for one segment: with few segments made at once, many, or the link would wait.
+const READS_MAX: usize = 32;
 /// Pause between attempts while the store is away, on top of what the store's own retries take.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Pauses after which a base that could not be read is fetched once more: one reply may be damaged. Longer ones would only keep
