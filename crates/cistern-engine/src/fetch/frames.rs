@@ -8,7 +8,7 @@
 use std::{
     borrow::Cow,
     hash::{BuildHasherDefault, DefaultHasher},
-    ops::Range,
+    ops::{Range, RangeInclusive},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -46,8 +46,8 @@ pub const MOVE_GAP_BYTES: u64 = 256 << 10;
 /// Of that, bytes fetched with one request at most: as many as the scheduler lets go in one piece over a thin link while
 /// nobody reads, so that `gc --dry-run` knows how many requests there will be.
 const MOVE_FETCH_BYTES_MAX: u64 = 2 << 20;
-/// And its fetches at once.
-const MOVE_FETCHES_MAX: usize = 4;
+/// And its fetches at once: each is in memory up to three times.
+const MOVE_FETCHES: RangeInclusive<u64> = 2..=4;
 
 /// Where the extents came from that were read out of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,8 @@ pub struct FrameReader {
     decoded: DecodedFrames,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Fetches of what is moved, at once.
+    move_fetches: usize,
     /// Sealers of segments that are read.
     sealers: Sealers,
     /// Where what a snapshot sees was moved, of who shows one.
@@ -138,6 +140,7 @@ impl FrameReader {
         let (weighter, hasher, lifecycle) = Default::default();
         let sealers = Sealers::with(SEALERS_MAX, SEALERS_MAX as u64, weighter, hasher, lifecycle);
         let (hits, misses) = Default::default();
+        let move_fetches = memory_bytes / (4 * MOVE_FETCH_BYTES_MAX);
         FrameReader {
             env,
             reader,
@@ -148,6 +151,7 @@ impl FrameReader {
             decoded,
             hits,
             misses,
+            move_fetches: move_fetches.clamp(*MOVE_FETCHES.start(), *MOVE_FETCHES.end()) as usize,
             sealers,
             forwarding: None,
             foreign: None,
@@ -390,7 +394,10 @@ impl FrameReader {
         let (object, salt) = self.object(part.frame.seq)?;
         let group = JointRead { seq: part.frame.seq, range: part.range.clone(), parts: vec![part] };
         let read = self.reader.read_to_pack(&object, group.range.clone());
-        let decoded = self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b)).await?;
+        // Of a packed frame its neighbours are wanted next; of a raw one each block is read by itself.
+        let keeps = |part: &FramePart| !self.shape.is_raw(&part.frame);
+        let decode = |s: &Sealer, g: &JointRead, b: &Bytes| self.decode(s, g, b, keeps);
+        let decoded = self.read_twice(&object, salt, &group, read, decode).await?;
         Ok(decoded.into_iter().next().expect("one for each part").1)
     }
 
@@ -406,7 +413,7 @@ impl FrameReader {
         let mut out = vec![Bytes::new(); mappings.len()];
         let groups = group_to_move(self.parts(mappings));
         let mut read = stream::iter(groups.into_iter().map(|g| self.read_group_to_move(g)))
-            .buffer_unordered(MOVE_FETCHES_MAX);
+            .buffer_unordered(self.move_fetches);
         while let Some(group) = read.try_next().await? {
             for (at, blocks) in group {
                 out[at] = blocks;
@@ -432,7 +439,7 @@ impl FrameReader {
     async fn read_group(&self, group: JointRead, window: u64) -> Result<Decoded> {
         let (object, salt) = self.object(group.seq)?;
         let read = self.reader.read(&object, group.range.clone(), window);
-        self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b)).await
+        self.read_twice(&object, salt, &group, read, |s, g, b| self.decode(s, g, b, |_| true)).await
     }
 
     /// What `decode` makes of a group as `read` brings it, or, if that is damaged, as the store itself has it.
@@ -478,16 +485,19 @@ impl FrameReader {
         decoded
     }
 
-    /// The blocks of all parts; or what does not verify, and where it lies in the object.
+    /// The blocks of all parts; or what does not verify, and where it lies in the object. `keeps` tells which of them stay in memory.
     fn decode(
         &self,
         sealer: &Sealer,
         group: &JointRead,
         stored: &Bytes,
+        keeps: impl Fn(&FramePart) -> bool,
     ) -> Result<Decoded, (Range<u64>, Error)> {
         let mut out: Decoded = Vec::with_capacity(group.parts.len());
         let keep = |part: &FramePart, decoded: &Bytes| {
-            self.decoded.insert((part.frame.seq.0, part.range.start), decoded.clone());
+            if keeps(part) {
+                self.decoded.insert((part.frame.seq.0, part.range.start), decoded.clone());
+            }
         };
         self.decode_each(sealer, group, stored, keep, |part, blocks| out.push((part.at, blocks)))?;
         Ok(out)
