@@ -7,7 +7,7 @@ each load. The bound is the larger of 1.25 times the setting and the setting plu
 
 usage: /usr/bin/python3 bench/memory/clients.py BIN EMPTY_DIR [MEMORY_MIB [SECONDS]]     (needs python3-libnbd)
 """
-import os, random, re, shutil, subprocess, sys, threading, time
+import os, random, re, shutil, socket, subprocess, sys, threading, time
 
 import nbd
 
@@ -31,10 +31,18 @@ class Daemon:
         command = [BIN, "serve", self.store, "--create", "2G", "--journal-size", "256M", "--memory", f"{MEMORY}M",
                    "--state-dir", self.state, "--cache-dir", self.dir + "/cache", "--listen", "unix:" + self.socket]
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        while not os.path.exists(self.socket):
+        while not self.answers():
             if self.process.poll() is not None:
                 sys.exit("the daemon ended: " + open(self.dir + "/log").read())
             time.sleep(.05)
+
+    def answers(self):
+        try:
+            with socket.socket(socket.AF_UNIX) as looks:
+                looks.connect(self.socket)
+            return True
+        except OSError:
+            return False
 
     def client(self):
         h = nbd.NBD()

@@ -26,6 +26,9 @@ impl Linkage {
     }
 }
 
+/// As `.cargo/config.toml` has it, in whose place the flags for C come here.
+const ALLOCATOR: &str = "-DMI_ENABLE_LARGE_PAGES=0";
+
 pub(super) struct Binary {
     pub linkage: Linkage,
     /// Without symbols.
@@ -46,7 +49,8 @@ impl Binary {
             build.args(["--", "-Ctarget-feature=+crt-static"]);
         }
         let shown_as = [(making.tree.clone(), "/usr/src/cistern"), (cargo_home()?, "/usr/src/cargo")];
-        let (mut flags, mut c_flags) = (vec!["-Clink-arg=-Wl,--build-id".to_owned()], Vec::new());
+        let mut flags = vec!["-Clink-arg=-Wl,--build-id".to_owned()];
+        let mut c_flags = vec![ALLOCATOR.to_owned()];
         for (path, shown) in shown_as {
             flags.push(format!("--remap-path-prefix={}={shown}", path.display()));
             c_flags.push(format!("-ffile-prefix-map={}={shown}", path.display()));
