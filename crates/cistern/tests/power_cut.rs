@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     os::fd::AsRawFd,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
