@@ -21,6 +21,8 @@ use cistern_engine::{
 };
 
 const SECTOR: usize = 512;
+/// Where the ring begins in the file of a journal.
+const RING_AT: u64 = 16 * 4096;
 
 /// A small random generator (splitmix64).
 pub struct Dice(u64);
@@ -257,11 +259,19 @@ pub struct FaultyDisk {
     locks: Arc<Mutex<BTreeSet<String>>>,
     /// The longest times for which an operation is on its way, and its answer, where others mount the directory too.
     shared: Option<(Duration, Duration)>,
+    /// How long every write to the ring of a journal is on its way through this mount.
+    ring_takes: Arc<Mutex<Duration>>,
 }
 
 impl FaultyDisk {
     pub fn new(world: &Arc<World>) -> FaultyDisk {
-        FaultyDisk { world: world.clone(), state: Arc::default(), locks: Arc::default(), shared: None }
+        FaultyDisk {
+            world: world.clone(),
+            state: Arc::default(),
+            locks: Arc::default(),
+            shared: None,
+            ring_takes: Arc::default(),
+        }
     }
 
     /// The same platters in another world.
@@ -271,18 +281,19 @@ impl FaultyDisk {
 
     /// The same directory through a mount of its own, which knows no lock of the others; what is done there takes some time now and then.
     pub fn mounted_again(&self, on_its_way_max: Duration, answer_max: Duration) -> FaultyDisk {
-        FaultyDisk { locks: Arc::default(), shared: Some((on_its_way_max, answer_max)), ..self.clone() }
+        let (locks, ring_takes) = Default::default();
+        FaultyDisk { locks, ring_takes, shared: Some((on_its_way_max, answer_max)), ..self.clone() }
     }
 
-    /// Whether an operation may be longer on its way.
-    pub fn is_slow(&self, limit: Duration) -> bool {
-        self.shared.is_some_and(|(on_its_way_max, _)| on_its_way_max > limit)
+    /// From now on every write to the ring of a journal is so long on its way.
+    pub fn delay_ring(&self, time: Duration) {
+        *self.ring_takes.lock().unwrap() = time;
     }
 
     /// Now and then, of a directory that is mounted more than once, some time passes.
     async fn dawdle(&self, choose: impl FnOnce((Duration, Duration)) -> Duration) {
         let Some(limit) = self.shared.map(choose) else { return };
-        if self.world.below(8) == 0 {
+        if !limit.is_zero() && self.world.below(8) == 0 {
             let time = Duration::from_millis(self.world.below(limit.as_millis() as u64));
             self.world.env().sleep(time).await;
         }
@@ -474,6 +485,10 @@ impl DiskFile for FaultyFile {
 
     async fn write_vectored_at(&self, mut offset: u64, parts: &[&[u8]]) -> Result<()> {
         self.disk.dawdle(|(on_its_way, _)| on_its_way).await;
+        let ring_takes = *self.disk.ring_takes.lock().unwrap();
+        if offset >= RING_AT && !ring_takes.is_zero() {
+            self.disk.world.env().sleep(ring_takes).await;
+        }
         for part in parts {
             self.write(offset, part).await?;
             offset += part.len() as u64;
