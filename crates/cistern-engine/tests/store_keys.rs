@@ -72,10 +72,14 @@ async fn put(store: &CloudStore, server: &Scripted) -> (String, Option<String>) 
 }
 
 fn taken_role(id: &str) -> Answer {
+    taken_role_until(id, "2020-01-01T00:00:00Z")
+}
+
+fn taken_role_until(id: &str, end: &str) -> Answer {
     let xml = format!(
         "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>{id}</AccessKeyId>\
          <SecretAccessKey>secret</SecretAccessKey><SessionToken>token-{id}</SessionToken>\
-         <Expiration>2020-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+         <Expiration>{end}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
     );
     let xml = xml.replace(
         "AssumeRole",
@@ -86,8 +90,12 @@ fn taken_role(id: &str) -> Answer {
 
 /// Keys as metadata services give them, which ended long ago: so each request asks for new ones.
 fn told(id: &str) -> Answer {
+    told_until(id, "2020-01-01T00:00:00Z")
+}
+
+fn told_until(id: &str, end: &str) -> Answer {
     let json = format!(
-        r#"{{"AccessKeyId":"{id}","SecretAccessKey":"secret","Token":"token-{id}","Expiration":"2020-01-01T00:00:00Z"}}"#
+        r#"{{"AccessKeyId":"{id}","SecretAccessKey":"secret","Token":"token-{id}","Expiration":"{end}"}}"#
     );
     answer("200 OK", &[("Content-Type", "application/json")], json.as_bytes())
 }
@@ -184,6 +192,60 @@ async fn refused_keys_are_looked_up_again_at_once() {
     ahead_s.fetch_add(10, Relaxed);
     assert!(!asked().await, "they last a minute");
     assert!(asked().await, "they were refused");
+}
+
+/// Whatever gave the keys is asked again when the store refuses them, though they have not ended: a container's host, a machine's metadata, the
+/// token service with what stands in the file by then, and that service for a role.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_source_is_asked_again_when_keys_are_refused() {
+    const LATE: &str = "2099-01-01T00:00:00Z";
+    let (env, ahead_s) = env_put_forward();
+    for source in ["container", "machine", "web identity", "role"] {
+        let (one, two) = if source == "web identity" { ("WEB1", "WEB2") } else { ("ONE", "TWO") };
+        let script: Vec<Answer> = match source {
+            "container" => vec![told_until(one, LATE), told_until(two, LATE)],
+            "machine" => [one, two]
+                .into_iter()
+                .flat_map(|id| [text("session"), text("role"), told_until(id, LATE)])
+                .collect(),
+            _ => vec![taken_role_until(one, LATE), taken_role_until(two, LATE)],
+        };
+        let refused = s3_error("400 Bad Request", "ExpiredToken");
+        let fine = answer("200 OK", &[ETAG], b"");
+        let server = Scripted::start(&env, vec![fine.clone(), fine.clone(), refused, fine]).await;
+        let host = Scripted::start(&env, script).await;
+        let home = Home::new("", "");
+        home.write("token", "first.token");
+        let variables = home.variables().with("AWS_ENDPOINT_URL", &server.endpoint());
+        let variables = match source {
+            "container" => variables
+                .with("AWS_CONTAINER_CREDENTIALS_FULL_URI", &format!("{}/keys", host.endpoint()))
+                .with("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &home.path("token")),
+            "machine" => variables.with("AWS_METADATA_ENDPOINT", &host.endpoint()),
+            "web identity" => variables
+                .with("AWS_ENDPOINT_URL_STS", &host.endpoint())
+                .with("AWS_ROLE_ARN", "arn:aws:iam::1:role/pod")
+                .with("AWS_WEB_IDENTITY_TOKEN_FILE", &home.path("token")),
+            _ => {
+                home.write(
+                    "config",
+                    "[default]\nrole_arn = arn:aws:iam::1:role/tank\nsource_profile = me\n\
+                     [profile me]\naws_access_key_id = ME\naws_secret_access_key = s\n",
+                );
+                variables.with("AWS_ENDPOINT_URL_STS", &host.endpoint())
+            }
+        };
+        let store = open(&env, &variables);
+        assert_eq!(put(&store, &server).await.0, one, "{source}");
+        home.write("token", "second.token");
+        ahead_s.fetch_add(10, Relaxed);
+        assert_eq!(put(&store, &server).await.0, one, "{source}: they last");
+        store.put("key", Bytes::new()).await.expect_err("they are refused");
+        assert_eq!(put(&store, &server).await.0, two, "{source}");
+        if source == "web identity" {
+            assert!(host.seen()[1].line.contains("second.token"), "{}", host.seen()[1].line);
+        }
+    }
 }
 
 /// A role is taken again before its keys end. A token service that is away then is no fault until they have ended.

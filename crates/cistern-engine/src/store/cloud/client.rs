@@ -22,7 +22,7 @@ use reqwest::Certificate;
 use super::{
     CloudStore, Inner, Library, StoreError, StoreResult,
     answer::{Watch, root_cause},
-    keys::{Doubt, Keys, KeysSource, RoleKeys},
+    keys::{Doubt, FetchedKeys, Keys, KeysSource, RoleKeys},
     profile::{KEYS, ProfileKeys, Profiled, Profiles, TOLD_BY_THE_HOST, completed},
     standstill::Standstill,
     variables::Variables,
@@ -164,15 +164,22 @@ fn s3(bucket: &str, variables: &Variables, env: &Env, doubt: &Doubt) -> StoreRes
         .with_client_options(ClientOptions::new())
         .with_retry(no_retries())
         .with_http_connector(Connector::new(bucket, is_plain, authorities.clone()));
+    let fetched = || {
+        let builder = builder.clone();
+        let make = move || Ok(built(builder.clone())?.credentials().clone());
+        Ok(FetchedKeys::new(env, doubt, Box::new(make))? as AwsCredentialProvider)
+    };
     let builder = match keys {
         Some(keys) => {
-            let found = || Ok(built(builder.clone())?.credentials().clone());
+            let found = || fetched();
             let profiles = Profiles::read(&variables)?;
             let (variables, profiles) = (&variables, &profiles);
             let sources = KeySources { env, variables, profiles, authorities, bucket, found: &found, doubt };
             builder.clone().with_credentials(sources.provider(keys, ROLES_MAX)?)
         }
-        None => builder,
+        // What stands in the environment stays what it is.
+        None if variables.has_any(&["AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"]) => builder,
+        None => builder.clone().with_credentials(fetched()?),
     };
     let single = built(builder.clone().with_disable_bulk_delete(true))?;
     let bulk = builder.with_disable_bulk_delete(false).with_credentials(single.credentials().clone());

@@ -184,6 +184,65 @@ impl fmt::Debug for Keys {
     }
 }
 
+/// Makes a provider of the library anew, without anything that the one before remembers.
+type NewProvider = Box<dyn Fn() -> StoreResult<AwsCredentialProvider> + Send + Sync>;
+
+/// Keys that the library fetches: of a container, a machine, a token in a file. It keeps them until they end by what their source said; when
+/// the store refuses them earlier, they are fetched anew.
+pub(super) struct FetchedKeys {
+    env: Env,
+    doubt: Doubt,
+    make: NewProvider,
+    state: Ranked<Fetched>,
+}
+
+struct Fetched {
+    by: AwsCredentialProvider,
+    /// Its keys may be sound still: a policy may have refused them. For as long as none come from the new one.
+    before: Option<AwsCredentialProvider>,
+    since: Duration,
+}
+
+impl FetchedKeys {
+    pub fn new(env: &Env, doubt: &Doubt, make: NewProvider) -> StoreResult<Arc<FetchedKeys>> {
+        let fetched = Fetched { by: make()?, before: None, since: env.now() };
+        let state = Ranked::new(Rank::World, fetched);
+        Ok(Arc::new(FetchedKeys { env: env.clone(), doubt: doubt.clone(), make, state }))
+    }
+
+    fn providers(&self) -> StoreResult<(AwsCredentialProvider, Option<AwsCredentialProvider>)> {
+        let now = self.env.now();
+        let mut state = self.state.lock();
+        if self.doubt.is_about(state.since, now) {
+            let before = std::mem::replace(&mut state.by, (self.make)()?);
+            (state.before, state.since) = (Some(before), now);
+        }
+        Ok((state.by.clone(), state.before.clone()))
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for FetchedKeys {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let (by, before) = self
+            .providers()
+            .map_err(|e| object_store::Error::Generic { store: "keys", source: Box::new(NoKeys(e)) })?;
+        match (by.get_credential().await, before) {
+            (Ok(keys), _) => Ok(keys),
+            (Err(e), None) => Err(e),
+            (Err(e), Some(before)) => before.get_credential().await.map_err(|_| e),
+        }
+    }
+}
+
+impl fmt::Debug for FetchedKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FetchedKeys").finish_non_exhaustive()
+    }
+}
+
 /// Why a request had no keys, if that is why it failed.
 pub(super) fn no_keys(e: &(dyn Error + 'static)) -> Option<StoreError> {
     let mut cause = Some(e);
