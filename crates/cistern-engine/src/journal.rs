@@ -218,7 +218,7 @@ impl Journal {
         };
         write_new_file(disk, &superblock).await?;
         let owner = Ownership::take(env, disk).await?;
-        let file = OwnedFile::new(disk.open(FILE_NAME).await?, &owner);
+        let file = OwnedFile::wrap(disk.open(FILE_NAME).await?, &owner);
         let ring = Ring::new(file, superblock.ring_blocks).keeping(options.memory_bytes / LOADED_SHARE);
         let state = JournalState::new(
             ring.blocks,
@@ -296,7 +296,7 @@ impl Journal {
             closed: false,
             ..found.superblock
         };
-        found.ring.file = OwnedFile::new(found.ring.file, owner);
+        found.ring.file = OwnedFile::wrap(found.ring.file, owner);
         write_staged(env, &found.ring, &walked.staged).await?;
         write_again(env, &found.ring, walked.durable.max(superblock.tail), walked.head).await?;
         write_superblock(env, &found.ring, superblock.clone()).await?;

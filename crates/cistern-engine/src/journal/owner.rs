@@ -260,7 +260,7 @@ pub(super) struct OwnedFile {
 }
 
 impl OwnedFile {
-    pub fn new(file: Arc<dyn DiskFile>, owner: &Arc<Ownership>) -> Arc<dyn DiskFile> {
+    pub fn wrap(file: Arc<dyn DiskFile>, owner: &Arc<Ownership>) -> Arc<dyn DiskFile> {
         Arc::new(OwnedFile { file, owner: owner.clone() })
     }
 }
