@@ -20,13 +20,12 @@ pub enum Layer {
     /// By way of a server of its own and without a network.
     Sshfs,
     Bindfs,
-    Mergerfs,
     /// Encrypts what lies in the directory.
     Gocryptfs,
 }
 
 impl Layer {
-    pub const ALL: [Layer; 4] = [Layer::Sshfs, Layer::Bindfs, Layer::Mergerfs, Layer::Gocryptfs];
+    pub const ALL: [Layer; 3] = [Layer::Sshfs, Layer::Bindfs, Layer::Gocryptfs];
 
     /// Makes an empty directory ready to be shown.
     pub fn prepare(self, directory: &Path) -> Result<()> {
@@ -57,7 +56,6 @@ impl Stacked {
                 tool::run("sshfs", [Path::new("-o"), option.as_ref(), place.as_ref(), &mount])?;
             }
             Layer::Bindfs => drop(tool::run("bindfs", [directory, &mount])?),
-            Layer::Mergerfs => drop(tool::run("mergerfs", [directory, &mount])?),
             Layer::Gocryptfs => {
                 let options = [Path::new("-q"), Path::new("-extpass"), Path::new("echo secret")];
                 tool::run("gocryptfs", options.into_iter().chain([directory, &mount]))?;
