@@ -260,7 +260,7 @@ fn a_volume_is_served_once() {
     let home = Home::new();
     let daemon = home.start(&CREATE);
     let taken = home.fails(3, &["serve", "./tank", "--listen", "unix:other.sock"]);
-    assert!(taken.contains("locked") && taken.contains("cistern status"), "{taken}");
+    assert!(taken.contains("in use by another process") && taken.contains("cistern status"), "{taken}");
     let taken = home.fails(3, &["serve", "./tank"]);
     assert!(taken.contains("cannot listen") && taken.contains("--listen"), "{taken}");
     let taken = home.fails(3, &["rm", "./tank", "--yes"]);
