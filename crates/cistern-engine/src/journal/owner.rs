@@ -252,8 +252,8 @@ pub(super) async fn refuse_if_at_work(env: &Env, disk: &Arc<dyn Disk>) -> Result
     if later != beat { Err(in_use()) } else { Ok(false) }
 }
 
-/// The file of a journal, or its staging file, for its owner: what is written through this and succeeded was there before another process
-/// could read the journal as its own.
+/// The file of a journal for its owner: what is written through this and succeeded was there before another process could read the journal
+/// as its own.
 pub(super) struct OwnedFile {
     file: Arc<dyn DiskFile>,
     owner: Arc<Ownership>,
