@@ -5,7 +5,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 words | `units`, `error`, `stats`, `rank` |
-//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `price`, `disk_room`, `env` |
+//! | 1 tools | `aligned`, `damage`, `extents`, `sectors`, `share`, `price`, `disk_room`, `filesystem`, `env` |
 //! | 2 sealing, files, snapshots | `codec`, `uring`, `courtesy`, `snapshot` |
 //! | 3 outside world | `disk`, `store` |
 //! | 4 structures | `segment`, `map`, `journal`, `cache`, `stream` |
@@ -30,6 +30,7 @@ pub mod env;
 pub mod error;
 pub mod extents;
 pub mod fetch;
+pub mod filesystem;
 pub mod gc;
 pub mod journal;
 pub mod log;

@@ -5,13 +5,9 @@
 //! protects nobody.
 
 use std::{
-    ffi::CString,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    },
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
 };
@@ -25,6 +21,7 @@ use super::{
 use crate::{
     courtesy::Courtesy,
     error::{Error, Result},
+    filesystem,
 };
 
 /// Bytes of the longest file name.
@@ -86,28 +83,6 @@ impl RealDisk {
         sync_dir(&self.dir)?;
         Ok(file)
     }
-}
-
-/// File systems of this kernel alone, each of which has one instance however often it is mounted: a lock in one is known to all. The upper
-/// directory of an overlay belongs to one overlay. What statfs(2) calls them.
-const LOCAL_FILE_SYSTEMS: [libc::c_long; 8] = [
-    0xEF53,      // ext2, ext3, ext4
-    0x5846_5342, // XFS
-    0x9123_683E, // btrfs
-    0xF2F5_2010, // F2FS
-    0x0102_1994, // tmpfs
-    0x2FC1_2FC1, // ZFS
-    0xCA45_1A4E, // bcachefs
-    0x794C_7630, // overlayfs
-];
-
-fn lock_is_for_all(dir: &Path) -> bool {
-    let Ok(path) = CString::new(dir.as_os_str().as_bytes()) else { return false };
-    // SAFETY: statfs is plain numbers, for which zero is valid.
-    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a path that ends in zero, and `stat` is valid for the call.
-    let rc = unsafe { libc::statfs(path.as_ptr(), &mut stat) };
-    rc == 0 && LOCAL_FILE_SYSTEMS.contains(&stat.f_type)
 }
 
 /// Makes the names in a directory durable.
@@ -191,7 +166,7 @@ impl Disk for RealDisk {
     }
 
     fn lock_is_for_all(&self) -> bool {
-        lock_is_for_all(&self.dir)
+        filesystem::lock_is_for_all(&self.dir)
     }
 
     fn describe(&self) -> String {

@@ -33,11 +33,11 @@ use super::{
 use crate::{
     courtesy::Courtesy,
     env::Env,
+    filesystem,
     rank::{Rank, Ranked},
 };
 
 mod fault;
-mod filesystem;
 mod list;
 mod open;
 mod write;

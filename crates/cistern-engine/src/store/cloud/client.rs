@@ -171,10 +171,10 @@ fn s3(bucket: &str, variables: &Variables, env: &Env, doubt: &Doubt) -> StoreRes
     };
     let builder = match keys {
         Some(keys) => {
-            let found = || fetched();
             let profiles = Profiles::read(&variables)?;
             let (variables, profiles) = (&variables, &profiles);
-            let sources = KeySources { env, variables, profiles, authorities, bucket, found: &found, doubt };
+            let sources =
+                KeySources { env, variables, profiles, authorities, bucket, found: &fetched, doubt };
             builder.clone().with_credentials(sources.provider(keys, ROLES_MAX)?)
         }
         // What stands in the environment stays what it is.
