@@ -61,6 +61,9 @@ impl Disk for NoSlab {
     async fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.real.rename(from, to).await
     }
+    async fn names(&self, beginning: &str) -> Result<Vec<String>> {
+        self.real.names(beginning).await
+    }
     async fn remove(&self, name: &str) -> Result<()> {
         self.real.remove(name).await
     }

@@ -17,9 +17,11 @@ use crate::{
 };
 
 mod file;
+mod names;
 mod real;
 
 pub use crate::aligned::AlignedBuf;
+pub use names::rename_new;
 pub use real::RealDisk;
 
 /// A directory of local files, by plain names (no path separators).
@@ -39,10 +41,12 @@ pub trait Disk: Send + Sync + 'static {
     /// Creates a file of `bytes` reserved bytes (reading as zeroes), durable by name on return.
     /// `Error::Exists` if there is one already, `Error::Full` if the space cannot be reserved.
     async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>>;
-    /// Renames over any existing file of the new name; durable on return.
+    /// Gives a file another name that is free; durable on return. `Error::Exists` if it is not.
     async fn rename(&self, from: &str, to: &str) -> Result<()>;
     /// Removes a file if it is there; durable on return.
     async fn remove(&self, name: &str) -> Result<()>;
+    /// The names of the files whose names begin so, in no order.
+    async fn names(&self, beginning: &str) -> Result<Vec<String>>;
     /// Takes the exclusive lock `name` of this directory for as long as the guard lives.
     /// `Error::Locked` when another process (or another holder here) has it.
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>>;

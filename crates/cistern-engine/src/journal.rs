@@ -46,7 +46,7 @@ mod state;
 mod waiters;
 mod writer;
 
-pub use files::{discard, set_aside};
+pub use files::{discard, discard_unused, set_aside};
 pub use group::{Group, PlacedRecord};
 pub use held::HeldGroups;
 pub use prepared::{Prepared, fit_one_group};
@@ -54,7 +54,7 @@ pub use recoveries::Recoveries;
 pub use scan::{Scan, read_only_scan};
 pub use shortage::Shortage;
 
-use files::{write_again, write_new_file, write_staged, write_superblock};
+use files::{write_again, write_staged, write_superblock};
 use format::{GROUP_PAYLOAD_BLOCKS_MAX, POSITION_MAX, SUPERBLOCK_AREA_BLOCKS, Superblock};
 use owner::{OwnedFile, Ownership};
 use prepared::check_fits_ring;
@@ -66,8 +66,6 @@ use writer::JournalWriter;
 
 /// The journal's file in the state directory of a volume.
 pub const FILE_NAME: &str = "journal";
-/// A journal that is being created; it gets its name when it is complete.
-const NEW_FILE_NAME: &str = "journal.new";
 /// Held by whoever has the journal open for writing.
 const LOCK_NAME: &str = "journal.lock";
 /// Bytes of the smallest journal: four of the largest groups.
@@ -216,8 +214,7 @@ impl Journal {
             claims: Vec::new(),
             closed: false,
         };
-        write_new_file(disk, &superblock).await?;
-        let owner = Ownership::take(env, disk).await?;
+        let owner = files::make(env, disk, &superblock).await?;
         let file = OwnedFile::wrap(disk.open(FILE_NAME).await?, &owner);
         let ring = Ring::new(file, superblock.ring_blocks).keeping(options.memory_bytes / LOADED_SHARE);
         let state = JournalState::new(
@@ -228,7 +225,8 @@ impl Journal {
             VecDeque::new(),
             VecDeque::from([superblock.chain]),
         );
-        let local = Local { owner, staging: staging::open(disk).await, lock };
+        let staging = staging::open(disk, &owner).await;
+        let local = Local { owner, staging, lock };
         Ok(Journal::start(env, ring, name, superblock, state, local))
     }
 
@@ -251,7 +249,8 @@ impl Journal {
         let owner = Ownership::take(env, disk).await?;
         match Journal::recover(env, disk, &owner, options, recoveries, visit).await {
             Ok((ring, name, superblock, state)) => {
-                let local = Local { owner, staging: staging::open(disk).await, lock };
+                let staging = staging::open(disk, &owner).await;
+                let local = Local { owner, staging, lock };
                 Ok(Journal::start(env, ring, name, superblock, state, local))
             }
             Err(e) => {

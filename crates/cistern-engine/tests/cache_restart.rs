@@ -106,6 +106,9 @@ impl Disk for LogDisk {
     async fn rename(&self, _from: &str, _to: &str) -> Result<()> {
         unreachable!("the cache renames nothing")
     }
+    async fn names(&self, _beginning: &str) -> Result<Vec<String>> {
+        unreachable!("the cache looks for no names")
+    }
     async fn remove(&self, name: &str) -> Result<()> {
         self.with(|disk| disk.files.remove(name));
         Ok(())

@@ -41,14 +41,19 @@ fn options() -> JournalOptions {
     JournalOptions { bytes: JOURNAL_BYTES_MIN, memory_bytes: 1 << 20 }
 }
 
-/// Opens the journal and gives the ids of the records in it, with their places.
+/// Opens the journal, or makes one where there is none, and gives the ids of the records in it, with their places.
 async fn open(env: &Env, disk: &FaultyDisk) -> Result<(Arc<Journal>, Vec<(u64, u64)>), Error> {
     let mut found = Vec::new();
     let mut visit = |record: &Record, pos: JournalPos, _: JournalPos| {
         found.push((record.extent().expect("a write").start / STRIDE, pos.0));
     };
     let recoveries = Recoveries::new(1);
-    let journal = Journal::open(env, &disk.shared(), VOLUME, options(), &recoveries, &mut visit).await?;
+    let journal = match Journal::open(env, &disk.shared(), VOLUME, options(), &recoveries, &mut visit).await {
+        Err(Error::NotFound(_)) => {
+            Journal::create(env, &disk.shared(), VOLUME, JournalPos(0), options()).await?
+        }
+        opened => opened?,
+    };
     Ok((journal, found))
 }
 
@@ -89,10 +94,14 @@ async fn write(journal: &Journal, history: &Mutex<History>, flushes: bool) -> Re
 /// A process: opens, writes in bursts with rests between, and closes or simply ends, again and again.
 async fn process(env: Env, disk: FaultyDisk, history: Arc<Mutex<History>>, mut dice: Dice) {
     for _ in 0..3 {
-        env.sleep(Duration::from_millis(dice.below(9000))).await;
+        // Now and then several at the same moment.
+        if dice.one_in(2) {
+            env.sleep(Duration::from_millis(dice.below(9000))).await;
+        }
         let (journal, found) = match open(&env, &disk).await {
             Ok(opened) => opened,
-            Err(Error::Locked(_)) => {
+            // Another one made the journal since this one looked.
+            Err(Error::Locked(_) | Error::Exists(_)) => {
                 history.lock().unwrap().refused += 1;
                 continue;
             }
@@ -117,17 +126,13 @@ async fn process(env: Env, disk: FaultyDisk, history: Arc<Mutex<History>>, mut d
     }
 }
 
-/// Runs three processes over one journal, and then reads what is left.
+/// Runs three processes over one directory, which is empty at first, and then reads what is left.
 fn play(seed: u64) -> (u64, u64, u64) {
     let world = World::new(seed);
     let (history, disk) = (Arc::new(Mutex::new(History::default())), FaultyDisk::new(&world));
     let (told, world_of_all) = (history.clone(), world.clone());
     world.run(None, async move {
         let world = world_of_all;
-        let made = Journal::create(&world.env(), &disk.shared(), VOLUME, JournalPos(0), options())
-            .await
-            .expect("made");
-        made.close().await.expect("closed");
         let env = world.env_of_a_stranger();
         let all: Vec<_> = (0..3)
             .map(|n| {
@@ -166,6 +171,9 @@ fn what_was_acknowledged_stays_whoever_opens() {
     assert!(all.0 > seeds && all.1 > seeds / 4 && all.2 > seeds / 4, "all of it happens: {all:?}");
 }
 
+/// Blocks of a record that is not staged.
+const LONG_BLOCKS: u64 = 600;
+
 /// A write that is so long on its way that another process has the journal when it arrives is not acknowledged.
 #[test]
 fn a_late_write_is_not_acknowledged() {
@@ -185,8 +193,13 @@ fn a_late_write_is_not_acknowledged() {
         write(&journal, &told, true).await.expect("it has the journal");
         env.sleep(Duration::from_secs(60)).await; // at rest
         late.delay_ring(Duration::from_secs(30));
-        let writes = told.clone();
-        let write = env.spawn("late", async move { write(&journal, &writes, true).await });
+        // Too long to be staged, and not flushed: only the look behind the write to the ring tells.
+        let write = env.spawn("late", async move {
+            let record = Record::Write(Extent::new(1000 * STRIDE, LONG_BLOCKS));
+            let prepared = journal.prepare(record, payload(1000, LONG_BLOCKS).into())?;
+            let end = journal.append(&prepared, &mut |_, _| {}).expect("there is room");
+            journal.outlive(end).await
+        });
         env.sleep(Duration::from_millis(500)).await;
         let (_taken, found) =
             open(&env, &quick).await.expect("nothing is known of the one that waits for its disk");

@@ -102,6 +102,9 @@ impl Disk for TestDisk {
     async fn rename(&self, _from: &str, _to: &str) -> Result<()> {
         unreachable!("the cache renames nothing")
     }
+    async fn names(&self, _beginning: &str) -> Result<Vec<String>> {
+        unreachable!("the cache looks for no names")
+    }
     async fn remove(&self, name: &str) -> Result<()> {
         self.files.lock().expect("not poisoned").remove(name);
         Ok(())

@@ -275,6 +275,9 @@ impl Disk for Mounted {
     async fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.moment("rename", from).await;
         self.disk.with(|s| {
+            if s.files.contains_key(to) {
+                return Err(Error::Exists(to.to_owned()));
+            }
             let media = s.files.remove(from).ok_or_else(|| Error::NotFound(from.to_owned()))?;
             s.files.insert(to.to_owned(), media);
             Ok::<_, Error>(())
@@ -288,6 +291,11 @@ impl Disk for Mounted {
         self.disk.with(|s| s.files.remove(name));
         self.disk.sim.dawdle().await;
         Ok(())
+    }
+
+    async fn names(&self, beginning: &str) -> Result<Vec<String>> {
+        self.moment("list", beginning).await;
+        Ok(self.disk.with(|s| s.files.keys().filter(|name| name.starts_with(beginning)).cloned().collect()))
     }
 
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {

@@ -107,6 +107,9 @@ impl Disk for LyingDisk {
     async fn remove(&self, name: &str) -> Result<()> {
         self.0.remove(name).await
     }
+    async fn names(&self, beginning: &str) -> Result<Vec<String>> {
+        self.0.names(beginning).await
+    }
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {
         self.0.lock(name)
     }
@@ -352,10 +355,10 @@ fn a_store_that_loses_objects() {
     must_notice(Theme::Calm, LyingStore::lies(StoreLie::LosesObjects), &expected);
 }
 
-/// Zeroes that are forgotten break P4.
+/// Zeroes that are forgotten break P4; after a flush also P1, in the store P2, and behind a crash P3, where later zeroes were kept.
 #[test]
 fn zeroes_that_are_forgotten() {
-    must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::DropsZeroes), &["P4", "P2"]);
+    must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::DropsZeroes), &["P4", "P1", "P2", "P3"]);
 }
 
 /// A flush that is acknowledged early breaks P1.
@@ -376,8 +379,8 @@ fn writes_that_go_astray() {
     must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::Shifts), &["P4", "P6"]);
 }
 
-/// A write that is acknowledged and forgotten breaks P4; after a flush also P1, and in the store P2.
+/// A write that is acknowledged and forgotten breaks P4; after a flush also P1, in the store P2, and behind a crash P3.
 #[test]
 fn writes_that_are_forgotten() {
-    must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::DropsWrites), &["P4", "P1", "P2"]);
+    must_notice(Theme::Calm, LyingDevice::lies(DeviceLie::DropsWrites), &["P4", "P1", "P2", "P3"]);
 }

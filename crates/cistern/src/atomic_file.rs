@@ -6,10 +6,9 @@
 //! directory.
 
 use std::{
-    ffi::CString,
     fs::{self, File, OpenOptions},
-    io::{Error, Result, Write},
-    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    io::{Result, Write},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
@@ -23,39 +22,6 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::rename(&new, path)?;
     file.sync_all()?;
     File::open(directory_of(path))?.sync_all()
-}
-
-/// Gives a file that is whole its name, unless something has that name by now. Durable when it returns.
-///
-/// # Errors
-/// `AlreadyExists`; those of the filesystem.
-pub fn rename_new(from: &Path, to: &Path) -> Result<()> {
-    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(Error::other);
-    let (from_path, to_path) = (path(from)?, path(to)?);
-    // SAFETY: two strings that end with a zero and live through the call.
-    let renamed = unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            libc::AT_FDCWD,
-            from_path.as_ptr(),
-            libc::AT_FDCWD,
-            to_path.as_ptr(),
-            libc::RENAME_NOREPLACE,
-        )
-    };
-    if renamed != 0 {
-        let error = Error::last_os_error();
-        match error.raw_os_error() {
-            // Some filesystems, like NFS, only know the other way.
-            Some(libc::EINVAL | libc::ENOSYS | libc::ENOTTY) => {
-                fs::hard_link(from, to)?;
-                fs::remove_file(from)?;
-            }
-            _ => return Err(error),
-        }
-    }
-    File::open(to)?.sync_all()?;
-    File::open(directory_of(to))?.sync_all()
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -77,23 +43,6 @@ mod tests {
         }
         let beside = fs::read_dir(path.parent().expect("it has one")).expect("readable");
         assert_eq!(beside.count(), 1);
-    }
-
-    /// A file gets its name once: what is there stays as it is, and so does the other one.
-    #[test]
-    fn a_new_name_replaces_nothing() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let (from, to) = (dir.path().join("file.unfinished"), dir.path().join("file"));
-        fs::write(&from, "one").expect("written");
-        rename_new(&from, &to).expect("it is free");
-        assert!(!from.exists() && fs::read_to_string(&to).expect("readable") == "one");
-        fs::write(&from, "two").expect("written");
-        let taken = rename_new(&from, &to).expect_err("it is taken");
-        assert_eq!(taken.kind(), std::io::ErrorKind::AlreadyExists);
-        assert_eq!(
-            (fs::read_to_string(&from).ok(), fs::read_to_string(&to).ok()),
-            (Some("two".into()), Some("one".into()))
-        );
     }
 
     /// A new file that cannot be written leaves the old one.

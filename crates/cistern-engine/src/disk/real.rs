@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use super::{
     Disk, DiskFile,
     file::{Common, RealFile},
+    names::rename_new,
 };
 use crate::{
     courtesy::Courtesy,
@@ -121,12 +122,10 @@ impl Disk for RealDisk {
 
     async fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (self.path(from)?, self.path(to)?);
-        fs::rename(&from, &to)
-            .map_err(|e| Error::io(format!("rename {} to {}", from.display(), to.display()), &e))?;
-        // The sync of a directory may not be passed on (FUSE, sshfs); that of a file brings its name along.
-        let file = OpenOptions::new().write(true).open(&to);
-        file.and_then(|file| file.sync_all()).map_err(|e| Error::io(format!("sync {}", to.display()), &e))?;
-        sync_dir(&self.dir)
+        rename_new(&from, &to).map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists(to.display().to_string()),
+            _ => Error::io(format!("rename {} to {}", from.display(), to.display()), &e),
+        })
     }
 
     async fn remove(&self, name: &str) -> Result<()> {
@@ -136,6 +135,20 @@ impl Disk for RealDisk {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(Error::io(format!("remove {}", path.display()), &e)),
         }
+    }
+
+    async fn names(&self, beginning: &str) -> Result<Vec<String>> {
+        let failed = |e| Error::io(format!("list {}", self.dir.display()), &e);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            // A name that is not of this program is none that it looks for.
+            if let Ok(name) = entry.map_err(failed)?.file_name().into_string()
+                && name.starts_with(beginning)
+            {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {

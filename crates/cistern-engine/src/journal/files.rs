@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    FILE_NAME, LOCK_NAME, NEW_FILE_NAME,
+    FILE_NAME, LOCK_NAME,
     format::{SUPERBLOCK_AREA_BLOCKS, SUPERBLOCK_SLOTS, Superblock},
-    owner,
+    owner::{self, Ownership},
+    recover,
     ring::Ring,
     staging::StagedGroup,
 };
@@ -13,27 +14,19 @@ use crate::{
     disk::{AlignedBuf, Disk},
     env::Env,
     error::{Error, Result},
-    units::BLOCK_BYTES,
+    units::{BLOCK_BYTES, JournalId},
 };
 
-/// Makes the file of a new journal; it has its name only once it is complete.
-pub(super) async fn write_new_file(disk: &Arc<dyn Disk>, superblock: &Superblock) -> Result<()> {
+/// Makes a new journal, which is this process's; it has its name only once it is complete.
+pub(super) async fn make(env: &Env, disk: &Arc<dyn Disk>, superblock: &Superblock) -> Result<Arc<Ownership>> {
     let bytes = (SUPERBLOCK_AREA_BLOCKS + superblock.ring_blocks) * BLOCK_BYTES as u64;
-    disk.remove(NEW_FILE_NAME).await?;
-    let file = disk.create(NEW_FILE_NAME, bytes).await?;
-    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
-    for generation in 1..=SUPERBLOCK_SLOTS.len() as u64 {
+    let slots = (1..=SUPERBLOCK_SLOTS.len() as u64).map(|generation| {
         let superblock = Superblock { generation, ..superblock.clone() };
+        let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         superblock.encode(&mut block);
-        file.write_at(superblock.slot_offset(), &block).await?;
-    }
-    file.sync().await?;
-    disk.rename(NEW_FILE_NAME, FILE_NAME).await.map_err(|e| match e {
-        Error::NotFound(_) => {
-            Error::Locked(format!("the journal in {} (made at the same time)", disk.describe()))
-        }
-        other => other,
-    })
+        (superblock.slot_offset(), block)
+    });
+    Ownership::make(env, disk, bytes, &slots.collect::<Vec<_>>()).await
 }
 
 /// Journals that were set aside are looked at by number up to here.
@@ -43,15 +36,12 @@ const KEPT_MAX: u32 = 10_000;
 /// needed: only the user deletes it.
 pub async fn set_aside(env: &Env, disk: &Arc<dyn Disk>) -> Result<String> {
     let _lock = disk.lock(LOCK_NAME)?;
-    owner::refuse_if_at_work(env, disk).await?;
+    owner::keep_others_out(env, disk).await?;
     for number in 1..=KEPT_MAX {
         let name = format!("{FILE_NAME}.kept-{number}");
-        match disk.open(&name).await {
-            Ok(_) => {}
-            Err(Error::NotFound(_)) => {
-                disk.rename(FILE_NAME, &name).await?;
-                return Ok(name);
-            }
+        match disk.rename(FILE_NAME, &name).await {
+            Ok(()) => return Ok(name),
+            Err(Error::Exists(_)) => {}
             Err(e) => return Err(e),
         }
     }
@@ -108,8 +98,24 @@ pub(super) async fn write_superblock(env: &Env, ring: &Ring, superblock: Superbl
 /// `Locked` if a process has it open.
 pub async fn discard(env: &Env, disk: &Arc<dyn Disk>) -> Result<()> {
     let _lock = disk.lock(LOCK_NAME)?;
-    match owner::refuse_if_at_work(env, disk).await {
-        Ok(_) | Err(Error::NotFound(_)) => disk.remove(FILE_NAME).await,
+    owner::remove_unfinished(env, disk).await?;
+    match owner::keep_others_out(env, disk).await {
+        Ok(()) | Err(Error::NotFound(_)) => disk.remove(FILE_NAME).await,
         Err(e) => Err(e),
+    }
+}
+
+/// Removes the journal with this identity if nothing was ever written to it, also by another process to which it went meanwhile.
+///
+/// # Errors
+/// `Locked` if one has it open.
+pub async fn discard_unused(env: &Env, disk: &Arc<dyn Disk>, journal: JournalId) -> Result<()> {
+    let _lock = disk.lock(LOCK_NAME)?;
+    owner::keep_others_out(env, disk).await?;
+    let found = recover::find(env, disk).await?;
+    let at = &found.superblock;
+    match at.journal == journal && at.closed && !found.slot_lost && at.durable == at.start {
+        true => disk.remove(FILE_NAME).await,
+        false => Ok(()),
     }
 }

@@ -28,7 +28,7 @@ impl Journal {
         // What else has just arrived is appended first, and shares the piece.
         GiveWay::default().await;
         loop {
-            match self.with_state(|state| state.outlive(to.0, || self.sure_time()))? {
+            match self.with_state(|state| state.outlive(to.0, || self.time_to_stage()))? {
                 Outliving::Done => return Ok(()),
                 Outliving::Wait(answer) => return answer.await.unwrap_or(Err(Error::Closed)),
                 Outliving::Stage(piece) => Box::pin(self.stage(piece)).await,
@@ -36,10 +36,10 @@ impl Journal {
         }
     }
 
-    /// The time, if what is staged now counts. Where it is not known whether this process still has the journal, the ring's writer looks.
-    fn sure_time(&self) -> Option<Duration> {
+    /// The time, if something may be staged now. Where it is not known whether this process still has the journal, the ring's writer looks.
+    fn time_to_stage(&self) -> Option<Duration> {
         let now = self.shared.env.now();
-        self.shared.owner.is_sure(now).then_some(now)
+        self.shared.owner.may_write(now).then_some(now)
     }
 
     /// Stages a piece, and what others append and wait for meanwhile.
@@ -58,13 +58,14 @@ impl Journal {
                 return;
             }
             // The time went by without a look: whether the piece counts is not known.
-            let Some(now) = self.sure_time() else {
+            let now = self.shared.env.now();
+            if !self.shared.owner.is_sure(now) {
                 self.with_state(JournalState::pass_over_staging);
                 break;
-            };
-            let times = (began, now);
+            }
+            let goes_on = n < PIECES_MAX && self.shared.owner.may_write(now);
             let (done, following) =
-                self.with_state(|state| state.finish_staging(&piece, n < PIECES_MAX, times));
+                self.with_state(|state| state.finish_staging(&piece, goes_on, (began, now)));
             for answer in done {
                 let _ = answer.send(Ok(())); // whoever waited may have given up
             }

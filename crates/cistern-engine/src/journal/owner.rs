@@ -72,36 +72,87 @@ impl Ownership {
     /// # Errors
     /// `Locked` if another process has it, or takes it at the same time; `NotFound` if there is no journal.
     pub async fn take(env: &Env, disk: &Arc<dyn Disk>) -> Result<Arc<Ownership>> {
-        let lock_is_for_all = disk.lock_is_for_all();
-        let has_ended = refuse_if_at_work(env, disk).await?;
-        let owner = Arc::new(Ownership {
+        let has_ended = refuse_if_at_work(env, disk, FILE_NAME).await?;
+        let owner = Ownership::drawn(env, disk);
+        let writes = owner.clone();
+        env.blocking(async move { writes.write(false).await }).await?;
+        if !(has_ended && disk.lock_is_for_all()) {
+            owner.settle().await;
+        }
+        owner.find_itself().await?;
+        Ok(owner)
+    }
+
+    /// Makes a journal of so many bytes, with these blocks at their offsets, which is this process's when it gets its name. The caller
+    /// has the lock.
+    ///
+    /// # Errors
+    /// `Locked` if another process made one at the same time.
+    pub async fn make(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        bytes: u64,
+        blocks: &[(u64, AlignedBuf)],
+    ) -> Result<Arc<Ownership>> {
+        remove_unfinished(env, disk).await?;
+        let owner = Ownership::drawn(env, disk);
+        let unfinished = owner.unfinished(FILE_NAME);
+        let file = disk.create(&unfinished, bytes).await?;
+        for (offset, block) in blocks {
+            file.write_at(*offset, block).await?;
+        }
+        owner.write_to(&*file, false).await?;
+        match disk.rename(&unfinished, FILE_NAME).await {
+            Ok(()) => {}
+            Err(Error::Exists(_) | Error::NotFound(_)) => {
+                disk.remove(&unfinished).await?;
+                return Err(owner.lost_the_race());
+            }
+            Err(e) => return Err(e),
+        }
+        owner.find_itself().await?;
+        Ok(owner)
+    }
+
+    /// The name of a file that is to become `name`, until it is complete. No other process knows it, so none writes to it, or gives it
+    /// its name too early.
+    pub fn unfinished(&self, name: &str) -> String {
+        format!("{}{:032x}", beginning_of_unfinished(name), u128::from_le_bytes(self.token))
+    }
+
+    fn drawn(env: &Env, disk: &Arc<dyn Disk>) -> Arc<Ownership> {
+        Arc::new(Ownership {
             env: env.clone(),
             disk: disk.clone(),
             token: env.random_bytes(),
             seen: AtomicU64::new(0),
             beats: AtomicU64::new(0),
-        });
-        let writes = owner.clone();
-        env.blocking(async move { writes.write(false).await }).await?;
-        if !(has_ended && lock_is_for_all) {
-            tracing::info!(
-                journal = %disk.describe(), seconds = SETTLE.as_secs(),
-                "whether another process uses this journal cannot be known by a lock here: waiting"
-            );
-            env.sleep(SETTLE).await;
-        }
-        let began = env.now();
-        match look(env, disk).await?.0 {
-            Found::Held(record) if record.token == owner.token => {}
-            _ => {
-                return Err(Error::Locked(format!(
-                    "the journal in {} (opened at the same time)",
-                    disk.describe()
-                )));
+        })
+    }
+
+    /// Waits until everything arrived that another process wrote while it had the journal.
+    async fn settle(&self) {
+        tracing::info!(
+            journal = %self.disk.describe(), seconds = SETTLE.as_secs(),
+            "whether another process uses this journal cannot be known by a lock here: waiting"
+        );
+        self.env.sleep(SETTLE).await;
+    }
+
+    /// Looks whether the journal belongs to this process.
+    async fn find_itself(&self) -> Result<()> {
+        let began = self.env.now();
+        match look(&self.env, &self.disk, FILE_NAME).await?.0 {
+            Found::Held(record) if record.token == self.token => {
+                self.saw_itself(began);
+                Ok(())
             }
+            _ => Err(self.lost_the_race()),
         }
-        owner.saw_itself(began);
-        Ok(owner)
+    }
+
+    fn lost_the_race(&self) -> Error {
+        Error::Locked(format!("the journal in {} (opened at the same time)", self.disk.describe()))
     }
 
     fn saw_itself(&self, began: Duration) {
@@ -117,6 +168,11 @@ impl Ownership {
         self.since_seen(now) < TRUST
     }
 
+    /// Whether what is written from `now` on may be three seconds on its way.
+    pub fn may_write(&self, now: Duration) -> bool {
+        self.since_seen(now) < LOOK_AGE_MAX
+    }
+
     /// Before a write: looks, if that is due. On a thread that may wait for the disk.
     async fn confirm(&self) -> Result<()> {
         if self.since_seen(self.env.now()) < LOOK_EVERY {
@@ -124,7 +180,7 @@ impl Ownership {
         }
         self.look_for_itself().await?;
         // A disk that takes seconds for every look would take as long for the write.
-        while self.since_seen(self.env.now()) >= LOOK_AGE_MAX {
+        while !self.may_write(self.env.now()) {
             self.look_for_itself().await?;
         }
         Ok(())
@@ -182,13 +238,20 @@ impl Ownership {
     }
 
     async fn write(&self, is_released: bool) -> Result<()> {
+        self.write_to(&*self.disk.open(FILE_NAME).await?, is_released).await
+    }
+
+    async fn write_to(&self, file: &dyn DiskFile, is_released: bool) -> Result<()> {
         let record = OwnerRecord { token: self.token, process: self.env.process(), is_released };
-        let file = self.disk.open(FILE_NAME).await?;
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
         record.encode(&mut block);
         file.write_at(OWNER_BLOCK * BLOCK_BYTES as u64, &block).await?;
         file.sync().await
     }
+}
+
+pub(super) fn beginning_of_unfinished(name: &str) -> String {
+    format!("{name}.new-")
 }
 
 fn gone(what: String) -> Error {
@@ -200,11 +263,11 @@ fn name_of(owner: &OwnerRecord) -> String {
 }
 
 /// What the journal says of its owner, and the newest sign of work.
-async fn look(env: &Env, disk: &Arc<dyn Disk>) -> Result<(Found, Option<OwnerBeat>)> {
-    let disk = disk.clone();
+async fn look(env: &Env, disk: &Arc<dyn Disk>, name: &str) -> Result<(Found, Option<OwnerBeat>)> {
+    let (disk, name) = (disk.clone(), name.to_owned());
     let read = env
         .blocking(async move {
-            let file = disk.open_anew(FILE_NAME).await?;
+            let file = disk.open_anew(&name).await?;
             if file.len() < SUPERBLOCK_AREA_BLOCKS * BLOCK_BYTES as u64 {
                 return Ok(None);
             }
@@ -224,13 +287,40 @@ async fn look(env: &Env, disk: &Arc<dyn Disk>) -> Result<(Found, Option<OwnerBea
     Ok((found, OwnerBeat::decode(&beat)))
 }
 
-/// For who has the lock of a journal and wants to be alone with it: whether it is known that no other process writes to it. If that
-/// is not known, none did for some seconds.
+/// For who has the lock of a journal and wants to remove it or to give it another name: fails if another process writes to it, and keeps
+/// others from it for some seconds.
 ///
 /// # Errors
 /// `Locked` if one does; `NotFound` if there is no journal.
-pub(super) async fn refuse_if_at_work(env: &Env, disk: &Arc<dyn Disk>) -> Result<bool> {
-    let (found, beat) = look(env, disk).await?;
+pub(super) async fn keep_others_out(env: &Env, disk: &Arc<dyn Disk>) -> Result<()> {
+    match disk.lock_is_for_all() {
+        true => refuse_if_at_work(env, disk, FILE_NAME).await.map(drop),
+        false => Ownership::take(env, disk).await.map(drop),
+    }
+}
+
+/// Removes what is left of journals that were not finished, where no process goes on with it.
+///
+/// # Errors
+/// Those of the disk.
+pub(super) async fn remove_unfinished(env: &Env, disk: &Arc<dyn Disk>) -> Result<()> {
+    for name in disk.names(&beginning_of_unfinished(FILE_NAME)).await? {
+        match refuse_if_at_work(env, disk, &name).await {
+            Ok(_) => disk.remove(&name).await?,
+            Err(Error::Locked(_) | Error::NotFound(_)) => {} // it is finished now, or will be removed by who makes it
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// For who has the lock of a journal and wants to be alone with it: whether it is known that no other process writes to the file of that
+/// name. If that is not known, none did for some seconds.
+///
+/// # Errors
+/// `Locked` if one does; `NotFound` if there is no such file.
+pub(super) async fn refuse_if_at_work(env: &Env, disk: &Arc<dyn Disk>, name: &str) -> Result<bool> {
+    let (found, beat) = look(env, disk, name).await?;
     let (fate, by) = match found {
         Found::Free => return Ok(true),
         Found::Held(record) => (env.fate_of(&record.process), name_of(&record)),
@@ -248,7 +338,7 @@ pub(super) async fn refuse_if_at_work(env: &Env, disk: &Arc<dyn Disk>) -> Result
         "the journal was in use and not closed: watching whether it still is"
     );
     env.sleep(WATCH).await;
-    let (_, later) = look(env, disk).await?;
+    let (_, later) = look(env, disk, name).await?;
     if later != beat { Err(in_use()) } else { Ok(false) }
 }
 

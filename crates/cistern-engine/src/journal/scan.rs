@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    LOCK_NAME,
+    FILE_NAME, LOCK_NAME,
     group::Group,
     owner,
     recover::{self, Depth, FoundJournal, Walked},
@@ -42,7 +42,7 @@ pub async fn read_only_scan(
     visit: &mut (dyn FnMut(&Group) -> Result<()> + Send),
 ) -> Result<Scan> {
     let _lock = disk.lock(LOCK_NAME)?;
-    owner::refuse_if_at_work(env, disk).await?;
+    owner::refuse_if_at_work(env, disk, FILE_NAME).await?;
     let found = recover::find(env, disk).await?;
     let recoveries = Recoveries::new(1);
     let turn = recoveries.turn().await;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use super::{
     format::GroupHeader,
     group::Group,
+    owner::{Ownership, beginning_of_unfinished},
     recover::{crcs_match, decode_at},
     scribe::MadeHeader,
 };
@@ -26,7 +27,6 @@ use crate::{
 
 /// The file in the state directory of a volume.
 const FILE_NAME: &str = "staging";
-const NEW_FILE_NAME: &str = "staging.new";
 /// Blocks of the file (4 MiB): what comes while one batch is written, so that acknowledging waits for no disk.
 pub(super) const STAGED_BLOCKS_MAX: u64 = 1024;
 /// Blocks that are staged at once (1 MiB and some): what is more takes so long to copy that waiting for the ring costs no more.
@@ -37,9 +37,10 @@ const SLOW: Duration = Duration::from_millis(20);
 /// For so long nothing is staged then.
 const REST: Duration = Duration::from_secs(1);
 
-/// The file, for writing; makes it where there is none. `None` where that fails: then each write waits for the ring.
-pub(super) async fn open(disk: &Arc<dyn Disk>) -> Option<Arc<dyn DiskFile>> {
-    match open_or_create(disk).await {
+/// The file, for writing by the owner of the journal; makes it where there is none. `None` where that fails: then each write waits for the
+/// ring.
+pub(super) async fn open(disk: &Arc<dyn Disk>, owner: &Ownership) -> Option<Arc<dyn DiskFile>> {
+    match open_or_create(disk, owner).await {
         Ok(file) => Some(file),
         Err(error) => {
             tracing::warn!(%error, "without {FILE_NAME}: every write waits until the disk has it");
@@ -48,19 +49,23 @@ pub(super) async fn open(disk: &Arc<dyn Disk>) -> Option<Arc<dyn DiskFile>> {
     }
 }
 
-async fn open_or_create(disk: &Arc<dyn Disk>) -> Result<Arc<dyn DiskFile>> {
+async fn open_or_create(disk: &Arc<dyn Disk>, owner: &Ownership) -> Result<Arc<dyn DiskFile>> {
     let bytes = STAGED_BLOCKS_MAX as usize * BLOCK_BYTES;
     match disk.open_cached(FILE_NAME).await {
         Ok(file) if file.len() == bytes as u64 => return Ok(file),
-        Ok(_) | Err(Error::NotFound(_)) => {}
+        Ok(_) => disk.remove(FILE_NAME).await?,
+        Err(Error::NotFound(_)) => {}
         Err(e) => return Err(e),
     }
-    disk.remove(NEW_FILE_NAME).await?;
-    let file = disk.create(NEW_FILE_NAME, bytes as u64).await?;
+    for name in disk.names(&beginning_of_unfinished(FILE_NAME)).await? {
+        disk.remove(&name).await?;
+    }
+    let unfinished = owner.unfinished(FILE_NAME);
+    let file = disk.create(&unfinished, bytes as u64).await?;
     // Written once, so that no later write has to allocate, and so to wait for the file system's log.
     file.write_at(0, &AlignedBuf::zeroed(bytes)).await?;
     file.sync().await?;
-    disk.rename(NEW_FILE_NAME, FILE_NAME).await?;
+    disk.rename(&unfinished, FILE_NAME).await?;
     disk.open_cached(FILE_NAME).await
 }
 

@@ -472,7 +472,7 @@ async fn claim(
 async fn discard_fresh(o: &OpenOptions, journal: &Arc<Journal>) -> Result<()> {
     assert_eq!(journal.tail(), journal.appended(), "only what holds nothing is removed");
     journal.close().await?;
-    o.state.remove(journal::FILE_NAME).await
+    journal::discard_unused(&o.env, &o.state, journal.id()).await
 }
 
 fn journal_options(o: &OpenOptions) -> JournalOptions {

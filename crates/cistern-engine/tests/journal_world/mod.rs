@@ -237,9 +237,13 @@ struct FileState {
     unsynced: Vec<(usize, Vec<u8>)>,
 }
 
+type Inode = usize;
+
 #[derive(Default)]
 struct DiskState {
-    files: BTreeMap<String, FileState>,
+    names: BTreeMap<String, Inode>,
+    /// Those that have a name, and those that are open or were.
+    files: BTreeMap<Inode, FileState>,
     syncs: u64,
     writes: u64,
     read_bytes: u64,
@@ -343,13 +347,15 @@ impl FaultyDisk {
     /// Changes one bit of a file for good.
     pub fn flip(&self, name: &str, byte: usize, bit: u32) {
         let mut state = self.state.lock().unwrap();
-        let file = state.files.get_mut(name).expect("the file exists");
+        let inode = state.names[name];
+        let file = state.files.get_mut(&inode).expect("the file exists");
         file.durable[byte] ^= 1 << bit;
         file.current[byte] ^= 1 << bit;
     }
 
     pub fn contents(&self, name: &str) -> Vec<u8> {
-        self.state.lock().unwrap().files[name].current.clone()
+        let state = self.state.lock().unwrap();
+        state.files[&state.names[name]].current.clone()
     }
 
     pub fn fail_sync(&self, after: u64) {
@@ -379,8 +385,8 @@ impl FaultyDisk {
         self.state.lock().unwrap().read_bytes
     }
 
-    fn file(&self, name: &str, len: usize) -> Arc<dyn DiskFile> {
-        Arc::new(FaultyFile { disk: self.clone(), name: name.into(), len, failed: Mutex::new(false) })
+    fn file(&self, name: &str, inode: Inode, len: usize) -> Arc<dyn DiskFile> {
+        Arc::new(FaultyFile { disk: self.clone(), name: name.into(), inode, len, failed: Mutex::new(false) })
     }
 }
 
@@ -395,25 +401,51 @@ impl Drop for LockGuard {
 #[async_trait]
 impl Disk for FaultyDisk {
     async fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
-        let len = self.state.lock().unwrap().files.get(name).map(|f| f.current.len());
-        len.map(|len| self.file(name, len)).ok_or_else(|| Error::NotFound(name.into()))
+        self.dawdle(|(on_its_way, _)| on_its_way).await;
+        let state = self.state.lock().unwrap();
+        let inode = *state.names.get(name).ok_or_else(|| Error::NotFound(name.into()))?;
+        Ok(self.file(name, inode, state.files[&inode].current.len()))
     }
     async fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>> {
         let zeroes = vec![0; bytes as usize];
         let new = FileState { durable: zeroes.clone(), current: zeroes, unsynced: Vec::new() };
-        let old = self.state.lock().unwrap().files.insert(name.into(), new);
-        assert!(old.is_none(), "created twice");
-        Ok(self.file(name, bytes as usize))
+        self.dawdle(|(on_its_way, _)| on_its_way).await;
+        let inode = {
+            let mut state = self.state.lock().unwrap();
+            if state.names.contains_key(name) {
+                return Err(Error::Exists(name.into()));
+            }
+            let inode = state.files.len();
+            state.files.insert(inode, new);
+            state.names.insert(name.into(), inode);
+            inode
+        };
+        self.dawdle(|(_, answer)| answer).await;
+        Ok(self.file(name, inode, bytes as usize))
     }
     async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let mut state = self.state.lock().unwrap();
-        let file = state.files.remove(from).ok_or_else(|| Error::NotFound(from.into()))?;
-        state.files.insert(to.into(), file);
+        self.dawdle(|(on_its_way, _)| on_its_way).await;
+        {
+            let mut state = self.state.lock().unwrap();
+            if state.names.contains_key(to) {
+                return Err(Error::Exists(to.into()));
+            }
+            let inode = state.names.remove(from).ok_or_else(|| Error::NotFound(from.into()))?;
+            state.names.insert(to.into(), inode);
+        }
+        self.dawdle(|(_, answer)| answer).await;
         Ok(())
     }
     async fn remove(&self, name: &str) -> Result<()> {
-        self.state.lock().unwrap().files.remove(name);
+        self.dawdle(|(on_its_way, _)| on_its_way).await;
+        self.state.lock().unwrap().names.remove(name);
+        self.dawdle(|(_, answer)| answer).await;
         Ok(())
+    }
+    async fn names(&self, beginning: &str) -> Result<Vec<String>> {
+        self.dawdle(|(on_its_way, _)| on_its_way).await;
+        let state = self.state.lock().unwrap();
+        Ok(state.names.keys().filter(|name| name.starts_with(beginning)).cloned().collect())
     }
     fn lock(&self, name: &str) -> Result<Box<dyn Send + Sync>> {
         if !self.locks.lock().unwrap().insert(name.into()) {
@@ -432,6 +464,7 @@ impl Disk for FaultyDisk {
 struct FaultyFile {
     disk: FaultyDisk,
     name: String,
+    inode: Inode,
     len: usize,
     failed: Mutex<bool>,
 }
@@ -439,7 +472,7 @@ struct FaultyFile {
 impl FaultyFile {
     fn with<T>(&self, change: impl FnOnce(&mut FileState) -> T) -> T {
         let mut state = self.disk.state.lock().unwrap();
-        change(state.files.get_mut(&self.name).expect("an open file exists"))
+        change(state.files.get_mut(&self.inode).expect("an open file exists"))
     }
 
     fn broken(&self, cause: &str) -> Error {

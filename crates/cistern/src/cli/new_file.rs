@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::atomic_file::rename_new;
+use cistern_engine::disk::rename_new;
 
 /// A file beside its place; removed unless it is put there.
 pub(super) struct NewFile {

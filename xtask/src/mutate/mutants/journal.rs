@@ -306,6 +306,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "an-unfinished-journal-is-known-to-all",
+        promise: "P3",
+        story: "a process gives its name to the journal that another one is still making",
+        changes: &[Change {
+            file: OWNER,
+            old: "format!(\"{}{:032x}\", beginning_of_unfinished(name), u128::from_le_bytes(self.token))",
+            new: "beginning_of_unfinished(name)",
+        }],
+        test: test("-p cistern-engine --test journal_owners", "what_was_acknowledged_stays_whoever_opens"),
+        simulation: None,
+    },
+    Mutant {
         name: "a-late-write-is-acknowledged",
         promise: "P3",
         story: "a write that arrived behind a take-over is acknowledged, and the taker has not seen it",
@@ -323,7 +335,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a process that rested acknowledges what it stages though another one has taken the journal",
         changes: &[Change {
             file: OUTLIVE,
-            old: "self.shared.owner.is_sure(now).then_some(now)",
+            old: "self.shared.owner.may_write(now).then_some(now)",
             new: "Some(now)",
         }],
         test: test("-p cistern-engine --test journal_owners", "what_was_acknowledged_stays_whoever_opens"),
