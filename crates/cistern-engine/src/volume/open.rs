@@ -143,8 +143,8 @@ pub async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
             "{url} is not empty: {found} is there, which no volume made. Choose another name"
         ))),
         Err(Error::NotFound(_)) => Err(Error::NotEmpty(format!(
-            "{url} is not empty: {found} of a volume is there, and no {}: it was removed in part, or a part of this place \
-             cannot be seen now (is everything mounted?). If it was removed, `cistern rm {url}` deletes what is left",
+            "{url} is not empty: {found} of a volume is there, and no {}: creating or removing it was interrupted, or a part of \
+             this place cannot be seen now (is everything mounted?). If it was interrupted, `cistern rm {url}` deletes what is left",
             keys::VOLUME
         ))),
         Err(e @ (Error::Unreachable(_) | Error::InTrash { .. })) => Err(e),

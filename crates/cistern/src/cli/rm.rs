@@ -188,7 +188,7 @@ impl Rm {
             Ok(info) => Ok(There::Volume(info.volume)),
             Err(Error::NotFound(_)) if self.force || admin::is_half_removed(&open.store).await? => {
                 Ok(There::Remains(
-                    " has no identity any more: it was removed in part, or a part of its place cannot be seen now (is \
+                    " has no identity: creating or removing it was interrupted, or a part of its place cannot be seen now (is \
                      everything mounted?)",
                 ))
             }
