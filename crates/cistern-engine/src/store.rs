@@ -23,7 +23,9 @@ mod schedule;
 mod url;
 mod within;
 
-pub use self::url::{StorePlace, StoreUrl, browse_store, create_store, open_store, remove_store};
+pub use self::url::{
+    StorePlace, StoreUrl, browse_store, create_store, open_endpoint, open_store, remove_store,
+};
 pub use crate::disk_room::DiskRoom;
 pub use bulk::{Undeleted, delete_all};
 pub use cloud::{CloudStore, Variables};
@@ -32,7 +34,8 @@ pub use memory::MemoryStore;
 pub use meter::{KindStats, LastError, Meter, StoreKind, StoreStats};
 pub use pages::{LIST_MAX, Pages};
 pub use probe::{
-    PROBED_OBJECT_BYTES, PROBED_OBJECT_BYTES_SLOW, ProbeDepth, ProbeReport, RuleCheck, Verdict, probe,
+    Endpoints, PROBED_OBJECT_BYTES, PROBED_OBJECT_BYTES_SLOW, ProbeDepth, ProbeReport, RuleCheck, Verdict,
+    probe,
 };
 pub use promised::{Promise, PromisedRoom};
 pub use retry::{Failures, Retry};

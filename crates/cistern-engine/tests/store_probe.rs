@@ -16,8 +16,8 @@ use cistern_engine::{
     Error,
     env::Env,
     store::{
-        Listed, MemoryStore, PagedNames, ProbeDepth, ProbeReport, Put, Retry, SharedStore, Store, StoreError,
-        StoreResult, Undeleted, Verdict, probe,
+        Endpoints, Listed, MemoryStore, PagedNames, ProbeDepth, ProbeReport, Put, Retry, SharedStore, Store,
+        StoreError, StoreResult, Undeleted, Verdict, probe,
     },
 };
 
@@ -357,6 +357,23 @@ async fn two_probes_at_once_contend() {
         assert!(meetings.load(Relaxed) > 0);
         let left = store.list_after("probe/", "", 10).await.expect("a listing");
         assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// One probe through two gateways at once: those that each check alone are refused, by the first object that is created twice; sound ones
+/// are accepted, after hundreds of races.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_probe_looks_through_two_gateways() {
+    for checks_alone in [true, false] {
+        let (env, store, meetings) = (real_env(), Arc::<MemoryStore>::default(), Arc::<AtomicU64>::default());
+        let gateway = || -> SharedStore {
+            let (env, store, meetings) = (env.clone(), store.clone(), meetings.clone());
+            Through::new(Gateway { store, checks_alone, seen: Mutex::default(), env, meetings })
+        };
+        let both: SharedStore = Arc::new(Endpoints::new(vec![gateway(), gateway()]));
+        let report = probed(&env, &both).await;
+        assert_eq!(report.verdict != Verdict::Ok, checks_alone, "{report:?}");
+        assert!(checks_alone || report.races >= 400, "{report:?}");
     }
 }
 

@@ -145,6 +145,12 @@ impl VolumeUrl {
         Ok(OpenStore { stores: Stores { read: store.clone(), ..stores }, store, meter })
     }
 
+    /// Opens the store by another endpoint than the environment names.
+    pub fn open_endpoint(&self, endpoint: &str, env: &Env, patience: Duration) -> Outcome<OpenStore> {
+        let store = store::open_endpoint(&self.url, endpoint, env).map_err(|error| self.explain(error))?;
+        Ok(wrap(store, env, patience))
+    }
+
     /// Opens the store for a new volume; makes the directory of a directory store.
     pub async fn create(&self, env: &Env, patience: Duration) -> Outcome<OpenStore> {
         let store = store::create_store(&self.url, env).await.map_err(|error| self.explain(error))?;

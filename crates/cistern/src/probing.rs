@@ -1,10 +1,10 @@
 //! Whether a store keeps the rules that a volume relies on: asked, shown, judged, and known for an hour.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use cistern_engine::{
     env::Env,
-    store::{self, ProbeDepth, ProbeReport, Verdict},
+    store::{self, Endpoints, ProbeDepth, ProbeReport, SharedStore, Verdict},
 };
 
 use crate::{
@@ -28,8 +28,19 @@ pub fn depth(volume: &VolumeUrl) -> ProbeDepth {
 
 /// Probes a store, with a spinner.
 pub async fn probe(env: &Env, open: &OpenStore, depth: ProbeDepth) -> Outcome<ProbeReport> {
+    probe_unhurried(env, &open.unhurried(env), depth).await
+}
+
+/// Probes a store through several endpoints at once: each request goes through the next of them.
+pub async fn probe_through(env: &Env, endpoints: &[OpenStore]) -> Outcome<ProbeReport> {
+    let all = endpoints.iter().map(|open| open.unhurried(env)).collect();
+    let store: SharedStore = Arc::new(Endpoints::new(all));
+    probe_unhurried(env, &store, ProbeDepth::Full).await
+}
+
+async fn probe_unhurried(env: &Env, store: &SharedStore, depth: ProbeDepth) -> Outcome<ProbeReport> {
     let _progress = terminal::Progress::spinning("probing the store");
-    let probed = store::probe(env, &open.unhurried(env), depth).await;
+    let probed = store::probe(env, store, depth).await;
     probed.map_err(|error| Failure::from(error).context("probing the store"))
 }
 

@@ -188,6 +188,33 @@ fn an_accepted_bucket_is_not_probed_again() -> Result<()> {
     Ok(())
 }
 
+/// A probe looks through two addresses of one server, which it accepts, and through two servers, which are not one store.
+#[test]
+fn a_probe_through_several_endpoints() -> Result<()> {
+    let (scratch, other) = (Scratch::new("s3-endpoints")?, Scratch::new("s3-other-endpoint")?);
+    let (minio, stranger) = (Minio::start(&scratch)?, Minio::start(&other)?);
+    let cistern = Cistern::under_test(CISTERN).with_environment(Minio::environment(minio.port()));
+    let at = |host: &str, minio: &Minio| format!("http://{host}:{}", minio.port());
+    let (one, same) = (at("127.0.0.1", &minio), at("localhost", &minio));
+    let url = format!("s3://{BUCKET}/tank");
+    let said = cistern.run(&["probe", &url, "--endpoint", &one, "--endpoint", &same])?.stderr;
+    ensure!(said.contains("each with one winner"), "{said}");
+    let (out, code) = cistern.run_failing(&[
+        "probe",
+        &url,
+        "--endpoint",
+        &one,
+        "--endpoint",
+        &at("127.0.0.1", &stranger),
+    ])?;
+    ensure!(out.stderr.contains("this store cannot hold a volume: put-if-absent"), "{}", out.stderr);
+    ensure!(code == 7, "{code}");
+    let (out, _) =
+        cistern.run_failing(&["probe", &scratch.file("tank").display().to_string(), "--endpoint", &one])?;
+    ensure!(out.stderr.contains("only s3:// does"), "{}", out.stderr);
+    Ok(())
+}
+
 /// The probe knows a good store, and a bucket that is not there is an error that says so.
 #[test]
 fn probe_and_wrong_addresses() -> Result<()> {

@@ -22,11 +22,13 @@ use crate::{
     rank::{Rank, Ranked},
 };
 
+mod endpoints;
 mod listing;
 mod meeting;
 mod race;
 mod speed;
 
+pub use endpoints::Endpoints;
 pub use speed::{PROBED_OBJECT_BYTES, PROBED_OBJECT_BYTES_SLOW};
 
 /// Bytes of the objects that latency is measured with.
@@ -276,6 +278,7 @@ impl Session<'_> {
                 Ok(got) if got == expected => {}
                 Ok(got) => fault = Some(format!("bytes {range:?} gave {} other bytes", got.len())),
                 Err(StoreError::Refused(why)) => fault = Some(why),
+                Err(StoreError::NotFound(_)) => fault = Some("what was just written is not found".to_owned()),
                 Err(e) => return Err(e.into()),
             }
         }

@@ -211,6 +211,19 @@ pub async fn open_store(url: &StoreUrl, env: &Env) -> Result<SharedStore> {
     })
 }
 
+/// Opens a store that speaks S3 by another endpoint than the environment names.
+///
+/// # Errors
+/// `Invalid` for a store that has none, or a text that is no endpoint.
+pub fn open_endpoint(url: &StoreUrl, endpoint: &str, env: &Env) -> Result<SharedStore> {
+    url.volume_name()?;
+    if !matches!(url.place(), StorePlace::S3 { .. }) {
+        return Err(Error::Invalid(format!("{url} has no endpoints: only s3:// does")));
+    }
+    let variables = Variables::of_process().with("AWS_ENDPOINT_URL_S3", endpoint);
+    Ok(Arc::new(CloudStore::open(url, &variables, env)?))
+}
+
 /// Opens the store for a new volume. A directory is made, within a parent that must exist.
 pub async fn create_store(url: &StoreUrl, env: &Env) -> Result<SharedStore> {
     url.volume_name()?;

@@ -8,7 +8,7 @@ use crate::{
     config::StateSettings,
     failure::{Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
-    probing::{judge, probe, remember, show},
+    probing::{judge, probe, probe_through, remember, show},
     terminal,
 };
 
@@ -34,6 +34,13 @@ pub(super) struct Probe {
     #[arg(value_name = "URL", value_parser = volume_url)]
     volume: VolumeUrl,
 
+    /// Look through this endpoint of the store, instead of that of the environment; given several times, through all of them at once
+    ///
+    /// Each request goes through the next endpoint. So gateways are refused that keep the rules each for itself and not
+    /// together. For s3:// only.
+    #[arg(long = "endpoint", value_name = "URL")]
+    endpoints: Vec<String>,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -41,9 +48,20 @@ pub(super) struct Probe {
 
 impl Probe {
     pub async fn run(self, context: &Context) -> Outcome {
-        let report = probe_at(context, &self.volume, ProbeDepth::Full).await?;
-        let state_dir = StateSettings::default().resolve(&context.file).ok();
-        remember(&context.env, &self.volume, state_dir.as_deref(), &report);
+        let report = match self.endpoints.is_empty() {
+            true => {
+                let report = probe_at(context, &self.volume, ProbeDepth::Full).await?;
+                let state_dir = StateSettings::default().resolve(&context.file).ok();
+                remember(&context.env, &self.volume, state_dir.as_deref(), &report);
+                report
+            }
+            false => {
+                let open =
+                    |endpoint: &String| self.volume.open_endpoint(endpoint, &context.env, COMMAND_PATIENCE);
+                let opened = self.endpoints.iter().map(open).collect::<Outcome<Vec<_>>>()?;
+                probe_through(&context.env, &opened).await?
+            }
+        };
         match self.json {
             true => terminal::say_json(&report)?,
             false => show(&report),

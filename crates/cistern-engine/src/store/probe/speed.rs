@@ -84,9 +84,13 @@ async fn largest(session: &Session<'_>, piece: &Bytes, bytes: u64) -> Result<Opt
     if let Err(e) = session.store.put(&key, body).await {
         return Ok(Some(too_large(session, bytes, e).await?));
     }
-    let read = session.store.get_range(&key, bytes - END_BYTES..bytes + END_BYTES).await?;
-    Ok((read != end)
-        .then(|| format!("an object of {} MiB was accepted and does not end as written", bytes >> 20)))
+    let accepted = format!("an object of {} MiB was accepted", bytes >> 20);
+    match session.store.get_range(&key, bytes - END_BYTES..bytes + END_BYTES).await {
+        Ok(read) if read == end => Ok(None),
+        Ok(_) => Ok(Some(format!("{accepted} and does not end as written"))),
+        Err(StoreError::NotFound(_)) => Ok(Some(format!("{accepted} and is not found"))),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// What is said of an object that was not accepted; the error itself where a small one is not accepted either.
