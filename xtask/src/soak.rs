@@ -100,7 +100,7 @@ pub struct Options {
     /// Instead of all that: kills the daemon so often under a client that reconnects, and looks after each for what was acknowledged
     #[arg(long, value_name = "KILLS")]
     clients_stay: Option<u64>,
-    /// Instead of all that: starts two daemons at once so often over one state directory that is mounted twice (sshfs, bindfs, gocryptfs)
+    /// Instead of all that: starts two daemons at once so often over one state directory that is mounted twice (sshfs, bindfs, mergerfs, gocryptfs)
     #[arg(long, value_name = "STARTS")]
     two_mounts: Option<u64>,
 }

@@ -20,12 +20,14 @@ pub enum Layer {
     /// By way of a server of its own and without a network.
     Sshfs,
     Bindfs,
+    /// Takes O_DIRECT for opening and reading, and refuses such writes.
+    Mergerfs,
     /// Encrypts what lies in the directory.
     Gocryptfs,
 }
 
 impl Layer {
-    pub const ALL: [Layer; 3] = [Layer::Sshfs, Layer::Bindfs, Layer::Gocryptfs];
+    pub const ALL: [Layer; 4] = [Layer::Sshfs, Layer::Bindfs, Layer::Mergerfs, Layer::Gocryptfs];
 
     /// Makes an empty directory ready to be shown.
     pub fn prepare(self, directory: &Path) -> Result<()> {
@@ -56,6 +58,10 @@ impl Stacked {
                 tool::run("sshfs", [Path::new("-o"), option.as_ref(), place.as_ref(), &mount])?;
             }
             Layer::Bindfs => drop(tool::run("bindfs", [directory, &mount])?),
+            Layer::Mergerfs => {
+                let room = Path::new("minfreespace=1M");
+                drop(tool::run("mergerfs", [Path::new("-o"), room, directory, &mount])?);
+            }
             Layer::Gocryptfs => {
                 let options = [Path::new("-q"), Path::new("-extpass"), Path::new("echo secret")];
                 tool::run("gocryptfs", options.into_iter().chain([directory, &mount]))?;

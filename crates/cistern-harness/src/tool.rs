@@ -31,6 +31,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("fusermount3", "fuse3"),
     ("gocryptfs", "gocryptfs"),
     ("losetup", "mount"),
+    ("mergerfs", "mergerfs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),

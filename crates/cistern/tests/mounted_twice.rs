@@ -42,6 +42,24 @@ fn of_two_that_start_at_once_one_goes_on() -> Result<()> {
     Ok(())
 }
 
+/// On a file system that takes O_DIRECT for reading alone (mergerfs) the journal goes through the page cache, and what was flushed survives a
+/// kill all the same, seen by another mount too.
+#[test]
+fn a_journal_where_writes_past_the_page_cache_are_refused() -> Result<()> {
+    let twice = Twice::new(Layer::Mergerfs, [cistern(), cistern()])?;
+    let [first, second] = &twice.daemons;
+    let server = first.start()?;
+    write(&server, 0)?;
+    let said = second.start_failing()?;
+    ensure!(said.contains("is in use by another process"), "{said}");
+    write(&server, 1)?;
+    ensure!(server.log().contains("has no O_DIRECT"), "mergerfs takes it by now: {}", server.log_tail());
+    server.kill();
+    let server = second.start()?;
+    ensure!(holds(&server, 0)? && holds(&server, 1)?, "flushed, and gone");
+    server.stop()
+}
+
 /// A daemon that cannot see the first one, which rests, takes the journal: the first one acknowledges nothing any more, and nothing that
 /// either of them had flushed is lost.
 #[test]

@@ -3,7 +3,8 @@
 //! Invariants: the size is fixed at creation and its space reserved, also where the filesystem writes elsewhere by itself
 //! (btrfs: the new file is made NOCOW before it has any data); after a failed sync, or once the file was deleted under us, nothing is written or synced any more (the kernel may have
 //! dropped the dirty pages, and a file without a name keeps no promise). Memory that is not
-//! aligned for O_DIRECT is copied through an aligned buffer.
+//! aligned for O_DIRECT is copied through an aligned buffer. Where O_DIRECT is refused when the file is opened, read, or written for the
+//! first time, everything goes through the page cache.
 
 use std::{
     fs::{File, OpenOptions},
@@ -53,10 +54,13 @@ pub(super) struct Common {
 
 /// An open file.
 pub(super) struct RealFile {
-    file: Arc<File>,
+    opened: Arc<File>,
+    /// `opened` bypasses the page cache.
+    direct: bool,
+    /// The same file through the page cache, once a write past it was refused.
+    cached: OnceLock<Arc<File>>,
     path: PathBuf,
     len: u64,
-    direct: bool,
     common: Arc<Common>,
     /// Why nothing is written any more.
     failed: OnceLock<Error>,
@@ -79,8 +83,9 @@ impl RealFile {
 
     fn of((file, direct): (File, bool), path: &Path, common: &Arc<Common>) -> Result<RealFile> {
         let len = file.metadata().map_err(|e| Error::io(path.display().to_string(), &e))?.len();
-        let (file, common) = (Arc::new(file), common.clone());
-        Ok(RealFile { file, path: path.into(), len, direct, common, failed: OnceLock::new() })
+        let (opened, common) = (Arc::new(file), common.clone());
+        let (cached, failed) = (OnceLock::new(), OnceLock::new());
+        Ok(RealFile { opened, direct, cached, path: path.into(), len, common, failed })
     }
 
     /// Makes a new file of `len` reserved bytes. Its content and size are durable on return, its
@@ -110,10 +115,36 @@ impl RealFile {
     /// Reads of its first 64 KiB go to the file system again, unless they do so anyway.
     pub(super) fn forget_beginning(&self) {
         const BYTES: libc::off_t = 64 << 10;
-        if !self.direct {
+        if !self.is_past_cache() {
             // SAFETY: a call on an open descriptor without memory arguments; failure changes nothing.
             let _ =
-                unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, BYTES, libc::POSIX_FADV_DONTNEED) };
+                unsafe { libc::posix_fadvise(self.file().as_raw_fd(), 0, BYTES, libc::POSIX_FADV_DONTNEED) };
+        }
+    }
+
+    fn file(&self) -> &Arc<File> {
+        self.cached.get().unwrap_or(&self.opened)
+    }
+
+    fn is_past_cache(&self) -> bool {
+        self.direct && self.cached.get().is_none()
+    }
+
+    /// Writes, and goes through the page cache from now on where the filesystem refuses to write past it: some that pass writes on to others
+    /// (mergerfs, unionfs-fuse, mhddfs) take O_DIRECT for opening and reading alone.
+    fn writing(&self, write: impl Fn() -> io::Result<()>) -> Result<()> {
+        let failed = |e| self.io("write", &e);
+        let is_past_cache = self.is_past_cache();
+        match write() {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && is_past_cache => {
+                // The same file, whatever has its name now.
+                let same = format!("/proc/self/fd/{}", self.opened.as_raw_fd());
+                let file = OpenOptions::new().read(true).write(true).open(same).map_err(failed)?;
+                self.cached.get_or_init(|| Arc::new(file));
+                say_buffered(&self.path, &self.common.said_buffered);
+                write().map_err(failed)
+            }
+            done => done.map_err(failed),
         }
     }
 
@@ -150,28 +181,28 @@ impl RealFile {
 
     /// Whether the kernel takes this memory as it is.
     fn takes(&self, memory: &[u8]) -> bool {
-        !self.direct || (memory.as_ptr() as usize).is_multiple_of(ALIGN_BYTES)
+        !self.is_past_cache() || (memory.as_ptr() as usize).is_multiple_of(ALIGN_BYTES)
     }
 
     fn write_one(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.takes(data) {
-            return self.file.write_all_at(data, offset);
+            return self.file().write_all_at(data, offset);
         }
         let mut bounce = AlignedBuf::zeroed(data.len().min(BOUNCE_BYTES_MAX));
         for (n, part) in data.chunks(BOUNCE_BYTES_MAX).enumerate() {
             bounce[..part.len()].copy_from_slice(part);
-            self.file.write_all_at(&bounce[..part.len()], offset + (n * BOUNCE_BYTES_MAX) as u64)?;
+            self.file().write_all_at(&bounce[..part.len()], offset + (n * BOUNCE_BYTES_MAX) as u64)?;
         }
         Ok(())
     }
 
     fn read_one(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         if self.takes(out) {
-            return self.file.read_exact_at(out, offset);
+            return self.file().read_exact_at(out, offset);
         }
         let mut bounce = AlignedBuf::zeroed(out.len().min(BOUNCE_BYTES_MAX));
         for (n, part) in out.chunks_mut(BOUNCE_BYTES_MAX).enumerate() {
-            self.file.read_exact_at(&mut bounce[..part.len()], offset + (n * BOUNCE_BYTES_MAX) as u64)?;
+            self.file().read_exact_at(&mut bounce[..part.len()], offset + (n * BOUNCE_BYTES_MAX) as u64)?;
             part.copy_from_slice(&bounce[..part.len()]);
         }
         Ok(())
@@ -189,7 +220,7 @@ impl RealFile {
                 let done = skip.min(part.len());
                 skip -= done;
                 if done < part.len() {
-                    self.file.write_all_at(&part[done..], at + done as u64)?;
+                    self.file().write_all_at(&part[done..], at + done as u64)?;
                 }
                 at += part.len() as u64;
             }
@@ -209,7 +240,7 @@ impl RealFile {
             // SAFETY: every entry points into a slice that outlives the call, and the kernel only
             // reads from it; the count is at most VECTOR_MAX; the offset fits (checked on entry).
             let rc = unsafe {
-                libc::pwritev(self.file.as_raw_fd(), vector.as_ptr(), vector.len() as i32, offset as i64)
+                libc::pwritev(self.file().as_raw_fd(), vector.as_ptr(), vector.len() as i32, offset as i64)
             };
             if rc >= 0 {
                 return Ok(rc as usize);
@@ -238,10 +269,15 @@ fn open_direct(options: &OpenOptions, path: &Path, said_buffered: &AtomicBool) -
         return Err(Error::io(path.display().to_string(), &refused));
     }
     let file = options.open(path).map_err(|e| Error::io(path.display().to_string(), &e))?;
-    if !said_buffered.swap(true, Ordering::Relaxed) {
+    say_buffered(path, said_buffered);
+    Ok((file, false))
+}
+
+/// Says once for each directory that its filesystem has no O_DIRECT.
+fn say_buffered(path: &Path, said: &AtomicBool) {
+    if !said.swap(true, Ordering::Relaxed) {
         tracing::info!(file = %path.display(), "the filesystem has no O_DIRECT: going through the page cache");
     }
-    Ok((file, false))
 }
 
 /// How many names the file has. Asks for nothing else: whoever asks for its times makes the kernel (from 6.13
@@ -308,17 +344,17 @@ impl DiskFile for RealFile {
     async fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
         self.check(offset, data.len())?;
-        self.write_one(offset, data).map_err(|e| self.io("write", &e))
+        self.writing(|| self.write_one(offset, data))
     }
 
     async fn write_vectored_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         self.check_writable()?;
         self.check(offset, parts.iter().map(|p| p.len()).sum())?;
         if parts.iter().all(|p| self.takes(p) && p.len().is_multiple_of(BLOCK_BYTES)) {
-            return self.write_many(offset, parts).map_err(|e| self.io("write", &e));
+            return self.writing(|| self.write_many(offset, parts));
         }
         let whole = parts.concat();
-        self.write_one(offset, &whole).map_err(|e| self.io("write", &e))
+        self.writing(|| self.write_one(offset, &whole))
     }
 
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -345,7 +381,7 @@ impl DiskFile for RealFile {
 
     fn read_without_blocking(&self, offset: u64, len: usize) -> Option<BoxFuture<Option<AlignedBuf>>> {
         self.check(offset, len).ok()?;
-        let reading = uring::start(&self.file, offset, len)?;
+        let reading = uring::start(self.file(), offset, len)?;
         Some(Box::pin(async move {
             let (read, buf) = reading.await.ok()?;
             (read == len).then_some(buf)
@@ -354,8 +390,8 @@ impl DiskFile for RealFile {
 
     async fn sync(&self) -> Result<()> {
         self.check_writable()?;
-        self.file.sync_data().map_err(|e| self.latch(self.io("sync", &e)))?;
-        let names = count_names(&self.file).map_err(|e| self.latch(self.io("stat", &e)))?;
+        self.file().sync_data().map_err(|e| self.latch(self.io("sync", &e)))?;
+        let names = count_names(self.file()).map_err(|e| self.latch(self.io("stat", &e)))?;
         if names == 0 {
             return Err(self.latch(Error::Io {
                 what: self.path.display().to_string(),
@@ -370,6 +406,6 @@ impl DiskFile for RealFile {
     }
 
     fn is_direct(&self) -> bool {
-        self.direct
+        self.is_past_cache()
     }
 }
