@@ -196,7 +196,8 @@ fn read_file(path: &Path) -> StoreResult<String> {
 /// The sections of a file, in order. Indented lines belong to the setting above them, of which no use is made.
 fn sections(text: &str) -> Vec<(String, Profile)> {
     let mut out: Vec<(String, Profile)> = Vec::new();
-    for line in text.lines() {
+    // A mark of the byte order, as editors of Windows put it before the text.
+    for line in text.trim_start_matches('\u{feff}').lines() {
         let line =
             [" #", " ;", "\t#", "\t;"].iter().fold(line, |line, mark| line.split(mark).next().unwrap_or(""));
         if line.trim().is_empty() || line.starts_with(['#', ';', ' ', '\t']) {
@@ -295,6 +296,8 @@ region = us-west-2
     /// No text makes it panic or read a setting of nothing.
     #[test]
     fn odd_files_are_passed_over() {
+        let marked = Profiles::parse("", "\u{feff}[default]\naws_access_key_id = A\n");
+        assert_eq!(marked.get("default").expect("it is there")["aws_access_key_id"], "A");
         for text in ["", "=", "[", "[]", "a=b", "[x]\n=\n==\n", "\u{feff}[x]\na=1", "[profile]\na=1\n"] {
             let all = Profiles::parse(text, text);
             assert!(all.0.values().all(|profile| profile.keys().all(|name| name != "b")), "{all:?}");

@@ -180,7 +180,7 @@ pub(super) fn undeleted(
             "NoSuchKey" | "NoSuchVersion" => continue,
             "InternalError" | "SlowDown" | "ServiceUnavailable" | "OperationAborted" | "RequestTimeout"
             | "Throttling" | "TooManyRequests" => StoreError::Unreachable(text),
-            code => StoreError::Refused(format!("{text}{}", access_hint(code))),
+            code => StoreError::Refused(format!("{text}. {}", access_hint(code).unwrap_or(WHAT_IS_NEEDED))),
         };
         undeleted.push(Undeleted { key: key.to_owned(), why });
     }
@@ -223,7 +223,10 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
             StoreError::Refused(format!("{text}. The quota of the bucket is used up: it needs a larger one"))
                 .into()
         }
-        (401 | 403, _) => StoreError::Refused(format!("{text}{}", access_hint(code))).into(),
+        (400 | 401 | 403, _) if let Some(hint) = access_hint(code) => {
+            StoreError::Refused(format!("{text}. {hint}")).into()
+        }
+        (401 | 403, _) => StoreError::Refused(format!("{text}. {WHAT_IS_NEEDED}")).into(),
         (301 | 302 | 307 | 308, _)
         | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
             StoreError::Refused(format!("{text}. Set AWS_REGION to the region of the bucket")).into()
@@ -256,17 +259,19 @@ fn describe(what: &str, status: u16, code: &str, message: &str, html: bool) -> S
     text
 }
 
-fn access_hint(code: &str) -> &'static str {
-    match code {
-        "RequestTimeTooSkewed" => ". Set the clock of this machine",
-        "InvalidAccessKeyId" => ". Check the credentials: AWS_ACCESS_KEY_ID is no key of this store",
-        "SignatureDoesNotMatch" => {
-            ". Check the credentials: AWS_SECRET_ACCESS_KEY does not belong to the key"
-        }
-        "AuthenticationFailed" => ". Check the credentials",
-        "ExpiredToken" | "TokenRefreshRequired" => ". The credentials have expired: get new ones",
-        _ => ". Check the credentials and what they allow: get, put, list, delete",
-    }
+const WHAT_IS_NEEDED: &str = "Check the credentials and what they allow: get, put, list, delete";
+
+/// What to do about a refusal that names its cause. Amazon sends some of these with 400.
+fn access_hint(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "RequestTimeTooSkewed" => "Set the clock of this machine",
+        "InvalidAccessKeyId" => "Check the credentials: AWS_ACCESS_KEY_ID is no key of this store",
+        "SignatureDoesNotMatch" => "Check the credentials: AWS_SECRET_ACCESS_KEY does not belong to the key",
+        "AuthenticationFailed" => "Check the credentials",
+        "ExpiredToken" | "TokenRefreshRequired" => "The credentials have expired: get new ones",
+        "InvalidToken" => "Check the credentials: AWS_SESSION_TOKEN does not belong to the key",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -294,6 +299,23 @@ mod tests {
         for status in [301, 307, 400, 401, 403, 405, 501] {
             let s = sorted("PUT", true, status, "");
             assert!(matches!(s, Sorted::Error(StoreError::Refused(_))), "{status}");
+        }
+    }
+
+    /// A refusal that names its cause says what to do about it, with whatever status it comes.
+    #[test]
+    fn a_named_cause_has_its_hint() {
+        for (status, code, hint) in [
+            (400, "ExpiredToken", "expired: get new ones"),
+            (403, "ExpiredToken", "expired: get new ones"),
+            (400, "InvalidToken", "AWS_SESSION_TOKEN"),
+            (403, "RequestTimeTooSkewed", "the clock"),
+            (403, "AccessDenied", "what they allow"),
+        ] {
+            let Sorted::Error(StoreError::Refused(why)) = sorted("PUT", true, status, code) else {
+                panic!("{status} {code}")
+            };
+            assert!(why.contains(hint), "{why}");
         }
     }
 
