@@ -11,7 +11,9 @@ use std::{
 use cistern_engine::{
     Error,
     env::Env,
-    journal::{AppendError, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries},
+    journal::{
+        AppendError, FILE_NAME, JOURNAL_BYTES_MIN, Journal, JournalOptions, Record, Recoveries, discard,
+    },
     units::{Extent, JournalPos, VolumeId},
 };
 
@@ -169,6 +171,20 @@ fn what_was_acknowledged_stays_whoever_opens() {
     }
     println!("{seeds} histories: {} openings, {} refused, {} lost the journal", all.0, all.1, all.2);
     assert!(all.0 > seeds && all.1 > seeds / 4 && all.2 > seeds / 4, "all of it happens: {all:?}");
+}
+
+/// A journal that was cut off before its superblocks end cannot be taken, and can be removed all the same where locks are not known to all.
+#[test]
+fn a_journal_that_was_cut_off_can_be_removed() {
+    let world = World::new(1);
+    let disk = FaultyDisk::new(&world).mounted_again(Duration::ZERO, Duration::ZERO).shared();
+    let env = world.env_of_a_stranger();
+    let left = world.run(None, async move {
+        disk.create(FILE_NAME, 4096).await.expect("made");
+        discard(&env, &disk).await.expect("removed");
+        disk.names("").await.expect("listed")
+    });
+    assert_eq!(left, Some(Vec::new()));
 }
 
 /// Blocks of a record that is not staged.

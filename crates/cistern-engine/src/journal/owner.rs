@@ -254,6 +254,11 @@ pub(super) fn beginning_of_unfinished(name: &str) -> String {
     format!("{name}.new-")
 }
 
+/// Whether a file is so long that it says which process has it.
+fn has_owner_blocks(file: &dyn DiskFile) -> bool {
+    file.len() >= SUPERBLOCK_AREA_BLOCKS * BLOCK_BYTES as u64
+}
+
 fn gone(what: String) -> Error {
     Error::Io { what, cause: "the file was deleted while in use; what is written to it would be lost".into() }
 }
@@ -268,7 +273,7 @@ async fn look(env: &Env, disk: &Arc<dyn Disk>, name: &str) -> Result<(Found, Opt
     let read = env
         .blocking(async move {
             let file = disk.open_anew(&name).await?;
-            if file.len() < SUPERBLOCK_AREA_BLOCKS * BLOCK_BYTES as u64 {
+            if !has_owner_blocks(&*file) {
                 return Ok(None);
             }
             let (mut owner, mut beat) = (AlignedBuf::zeroed(BLOCK_BYTES), AlignedBuf::zeroed(BLOCK_BYTES));
@@ -293,9 +298,11 @@ async fn look(env: &Env, disk: &Arc<dyn Disk>, name: &str) -> Result<(Found, Opt
 /// # Errors
 /// `Locked` if one does; `NotFound` if there is no journal.
 pub(super) async fn keep_others_out(env: &Env, disk: &Arc<dyn Disk>) -> Result<()> {
-    match disk.lock_is_for_all() {
-        true => refuse_if_at_work(env, disk, FILE_NAME).await.map(drop),
-        false => Ownership::take(env, disk).await.map(drop),
+    // One that was cut off cannot be opened by any other process either.
+    let can_be_taken = has_owner_blocks(&*disk.open(FILE_NAME).await?);
+    match can_be_taken && !disk.lock_is_for_all() {
+        true => Ownership::take(env, disk).await.map(drop),
+        false => refuse_if_at_work(env, disk, FILE_NAME).await.map(drop),
     }
 }
 
