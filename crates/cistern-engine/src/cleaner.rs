@@ -81,11 +81,11 @@ pub struct Cleaner {
 }
 
 /// What somebody is told whose demand needs room that is not there.
-const NO_ROOM: &str = "the file system of the store has too little for what would be moved or copied there, beside what is held back for \
-     clients and for cleaning; make some there, and begin again: what was moved stays moved";
+const NO_ROOM: &str = "too little for what would be moved or copied there, beside what is held back for clients and for cleaning. Make some \
+     there, and begin again: what was moved stays moved";
 
 fn no_room() -> Error {
-    Error::Full(NO_ROOM.into())
+    Error::NoRoom(NO_ROOM.into())
 }
 
 /// Where a cleaner is asked for what its bound does not ask for. It may be gone.

@@ -44,6 +44,9 @@ pub enum Error {
     /// The store refuses for good (forbidden, no such bucket, bad credentials).
     #[error("the store refuses: {0}")]
     Refused(String),
+    /// The store has no room for what was to be put there. Reading and deleting go on.
+    #[error("the store has no room: {0}")]
+    NoRoom(String),
     /// Another writer holds the volume and has not released it.
     #[error(
         "the volume is in use: claimed by host {host} at {since} and not released. \

@@ -68,9 +68,9 @@ pub struct Emptying {
 /// comes late does no more harm than a late delete: it meets what nothing needs, or leaves an orphan in a slot that was free.
 pub async fn empty_slots(store: &dyn Store, log: &LogWriter, due: &[Seq]) -> Emptying {
     let put = |seq: Seq| async move {
-        let body = log.emptied(seq);
+        let (key, body) = (keys::entry(seq), log.emptied(seq));
         let bytes = body.len() as u64;
-        (seq, bytes, store.put(&keys::entry(seq), body).await)
+        (seq, bytes, log.making_room(|| store.put(&key, body.clone())).await)
     };
     let mut puts = stream::iter(due.iter().map(|seq| put(*seq)).collect::<Vec<_>>()).buffered(PUTS_IN_FLIGHT);
     let mut out = Emptying { emptied: Vec::new(), stayed: Vec::new(), fault: None };
@@ -79,7 +79,7 @@ pub async fn empty_slots(store: &dyn Store, log: &LogWriter, due: &[Seq]) -> Emp
             Ok(()) => out.emptied.push((seq, bytes)),
             Err(e) => {
                 out.stayed.push(RetiredName::Segment(seq));
-                out.fault.get_or_insert(e.into());
+                out.fault.get_or_insert(e);
             }
         }
     }
@@ -266,8 +266,9 @@ fn could_not_delete(first: &Undeleted, count: u64) -> Error {
     };
     match why {
         StoreError::Unreachable(_) => Error::Unreachable(text),
-        StoreError::Refused(_) | StoreError::NotFound(_) | StoreError::Unusable { .. } => {
-            Error::Refused(text)
-        }
+        StoreError::Refused(_)
+        | StoreError::NotFound(_)
+        | StoreError::NoRoom(_)
+        | StoreError::Unusable { .. } => Error::Refused(text),
     }
 }

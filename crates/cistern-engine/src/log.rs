@@ -2,7 +2,7 @@
 //!
 //! Owns epochs, claims, ordered commits ([`Publisher`]), checkpoints. A segment is committed when it is in the
 //! store and the [`walk`] of every reader applies it (docs/design/engine.md, "The log is chained by
-//! journal ranges"). Never deletes, never looks inside data.
+//! journal ranges"). Deletes nothing but its reserve, never looks inside data.
 
 pub mod branches;
 pub mod checkpoint;
@@ -26,6 +26,7 @@ mod presence;
 mod publish;
 #[cfg(test)]
 mod publish_tests;
+mod reserve;
 mod room;
 mod walk;
 
@@ -36,7 +37,7 @@ pub use committed::{
     find_volume, own_store, read_committed, read_emptied, read_entry, read_identity, read_identity_anywhere,
     read_roots, read_roots_object,
 };
-pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer};
+pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer, nothing};
 pub use presence::{GRACE, GRACE_ALONE};
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use room::RoomFor;

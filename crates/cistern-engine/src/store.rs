@@ -56,6 +56,9 @@ pub enum StoreError {
     /// Succeeds only when a person mends something: keys, a clock, a policy, an address. Says nothing about an object.
     #[error("{0}")]
     Refused(String),
+    /// There is no room for what was to be put: a quota is used up, or a file system is full. Reading and deleting go on.
+    #[error("{0}")]
+    NoRoom(String),
     /// There is such an object, and it is not what it should be: longer, archived, of another kind. Others may be sound.
     #[error("{key} {why}")]
     Unusable { key: String, why: String },
@@ -156,6 +159,7 @@ impl From<StoreError> for crate::Error {
             StoreError::NotFound(what) => crate::Error::NotFound(what),
             StoreError::Unreachable(why) => crate::Error::Unreachable(why),
             StoreError::Refused(why) => crate::Error::Refused(why),
+            StoreError::NoRoom(why) => crate::Error::NoRoom(why),
             StoreError::Unusable { key, why } => crate::Error::corrupt(key, why),
         }
     }

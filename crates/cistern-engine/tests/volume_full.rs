@@ -80,7 +80,7 @@ impl Passing for Small {
         }
         if self.free_bytes().await < body.len() as u64 {
             self.refused.fetch_add(1, SeqCst);
-            return Err(StoreError::Unreachable("the file system is full".into()));
+            return Err(StoreError::NoRoom("the file system is full".into()));
         }
         let put = self.inner.put_if_absent(key, body).await;
         if is_segment {
@@ -176,7 +176,7 @@ async fn flattening_leaves_room_for_clients() {
     let volume = clone.open().await;
     let adopt = Collect::Adopt { offset: 0, len: 96 * MIB };
     let refused = volume.collect(adopt).await.expect_err("there are 60 MiB for 96");
-    assert!(matches!(&refused, Error::Full(said) if said.contains("make some")), "{refused}");
+    assert!(matches!(&refused, Error::NoRoom(said) if said.contains("Make some")), "{refused}");
     let goes_on = async {
         volume.write(0, noise(7, MIB as usize), false).await.expect("written");
         volume.snapshot("t").await.expect("made");
@@ -204,7 +204,7 @@ async fn a_round_ends_where_room_does() {
     let free_bytes = HELD_BACK_BYTES / 2 + 8 * MIB;
     store.left_free.store(free_bytes, SeqCst);
     let refused = volume.collect(Collect::Defragment { offset: 0, len: 48 * MIB }).await;
-    assert!(matches!(&refused, Err(Error::Full(said)) if said.contains("make some")), "{refused:?}");
+    assert!(matches!(&refused, Err(Error::NoRoom(said)) if said.contains("Make some")), "{refused:?}");
     assert!(store.free_bytes().await > free_bytes - 4 * MIB, "only what is small came behind it");
     assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
 }

@@ -160,7 +160,8 @@ async fn stored_bytes(host: &Host) -> u64 {
     let mut pages = cistern_engine::store::Pages::of(host.store.as_ref() as &dyn Store, "");
     let mut bytes = 0;
     while let Some(page) = pages.next_page().await.expect("listed") {
-        bytes += page.iter().map(|listed| listed.bytes).sum::<u64>();
+        let counted = page.iter().filter(|listed| !listed.key.contains("/reserve/"));
+        bytes += counted.map(|listed| listed.bytes).sum::<u64>();
     }
     bytes
 }

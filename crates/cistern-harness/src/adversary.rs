@@ -144,6 +144,17 @@ impl Adversary {
         self.held().switch = Some(switch);
     }
 
+    /// Refuses a PUT with which more than so many bytes would be stored, whether its object is there or not: Ceph's radosgw answers so. What
+    /// is on its way does not count.
+    pub fn quota(&self, bytes: Option<u64>) {
+        self.held().quota_bytes = bytes;
+    }
+
+    /// Bytes that are stored.
+    pub fn stored_bytes(&self) -> u64 {
+        self.held().stored_bytes()
+    }
+
     /// Gives correct answers again.
     pub fn honest(&self) {
         self.held().switch = None;

@@ -73,7 +73,7 @@ impl Excuses {
     /// Whether an error is what such a writer may answer.
     pub fn allow(&self, error: &Error) -> bool {
         match error {
-            Error::Unreachable(_) => true,
+            Error::Unreachable(_) | Error::NoRoom(_) => true,
             Error::Fenced { .. } => self.fenced,
             Error::Latched(_) => self.fenced || self.disk_failed || self.damaged,
             // Who was fenced long ago finds that its successor has deleted what it does not need.
@@ -154,9 +154,11 @@ impl Line {
             self.sim.fail(format!("{what} fails without a reason ({excuses:?}): {error:?}"));
         }
         match error {
-            Error::Unreachable(_) | Error::Corrupt { .. } | Error::Refused(_) | Error::NotFound(_) => {
-                Mood::Content
-            }
+            Error::Unreachable(_)
+            | Error::NoRoom(_)
+            | Error::Corrupt { .. }
+            | Error::Refused(_)
+            | Error::NotFound(_) => Mood::Content,
             _ => Mood::Done,
         }
     }
@@ -265,8 +267,13 @@ async fn zero(line: &Line, device: &dyn Device) -> Mood {
 /// Gives up a range; what of it the engine takes reads as zeroes and is a hole.
 async fn trim(line: &Line, device: &dyn Device) -> Mood {
     let (first, count) = range(line, 4 * line.plan.write_bytes_max);
+    let fua = line.sim.chance(0.08);
+    trim_at(line, device, first, count, fua).await
+}
+
+async fn trim_at(line: &Line, device: &dyn Device, first: u64, count: u64, fua: bool) -> Mood {
     let (gone, gone_count) = trimmed(first, count);
-    let (op, fua) = (line.number(), line.sim.chance(0.08));
+    let op = line.number();
     let tick = line.sim.tick();
     if gone_count > 0 {
         line.branch(|b| b.begin(op, Kind::Zero { allocated: false }, gone, gone_count, tick));
@@ -291,7 +298,7 @@ fn hear(line: &Line, op: OpId, fua: bool, invoked: u64, reply: Result<(), Error>
             Mood::Content
         }
         Err(error) => {
-            if matches!(error, Error::Unreachable(_)) && !fua {
+            if matches!(error, Error::Unreachable(_) | Error::NoRoom(_)) && !fua {
                 line.sim.fail(format!("P9: a write needs a store that is away: {error:?}"));
             }
             line.complain("a write", &error)
@@ -393,9 +400,19 @@ pub fn check_status(line: &Line, device: &dyn Device) {
 
 /// Writes every other block of the volume.
 pub async fn fill(line: &Line, device: &dyn Device) {
-    for block in (0..line.branch(|b| b.size()) / BLOCK_SECTORS).step_by(2) {
+    fill_each(line, device, 2).await;
+}
+
+/// Writes every block whose number is a multiple of `step`.
+pub async fn fill_each(line: &Line, device: &dyn Device, step: usize) {
+    for block in (0..line.branch(|b| b.size()) / BLOCK_SECTORS).step_by(step) {
         write_at(line, device, block * BLOCK_SECTORS, BLOCK_SECTORS, false).await;
     }
+}
+
+/// Trims all of the volume.
+pub async fn discard_all(line: &Line, device: &dyn Device) {
+    trim_at(line, device, 0, line.branch(|b| b.size()), false).await;
 }
 
 /// Reads the whole volume, as far as it can be read. What goes wrong on its way is read again.

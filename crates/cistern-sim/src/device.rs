@@ -224,5 +224,5 @@ pub fn trimmed(first: u64, count: u64) -> (u64, u64) {
 
 /// Whether the same call may succeed later.
 pub fn may_pass(error: &Error) -> bool {
-    matches!(error, Error::Unreachable(_))
+    matches!(error, Error::Unreachable(_) | Error::NoRoom(_))
 }

@@ -44,6 +44,8 @@ pub enum Theme {
     Cleaning,
     /// As `Cleaning`, in a store whose disk is full of garbage within a grace.
     SmallDisk,
+    /// As `Cleaning`, in a store with a quota, which is used up now and then.
+    Quota,
     /// As `Cleaning`, and clients make and remove snapshots.
     Snapshots,
     /// Several uploads are on their way at any time, slow and late, when their writer crashes or is fenced.
@@ -67,7 +69,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 22] = [
+    pub const ALL: [Theme; 23] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -80,6 +82,7 @@ impl Theme {
         Theme::Merges,
         Theme::Cleaning,
         Theme::SmallDisk,
+        Theme::Quota,
         Theme::Snapshots,
         Theme::Stragglers,
         Theme::BadReplies,
@@ -107,6 +110,7 @@ impl Theme {
             Theme::Merges => "merges",
             Theme::Cleaning => "cleaning",
             Theme::SmallDisk => "small-disk",
+            Theme::Quota => "quota",
             Theme::Snapshots => "snapshots",
             Theme::Stragglers => "stragglers",
             Theme::BadReplies => "bad-replies",
@@ -219,6 +223,7 @@ impl Plan {
             23 if rng.random_bool(0.5) => Theme::Snapshots,
             23 if rng.random_bool(0.5) => Theme::ClonedVolumes,
             23 if rng.random_bool(0.5) => Theme::RolledBack,
+            23 if rng.random_bool(0.5) => Theme::Quota,
             23 => Theme::Backups,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
@@ -289,6 +294,7 @@ impl Plan {
             Theme::Absent
             | Theme::Cleaning
             | Theme::SmallDisk
+            | Theme::Quota
             | Theme::Snapshots
             | Theme::ClonedVolumes
             | Theme::RolledBack
@@ -305,6 +311,9 @@ impl Plan {
                 (self.filled, self.sweeping) = (true, self.theme == Theme::Backups && rng.random_bool(0.5));
                 if self.theme == Theme::Cleaning {
                     self.disk_bytes = Some(1 << 40); // so that readers are announced, and waited for
+                }
+                if self.theme == Theme::Quota {
+                    (settings.size_bytes, self.sweeping) = (8 * MIB, true);
                 }
                 if self.theme == Theme::SmallDisk {
                     settings.size_bytes = 2 * MIB;
@@ -365,6 +374,7 @@ impl Plan {
             Theme::Absent
                 | Theme::Cleaning
                 | Theme::SmallDisk
+                | Theme::Quota
                 | Theme::Snapshots
                 | Theme::ClonedVolumes
                 | Theme::RolledBack
@@ -397,7 +407,7 @@ impl Plan {
             Theme::Calm => &[GoOn, Close],
             Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
-            Theme::Cleaning | Theme::Snapshots | Theme::Backups => {
+            Theme::Cleaning | Theme::Quota | Theme::Snapshots | Theme::Backups => {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::SmallDisk => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie],

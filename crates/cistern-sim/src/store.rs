@@ -72,6 +72,8 @@ struct State {
     away: bool,
     /// Bytes of the disk on which it lies, if that has an end.
     disk_bytes: Option<u64>,
+    /// What it takes at most, which it does not tell.
+    quota_bytes: Option<u64>,
     /// Per host: cut off from the store.
     cut_off: BTreeMap<usize, bool>,
     /// When a fault last could have kept somebody from the store.
@@ -94,6 +96,7 @@ impl SimStore {
             faults: StoreFaults::default(),
             away: false,
             disk_bytes,
+            quota_bytes: None,
             cut_off: BTreeMap::new(),
             troubled_at: Duration::ZERO,
             requests: 0,
@@ -123,6 +126,16 @@ impl SimStore {
             s.away = away;
             s.troubled_at = now;
         });
+    }
+
+    /// Puts find room for so many bytes more, or for any number.
+    pub fn set_room(&self, bytes: Option<u64>) {
+        let quota_bytes = self.with(|s| {
+            s.quota_bytes = bytes.map(|bytes| s.objects.bytes() + bytes);
+            s.quota_bytes
+        });
+        self.sim.note(format_args!("store: quota of {quota_bytes:?} bytes"));
+        self.trouble();
     }
 
     /// Cuts one host off from the store, or connects it again.
@@ -169,7 +182,12 @@ impl SimStore {
             Request::Put { body, .. } => body.len() as u64,
             _ => 0,
         };
+        let is_over = |s: &mut State| s.quota_bytes.is_some_and(|quota| s.objects.bytes() + needed > quota);
         let reply = match self.room() {
+            _ if needed > 0 && self.with(is_over) => {
+                self.trouble();
+                Reply::OverQuota
+            }
             Some(room) if needed > room.free_bytes => {
                 self.sim.fail(format!("#{number} finds the disk full: nothing can be cleaned any more"));
                 Reply::Full

@@ -30,6 +30,7 @@ mod backups;
 mod checks;
 mod cloned_volumes;
 mod clones;
+mod quota;
 mod recreated;
 mod rekeyed;
 mod rolled_back;
@@ -37,6 +38,7 @@ mod rounds;
 
 use backups::Backup;
 use cloned_volumes::OtherVolume;
+use quota::ROOM_BYTES_MAX;
 
 /// Virtual time within which anything must be done when nothing is in its way.
 const PATIENCE: Duration = Duration::from_secs(4 * 3600);
@@ -231,10 +233,14 @@ impl World {
     fn calm(&self) {
         let late_max = self.plan.faults.late_max;
         self.store.set_faults(StoreFaults { damage: self.plan.damage, late_max, ..StoreFaults::default() });
+        self.store.set_room(None);
     }
 
     fn storm(&self) {
         self.store.set_faults(StoreFaults { damage: self.plan.damage, ..self.plan.faults.clone() });
+        if self.plan.theme == Theme::Quota {
+            self.store.set_room(Some(self.sim.range(0, ROOM_BYTES_MAX)));
+        }
     }
 
     fn site(&self, host: usize, inc: Incarnation) -> Site {

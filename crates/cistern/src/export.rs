@@ -209,6 +209,7 @@ fn errno(operation: &'static str, error: &Error) -> Errno {
         | Error::Overwrites(_)
         | Error::Unreachable(_)
         | Error::Refused(_)
+        | Error::NoRoom(_)
         | Error::InUse { .. }
         | Error::Locked(_)
         | Error::Fenced { .. }

@@ -174,6 +174,7 @@ fn recourse(error: &Error) -> (Kind, Option<&'static str>) {
         ),
         // Its text says what to do.
         Error::Refused(_) => (Kind::Store, None),
+        Error::NoRoom(_) => (Kind::Full, None),
         Error::InUse { .. } => (Kind::InUse, None),
         Error::Locked(_) => (Kind::InUse, Some("`cistern status` shows which daemon serves it")),
         Error::Fenced { .. }

@@ -84,7 +84,7 @@ fn a_full_directory_is_told_at_once() {
     let mut said = BufReader::new(waiting.stderr.take().expect("piped")).lines();
     let mut next =
         |text: &str| said.by_ref().map(|line| line.expect("UTF-8")).find(|line| line.contains(text));
-    let told = next("does not answer yet").expect("it ended without saying so");
+    let told = next("has no room").expect("it ended without saying so");
     assert!(told.contains("the file system is full"), "{told}");
     std::fs::remove_file(&ballast).expect("removed");
     assert!(next("opened").is_some(), "it ended although there is room");

@@ -93,6 +93,9 @@ impl Offer for Move {
             For::Snapshots => NewEntry::Kept(sealed),
         })
     }
+    fn waits_for_room(&self) -> bool {
+        false
+    }
 }
 
 fn build(

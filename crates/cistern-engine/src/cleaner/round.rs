@@ -215,7 +215,7 @@ pub struct PlacedSegment {
 /// other: clients' segments behind it wait for each, and their reads for the processors and the link that it takes.
 ///
 /// # Errors
-/// `Full` where the store has no room for the next one: what was offered before is committed.
+/// `NoRoom` where the store has no room for the next one: what was offered before is committed.
 pub async fn offer(
     parts: &CleanerParts,
     (whom, room): (For, RoomFor),

@@ -1,6 +1,7 @@
 //! Appending to the log: slots are given out once, and resolved one by one.
 //!
-//! A slot is a seq that this process gives out for one content and never for another: [`Slots`] is not copied. A copy of the process (a restored
+//! A slot is a seq that this process gives out for one content and never for another ([`Slots`] is not copied), but that next to nothing fills one
+//! whose content found no room. A copy of the process (a restored
 //! snapshot, a cloned machine) may seal other content for it, under the same key; the nonce of the sealing then
 //! differs, and tells whose object lies there. [`LogWriter::append`] returns only when it is known what the slot
 //! holds. What follows from that is decided in [`super::publish`], the only caller.
@@ -14,6 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 
 use crate::{
     Error, Result,
@@ -24,8 +26,10 @@ use crate::{
         committed::{SlotContent, read_entry},
         keys,
         presence::{Before, Presence},
+        reserve::Reserve,
+        room::RoomShortage,
     },
-    rank::{Rank, Ranked},
+    rank::{Locked, Rank, Ranked},
     segment::{
         EntryHead, EntryKind, Release, Rollback, Slot, Tail, encode_emptied, encode_release, read_tail,
     },
@@ -37,12 +41,25 @@ use crate::{
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What became of an append.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Appended {
     /// The slot holds our content.
     Ours,
     /// A late object of a fenced writer or of a removed volume took the slot: it is void, ours has to go further on.
     Taken,
+    /// The slot holds what was refused before for lack of room: it had been sent more than once.
+    Earlier,
+    /// The store has no room, and the slot holds nothing that is known.
+    NoRoom(Error),
+}
+
+/// What is put into a slot.
+pub(super) struct EntryBody<'a> {
+    pub body: Bytes,
+    /// What was refused there before.
+    pub earlier: Option<&'a Bytes>,
+    /// Whether it takes the reserve where there is no room, and waits in its slot until there is.
+    pub waits_for_room: bool,
 }
 
 /// What a claim that is in force gives its writer.
@@ -78,6 +95,10 @@ struct Inner {
     /// How many uploads the store refused, or did not answer, that are tried again.
     refused: AtomicU64,
     promised: PromisedRoom,
+    reserve: Reserve,
+    /// More data is stored.
+    grown: Notify,
+    shortage: Ranked<Option<RoomShortage>>,
 }
 
 /// The slots of an epoch that are left. There is one of it, so no seq is given out twice.
@@ -99,12 +120,10 @@ impl Slots {
 
     /// Gives out the next slot, for one content only.
     pub(super) fn give_out(&mut self) -> Slot {
-        let Inner { env, keys, epoch, salt, .. } = &*self.log.inner;
         let seq = self.next;
         self.next = seq.next();
         self.log.inner.given.store(seq.0, Ordering::Relaxed);
-        let nonce = SealNonce(env.random_bytes());
-        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
+        self.log.slot(seq)
     }
 
     /// Ends the epoch. Only after everything of it is committed, and if anything was offered, by the publisher's
@@ -115,7 +134,8 @@ impl Slots {
             let Inner { env, keys, .. } = &*self.log.inner;
             let release = Release { wall_ms: env.wall_ms(), size_bytes, rollback };
             let body = encode_release(keys.key.as_deref(), &slot, &release);
-            if self.log.append(&slot, body).await? == Appended::Ours {
+            let content = EntryBody { body, earlier: None, waits_for_room: true };
+            if matches!(self.log.append(&slot, content).await?, Appended::Ours) {
                 return Ok(());
             }
         }
@@ -129,7 +149,22 @@ impl LogWriter {
         let (store, trouble) = (stores.write_back.clone(), Ranked::new(Rank::Log, None));
         let given = AtomicU64::new(next.0 - 1);
         let (refused, promised) = (AtomicU64::new(0), stores.promised.clone());
-        let inner = Inner { env, store, keys, epoch, salt, presence, given, trouble, refused, promised };
+        let (reserve, shortage) = (Reserve::new(store.clone()), Ranked::new(Rank::Log, None));
+        let inner = Inner {
+            env,
+            store,
+            keys,
+            epoch,
+            salt,
+            presence,
+            given,
+            trouble,
+            refused,
+            promised,
+            reserve,
+            grown: Notify::new(),
+            shortage,
+        };
         let log = LogWriter { inner: Arc::new(inner) };
         (log.clone(), Slots { log, next })
     }
@@ -145,11 +180,15 @@ impl LogWriter {
 
     /// What takes the place of a segment that nothing needs any more, in a slot that a checkpoint of this epoch covers.
     pub fn emptied(&self, seq: Seq) -> Bytes {
-        let Inner { env, keys, epoch, salt, .. } = &*self.inner;
         debug_assert!(seq <= self.given(), "only what was filled is emptied");
+        encode_emptied(self.inner.keys.key.as_deref(), &self.slot(seq))
+    }
+
+    /// A slot of this epoch, for a content that has no other's nonce.
+    pub(super) fn slot(&self, seq: Seq) -> Slot {
+        let Inner { env, keys, epoch, salt, .. } = &*self.inner;
         let nonce = SealNonce(env.random_bytes());
-        let slot = Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce };
-        encode_emptied(keys.key.as_deref(), &slot)
+        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
     }
 
     /// The last slot that was given out; at first the claim's, or one behind it.
@@ -160,6 +199,23 @@ impl LogWriter {
     /// Where entries go.
     pub(super) fn store(&self) -> &dyn Store {
         self.inner.store.as_ref()
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.inner.env
+    }
+
+    pub(super) fn reserve(&self) -> &Reserve {
+        &self.inner.reserve
+    }
+
+    /// Returns once more data is stored than when it was asked last.
+    pub async fn grown(&self) {
+        self.inner.grown.notified().await;
+    }
+
+    pub(super) fn shortage(&self) -> Locked<'_, Option<RoomShortage>> {
+        self.inner.shortage.lock()
     }
 
     /// What is on its way there, of everybody.
@@ -186,17 +242,21 @@ impl LogWriter {
         self.inner.refused.load(Ordering::Relaxed) > 0
     }
 
-    /// Puts `body` into its slot and returns when it is known what the slot holds. Tries for as long
-    /// as the store is away.
+    /// Puts a content into its slot and returns when it is known what the slot holds. Tries for as long
+    /// as the store is away; where it has no room, only what waits for room.
     ///
     /// # Errors
     /// `Fenced` when another writer's claim or object of a later epoch is there; `Copied` when an object of this
     /// epoch is there that was not sealed here; `Gone` when the volume is not. The first two also when the slot was free, and
     /// a checkpoint tells that they went on.
-    pub(super) async fn append(&self, slot: &Slot, body: Bytes) -> Result<Appended> {
+    pub(super) async fn append(&self, slot: &Slot, content: EntryBody<'_>) -> Result<Appended> {
+        let EntryBody { body, earlier, waits_for_room } = content;
         let store = &self.inner.store;
         let key = keys::entry(slot.seq);
-        let ours = readable(&self.inner.keys, slot, &body)?;
+        let sent =
+            |body: &Bytes| Ok::<_, Error>((readable(&self.inner.keys, slot, body)?, body.len() as u64));
+        let (ours, bytes) = sent(&body)?;
+        let earlier = earlier.map(sent).transpose()?;
         debug_assert_eq!(
             (ours.epoch, ours.salt),
             (slot.epoch, slot.salt),
@@ -205,20 +265,34 @@ impl LogWriter {
         let mut refused = None;
         loop {
             self.confirm(Before::Sending).await?;
-            let answer = match store.put_if_absent(&key, body.clone()).await {
+            let put = || store.put_if_absent(&key, body.clone());
+            let answer = match waits_for_room {
+                true => self.making_room(put).await,
+                false => put().await.map_err(Error::from),
+            };
+            let answer = match answer {
                 Ok(Put::Created) => Ok(Appended::Ours),
-                Ok(Put::Exists) => self.who_is_there(&ours, body.len() as u64).await,
-                Err(e) => Err(e.into()),
+                Ok(Put::Exists) => self.who_is_there((&ours, bytes), earlier.as_ref()).await,
+                Err(e) => Err(e),
             };
             match answer {
                 Ok(appended) => {
                     self.confirm(Before::Counting).await?; // it may have become doubtful what was written to
                     self.inner.presence.saw(slot.seq);
+                    if !waits_for_room {
+                        self.had_room(bytes);
+                        self.inner.grown.notify_one();
+                    }
                     return Ok(appended);
                 }
-                Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_))) => {
-                    self.wait_to_retry(&e, &mut refused).await
+                Err(e @ Error::NoRoom(_)) if !waits_for_room => {
+                    self.lacked_room();
+                    self.note_trouble(&e);
+                    return Ok(Appended::NoRoom(e));
                 }
+                Err(
+                    e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NotFound(_) | Error::NoRoom(_)),
+                ) => self.wait_to_retry(&e, &mut refused).await,
                 Err(e) => return Err(e),
             }
         }
@@ -254,7 +328,11 @@ impl LogWriter {
 
     /// Tells our own object (a lost reply) from a fenced writer's, from the one that fences us and from one of a copy
     /// of this writer.
-    async fn who_is_there(&self, ours: &EntryHead, object_bytes: u64) -> Result<Appended> {
+    async fn who_is_there(
+        &self,
+        (ours, object_bytes): (&EntryHead, u64),
+        earlier: Option<&(EntryHead, u64)>,
+    ) -> Result<Appended> {
         let Inner { store, keys, epoch, .. } = &*self.inner;
         let key = keys::entry(ours.seq);
         let found = store.list_after(&key, "", 1).await?;
@@ -273,6 +351,9 @@ impl LogWriter {
         if head == *ours && listed.bytes == object_bytes {
             return Ok(Appended::Ours);
         }
+        if earlier.is_some_and(|(earlier, bytes)| head == *earlier && listed.bytes == *bytes) {
+            return Ok(Appended::Earlier);
+        }
         if head.epoch == *epoch {
             return Err(Error::Copied { seq: head.seq.0 });
         }
@@ -288,7 +369,7 @@ impl LogWriter {
         let Inner { store, epoch, presence, .. } = &*self.inner;
         presence.sends_checkpoint(covered);
         let key = keys::checkpoint(*epoch, covered);
-        match store.put_if_absent(&key, body.clone()).await? {
+        match self.making_room(|| store.put_if_absent(&key, body.clone())).await? {
             Put::Created => Ok(()),
             Put::Exists if store.get(&key, CHECKPOINT_BYTES_MAX).await? == body => Ok(()),
             Put::Exists => Err(Error::corrupt(key, "another checkpoint is stored under this name")),
@@ -297,7 +378,7 @@ impl LogWriter {
 
     /// Writes an immutable object under a name that nobody else uses.
     pub async fn put_unique(&self, key: &str, body: Bytes) -> Result<()> {
-        match self.inner.store.put_if_absent(key, body).await? {
+        match self.making_room(|| self.inner.store.put_if_absent(key, body.clone())).await? {
             Put::Created | Put::Exists => Ok(()),
         }
     }

@@ -9,6 +9,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     Error, Result,
     env::Env,
@@ -19,11 +21,16 @@ use crate::{
         checkpoint::LastClaim,
         committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
         keys,
+        reserve::Reserve,
     },
     segment::{Claim, Entry, EntryHead, Slot, encode_claim},
-    store::{Put, SharedStore, Stores},
+    store::{Put, SharedStore, StoreError, Stores},
     units::{Epoch, JournalId, JournalPos, Mark, Salt, SealNonce},
 };
+
+/// How long an opening waits for room in the store, and how often it looks.
+const NO_ROOM_PATIENCE: Duration = Duration::from_secs(60);
+const NO_ROOM_PAUSE: Duration = Duration::from_secs(1);
 
 /// What lies in this host's state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,14 +155,15 @@ impl Attempt {
         let head = readable(keys, &slot, &body)?;
         let object_bytes = body.len() as u64;
         let key = keys::entry(seq);
-        if store.put_if_absent(&key, body.clone()).await? == Put::Exists
-            && !is_ours(store, keys, &head, object_bytes).await?
-        {
+        let put = put_in_any_case(env, store, &key, &body).await?;
+        if put == Put::Exists && !is_ours(store, keys, &head, object_bytes).await? {
             return Ok(None);
         }
-        // That it was absent proves nothing of a store that would have taken it anyhow.
-        if store.put_if_absent(&key, body).await? == Put::Created {
-            return Err(Error::Overwrites(key));
+        // That it was absent proves nothing of a store that would have taken it anyhow; but one that takes nothing overwrites nothing.
+        match store.put_if_absent(&key, body).await {
+            Ok(Put::Exists) | Err(StoreError::NoRoom(_)) => {}
+            Ok(Put::Created) => return Err(Error::Overwrites(key)),
+            Err(e) => return Err(e.into()),
         }
         let seen = env.now();
         let names = checkpoint_names(store.as_ref()).await?;
@@ -180,6 +188,27 @@ impl Attempt {
         let tenure = Tenure { keys: keys.clone(), epoch, salt, next, seen, grace };
         let (writer, slots) = LogWriter::claimed(env.clone(), stores, tenure);
         Ok(Some(Claimed { writer, slots, committed }))
+    }
+}
+
+/// Puts a claim. Who cannot open the volume cannot discard anything either: so where there is no room the reserve goes, and somebody has
+/// a minute to make some.
+async fn put_in_any_case(env: &Env, store: &SharedStore, key: &str, body: &Bytes) -> Result<Put> {
+    let until = env.now() + NO_ROOM_PATIENCE;
+    let mut is_told = false;
+    loop {
+        match store.put_if_absent(key, body.clone()).await.map_err(Error::from) {
+            Err(e @ Error::NoRoom(_)) if env.now() < until => {
+                if Reserve::new(store.clone()).give_up().await? {
+                    continue;
+                }
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(error = %e, "the volume cannot be opened yet; it is tried for a minute");
+                }
+                env.sleep(NO_ROOM_PAUSE).await;
+            }
+            put => return put,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{
     ClaimRequest, Claimed, Committed, GRACE, LocalJournal, LogWriter, Prospect, Slots, VolumeKeys, Walk,
-    append::{Appended, Tenure},
+    append::{Appended, EntryBody, Tenure},
     checkpoint::Checkpoint,
     claim::Attempt,
     identity::Identity,
@@ -263,8 +263,9 @@ impl Writing {
     /// Appends a segment.
     async fn append(&mut self) -> Result<Seq> {
         let (slot, to, body) = self.seal();
-        let appended = self.log.append(&slot, body).await?;
-        assert_eq!(appended, Appended::Ours, "nobody else's late objects are about");
+        let content = EntryBody { body, earlier: None, waits_for_room: false };
+        let appended = self.log.append(&slot, content).await?;
+        assert!(matches!(appended, Appended::Ours), "nobody else's late objects are about");
         (self.walk.journal_pos, self.walk.journal_chain) = (to.pos, to.chain);
         self.covered = slot.seq;
         Ok(slot.seq)

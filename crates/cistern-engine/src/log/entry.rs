@@ -7,7 +7,9 @@ use async_trait::async_trait;
 
 use crate::{
     Error, Result,
-    segment::{JournalRange, SealedSegment, Slot},
+    codec::Compression,
+    log::VolumeKeys,
+    segment::{JournalRange, SealedSegment, SegmentBuilder, Slot},
     units::{BLOCK_BYTES, Mapping, Seq},
 };
 
@@ -20,6 +22,9 @@ pub trait Offer: Send + Sync + 'static {
     /// # Errors
     /// The slot can not be filled, and nothing behind it could ever be reached: the writer stops for good.
     async fn seal(&self, slot: &Slot) -> Result<NewEntry>;
+    /// Whether it waits in its slot where the store has no room, and takes what is kept for that: for what is small, or makes room.
+    /// Anything else comes back to who offered it.
+    fn waits_for_room(&self) -> bool;
 }
 
 /// An entry made for its slot, by what it does to the volume.
@@ -75,6 +80,12 @@ impl NewEntry {
     pub fn is_moved(&self) -> bool {
         !matches!(self, NewEntry::Segment(_))
     }
+}
+
+/// An entry that changes nothing, made by somebody who knew the log up to `base`.
+pub fn nothing(keys: &VolumeKeys, slot: &Slot, base: Seq) -> NewEntry {
+    let builder = SegmentBuilder::moved(keys.key.as_deref(), *slot, base, base.0, Compression::None);
+    NewEntry::Moved(NewMoved { sealed: builder.finish(), base, from: Vec::new() })
 }
 
 /// Whoever has to know what joins the volume, and when: in the order of the log, one entry at a time.

@@ -30,6 +30,8 @@ pub const WRAPPING_PREFIX: &str = "keys/";
 pub const TRASH_PREFIX: &str = "trash/";
 /// Notes of clones that are gone, for the volume they were made of.
 pub const RELEASED_PREFIX: &str = "released/";
+/// What is kept to be deleted when the store is full, see [`super::reserve`].
+pub const RESERVE_PREFIX: &str = "reserve/";
 /// Announcements of readers, see [`crate::gc::readers`].
 pub const READERS_PREFIX: &str = "readers/";
 /// What a probe of the store writes; deleted at its end.
@@ -61,6 +63,7 @@ fn is_own(key: &str) -> bool {
         || parse_wrapping(key).is_some()
         || parse_released(key).is_some()
         || is_reader(key)
+        || parse_reserve(key).is_some()
 }
 
 /// The `number`th note about the trash.
@@ -89,6 +92,15 @@ pub fn released(clone: VolumeId) -> String {
 pub fn parse_released(key: &str) -> Option<VolumeId> {
     let bytes = hex::decode(key.strip_prefix(RELEASED_PREFIX)?)?;
     Some(VolumeId(Uuid::from_bytes(bytes)))
+}
+
+/// The `number`th object of the reserve.
+pub fn reserve(number: u64) -> String {
+    format!("{RESERVE_PREFIX}{number:016x}")
+}
+
+pub fn parse_reserve(key: &str) -> Option<u64> {
+    number(key.strip_prefix(RESERVE_PREFIX)?)
 }
 
 /// The `number`th announcement of a reader.
@@ -214,6 +226,7 @@ mod tests {
             prop_assert_eq!(parse_wrapping(&wrapping(a)), Some(a));
             prop_assert_eq!(wrapping(a).cmp(&wrapping(b)), a.cmp(&b));
             prop_assert_eq!(parse_trash(&trash(a)), Some(a));
+            prop_assert_eq!(parse_reserve(&reserve(a)), Some(a));
             prop_assert_eq!(trash(a).cmp(&trash(b)), a.cmp(&b));
             let (one, two) = (hot(Epoch(a), b), hot(Epoch(c), d));
             prop_assert_eq!(parse_hot(&one), Some((Epoch(a), b)));

@@ -148,8 +148,10 @@ impl Presence {
     pub(super) async fn confirm(&self, before: Before) -> Result<()> {
         let mut confirmed = self.confirmed.lock().await;
         let now = self.env.now();
-        if before == Before::Counting && now.saturating_sub(confirmed.proven_at) >= PROOF_AGE_MAX {
-            self.keeps_what_is_there().await.inspect_err(|_| self.doubt())?;
+        if before == Before::Counting
+            && now.saturating_sub(confirmed.proven_at) >= PROOF_AGE_MAX
+            && self.keeps_what_is_there().await.inspect_err(|_| self.doubt())?
+        {
             confirmed.proven_at = now;
         }
         let age = self.env.now().saturating_sub(confirmed.at);
@@ -164,14 +166,17 @@ impl Presence {
     }
 
     /// Puts the copy of the identity again that lies beside the log, byte for byte: it stays as it is as long as the volume is there.
-    async fn keeps_what_is_there(&self) -> Result<()> {
+    /// Whether that was proven: not where the store has no room, and says so before it looks.
+    async fn keeps_what_is_there(&self) -> Result<bool> {
         let copy = match self.store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
-            Err(StoreError::NotFound(_)) => return Ok(()), // a look tells whether the volume is gone
+            Err(StoreError::NotFound(_)) => return Ok(true), // a look tells whether the volume is gone
             copy => copy?,
         };
-        match self.store.put_if_absent(keys::VOLUME, copy).await? {
-            Put::Exists => Ok(()),
-            Put::Created => Err(Error::Overwrites(keys::VOLUME.into())),
+        match self.store.put_if_absent(keys::VOLUME, copy).await {
+            Ok(Put::Exists) => Ok(true),
+            Ok(Put::Created) => Err(Error::Overwrites(keys::VOLUME.into())),
+            Err(StoreError::NoRoom(_)) => Ok(false), // what takes nothing overwrites nothing
+            Err(e) => Err(e.into()),
         }
     }
 

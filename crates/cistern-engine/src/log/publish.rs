@@ -10,9 +10,11 @@
 //! - **Slots chain.** Those in the window are consecutive, in the order of the offers, and the last one is the last that was
 //!   given out.
 //! - **Only the front is committed,** so what is committed has everything before it in the store.
-//! - **A lost slot moves all.** Where a fenced writer's late object took a slot, readers step over it, and what was
-//!   stored behind it is void. So every later slot is resolved first (a log has no gaps), and then everything in the window
-//!   is made again at later slots, in the same order.
+//! - **A lost slot moves what is void.** Where a fenced writer's late object took a slot, readers step over it, and ranges of the journal that were
+//!   stored behind it are void. So every later slot is resolved first (a log has no gaps). What readers count is committed where it
+//!   lies, in the order of the log; the rest is made again at later slots, in the same order.
+//! - **What finds no room comes back.** Its slot is filled with next to nothing, and whoever offered it hears why; so do ranges of the journal that were
+//!   offered behind it, stored or not. What is small and makes room waits in its slot instead ([`Offer::waits_for_room`]).
 //! - **A failure latches.** Whatever can not be resolved (a fence, a copy of this writer) ends publication for all
 //!   offerers with the same error.
 //!
@@ -25,7 +27,6 @@
 use std::{
     collections::VecDeque,
     future::Future,
-    mem,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
@@ -37,13 +38,13 @@ use crate::{
     Error, Result,
     env::{Env, Stop, StopOnDrop, Task},
     log::{
-        append::{Appended, LogWriter, Slots},
-        entry::{Commit, NewEntry, Offer},
+        append::{Appended, EntryBody, LogWriter, Slots},
+        entry::{Commit, NewEntry, Offer, nothing},
         uploads::{Sealing, Uploads, VACANCIES_MAX, Vacancy, WindowSize},
     },
     segment::Rollback,
     segment::Slot,
-    units::Seq,
+    units::{Mark, Seq},
 };
 
 /// The publisher of an epoch, to whom it belongs.
@@ -71,28 +72,37 @@ struct Shared {
     latched: OnceLock<Error>,
 }
 
-/// An entry that was offered. As a future it gives the seq at which it was committed, or why it will not be. Nothing
-/// changes when it is dropped.
+/// An entry that was offered. As a future it gives the seq at which it was committed, or why it will not be: `NoRoom` where the store
+/// has none, and others go on. Nothing changes when it is dropped.
 pub struct Published {
-    answer: oneshot::Receiver<Seq>,
+    answer: oneshot::Receiver<Result<Seq>>,
     shared: Arc<Shared>,
 }
 
 struct Offered {
     offer: Arc<dyn Offer>,
     vacancy: Vacancy,
-    answer: oneshot::Sender<Seq>,
+    answer: oneshot::Sender<Result<Seq>>,
 }
 
 impl Publisher {
-    /// Publishes from the first slot of an epoch on, no more at once than `most` says, and tells `commit`.
-    pub fn start(env: &Env, slots: Slots, most: WindowSize, commit: Arc<dyn Commit>) -> Publisher {
+    /// Publishes from the first slot of an epoch on, whose first range of the journal begins at `mark`; no more at once than `most` says. Tells
+    /// `commit`.
+    pub fn start(
+        env: &Env,
+        slots: Slots,
+        mark: Mark,
+        most: WindowSize,
+        commit: Arc<dyn Commit>,
+    ) -> Publisher {
         let (offers, queue) = mpsc::channel(VACANCIES_MAX);
         let (stop, uploads) = (Stop::new(), Uploads::new(most));
         let shared = Arc::new(Shared { uploads, commit, stop: stop.clone(), latched: OnceLock::new() });
         let mut publication = Publication {
             env: env.clone(),
             settled: Seq(slots.next().0 - 1),
+            mark,
+            refusal: None,
             slots,
             shared: shared.clone(),
             queue,
@@ -176,7 +186,8 @@ impl Future for Published {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Seq>> {
         let answer = Pin::new(&mut self.answer).poll(context);
-        answer.map(|answer| answer.map_err(|_| self.shared.latched.get().cloned().unwrap_or(Error::Closed)))
+        let ended = |_| Err(self.shared.latched.get().cloned().unwrap_or(Error::Closed));
+        answer.map(|answer| answer.unwrap_or_else(ended))
     }
 }
 
@@ -186,6 +197,10 @@ struct Publication {
     slots: Slots,
     /// Up to here it is known of every slot what it holds, and what is ours is committed or void.
     settled: Seq,
+    /// Where the last range of the journal ended that is committed.
+    mark: Mark,
+    /// Why something came back last.
+    refusal: Option<Error>,
     shared: Arc<Shared>,
     queue: mpsc::Receiver<Offered>,
     window: VecDeque<InFlight>,
@@ -195,6 +210,14 @@ struct InFlight {
     seq: Seq,
     offered: Offered,
     upload: Task<Result<(Appended, NewEntry)>>,
+}
+
+/// What becomes of an entry.
+enum Resolution {
+    Committed(NewEntry),
+    /// It is made again, for another slot.
+    Again,
+    ComesBack(Error),
 }
 
 impl Publication {
@@ -219,10 +242,7 @@ impl Publication {
             };
             tokio::select! {
                 biased;
-                outcome = front => match outcome.ok_or_else(no_outcome)?? {
-                    (Appended::Ours, entry) => self.commit(entry).await,
-                    (Appended::Taken, _) => self.offer_again().await?,
-                },
+                outcome = front => self.resolve(outcome.ok_or_else(no_outcome)??).await?,
                 offered = self.queue.recv(), if !offers_ended => match offered {
                     Some(offered) => self.take(offered),
                     None => offers_ended = true,
@@ -245,42 +265,128 @@ impl Publication {
         let stop = self.shared.stop.clone();
         let sealing = offered.vacancy.take_sealing();
         let upload = self.env.spawn("upload", async move {
+            let waits_for_room = offer.waits_for_room();
             let entry = seal(&uploads, sealing, &slot, &*offer);
-            let done = stop.unless_stopped(upload(&env, &log, &uploads, &slot, entry)).await;
+            let done = stop.unless_stopped(upload(&env, &log, &uploads, &slot, entry, waits_for_room)).await;
             done.unwrap_or(Err(Error::Closed))
         });
         self.window.push_back(InFlight { seq, offered, upload });
     }
 
-    /// The front is in the store.
-    async fn commit(&mut self, entry: NewEntry) {
-        let InFlight { seq, offered, .. } = self.window.pop_front().expect("its upload just ended");
-        assert_eq!(seq, self.settled.next(), "only the front is committed, and in order");
-        self.shared.commit.commit(seq, &entry).await;
-        self.settled = seq;
-        tracing::debug!(seq = seq.0, bytes = entry.sealed().body.len(), "committed");
-        let _ = offered.answer.send(seq); // an offerer that no longer waits is fine
-        drop(offered.vacancy);
-        self.shared.commit.room().await;
+    /// It is known what the slot of the front holds. Where that is not what was offered, or does not count, the rest of the window is resolved with it.
+    async fn resolve(&mut self, front: (Appended, NewEntry)) -> Result<()> {
+        let mut outcomes = vec![front];
+        let is_well = |(appended, entry): &(Appended, NewEntry)| {
+            matches!(appended, Appended::Ours) && is_next(entry, self.mark)
+        };
+        if !is_well(&outcomes[0]) {
+            for later in self.window.iter_mut().skip(1) {
+                outcomes.push((&mut later.upload).await.ok_or_else(no_outcome)??);
+            }
+        }
+        let mut again = Vec::new();
+        // Where the next range would begin, had every slot been ours.
+        let mut expected = self.mark;
+        for (appended, entry) in outcomes {
+            let InFlight { seq, offered, .. } = self.window.pop_front().expect("its upload ended");
+            let fate = self.fate(seq, appended, entry, &mut expected).await?;
+            match fate {
+                Resolution::Committed(entry) => {
+                    self.commit(seq, &entry).await;
+                    offered.end(Ok(seq));
+                }
+                Resolution::Again => again.push(offered),
+                Resolution::ComesBack(refusal) => {
+                    self.refusal = Some(refusal.clone());
+                    offered.end(Err(refusal));
+                }
+            }
+            self.settled = seq;
+            self.shared.commit.room().await;
+        }
+        if !again.is_empty() {
+            let count = again.len();
+            tracing::warn!(
+                count,
+                "a fenced writer's late object took a slot: what was to go there, and counts behind it only, goes on"
+            );
+        }
+        again.into_iter().for_each(|lost| self.take(lost));
+        Ok(())
     }
 
-    /// The front's slot was taken. Every later slot has to hold something before the log can go on behind them.
-    async fn offer_again(&mut self) -> Result<()> {
-        let front = self.window.front().map_or(0, |front| front.seq.0);
-        tracing::warn!(
-            seq = front,
-            "a fenced writer's late object took this seq: what is on its way goes behind it"
-        );
-        for later in self.window.iter_mut().skip(1) {
-            (&mut later.upload).await.ok_or_else(no_outcome)??;
+    /// What becomes of an entry whose slot is resolved, as is everything before it. Afterwards the slot holds something.
+    async fn fate(
+        &mut self,
+        seq: Seq,
+        appended: Appended,
+        entry: NewEntry,
+        expected: &mut Mark,
+    ) -> Result<Resolution> {
+        let is_stale = !is_next(&entry, *expected);
+        let appended = match appended {
+            Appended::NoRoom(refusal) => self.fill(seq, &entry, refusal).await?,
+            appended => appended,
+        };
+        if let Appended::NoRoom(refusal) = appended {
+            return Ok(Resolution::ComesBack(refusal));
         }
-        let settled = Seq(self.slots.next().0 - 1);
-        assert_eq!(settled.0, self.settled.0 + self.window.len() as u64, "all that was given a slot lost it");
-        self.settled = settled;
-        for lost in mem::take(&mut self.window) {
-            self.take(lost.offered);
+        if is_stale {
+            let refusal = self.refusal.clone();
+            return Ok(Resolution::ComesBack(
+                refusal.expect("ranges are offered in order: one before it came back"),
+            ));
         }
-        Ok(())
+        if let NewEntry::Segment(segment) = &entry {
+            *expected = segment.range.to;
+        }
+        Ok(match appended {
+            Appended::Ours | Appended::Earlier if is_next(&entry, self.mark) => Resolution::Committed(entry),
+            _ => Resolution::Again,
+        })
+    }
+
+    /// Fills a slot whose content found no room: nothing comes past one that is open. It waits until there is room for that.
+    async fn fill(&mut self, seq: Seq, refused: &NewEntry, refusal: Error) -> Result<Appended> {
+        let log = self.slots.log().clone();
+        let slot = log.slot(seq);
+        let filling = nothing(log.keys(), &slot, self.settled);
+        let content = EntryBody {
+            body: filling.sealed().body.clone(),
+            earlier: Some(&refused.sealed().body),
+            waits_for_room: true,
+        };
+        Ok(match log.append(&slot, content).await? {
+            Appended::Ours => {
+                self.commit(seq, &filling).await;
+                Appended::NoRoom(refusal)
+            }
+            Appended::Taken => Appended::NoRoom(refusal),
+            appended => appended,
+        })
+    }
+
+    async fn commit(&mut self, seq: Seq, entry: &NewEntry) {
+        self.shared.commit.commit(seq, entry).await;
+        if let NewEntry::Segment(segment) = entry {
+            self.mark = segment.range.to;
+        }
+        tracing::debug!(seq = seq.0, bytes = entry.sealed().body.len(), "committed");
+    }
+}
+
+impl Offered {
+    fn end(self, answer: Result<Seq>) {
+        let _ = self.answer.send(answer); // an offerer that no longer waits is fine
+        drop(self.vacancy);
+    }
+}
+
+/// Whether readers count an entry that lies behind everything up to a mark of the journal.
+fn is_next(entry: &NewEntry, mark: Mark) -> bool {
+    match entry {
+        NewEntry::Segment(segment) => segment.range.from == mark,
+        NewEntry::Moved(_) | NewEntry::Kept(_) => true,
     }
 }
 
@@ -309,11 +415,13 @@ async fn upload(
     uploads: &Uploads,
     slot: &Slot,
     entry: impl Future<Output = Result<NewEntry>>,
+    waits_for_room: bool,
 ) -> Result<(Appended, NewEntry)> {
     let entry = entry.await?;
     let upload = uploads.turn().await;
     let began = env.now();
-    let appended = log.append(slot, entry.sealed().body.clone()).await?;
+    let body = entry.sealed().body.clone();
+    let appended = log.append(slot, EntryBody { body, earlier: None, waits_for_room }).await?;
     upload.ended(env.now().saturating_sub(began));
     Ok((appended, entry))
 }

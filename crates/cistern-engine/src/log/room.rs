@@ -8,12 +8,18 @@
 //!
 //! A copy of what another volume has gives nothing back, so it leaves twice as much free: what clients write goes first.
 //!
+//! A store with a quota does not say how much room it has; it refuses a put. Then there is a **shortage**: data goes there one segment at a
+//! time, small ones at first, after rests that grow while they are refused, and only while the [reserve](super::reserve) is whole, which goes there first. What
+//! is small and makes room is put at once, and takes the reserve where it is refused.
+//!
 //! Asked before a slot is given out, never behind, and for each entry: a round of the cleaner has several. What was promised room
 //! counts as taken until it is committed, for all flows and for all volumes of the daemon.
 
+use std::{future::Future, time::Duration};
+
 use crate::{
     Error, Result,
-    store::{DiskRoom, Promise},
+    store::{DiskRoom, Promise, StoreResult},
     units::SEGMENT_DATA_BYTES_MAX,
 };
 
@@ -30,6 +36,25 @@ const HELD_BACK_PART_MAX: u64 = 4;
 const SHORT_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
 const SHORT_PART: u64 = 8;
 
+/// Data that is tried first where a put was refused.
+const TRIED_BYTES_MIN: u64 = MIB;
+/// Rests between tries.
+const REST_MIN: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_secs(60);
+/// After so long without a refusal there is no shortage any more.
+const SHORTAGE_MAX: Duration = Duration::from_secs(600);
+
+/// What is known of a store that refused a put for lack of room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoomShortage {
+    refused_at: Duration,
+    /// Nothing that could wait is tried before.
+    until: Duration,
+    rest: Duration,
+    /// How much is tried at once.
+    bytes_max: u64,
+}
+
 /// Who would take room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomFor {
@@ -44,10 +69,121 @@ pub enum RoomFor {
 }
 
 impl LogWriter {
+    /// Puts something small that makes room or has to be there first: where it is refused for lack of room, once more without the reserve.
+    pub async fn making_room<T, F>(&self, put: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = StoreResult<T>>,
+    {
+        match put().await.map_err(Error::from) {
+            Err(e @ Error::NoRoom(_)) => {
+                self.lacked_room();
+                tracing::debug!(error = %e, "the reserve goes");
+                self.reserve().give_up().await?;
+                Ok(put().await?)
+            }
+            done => done,
+        }
+    }
+
+    /// A put was refused for lack of room.
+    pub(super) fn lacked_room(&self) {
+        let now = self.env().now();
+        let mut shortage = self.shortage();
+        let (until, rest) = match *shortage {
+            Some(known) if now < known.until => (known.until, known.rest), // it was on its way by then
+            Some(known) => (now + known.rest, (known.rest * 2).min(REST_MAX)),
+            None => (now + REST_MIN, REST_MIN * 2),
+        };
+        *shortage = Some(RoomShortage { refused_at: now, until, rest, bytes_max: TRIED_BYTES_MIN });
+    }
+
+    /// There was room for so many bytes of data.
+    pub(super) fn had_room(&self, bytes: u64) {
+        let mut shortage = self.shortage();
+        if let Some(known) = &mut *shortage {
+            known.rest = REST_MIN;
+            if bytes >= known.bytes_max / 2 {
+                known.bytes_max *= 2;
+            }
+            if known.bytes_max > SEGMENT_DATA_BYTES_MAX as u64 {
+                *shortage = None;
+            }
+        }
+    }
+
+    /// Something was deleted.
+    pub fn room_was_made(&self) {
+        if let Some(known) = &mut *self.shortage() {
+            (known.until, known.rest) = (self.env().now(), REST_MIN);
+        }
+    }
+
+    /// What is known of a shortage that is not long past.
+    fn known_shortage(&self) -> Option<RoomShortage> {
+        let mut shortage = self.shortage();
+        let now = self.env().now();
+        *shortage = shortage.filter(|known| now.saturating_sub(known.refused_at) < SHORTAGE_MAX);
+        *shortage
+    }
+
+    /// Whether a put was refused for lack of room, and not long ago.
+    fn is_shortage(&self) -> bool {
+        self.known_shortage().is_some()
+    }
+
+    /// Whether another segment may go there while `bytes` of data are on their way: not where that could exceed a quota by more than is kept for that.
+    pub async fn may_send_beside(&self, bytes: u64) -> bool {
+        bytes == 0
+            || bytes <= self.reserve().flight_bytes_max()
+            || matches!(self.store().room().await, Ok(Some(_)))
+    }
+
+    /// Bytes of the largest segment that is to be tried, of `bytes` at most.
+    pub fn segment_bytes(&self, bytes: u64) -> u64 {
+        self.known_shortage().map_or(bytes, |known| known.bytes_max.min(bytes))
+    }
+
+    /// Keeps a reserve for so much that is stored, where the store does not say how much room it has.
+    pub async fn keep_reserve(&self, stored_bytes: u64) -> Result<()> {
+        match self.store().room().await {
+            Ok(None) => {
+                let may_grow = !self.is_shortage();
+                self.noting(self.reserve().keep(stored_bytes, may_grow)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn noting<T>(&self, put: impl Future<Output = Result<T>>) -> Result<T> {
+        put.await.inspect_err(|e| {
+            if matches!(e, Error::NoRoom(_)) {
+                self.lacked_room();
+            }
+        })
+    }
+
+    /// Whether something that could wait may be tried in a shortage. Puts a part of the reserve where that is not whole.
+    async fn may_try(&self, known: RoomShortage, what: RoomFor, bytes: u64) -> bool {
+        let is_alone = self.promised().bytes() <= bytes;
+        let fits = match what {
+            RoomFor::Written | RoomFor::Discarding => true,
+            RoomFor::Moved | RoomFor::Copied => bytes <= known.bytes_max,
+        };
+        is_alone
+            && fits
+            && self.env().now() >= known.until
+            && self.noting(self.reserve().grow()).await.unwrap_or(false)
+    }
+
     /// Room for `bytes` more beside everything on its way, if the store has it; kept until that is dropped. A store that does not say
     /// has any.
     pub async fn take_room(&self, what: RoomFor, bytes: u64) -> Option<Promise> {
         let promise = self.promised().promise(bytes);
+        if let Some(known) = self.known_shortage()
+            && !self.may_try(known, what, bytes).await
+        {
+            return None;
+        }
         let Ok(Some(room)) = self.store().room().await else { return Some(promise) };
         let allowed = allow(room, what, self.promised().bytes());
         if let Err(e) = &allowed
@@ -61,19 +197,20 @@ impl LogWriter {
     /// Whether so many bytes of what clients write would wait. Says nothing of it.
     pub async fn lacks_room(&self, bytes: u64) -> bool {
         let room = self.store().room().await;
-        matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, bytes).is_err())
+        self.is_shortage() || matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, bytes).is_err())
     }
 
     /// Whether there is so little room that what clients write waits, or soon will.
     pub async fn is_room_short(&self) -> bool {
         let room = self.store().room().await;
         let short_bytes = |room: DiskRoom| SHORT_BYTES.min(room.total_bytes / SHORT_PART);
-        matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, short_bytes(room)).is_err())
+        self.is_shortage()
+            || matches!(room, Ok(Some(room)) if allow(room, RoomFor::Written, short_bytes(room)).is_err())
     }
 }
 
 /// # Errors
-/// `Unreachable`, as for a disk that is full already: it can be cured while clients wait.
+/// `NoRoom`, as for a disk that is full already.
 fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
     let all = (room.total_bytes / HELD_BACK_PART)
         .clamp(HELD_BACK_MIN, HELD_BACK_MAX)
@@ -86,7 +223,7 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
     };
     match room.free_bytes >= held_back + bytes {
         true => Ok(()),
-        false => Err(Error::Unreachable(format!(
+        false => Err(Error::NoRoom(format!(
             "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, remove \
              snapshots (`cistern rm URL@NAME`), or discard what is not needed (`fstrim`, `blkdiscard`)",
             room.free_bytes / MIB,

@@ -146,6 +146,34 @@ impl Maintainer {
             () = self.delete_retired() => {}
             () = self.keep_checkpoints_coming(offerer, wanted) => {}
             () = self.sweep_orphans() => {}
+            () = self.keep_reserve() => {}
+        }
+    }
+
+    /// Sees to it that the reserve grows with the volume.
+    async fn keep_reserve(&self) {
+        let mut changes = self.space.changes();
+        let mut pauses = Pauses::new(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
+        loop {
+            self.unpaused().await;
+            changes.borrow_and_update();
+            let shown = self.space.shown();
+            let stored_bytes =
+                shown.segments.map_or(0, |segments| segments.stored_bytes) + shown.uncovered_bytes;
+            match self.log.keep_reserve(stored_bytes).await {
+                Ok(()) => {
+                    pauses.reset();
+                    tokio::select! {
+                        biased;
+                        changed = changes.changed() => if changed.is_err() { return std::future::pending().await },
+                        () = self.log.grown() => {}
+                    }
+                }
+                Err(e) => {
+                    tracing::debug!(error = %e, "the reserve does not grow now");
+                    pauses.rest(&self.env).await;
+                }
+            }
         }
     }
 

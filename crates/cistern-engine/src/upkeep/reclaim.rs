@@ -12,14 +12,13 @@ use tokio::sync::watch;
 
 use crate::{
     Error, Result,
-    codec::Compression,
     env::Pauses,
     gc::{
         self,
         readers::{FoundReaders, KnownReaders},
     },
-    log::{LogWriter, NewEntry, NewMoved, Offer, Offerer, checkpoint::RetiredName},
-    segment::{SegmentBuilder, Slot},
+    log::{LogWriter, NewEntry, Offer, Offerer, checkpoint::RetiredName, nothing},
+    segment::Slot,
     space::{Deleting, Due, Graces},
     units::{BLOCK_BYTES, Seq},
     upkeep::maintain::Maintainer,
@@ -93,7 +92,7 @@ impl Maintainer {
                     self.space.delete_failed(Deleting::Retired, None);
                 }
                 None => {}
-                Some(e @ Error::Unreachable(_)) => {
+                Some(e @ (Error::Unreachable(_) | Error::NoRoom(_))) => {
                     self.say_refused(Deleting::Retired, &e);
                     pauses.rest(&self.env).await;
                 }
@@ -159,6 +158,9 @@ impl Maintainer {
         self.space.emptied(&emptied.emptied);
         let deleted = gc::delete_retired(store, &due.deleted).await;
         self.space.deleted(&deleted.deleted);
+        if !deleted.deleted.is_empty() || !emptied.emptied.is_empty() {
+            self.log.room_was_made();
+        }
         tracing::debug!(
             objects = deleted.deleted.len(),
             slots = emptied.emptied.len(),
@@ -255,8 +257,9 @@ struct Nothing {
 #[async_trait]
 impl Offer for Nothing {
     async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
-        let key = self.log.keys().key.as_deref();
-        let builder = SegmentBuilder::moved(key, *slot, self.base, self.base.0, Compression::None);
-        Ok(NewEntry::Moved(NewMoved { sealed: builder.finish(), base: self.base, from: Vec::new() }))
+        Ok(nothing(self.log.keys(), slot, self.base))
+    }
+    fn waits_for_room(&self) -> bool {
+        true
     }
 }

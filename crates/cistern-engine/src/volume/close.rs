@@ -94,6 +94,7 @@ impl Writer {
         match self.log.trouble().filter(|_| self.log.is_refused()) {
             Some((Error::Unreachable(why), _)) => Error::Unreachable(format!("{why} ({late})")),
             Some((Error::Refused(why), _)) => Error::Refused(format!("{why} ({late})")),
+            Some((Error::NoRoom(why), _)) => Error::NoRoom(format!("{why} ({late})")),
             _ => Error::Unreachable(late),
         }
     }

@@ -166,7 +166,8 @@ impl Flows {
             points,
             space: space.clone(),
         };
-        let publisher = Publisher::start(&o.env, slots, WindowSize::new(o.memory_bytes), Arc::new(joined));
+        let most = WindowSize::new(o.memory_bytes);
+        let publisher = Publisher::start(&o.env, slots, walk.mark(), most, Arc::new(joined));
         let upkeep = upkeep.start(publisher.offerer());
         let parts = writeback::WritebackParts {
             env: o.env.clone(),

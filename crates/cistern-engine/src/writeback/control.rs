@@ -259,6 +259,16 @@ impl Control {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A range that was offered came back, and packing goes on from `packed`.
+    pub(super) fn came_back(&self, packed: JournalPos) {
+        let mut state = self.state.lock();
+        assert!(packed <= state.packed, "what came back was packed");
+        state.packed = packed;
+        drop(state);
+        let in_flight = self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        assert!(in_flight > 0, "only what was offered comes back");
+    }
+
     /// The range `[from, to)` of the journal is committed at `seq`: its part of the journal may be reused, and whoever waits
     /// for it hears of that. For who commits, when everything else knows of it.
     pub fn commit(&self, seq: Seq, from: JournalPos, to: JournalPos) {

@@ -1,12 +1,13 @@
 //! The one task that decides when the next range of the journal is offered to the log, and how far it goes.
 //!
 //! Invariants: `packed` is where the next range begins; ranges on their way are consecutive and end there; they are
-//! committed in order (the log's promise), which the journal hears from who commits ([`Control::commit`]).
+//! committed in order (the log's promise), which the journal hears from who commits ([`Control::commit`]). One that finds no room comes back with all
+//! behind it; then packing goes on from its beginning.
 
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
-    Result,
+    Error, Result,
     courtesy::Hurry,
     journal::Record,
     log::{Published, Refused, RoomFor, Vacancy},
@@ -14,10 +15,12 @@ use crate::{
     segment::{self, JournalRange, OPERATIONS_MAX},
     snapshot::Operation,
     store::Promise,
+    stream::StreamRecord,
     units::{BLOCK_BYTES, FRAME_BLOCKS_MAX, JournalPos, Mark, SEGMENT_DATA_BYTES_MAX, Seq},
     writeback::{
         Control, ControlShown, Tuning, WritebackParts,
         budget::Budget,
+        loads::LoadContent,
         overtake::{self, Overtaking, Removals, Survey},
         pack::{Newest, payload_bytes},
         pi::Controller,
@@ -62,6 +65,8 @@ pub struct Flow {
     /// Size of the volume as of `packed`.
     size_bytes: u64,
     on_their_way: VecDeque<OnItsWay>,
+    /// Something came back, and so does what was offered behind it: nothing is offered before that is here.
+    is_returning: bool,
     controller: Controller,
     budget: Budget,
     hurry: Hurry,
@@ -80,7 +85,12 @@ enum Offering {
 }
 
 struct OnItsWay {
+    /// Where packing stood before it, and the volume's size there.
+    from: Mark,
+    size_bytes: u64,
     to: JournalPos,
+    data_bytes: u64,
+    load: Option<LoadContent>,
     published: Published,
     _room: Option<Promise>,
 }
@@ -97,6 +107,7 @@ impl Flow {
             allowed: packed.pos,
             removed: packed.pos,
             on_their_way: VecDeque::new(),
+            is_returning: false,
             controller: Controller::new(&control.tuning().goal(), now),
             budget: Budget::new(now),
             hurry: parts.courtesy.hurry(),
@@ -139,7 +150,7 @@ impl Flow {
             segment_bytes: tuning.segment_bytes(),
         });
         match decision {
-            Decision::Seal if self.vacancy.is_none() => {
+            Decision::Seal if self.vacancy.is_none() && !self.is_returning => {
                 if let Some(next) = self.what_fits(&tuning, appended).await? {
                     self.vacancy = Some((next, Box::pin(self.parts.offerer.vacancy())))
                 }
@@ -174,10 +185,17 @@ impl Flow {
         };
         tokio::select! {
             biased;
-            committed = front => {
-                self.committed(committed?);
-                Ok(())
-            }
+            answer = front => match answer {
+                Ok(seq) => {
+                    self.committed(seq);
+                    Ok(())
+                }
+                Err(Error::NoRoom(_)) => {
+                    self.came_back();
+                    Ok(())
+                }
+                Err(e) => Err(e),
+            },
             vacancy = vacancy => self.offer(vacancy, appended, &tuning).await,
             () = self.control.woken() => Ok(()),
             () = pause => Ok(()),
@@ -186,10 +204,15 @@ impl Flow {
 
     /// What the store has room for: another segment beside what is on its way, or what makes room. Operations, which go alone, are small.
     async fn what_fits(&mut self, tuning: &Tuning, appended: JournalPos) -> Result<Option<Offering>> {
+        let sent_bytes = self.on_their_way.iter().map(|sent| sent.data_bytes).sum();
+        if !self.parts.log.may_send_beside(sent_bytes).await {
+            return Ok(None); // one of them ends
+        }
         let is_allowed = self.packed.pos < self.allowed;
+        let segment_bytes = self.segment_bytes(tuning);
         self.room = match is_allowed {
             true => None,
-            false => self.parts.log.take_room(RoomFor::Written, tuning.segment_bytes()).await,
+            false => self.parts.log.take_room(RoomFor::Written, segment_bytes).await,
         };
         if is_allowed || self.room.is_some() {
             (self.refused, self.survey) = (None, None);
@@ -218,6 +241,10 @@ impl Flow {
         }
         let next = self.parts.journal.groups(self.packed.pos).await?;
         Ok(next.first().is_some_and(|group| group.is_operation()).then_some(Offering::Range))
+    }
+
+    fn segment_bytes(&self, tuning: &Tuning) -> u64 {
+        self.parts.log.segment_bytes(tuning.segment_bytes())
     }
 
     async fn has_room_to_discard(&mut self, overtaking: Overtaking) -> bool {
@@ -273,12 +300,15 @@ impl Flow {
         let JournalRange { from, to, .. } = range.range;
         assert_eq!(from, self.packed, "ranges are consecutive: what lies between two would be lost");
         assert!(to.pos <= self.parts.journal.durable(), "only what a crash leaves here is uploaded");
+        let (load, data_bytes, size_bytes) = (range.load.clone(), range.data_bytes, self.size_bytes);
         self.size_bytes = range.size_bytes;
         self.packed = to;
         self.budget.spend(range.bytes());
         self.control.set_packed(to.pos); // before it may be committed
         let published = self.parts.offerer.offer(vacancy, Arc::new(range));
-        self.on_their_way.push_back(OnItsWay { to: to.pos, published, _room: self.room.take() });
+        let _room = self.room.take();
+        let to = to.pos;
+        self.on_their_way.push_back(OnItsWay { from, size_bytes, to, data_bytes, load, published, _room });
         self.assert_invariant();
         Ok(())
     }
@@ -292,7 +322,8 @@ impl Flow {
         self.control.set_packed(packed.pos);
         let removals = Arc::new(Removals { log, compression, range, size_bytes, removals });
         let published = self.parts.offerer.offer(vacancy, removals);
-        self.on_their_way.push_back(OnItsWay { to: packed.pos, published, _room: None });
+        let (from, to, data_bytes, load, _room) = (packed, packed.pos, 0, None, None);
+        self.on_their_way.push_back(OnItsWay { from, size_bytes, to, data_bytes, load, published, _room });
     }
 
     /// All from `packed` up to a place, whatever it takes in the journal.
@@ -300,7 +331,8 @@ impl Flow {
         let journal = &self.parts.journal;
         let range = (self.packed.pos, to);
         let (newest, size_bytes) = overtake::load(journal, range, self.size_bytes).await?;
-        Ok(self.range(to, size_bytes, newest, Length::Any))
+        let range = self.range(to, size_bytes, newest, Length::Any);
+        Ok(Range { waits_for_room: range.data_bytes <= SMALL_BYTES, ..range })
     }
 
     fn range(&self, to: JournalPos, size_bytes: u64, newest: Newest, length: Length) -> Range {
@@ -314,8 +346,10 @@ impl Flow {
             compression: self.parts.compression,
             range: JournalRange { journal: journal.id(), from: self.packed, to },
             size_bytes,
-            content: None,
+            load: None,
             length,
+            data_bytes: newest.data_bytes(),
+            waits_for_room: newest.data_bytes() == 0,
             loaded: Ranked::new(Rank::Flow, Some(newest)),
         }
     }
@@ -327,7 +361,8 @@ impl Flow {
         let (from, durable) = (self.packed, journal.durable());
         let (mut to, mut read_bytes, mut records, mut operations) = (from.pos, 0, 0, 0);
         let mut size_bytes = self.size_bytes;
-        let (mut newest, mut content) = (Newest::new(journal), None);
+        let segment_bytes = self.segment_bytes(tuning);
+        let (mut newest, mut taken) = (Newest::new(journal), None);
         let mut loaded = VecDeque::new();
         while to < durable {
             if loaded.is_empty() {
@@ -335,7 +370,7 @@ impl Flow {
             }
             let group = loaded.pop_front().expect("the group that was asked for comes first");
             let payload_bytes = payload_bytes(&group) as u64;
-            let full = newest.data_bytes() + payload_bytes > tuning.segment_bytes()
+            let full = newest.data_bytes() + payload_bytes > segment_bytes
                 || read_bytes + payload_bytes > tuning.range_bytes()
                 || records + group.records().len() > RECORDS_MAX;
             let is_operation = group.is_operation();
@@ -354,8 +389,8 @@ impl Flow {
             }
             to = group.next();
             newest.push(group);
-            content = load.and_then(|token| self.parts.loads.take(token)).map(Arc::new);
-            if content.is_some() {
+            taken = load.and_then(|token| self.parts.loads.take(token));
+            if taken.is_some() {
                 break;
             }
         }
@@ -365,14 +400,35 @@ impl Flow {
             "a segment takes what a range leaves of itself"
         );
         debug_assert!(operations <= OPERATIONS_MAX, "a segment carries all operations of its range");
-        Ok(Range { content, ..self.range(to, size_bytes, newest, Length::Bounded) })
+        let range = self.range(to, size_bytes, newest, Length::Bounded);
+        let loaded = |load: &LoadContent| load.content.iter().map(StreamRecord::data_bytes).sum::<u64>();
+        let data_bytes = range.data_bytes + taken.as_ref().map_or(0, loaded);
+        Ok(Range { load: taken, data_bytes, waits_for_room: data_bytes == 0, ..range })
     }
 
     /// The front is committed.
     fn committed(&mut self, seq: Seq) {
         let OnItsWay { to, .. } = self.on_their_way.pop_front().expect("it was just heard of");
         assert!(to <= self.control.committed(), "the journal has heard of seq {seq} before");
+        self.is_returning &= !self.on_their_way.is_empty();
         self.assert_invariant();
+    }
+
+    /// The front found no room, or what was before it did not: it is packed again, from where the first of these began.
+    fn came_back(&mut self) {
+        let OnItsWay { from, size_bytes, load, .. } =
+            self.on_their_way.pop_front().expect("it was just heard of");
+        if let Some(load) = load {
+            self.parts.loads.put_back(load);
+        }
+        if !self.is_returning {
+            debug_assert_eq!(from.pos, self.control.committed(), "what was before it is committed");
+            (self.packed, self.size_bytes) = (from, size_bytes);
+            (self.vacancy, self.room, self.survey) = (None, None, None);
+            (self.allowed, self.removed) = (from.pos, from.pos);
+        }
+        self.control.came_back(self.packed.pos);
+        self.is_returning = !self.on_their_way.is_empty();
     }
 
     fn assert_invariant(&self) {
@@ -381,7 +437,7 @@ impl Flow {
             "ranges on their way are in the order of the journal"
         );
         debug_assert!(
-            self.on_their_way.back().is_none_or(|last| last.to == self.packed.pos),
+            self.is_returning || self.on_their_way.back().is_none_or(|last| last.to == self.packed.pos),
             "the next range begins where the last one ends"
         );
         debug_assert!(self.control.committed() <= self.packed.pos, "only what was packed is committed");

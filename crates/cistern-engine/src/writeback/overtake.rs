@@ -287,4 +287,7 @@ impl Offer for Removals {
         let (sealed, partial) = (builder.finish(), Vec::new());
         Ok(NewEntry::Segment(NewSegment { sealed, partial, range: *range, size_bytes: *size_bytes }))
     }
+    fn waits_for_room(&self) -> bool {
+        true
+    }
 }

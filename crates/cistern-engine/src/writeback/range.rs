@@ -20,6 +20,7 @@ use crate::{
     writeback::{
         Bases,
         bases::complete,
+        loads::LoadContent,
         overtake,
         pack::{Newest, pack, pack_load},
     },
@@ -44,9 +45,13 @@ pub struct Range {
     pub range: JournalRange,
     /// Size of the volume as of its end.
     pub size_bytes: u64,
-    /// What its token stands for, if it is that of a load.
-    pub content: Option<Arc<Vec<StreamRecord>>>,
+    /// If it is that of a load.
+    pub load: Option<LoadContent>,
     pub length: Length,
+    /// Of the segment, before compression.
+    pub data_bytes: u64,
+    /// Whether it is small and makes room, or has no data.
+    pub waits_for_room: bool,
     /// What is in it, read when it was decided how far it goes. Taken by the first sealing.
     pub loaded: Ranked<Option<Newest>>,
 }
@@ -95,8 +100,8 @@ impl Range {
 #[async_trait]
 impl Offer for Range {
     async fn seal(&self, slot: &Slot) -> Result<NewEntry> {
-        if let Some(content) = self.content.clone() {
-            return Ok(self.seal_load(slot, content).await);
+        if let Some(load) = &self.load {
+            return Ok(self.seal_load(slot, load.content.clone()).await);
         }
         let newest = self.newest().await?;
         let complete = complete(&self.env, &*self.bases, &self.log, &newest).await;
@@ -106,5 +111,8 @@ impl Offer for Range {
         let pack = move || pack(&newest, range, size_bytes, &complete, &slot, &keys, compression);
         let sealed = self.env.compute(pack).await;
         Ok(NewEntry::Segment(NewSegment { sealed, partial, range, size_bytes }))
+    }
+    fn waits_for_room(&self) -> bool {
+        self.waits_for_room
     }
 }

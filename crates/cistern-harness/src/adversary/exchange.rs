@@ -196,6 +196,10 @@ async fn respond(
         }
         held.asked(kind, name)
     };
+    let length =
+        request.headers().get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
+    let is_over_quota = matches!(kind, "PUT" | "CREATE")
+        && holdings.lock().expect(NO_PANIC).is_over_quota(length.unwrap_or_default());
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
     if matches!(answer, Some(AdverseAnswer::RaceBroken(_))) {
         tokio::time::sleep(RACE_TIME).await;
@@ -203,6 +207,10 @@ async fn respond(
     let Some(asked) = asked else { return Ok(sent(Reply::status(404, "NoSuchBucket"), false)) };
     let reply = match answer {
         Some(AdverseAnswer::Silence) => std::future::pending().await,
+        None if is_over_quota => {
+            let refused = Some(AdverseAnswer::Status(403, "QuotaExceeded"));
+            reply(&asked, body, refused, &mut holdings.lock().expect(NO_PANIC))
+        }
         answer => reply(&asked, body, answer, &mut holdings.lock().expect(NO_PANIC)),
     };
     match reply {

@@ -10,6 +10,7 @@ pub(super) struct Holdings {
     pub objects: Objects,
     pub switch: Option<Switch>,
     pub page_names: usize,
+    pub quota_bytes: Option<u64>,
     pub counts: Counts,
     /// Creations under way by name.
     creations: HashMap<String, Creation>,
@@ -27,7 +28,7 @@ struct Creation {
 impl Holdings {
     pub fn new(page_names: usize) -> Holdings {
         let (objects, counts, creations) = Default::default();
-        Holdings { objects, switch: None, page_names, counts, creations }
+        Holdings { objects, switch: None, page_names, quota_bytes: None, counts, creations }
     }
 
     /// Counts a request; gives the answer that it is to get, if not the right one.
@@ -46,6 +47,15 @@ impl Holdings {
         }
         self.counts.adverse += 1;
         Some(switch.answer)
+    }
+
+    pub fn stored_bytes(&self) -> u64 {
+        self.objects.values().map(|body| body.len() as u64).sum()
+    }
+
+    /// Whether a PUT of so many bytes would exceed the quota.
+    pub fn is_over_quota(&self, bytes: u64) -> bool {
+        self.quota_bytes.is_some_and(|quota| self.stored_bytes() + bytes > quota)
     }
 
     /// A request that is to create an object has arrived. [`Holdings::create`] follows.

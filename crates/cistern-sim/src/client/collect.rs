@@ -28,7 +28,6 @@ pub async fn collect(line: Arc<Line>, device: Arc<dyn Device>) {
             Ok(()) => {}
             // The volume has become smaller, or is paused; or a snapshot is of before it was flattened.
             Err(Error::Invalid(_)) => {}
-            Err(Error::Full(_)) if line.plan.disk_bytes.is_some() => {}
             Err(error) => match line.complain("a collection", &error) {
                 Mood::Content => {}
                 Mood::Done => return,

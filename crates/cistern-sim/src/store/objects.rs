@@ -37,6 +37,8 @@ pub enum Reply {
     Deleted,
     /// The disk has no room for a put.
     Full,
+    /// The quota has none.
+    OverQuota,
 }
 
 impl fmt::Debug for Request {
@@ -66,6 +68,7 @@ impl fmt::Debug for Reply {
             Reply::Dirs(dirs) => write!(f, "{} directories", dirs.len()),
             Reply::Deleted => write!(f, "deleted"),
             Reply::Full => write!(f, "full"),
+            Reply::OverQuota => write!(f, "over the quota"),
         }
     }
 }
@@ -75,7 +78,8 @@ impl Reply {
     pub fn into_result(self, request: &Request) -> StoreResult<Reply> {
         match (&self, request) {
             (Reply::Missing, Request::Get { key, .. }) => Err(StoreError::NotFound(key.clone())),
-            (Reply::Full, _) => Err(StoreError::Unreachable("the file system is full".into())),
+            (Reply::Full, _) => Err(StoreError::NoRoom("the file system is full".into())),
+            (Reply::OverQuota, _) => Err(StoreError::NoRoom("the quota is used up".into())),
             _ => Ok(self),
         }
     }

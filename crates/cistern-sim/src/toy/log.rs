@@ -104,7 +104,9 @@ async fn get(site: &Site, seq: u64) -> Result<Option<Bytes>> {
         match site.store.get(&key(seq), OBJECT_BYTES_MAX).await {
             Ok(body) => return Ok(Some(body)),
             Err(StoreError::NotFound(_)) => return Ok(None),
-            Err(e @ (StoreError::Refused(_) | StoreError::Unusable { .. })) => return Err(e.into()),
+            Err(e @ (StoreError::Refused(_) | StoreError::NoRoom(_) | StoreError::Unusable { .. })) => {
+                return Err(e.into());
+            }
             Err(StoreError::Unreachable(_)) => site.env.sleep(Duration::from_millis(300)).await,
         }
     }

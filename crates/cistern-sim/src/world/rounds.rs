@@ -257,6 +257,9 @@ impl World {
         self.wait(clients).await;
         reader?;
         self.drained(&session).await;
+        if self.plan.theme == Theme::Quota {
+            self.discarding_leads_out(&session).await;
+        }
         // What was acknowledged is in the store, whatever was out of sight meanwhile; to see that all must be in sight.
         self.store.objects(|o| o.show_all());
         self.read_elsewhere(&session).await?;

@@ -279,7 +279,7 @@ impl Child {
         let (info, error) = match admin::info(&context.env, &store, &KeySource::None).await {
             Ok(info) => (Some(info), None),
             Err(Error::NotFound(_) | Error::InTrash { .. }) => return Ok(None),
-            Err(e @ (Error::Unreachable(_) | Error::Refused(_))) => {
+            Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NoRoom(_))) => {
                 return Err(Failure::from(e).context(&self.url));
             }
             Err(e) => (None, Some(e)), // one broken volume does not hide the others
@@ -297,7 +297,7 @@ impl Child {
             Ok(Some(info)) => {
                 Ok(InTrashOrNot::Line(TrashLine { name: self.name, url: self.url.to_string(), info }))
             }
-            Err(e @ (Error::Unreachable(_) | Error::Refused(_))) => Err(failed(e)),
+            Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NoRoom(_))) => Err(failed(e)),
             Ok(None) | Err(Error::NotFound(_)) => Ok(InTrashOrNot::No),
             Err(e) => Ok(InTrashOrNot::Unreadable(failed(e))), // one broken volume does not hide the others
         }

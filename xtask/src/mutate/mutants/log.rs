@@ -30,15 +30,40 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: seeds(20),
     },
     Mutant {
-        name: "offered-again-too-early",
-        promise: "P2",
-        story: "what goes behind a lost slot does not wait until every slot in between holds something",
+        name: "what-counts-is-offered-again",
+        promise: "P7",
+        story: "what readers count behind a lost slot is stored again, and where it lies it counts as needless",
         changes: &[Change {
             file: PUBLISH,
-            old: "            (&mut later.upload).await.ok_or_else(no_outcome)??;",
-            new: "            let _ = later.seq;",
+            old: "if is_next(&entry, self.mark) => Resolution::Committed(entry),",
+            new: "if is_next(&entry, self.mark) && !(entry.is_moved() && *expected != self.mark) => {\n                \
+                  Resolution::Committed(entry)\n            }",
         }],
-        test: test("-p cistern-engine --lib", "log::publish_tests::what_was_behind_a_lost_slot"),
+        test: test("-p cistern-engine --lib", "log::publish_tests::what_counts_behind_a_lost_slot"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-refused-slot-stays-open",
+        promise: "P2",
+        story: "what comes behind an entry that found no room is committed, and no reader gets there",
+        changes: &[Change {
+            file: PUBLISH,
+            old: "Appended::NoRoom(refusal) => self.fill(seq, &entry, refusal).await?,",
+            new: "Appended::NoRoom(refusal) => Appended::NoRoom(refusal),",
+        }],
+        test: test("-p cistern-engine --lib", "log::publish_tests::what_finds_no_room_comes_back"),
+        simulation: themed("quota", 20),
+    },
+    Mutant {
+        name: "a-late-put-is-a-copy",
+        promise: "P9",
+        story: "a put that was refused for lack of room and arrives all the same is taken for another writer's",
+        changes: &[Change {
+            file: PUBLISH,
+            old: "            earlier: Some(&refused.sealed().body),",
+            new: "            earlier: Some(&refused.sealed().body).filter(|body| body.is_empty()),",
+        }],
+        test: test("-p cistern-engine --lib", "log::publish_tests::what_was_refused_and_arrives_later"),
         simulation: None,
     },
     Mutant {
@@ -178,7 +203,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a put that failed counts as an upload",
         changes: &[Change {
             file: APPEND,
-            old: "                Err(e) => Err(e.into()),\n            };\n            match answer",
+            old: "                Err(e) => Err(e),\n            };\n            match answer",
             new: "                Err(_) => Ok(Appended::Ours),\n            };\n            match answer",
         }],
         test: None,

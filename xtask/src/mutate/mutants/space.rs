@@ -237,6 +237,14 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "the-reserve-is-kept-for-good",
+        promise: "P9",
+        story: "what makes room waits at a quota, and the reserve stays where it is",
+        changes: &[Change { file: ROOM, old: "                self.reserve().give_up().await?;\n", new: "" }],
+        test: None,
+        simulation: themed("quota", 30),
+    },
+    Mutant {
         name: "a-round-asks-for-room-once",
         promise: "P9",
         story: "the segments of a round that has begun are sent, whatever became of the room meanwhile",

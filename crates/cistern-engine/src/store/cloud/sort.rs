@@ -219,9 +219,16 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
                 "was archived: restore it from its storage class, and end the rule that archives".to_owned();
             StoreError::Unusable { key: asked.key.to_owned(), why }.into()
         }
-        (_, "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded") => {
-            StoreError::Refused(format!("{text}. The quota of the bucket is used up: it needs a larger one"))
-                .into()
+        (413, "EntityTooLarge" | "RequestBodyTooLarge") => {
+            let text = format!(
+                "{text}. The store takes no object of this size; `cistern probe URL` shows what it takes"
+            );
+            StoreError::Refused(text).into()
+        }
+        (413 | 507, _) | (_, "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" | "XMinioStorageFull")
+            if asked.what == "PUT" =>
+        {
+            StoreError::NoRoom(format!("{text}. {}", no_room_hint(status))).into()
         }
         (400 | 401 | 403, _) if let Some(hint) = access_hint(code) => {
             StoreError::Refused(format!("{text}. {hint}")).into()
@@ -242,6 +249,22 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
             "RequestTimeout" | "BadDigest" | "XAmzContentSHA256Mismatch" | "IncompleteBody" | "Md5Mismatch",
         ) => StoreError::Unreachable(text).into(),
         _ => StoreError::Refused(text).into(),
+    }
+}
+
+/// What to do where there is no room.
+fn no_room_hint(status: u16) -> &'static str {
+    match status {
+        413 => {
+            "Its quota is used up, or it limits the size of objects (`cistern probe URL` shows that). It needs a larger one"
+        }
+        507 => {
+            "The disks of the store are full: make room there, or discard what is not needed (`fstrim`, `blkdiscard`)"
+        }
+        _ => {
+            "The quota is used up: it needs a larger one, or discard what is not needed (`fstrim`, `blkdiscard`) and remove snapshots \
+             (`cistern rm URL@NAME`)"
+        }
     }
 }
 
@@ -330,15 +353,30 @@ mod tests {
         }
     }
 
-    /// A quota is no fault of the keys, and no store that is away.
+    /// A quota is no fault of the keys, and no store that is away: a put finds no room.
     #[test]
     fn a_quota_is_named() {
-        for (status, code) in [(403, "QuotaExceeded"), (400, "XMinioAdminBucketQuotaExceeded")] {
-            let Sorted::Error(StoreError::Refused(why)) = sorted("PUT", true, status, code) else {
+        for (status, code, named) in [
+            (403, "QuotaExceeded", "quota"),
+            (400, "XMinioAdminBucketQuotaExceeded", "quota"),
+            (413, "", "quota"),
+            (507, "", "full"),
+            (507, "XMinioStorageFull", "full"),
+        ] {
+            let Sorted::Error(StoreError::NoRoom(why)) = sorted("PUT", true, status, code) else {
                 panic!("{status} {code}")
             };
-            assert!(why.contains("quota") && !why.contains("credentials"), "{why}");
+            assert!(why.contains(named) && !why.contains("credentials"), "{why}");
+            let other = sorted("LIST", false, status, code);
+            assert!(
+                !matches!(other, Sorted::Error(StoreError::NoRoom(_))),
+                "only a put needs room: {other:?}"
+            );
         }
+        let Sorted::Error(StoreError::Refused(why)) = sorted("PUT", true, 413, "EntityTooLarge") else {
+            panic!("another size helps, and no room does")
+        };
+        assert!(why.contains("no object of this size"), "{why}");
     }
 
     /// A web page with status 404 comes from a proxy and says nothing about an object.
