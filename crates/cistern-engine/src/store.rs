@@ -146,6 +146,10 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     async fn room(&self) -> StoreResult<Option<DiskRoom>> {
         Ok(None)
     }
+    /// Whether the store was seen to keep what is deleted and replaced there, as a bucket with versioning or object lock does. No request.
+    fn keeps_versions(&self) -> bool {
+        false
+    }
     /// The URL of this store without secrets.
     fn url(&self) -> String;
 }

@@ -150,6 +150,12 @@ impl Adversary {
         self.held().quota_bytes = bytes;
     }
 
+    /// Names this version of every object that is put or read: a bucket with versioning names one for each, and `null` where that is suspended. Nothing is
+    /// kept.
+    pub fn version(&self, version: Option<&'static str>) {
+        self.held().version = version;
+    }
+
     /// Bytes that are stored.
     pub fn stored_bytes(&self) -> u64 {
         self.held().stored_bytes()

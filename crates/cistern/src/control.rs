@@ -202,6 +202,9 @@ pub struct ServedStatus {
     /// Requests to the store that have failed and are tried again now.
     #[serde(default)]
     pub store_retried: u64,
+    /// The bucket keeps versions of what is deleted and replaced there, as far as its answers have told.
+    #[serde(default)]
+    pub store_keeps_versions: bool,
     #[serde(flatten)]
     pub status: VolumeStatus,
 }

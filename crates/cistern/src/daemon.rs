@@ -43,7 +43,7 @@ use cistern_engine::{
     codec::KeySource,
     env::Env,
     fetch::WarmStep,
-    store::Scheduler,
+    store::{Scheduler, Store as _},
     volume::{Collect, CollectStep, Volume, WarmTarget},
 };
 use cistern_nbd::{Server, ServerSettings};
@@ -347,6 +347,7 @@ impl Daemon {
             paused_since_ms: served.paused_since_ms(),
             store_away_ms: served.store.meter.away_for().map(|time| time.as_millis() as u64),
             store_retried: served.store.stores.failures.retried_now(),
+            store_keeps_versions: served.store.meter.keeps_versions(),
             status: served.volume.status(),
         };
         DaemonStatus {

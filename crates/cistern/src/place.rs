@@ -15,6 +15,7 @@ use crate::failure::{Failure, Kind, Outcome};
 mod silence;
 
 use silence::Silence;
+pub use silence::VERSIONS;
 
 /// How long a command tries to reach the store before it gives up.
 pub const COMMAND_PATIENCE: Duration = Duration::from_secs(30);

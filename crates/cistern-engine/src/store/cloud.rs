@@ -12,7 +12,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -92,6 +92,8 @@ struct Inner {
     standstill: Standstill,
     /// Of the keys.
     doubt: Doubt,
+    /// An answer named the version of an object.
+    keeps_versions: AtomicBool,
 }
 
 /// Counts a request's bytes for as long as it lives.
@@ -173,7 +175,9 @@ impl Inner {
         let options = PutOptions { mode, ..PutOptions::default() };
         let library = self.library.clone();
         let request = async move { library.put_opts(&path, PutPayload::from(body), options).await };
-        self.ask(asked, bytes, request).await.map(|_| ())
+        let done = self.ask(asked, bytes, request).await?;
+        self.note_version(done.version.as_deref());
+        Ok(())
     }
 
     /// Begins a read and collects its body, which is at most `bytes_max` long.
@@ -183,8 +187,20 @@ impl Inner {
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
         let asked = Asked { what: "GET", key, condition: false };
         let library = self.library.clone();
-        let request = async move { collect(library.get_opts(&path, options).await?, bytes_max).await };
-        self.ask(asked, bytes_max, request).await?.map_err(|bytes| too_long(key, bytes, bytes_max).into())
+        let request = async move {
+            let found = library.get_opts(&path, options).await?;
+            Ok((found.meta.version.clone(), collect(found, bytes_max).await?))
+        };
+        let (version, body) = self.ask(asked, bytes_max, request).await?;
+        self.note_version(version.as_deref());
+        body.map_err(|bytes| too_long(key, bytes, bytes_max).into())
+    }
+
+    /// A bucket whose versioning is suspended calls all versions `null`, and on GCS every object has a generation.
+    fn note_version(&self, version: Option<&str>) {
+        if version.is_some_and(|version| version != "null") && self.url.starts_with("s3://") {
+            self.keeps_versions.store(true, Relaxed);
+        }
     }
 
     /// Deletes in bulk.
@@ -419,6 +435,9 @@ impl Store for CloudStore {
         self.inner.delete_many(bulk, keys).await
     }
 
+    fn keeps_versions(&self) -> bool {
+        self.inner.keeps_versions.load(Relaxed)
+    }
     fn url(&self) -> String {
         self.inner.url.clone()
     }

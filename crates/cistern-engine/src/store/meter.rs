@@ -288,6 +288,9 @@ impl Store for Meter {
     async fn room(&self) -> StoreResult<Option<DiskRoom>> {
         self.inner.room().await
     }
+    fn keeps_versions(&self) -> bool {
+        self.inner.keeps_versions()
+    }
     fn url(&self) -> String {
         self.inner.url()
     }

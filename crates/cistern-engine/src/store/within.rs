@@ -86,6 +86,9 @@ impl Store for Within {
         self.whole.room().await
     }
 
+    fn keeps_versions(&self) -> bool {
+        self.whole.keeps_versions()
+    }
     fn url(&self) -> String {
         self.whole.url()
     }

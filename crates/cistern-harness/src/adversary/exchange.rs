@@ -213,6 +213,12 @@ async fn respond(
         }
         answer => reply(&asked, body, answer, &mut holdings.lock().expect(NO_PANIC)),
     };
+    let version =
+        holdings.lock().expect(NO_PANIC).version.filter(|_| matches!(kind, "GET" | "PUT" | "CREATE"));
+    let reply = match (reply, version) {
+        (Some(reply), Some(version)) => Some(reply.with("x-amz-version-id", version.into())),
+        (reply, _) => reply,
+    };
     match reply {
         Some(reply) => Ok(sent(reply, is_head)),
         None => Err(io::Error::other("it hangs up")),

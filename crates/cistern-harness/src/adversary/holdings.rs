@@ -11,6 +11,7 @@ pub(super) struct Holdings {
     pub switch: Option<Switch>,
     pub page_names: usize,
     pub quota_bytes: Option<u64>,
+    pub version: Option<&'static str>,
     pub counts: Counts,
     /// Creations under way by name.
     creations: HashMap<String, Creation>,
@@ -28,7 +29,7 @@ struct Creation {
 impl Holdings {
     pub fn new(page_names: usize) -> Holdings {
         let (objects, counts, creations) = Default::default();
-        Holdings { objects, switch: None, page_names, quota_bytes: None, counts, creations }
+        Holdings { objects, switch: None, page_names, quota_bytes: None, version: None, counts, creations }
     }
 
     /// Counts a request; gives the answer that it is to get, if not the right one.

@@ -17,6 +17,7 @@ use crate::{
     config::StateSettings,
     control::{self, AutoSnapshotStatus, DaemonClient, DaemonStatus, ServedStatus},
     failure::{Failure, Kind, Outcome},
+    place::VERSIONS,
     quantity::{ByteSize, Span},
     terminal,
 };
@@ -198,6 +199,9 @@ fn describe(daemon: &DaemonStatus, served: &ServedStatus) -> String {
     rows.extend(writeback::paused(served).map(|text| ("paused", text)));
     rows.extend(writeback::away(served).map(|text| ("store away", text)));
     rows.extend(writeback::retried(served).map(|text| ("store retried", text)));
+    if served.store_keeps_versions {
+        rows.push(("versions", VERSIONS.to_owned()));
+    }
     if let Some(error) = &status.store_error {
         let age = Span(Duration::from_millis(status.store_error_age_ms.unwrap_or(0)));
         rows.push(("store error", format!("{age} ago: {error}")));

@@ -1,13 +1,14 @@
-//! Says on stderr that a store does not answer, long before whoever waits for it gives up.
+//! Says on stderr that a store does not answer, long before whoever waits for it gives up; and that a bucket keeps what is deleted.
 //!
 //! Changes no request and no answer, and is quiet for good once the store has answered. A store may answer whoever reads and
 //! nobody who writes, as a directory on a full disk does: either is told by itself.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     ops::Range,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -39,6 +40,13 @@ pub struct Silence {
     reading: Contact,
     writing: Contact,
 }
+
+/// What a bucket that keeps versions means, for whoever is to know.
+pub const VERSIONS: &str = "the bucket keeps versions of what is deleted and replaced (versioning, or object lock): what cistern deletes there stays \
+     stored and is paid for, until a lifecycle rule expires noncurrent versions";
+
+/// The stores of which that was said: one command may open a store several times.
+static TOLD_OF_VERSIONS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// What is known of requests of one kind.
 #[derive(Default)]
@@ -85,6 +93,17 @@ impl Silence {
         answer
     }
 
+    /// Whoever changes a bucket that keeps versions is told once.
+    async fn changing<T>(&self, request: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
+        let done = self.watched(&self.writing, request).await;
+        if self.inner.keeps_versions()
+            && TOLD_OF_VERSIONS.lock().expect("no panic under this lock").insert(self.inner.url())
+        {
+            terminal::remark(format!("{}: {VERSIONS}", self.inner.url()));
+        }
+        done
+    }
+
     fn tell(&self, contact: &Contact, until_ms: u64) {
         if contact.told.swap(true, Relaxed) {
             return;
@@ -105,10 +124,10 @@ impl fmt::Debug for Silence {
 #[async_trait]
 impl Store for Silence {
     async fn put(&self, key: &str, body: Bytes) -> StoreResult<()> {
-        self.watched(&self.writing, self.inner.put(key, body)).await
+        self.changing(self.inner.put(key, body)).await
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
-        self.watched(&self.writing, self.inner.put_if_absent(key, body)).await
+        self.changing(self.inner.put_if_absent(key, body)).await
     }
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
         self.watched(&self.reading, self.inner.get(key, bytes_max)).await
@@ -131,16 +150,19 @@ impl Store for Silence {
         self.watched(&self.reading, self.inner.list_in_pages(prefix, what, page_names)).await
     }
     async fn delete(&self, key: &str) -> StoreResult<()> {
-        self.watched(&self.writing, self.inner.delete(key)).await
+        self.changing(self.inner.delete(key)).await
     }
     fn deletes_at_once(&self) -> usize {
         self.inner.deletes_at_once()
     }
     async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
-        self.watched(&self.writing, self.inner.delete_many(keys)).await
+        self.changing(self.inner.delete_many(keys)).await
     }
     async fn room(&self) -> StoreResult<Option<DiskRoom>> {
         self.inner.room().await
+    }
+    fn keeps_versions(&self) -> bool {
+        self.inner.keeps_versions()
     }
     fn url(&self) -> String {
         self.inner.url()

@@ -6,7 +6,7 @@
 
 use std::{
     io::Read,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -128,6 +128,7 @@ impl CloudStore {
             in_flight: Arc::default(),
             standstill: Standstill::default(),
             doubt,
+            keeps_versions: AtomicBool::new(false),
         };
         Ok(CloudStore { inner: Arc::new(inner) })
     }

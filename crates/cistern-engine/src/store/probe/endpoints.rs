@@ -75,6 +75,9 @@ impl Store for Endpoints {
     async fn delete_many(&self, keys: &[String]) -> StoreResult<Vec<Undeleted>> {
         self.next().delete_many(keys).await
     }
+    fn keeps_versions(&self) -> bool {
+        self.all.iter().any(|store| store.keeps_versions())
+    }
     fn url(&self) -> String {
         self.all[0].url()
     }

@@ -163,6 +163,10 @@ impl Store for Scheduled {
         self.inner.room().await
     }
 
+    fn keeps_versions(&self) -> bool {
+        self.inner.keeps_versions()
+    }
+
     fn url(&self) -> String {
         self.inner.url()
     }
