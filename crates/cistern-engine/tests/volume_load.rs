@@ -35,6 +35,9 @@ async fn host(env: &Env) -> Host {
     Host::with_volume(env.clone(), Arc::new(MemoryStore::new()), MIB, KeySource::None).await
 }
 
+/// A store that tells how much room it has gets several segments at once, however small the volume is.
+const ROOMY: DiskRoom = DiskRoom { free_bytes: 1 << 40, total_bytes: 1 << 40 };
+
 /// Two shares of a new volume, and records of each that together do not fit into one segment.
 fn two_shares() -> ([StreamHeader; 2], [Vec<StreamRecord>; 2]) {
     let header = |n: u32| StreamHeader {
@@ -99,9 +102,8 @@ impl Passing for Gated {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
-    /// A store that tells how much room it has gets several segments at once, however small the volume is.
     async fn room(&self) -> StoreResult<Option<DiskRoom>> {
-        Ok(Some(DiskRoom { free_bytes: 1 << 40, total_bytes: 1 << 40 }))
+        Ok(Some(ROOMY))
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         if is_own_below("log/", key) {
@@ -301,9 +303,8 @@ impl Passing for Late {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
-    /// A store that tells how much room it has gets several segments at once, however small the volume is.
     async fn room(&self) -> StoreResult<Option<DiskRoom>> {
-        Ok(Some(DiskRoom { free_bytes: 1 << 40, total_bytes: 1 << 40 }))
+        Ok(Some(ROOMY))
     }
     async fn put_if_absent(&self, key: &str, body: Bytes) -> StoreResult<Put> {
         if is_own_below("log/", key) && self.keeps_back.borrow().is_some() {

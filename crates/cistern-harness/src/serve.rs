@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    adversary::Adversary,
     process::{self, Guard, Limit, Usage},
     scratch::Scratch,
     tool::{self, Output},
@@ -48,6 +49,15 @@ impl Cistern {
         let small = concat!(env!("CARGO_MANIFEST_DIR"), "/small.toml");
         Cistern::new(std::env::var("CISTERN_TEST_BINARY").unwrap_or_else(|_| built.to_owned()))
             .with_environment([("CISTERN_CONFIG".to_owned(), small.to_owned())])
+    }
+
+    /// The same, with a store of adverse answers and with directories of its own in `dir`.
+    pub fn at(self, store: &Adversary, dir: &Path) -> Cistern {
+        let place = |name: &str| dir.join(name).display().to_string();
+        let places =
+            [("STATE_DIRECTORY", "state"), ("CACHE_DIRECTORY", "cache"), ("RUNTIME_DIRECTORY", "run")];
+        self.with_environment(store.environment())
+            .with_environment(places.map(|(variable, name)| (variable.to_owned(), place(name))))
     }
 
     /// The same, in a namespace of processes of its own: it sees no other program, nor any other it. Needs root.

@@ -1,8 +1,8 @@
-//! A bucket with a quota: what is written waits at it, and whoever discards or removes snapshots has room again, though the store takes nothing more.
+//! A bucket with a quota: what is written waits at it, and discarding or removing snapshots makes room, though the store takes nothing more.
 //!
 //! The store compares a put with what is stored when the put begins, as gateways do, and not with what is on its way.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use cistern_harness::{
@@ -20,17 +20,24 @@ const SIZE_BYTES: u64 = 512 * MIB;
 const STEPS_MAX: u32 = 1200;
 const STEP: Duration = Duration::from_millis(100);
 
-fn cistern(store: &Adversary, dir: &Path) -> Cistern {
-    let place = |name: &str| dir.join(name).display().to_string();
-    let places = [("STATE_DIRECTORY", "state"), ("CACHE_DIRECTORY", "cache"), ("RUNTIME_DIRECTORY", "run")];
-    Cistern::under_test(env!("CARGO_BIN_EXE_cistern"))
-        .with_environment(store.environment())
-        .with_environment(places.map(|(variable, name)| (variable.to_owned(), place(name))))
+/// A volume in a bucket that has no quota yet.
+struct Tank {
+    store: Adversary,
+    cistern: Cistern,
+    serve: Serve,
+    _scratch: Scratch,
 }
 
-fn serve(cistern: &Cistern, scratch: &Scratch) -> Serve {
-    let small = ["--journal-size", "256M", "--cache-size", "16M", "--max-dirty-age", "1s", "--grace", "10s"];
-    cistern.serve(scratch, URL).args(small)
+impl Tank {
+    fn create() -> Result<Tank> {
+        let (store, scratch) = (Adversary::start()?, Scratch::new("quota")?);
+        let cistern = Cistern::under_test(env!("CARGO_BIN_EXE_cistern")).at(&store, scratch.path());
+        cistern.run(&["create", URL, "--size", "512M"])?;
+        let small =
+            ["--journal-size", "256M", "--cache-size", "16M", "--max-dirty-age", "1s", "--grace", "10s"];
+        let serve = cistern.serve(&scratch, URL).args(small);
+        Ok(Tank { store, cistern, serve, _scratch: scratch })
+    }
 }
 
 fn client(server: &Server) -> Result<Client> {
@@ -91,10 +98,8 @@ fn until_full(server: &Server) -> Result<String> {
 /// written next has room.
 #[test]
 fn discarding_leads_out_of_a_quota() -> Result<()> {
-    let (store, scratch) = (Adversary::start()?, Scratch::new("quota")?);
-    let cistern = cistern(&store, scratch.path());
-    cistern.run(&["create", URL, "--size", "512M"])?;
-    let server = serve(&cistern, &scratch).start()?;
+    let Tank { store, cistern, serve, _scratch } = Tank::create()?;
+    let server = serve.start()?;
     store.quota(Some(96 * MIB));
     write(&server, 64, 1)?;
     server.wait_clean()?;
@@ -116,17 +121,15 @@ fn discarding_leads_out_of_a_quota() -> Result<()> {
 /// A daemon that was killed at a quota starts again there, with all that was flushed, and goes on once the quota is larger.
 #[test]
 fn a_daemon_starts_at_its_quota() -> Result<()> {
-    let (store, scratch) = (Adversary::start()?, Scratch::new("quota-start")?);
-    let cistern = cistern(&store, scratch.path());
-    cistern.run(&["create", URL, "--size", "512M"])?;
-    let server = serve(&cistern, &scratch).start()?;
+    let Tank { store, cistern, serve, _scratch } = Tank::create()?;
+    let server = serve.start()?;
     write(&server, 48, 1)?;
     server.wait_clean()?;
     store.quota(Some(store.stored_bytes()));
     write(&server, 48, 2)?;
     until_full(&server)?;
     server.kill();
-    let server = serve(&cistern, &scratch).start()?;
+    let server = serve.start()?;
     shows(&server, 48, 2)?;
     until_full(&server)?;
     store.quota(None);
@@ -140,10 +143,8 @@ fn a_daemon_starts_at_its_quota() -> Result<()> {
 /// Snapshots hold what a quota allows, and data waits: they are removed, and that makes room for it.
 #[test]
 fn removing_a_snapshot_leads_out_of_a_quota() -> Result<()> {
-    let (store, scratch) = (Adversary::start()?, Scratch::new("quota-snapshot")?);
-    let cistern = cistern(&store, scratch.path());
-    cistern.run(&["create", URL, "--size", "512M"])?;
-    let server = serve(&cistern, &scratch).start()?;
+    let Tank { store, cistern, serve, _scratch } = Tank::create()?;
+    let server = serve.start()?;
     write(&server, 48, 1)?;
     server.ask(&["snapshot", "s3://adverse/tank@old", "--wait"])?;
     store.quota(Some(80 * MIB));

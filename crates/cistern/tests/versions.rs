@@ -1,20 +1,13 @@
-//! A bucket that keeps versions: what cistern deletes there stays stored and is paid for. Whoever changes it is told.
+//! A bucket that keeps versions: what cistern deletes there stays stored and is paid for. Commands that change it say so.
 
-use std::{path::Path, process::Output};
+use std::process::Output;
 
 use anyhow::{Result, ensure};
 use cistern_harness::{adversary::Adversary, scratch::Scratch, serve::Cistern};
 
+const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
 const URL: &str = "s3://adverse/tank";
 const SAID: &str = "keeps versions";
-
-fn cistern(store: &Adversary, dir: &Path) -> Cistern {
-    let place = |name: &str| dir.join(name).display().to_string();
-    let places = [("STATE_DIRECTORY", "state"), ("CACHE_DIRECTORY", "cache"), ("RUNTIME_DIRECTORY", "run")];
-    Cistern::under_test(env!("CARGO_BIN_EXE_cistern"))
-        .with_environment(store.environment())
-        .with_environment(places.map(|(variable, name)| (variable.to_owned(), place(name))))
-}
 
 /// Runs the command; gives what it said on stderr.
 fn said(cistern: &Cistern, arguments: &[&str]) -> Result<String> {
@@ -29,7 +22,7 @@ fn said(cistern: &Cistern, arguments: &[&str]) -> Result<String> {
 fn who_changes_it_is_told() -> Result<()> {
     let (store, scratch) = (Adversary::start()?, Scratch::new("versions")?);
     store.version(Some("3HL4kqtJvjVBH40Nrjfkd"));
-    let cistern = cistern(&store, scratch.path());
+    let cistern = Cistern::under_test(CISTERN).at(&store, scratch.path());
     let created = said(&cistern, &["create", URL, "--size", "64M"])?;
     ensure!(created.matches(SAID).count() == 1 && created.contains("noncurrent"), "{created}");
     let server =
@@ -50,7 +43,7 @@ fn nothing_is_said_of_other_buckets() -> Result<()> {
     for version in [None, Some("null")] {
         let (store, scratch) = (Adversary::start()?, Scratch::new("versions")?);
         store.version(version);
-        let cistern = cistern(&store, scratch.path());
+        let cistern = Cistern::under_test(CISTERN).at(&store, scratch.path());
         for arguments in [&["create", URL, "--size", "64M"][..], &["rm", URL, "--now", "--yes"]] {
             let said = said(&cistern, arguments)?;
             ensure!(!said.contains(SAID), "{said}");

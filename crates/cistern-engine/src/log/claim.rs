@@ -191,7 +191,7 @@ impl Attempt {
     }
 }
 
-/// Puts a claim. Who cannot open the volume cannot discard anything either: so where there is no room the reserve goes, and somebody has
+/// Puts a claim. A user who cannot open the volume cannot discard anything either: so where there is no room the reserve goes, and the user has
 /// a minute to make some.
 async fn put_in_any_case(env: &Env, store: &SharedStore, key: &str, body: &Bytes) -> Result<Put> {
     let until = env.now() + NO_ROOM_PATIENCE;

@@ -82,7 +82,7 @@ impl NewEntry {
     }
 }
 
-/// An entry that changes nothing, made by somebody who knew the log up to `base`.
+/// An entry that changes nothing. Its maker knew the log up to `base`.
 pub fn nothing(keys: &VolumeKeys, slot: &Slot, base: Seq) -> NewEntry {
     let builder = SegmentBuilder::moved(keys.key.as_deref(), *slot, base, base.0, Compression::None);
     NewEntry::Moved(NewMoved { sealed: builder.finish(), base, from: Vec::new() })

@@ -13,7 +13,7 @@
 //! - **A lost slot moves what is void.** Where a fenced writer's late object took a slot, readers step over it, and ranges of the journal that were
 //!   stored behind it are void. So every later slot is resolved first (a log has no gaps). What readers count is committed where it
 //!   lies, in the order of the log; the rest is made again at later slots, in the same order.
-//! - **What finds no room comes back.** Its slot is filled with next to nothing, and whoever offered it hears why; so do ranges of the journal that were
+//! - **What finds no room comes back.** Its slot is filled with next to nothing, and its offerer hears why; so do ranges of the journal that were
 //!   offered behind it, stored or not. What is small and makes room waits in its slot instead ([`Offer::waits_for_room`]).
 //! - **A failure latches.** Whatever can not be resolved (a fence, a copy of this writer) ends publication for all
 //!   offerers with the same error.
@@ -289,8 +289,7 @@ impl Publication {
         let mut expected = self.mark;
         for (appended, entry) in outcomes {
             let InFlight { seq, offered, .. } = self.window.pop_front().expect("its upload ended");
-            let fate = self.fate(seq, appended, entry, &mut expected).await?;
-            match fate {
+            match self.resolution(seq, appended, entry, &mut expected).await? {
                 Resolution::Committed(entry) => {
                     self.commit(seq, &entry).await;
                     offered.end(Ok(seq));
@@ -316,7 +315,7 @@ impl Publication {
     }
 
     /// What becomes of an entry whose slot is resolved, as is everything before it. Afterwards the slot holds something.
-    async fn fate(
+    async fn resolution(
         &mut self,
         seq: Seq,
         appended: Appended,

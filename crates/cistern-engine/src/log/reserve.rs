@@ -1,13 +1,13 @@
 //! Objects that are kept in a store only to be deleted when it takes nothing more.
 //!
 //! A store with a quota says that it is full by refusing a put, and not before. But what frees space has to be put first: the entry that
-//! discards, runs of the map, a checkpoint, what is left in emptied slots. So a writer keeps objects that nobody needs, an eighth of what is
+//! discards, runs of the map, a checkpoint, what is left in emptied slots. So a writer keeps objects without meaning, an eighth of what is
 //! stored and 80 MiB at most, and deletes them when one of those is refused. It puts them again before any data once there is room.
 //!
 //! A store may look at what is stored when a put begins, and not at what is on its way. So data that is on its way at once could exceed the quota by
 //! more than the reserve, and then nothing would lead out: beside a segment no more goes there than seven eighths of the reserve.
 //!
-//! They are of use to whoever writes the volume, and nothing depends on them: a late put or delete of one changes how much is kept.
+//! Only the volume's writer uses them, and nothing depends on them: a late put or delete of one changes how much is kept.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -38,7 +38,7 @@ pub(super) struct Reserve {
 
 #[derive(Default)]
 struct State {
-    /// So many objects are there, in the order of their numbers; `None` before anybody looked.
+    /// So many objects are there, in the order of their numbers; `None` before the first look.
     there: Option<u64>,
     wanted: u64,
 }
@@ -184,7 +184,7 @@ mod tests {
         assert!(next.give_up().await.expect("given up"));
         assert!(!next.give_up().await.expect("nothing is left"));
         assert_eq!(stored().await, 0);
-        assert!(next.grow().await.expect("nothing is wanted"), "whoever wants none has all");
+        assert!(next.grow().await.expect("nothing is wanted"), "where none is wanted, all are there");
         next.state.lock().await.wanted = 2;
         assert!(!next.grow().await.expect("one is put"));
         assert!(next.grow().await.expect("and the other"));

@@ -1,4 +1,4 @@
-//! Says on stderr that a store does not answer, long before whoever waits for it gives up; and that a bucket keeps what is deleted.
+//! Says on stderr that a store does not answer, long before the command that waits for it gives up; and that a bucket keeps what is deleted.
 //!
 //! Changes no request and no answer, and is quiet for good once the store has answered. A store may answer whoever reads and
 //! nobody who writes, as a directory on a full disk does: either is told by itself.
@@ -41,7 +41,7 @@ pub struct Silence {
     writing: Contact,
 }
 
-/// What a bucket that keeps versions means, for whoever is to know.
+/// What it means to a user that a bucket keeps versions.
 pub const VERSIONS: &str = "the bucket keeps versions of what is deleted and replaced (versioning, or object lock): what cistern deletes there stays \
      stored and is paid for, until a lifecycle rule expires noncurrent versions";
 
@@ -93,7 +93,7 @@ impl Silence {
         answer
     }
 
-    /// Whoever changes a bucket that keeps versions is told once.
+    /// Does what may change the store, and says once if that keeps versions.
     async fn changing<T>(&self, request: impl Future<Output = StoreResult<T>>) -> StoreResult<T> {
         let done = self.watched(&self.writing, request).await;
         if self.inner.keeps_versions()

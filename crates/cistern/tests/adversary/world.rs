@@ -36,11 +36,7 @@ pub fn world() -> &'static World {
 
 /// The program, with a store and directories of its own.
 pub fn cistern(store: &Adversary, dir: &Path) -> Cistern {
-    let place = |name: &str| dir.join(name).display().to_string();
-    let places = [("STATE_DIRECTORY", "state"), ("CACHE_DIRECTORY", "cache"), ("RUNTIME_DIRECTORY", "run")];
-    Cistern::under_test(CISTERN)
-        .with_environment(store.environment())
-        .with_environment(places.map(|(variable, name)| (variable.to_owned(), place(name))))
+    Cistern::under_test(CISTERN).at(store, dir)
 }
 
 /// An image that changes as its volume does.
