@@ -62,7 +62,8 @@ fn measure(env: &Env, data: &[u8], frame: usize, compression: Compression, key: 
     let mut run = Run { write: 0.0, read: 0.0, stored: 0 };
     for (number, data) in data.chunks(SEGMENT_DATA_BYTES_MAX).enumerate() {
         let nonce = SealNonce(env.random_bytes());
-        let slot = Slot { volume, epoch: Epoch(1), seq: Seq(number as u64 + 1), salt, nonce };
+        let seq = Seq(number as u64 + 1);
+        let slot = Slot { volume, epoch: Epoch(1), seq, salt, nonce, checkpoint: None };
         let start = cpu_seconds();
         let mut builder = SegmentBuilder::written(key, slot, range, 1 << 40, compression);
         builder.reserve(data.len());

@@ -28,18 +28,23 @@ mod publish;
 mod publish_tests;
 mod reserve;
 mod room;
+mod slots;
+mod unlisted;
 mod walk;
 
 pub use append::{LogWriter, Refused, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
-    AppliedSegment, Committed, DamagedCheckpoint, Foreign, SlotContent, VolumeKeys, checkpoint_names,
-    find_volume, own_store, read_committed, read_emptied, read_entry, read_identity, read_identity_anywhere,
-    read_roots, read_roots_object,
+    AppliedSegment, Committed, DamagedCheckpoint, Foreign, checkpoint_names, find_volume, has_checkpoint,
+    identity_copy, own_store, read_committed, read_identity, read_identity_anywhere, read_roots,
+    read_roots_object,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer, nothing};
 pub use presence::{GRACE, GRACE_ALONE};
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use room::RoomFor;
+pub use slots::{SlotContent, read_emptied, read_entry};
+pub use unlisted::refuse_unlisted;
 pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};
+pub use wrapping::VolumeKeys;

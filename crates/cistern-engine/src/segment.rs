@@ -32,7 +32,7 @@ pub use frame::{FrameShape, open_frame, open_payload, open_raw};
 
 /// Version of the log objects' format that is written and read. Frames are read without the object's head, so
 /// a volume has frames of one version only: see the version of `volume.json`.
-pub const FORMAT: u8 = 4;
+pub const FORMAT: u8 = 5;
 /// Bytes to read from the end of a log object at first: nearly every footer fits.
 pub const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of the largest log object: twice a full segment, for one large request at its end.
@@ -85,6 +85,9 @@ impl EntryKind {
     }
 }
 
+/// The epoch of a checkpoint's writer, and the last seq whose effects are in it: its name. Later checkpoints have greater names.
+pub type CheckpointName = (Epoch, Seq);
+
 /// The place in a log for which an object is made, and by whom; for one content only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -94,6 +97,7 @@ pub struct Slot {
     pub salt: Salt,
     /// As drawn: the object's is mixed with its content.
     pub nonce: SealNonce,
+    pub checkpoint: Option<CheckpointName>,
 }
 
 /// What every log object tells in plain. No two sealings have the same, those of copied writers included.
@@ -105,6 +109,8 @@ pub struct EntryHead {
     pub seq: Seq,
     pub salt: Salt,
     pub nonce: SealNonce,
+    /// The newest checkpoint that its maker knew to be in the store.
+    pub checkpoint: Option<CheckpointName>,
 }
 
 /// What a log object holds besides frames.

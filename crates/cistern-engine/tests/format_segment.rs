@@ -22,7 +22,7 @@ use proptest::prelude::*;
 mod golden;
 
 /// Bytes of the trailer, by the format.
-const TRAILER: usize = 80;
+const TRAILER: usize = 96;
 const SIZE: u64 = 0x1_2345_6000;
 static KEY: LazyLock<MasterKey> = LazyLock::new(|| key(1));
 
@@ -129,6 +129,7 @@ fn a_segment_reads_back() {
                     seq: Seq(5),
                     salt: salt(0x5a),
                     nonce: slot(1, 5).nonce.mixed_with(range().from.chain.0 ^ range().to.chain.0),
+                    checkpoint: Some((Epoch(2), Seq(4))),
                 }
             );
             let footer =
@@ -239,7 +240,7 @@ fn golden_log_objects() {
             [("raw", Compression::None), ("lz4", Compression::Lz4), ("zstd", Compression::Zstd)]
         {
             let fresh = sample(key, compression, slot(1, 5));
-            let stored = golden::stored(&format!("segment-4-{name}-{suffix}.bin"), &fresh.body);
+            let stored = golden::stored(&format!("segment-5-{name}-{suffix}.bin"), &fresh.body);
             let expected = verify(key, &slot(1, 5), &fresh.body).unwrap();
             let (Entry::Segment(footer), frames) = verify(key, &slot(1, 5), &stored).unwrap() else {
                 panic!()
@@ -251,13 +252,13 @@ fn golden_log_objects() {
             }
         }
         let fresh = moved_sample(key, Compression::None, slot(1, 5)).body;
-        assert_eq!(golden::stored(&format!("moved-4-raw-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("moved-5-raw-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_claim(key, &slot(1, 5), &claim());
-        assert_eq!(golden::stored(&format!("claim-4-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("claim-5-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_release(key, &slot(1, 5), &release());
-        assert_eq!(golden::stored(&format!("release-4-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("release-5-{suffix}.bin"), &fresh), fresh);
         let fresh = encode_release(key, &slot(1, 5), &rollback());
-        assert_eq!(golden::stored(&format!("rollback-4-{suffix}.bin"), &fresh), fresh);
+        assert_eq!(golden::stored(&format!("rollback-5-{suffix}.bin"), &fresh), fresh);
     }
 }
 
@@ -301,15 +302,15 @@ fn objects_of_other_volumes_are_told_by_an_intact_trailer() {
         assert_eq!(read(&object).unwrap(), Tail::Foreign(volume(2)));
         let elsewhere = read_tail(key, volume(1), Seq(5), object.len() as u64, &object);
         assert_eq!(elsewhere.unwrap(), Tail::Foreign(volume(2)));
-        for bit in 0..72 * 8 {
+        for bit in 0..(TRAILER - 8) * 8 {
             let mut damaged = object.to_vec();
-            let at = damaged.len() - 72 + bit / 8;
+            let at = damaged.len() - (TRAILER - 8) + bit / 8;
             damaged[at] ^= 1 << (bit % 8);
             assert!(read(&damaged).is_err(), "bit {bit} of the trailer");
         }
         corrupt(read(&object[..object.len() - 1]));
         corrupt(read(
-            b"put there by hand, and longer than a prefix and a trailer together, which have 80 bytes",
+            b"put there by hand, and longer than a prefix and a trailer together, which have 104 bytes",
         ));
     }
 }
@@ -329,6 +330,8 @@ fn swapped_objects_are_detected() {
             slot(2, 7),
             Slot { salt: salt(1), ..slot(2, 6) },
             Slot { epoch: Epoch(4), ..slot(2, 6) },
+            Slot { checkpoint: Some((Epoch(2), Seq(5))), ..slot(2, 6) },
+            Slot { checkpoint: None, ..slot(2, 6) },
             Slot { nonce: SealNonce([1; 8]), ..slot(2, 6) },
         ] {
             if key.is_none() && other.nonce != slot(2, 6).nonce {
@@ -514,13 +517,13 @@ fn consecutive_blocks_share_frames() {
 #[test]
 fn other_versions_and_foreign_objects_are_named() {
     let mut object = encode_release(None, &slot(1, 5), &release()).to_vec();
-    *object.last_mut().unwrap() = 5;
+    *object.last_mut().unwrap() = 6;
     let result = whole(None, &slot(1, 5), &object);
-    assert!(matches!(result, Err(Error::Version { found: 5, known: 4, .. })), "{result:?}");
-    for version in [1, 2, 3] {
+    assert!(matches!(result, Err(Error::Version { found: 6, known: 5, .. })), "{result:?}");
+    for version in [1, 2, 3, 4] {
         let older = golden::stored(&format!("release-{version}-plain.bin"), &[]);
         let result = whole(None, &slot(1, 5), &older);
-        let Err(Error::Version { found, known: 4, .. }) = result else { panic!("{result:?}") };
+        let Err(Error::Version { found, known: 5, .. }) = result else { panic!("{result:?}") };
         assert_eq!(found, version);
     }
     let foreign = corrupt(whole(None, &slot(1, 5), &[b'x'; 500]));

@@ -20,7 +20,7 @@ fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     let offset = object.len();
     let sealed_as = [ObjectKind::Segment, ObjectKind::Claim, ObjectKind::Release];
     let sealed_as = sealed_as.into_iter().find(|k| *k as u8 == kind).unwrap_or(ObjectKind::Run);
-    let plain = [&3_u64.to_le_bytes()[..], footer].concat();
+    let plain = [&3_u64.to_le_bytes()[..], &[0; 16], footer].concat();
     Sealer::new(None, volume(1), sealed_as, salt(0x5a), 5).seal(offset as u64, &plain, &mut object);
     let trailer = object.len();
     object.extend_from_slice(volume(1).0.as_bytes());
@@ -28,13 +28,14 @@ fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     object.extend_from_slice(&5_u64.to_le_bytes());
     object.extend_from_slice(&salt(0x5a).0);
     object.extend_from_slice(&[9; 8]);
+    object.extend_from_slice(&[0; 16]);
     object.extend_from_slice(&(offset as u32).to_le_bytes());
     object.extend_from_slice(&((trailer - offset) as u32).to_le_bytes());
     object.extend_from_slice(&[kind, 0, 0, 0]);
     object.extend_from_slice(&crc32c(&object[trailer..]).to_le_bytes());
     object.extend_from_slice(&MAGIC);
     object.push(FORMAT);
-    assert_eq!(object.len() - trailer, 80);
+    assert_eq!(object.len() - trailer, 96);
     object
 }
 

@@ -297,7 +297,14 @@ async fn segment_of_a_clone(host: &Host, data: Bytes) -> Bytes {
     let to = Mark { pos: JournalPos(claim.start.pos.0 + 2), chain: Chain(77) };
     let range = JournalRange { journal: claim.journal, from: claim.start, to };
     let nonce = SealNonce([7; 8]);
-    let slot = Slot { volume: keys.volume, epoch: head.epoch, seq: Seq(2), salt: head.salt, nonce };
+    let slot = Slot {
+        volume: keys.volume,
+        epoch: head.epoch,
+        seq: Seq(2),
+        salt: head.salt,
+        nonce,
+        checkpoint: None,
+    };
     let size_bytes = claim.size_bytes;
     let mut builder = SegmentBuilder::written(keys.key.as_deref(), slot, range, size_bytes, Compression::Lz4);
     builder.data(0, &data);

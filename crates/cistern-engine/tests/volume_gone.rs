@@ -351,6 +351,9 @@ impl Store for Bucket {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.there()?.get_range(key, range).await
     }
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        self.there()?.size(key).await
+    }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         self.there()?.list_after(prefix, after, count_max).await
     }
@@ -363,54 +366,4 @@ impl Store for Bucket {
     fn url(&self) -> String {
         "memory:".to_owned()
     }
-}
-
-/// A store whose listings may be older than what they list, as those of a network file system that caches directories.
-#[derive(Default)]
-struct Cached {
-    inner: MemoryStore,
-    /// All that is listed, once it is set.
-    listed: Mutex<Option<Vec<String>>>,
-}
-
-impl Cached {
-    /// From now on listings stay as they are.
-    async fn stand_still(&self) {
-        let all = self.inner.list_after("", "", 1000).await.expect("listed");
-        *self.listed.lock().unwrap() = Some(all.into_iter().map(|object| object.key).collect());
-    }
-}
-
-#[async_trait]
-impl Passing for Cached {
-    fn inner(&self) -> &dyn Store {
-        &self.inner
-    }
-
-    async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
-        let mut all = self.inner.list_after(prefix, after, count_max).await?;
-        if let Some(listed) = &*self.listed.lock().unwrap() {
-            all.retain(|object| listed.contains(&object.key));
-        }
-        Ok(all)
-    }
-}
-
-/// A listing that does not show the newest object yet is no proof that the volume is gone: it is asked for by its name, and
-/// the volume goes on. Where it is not found by that either, it stops.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_old_listing_is_no_proof() {
-    let cached = Through::new(Cached::default());
-    let host = Host::with_volume(RealEnv::start(), cached.clone(), 64 * MIB, KeySource::None).await;
-    let volume = host.open().await;
-    volume.write(0, noise(1, 4096), false).await.expect("written");
-    volume.drain().await.expect("drained");
-    cached.stand_still().await;
-    for n in 2..5 {
-        volume.write(0, noise(n, 4096), false).await.expect("written");
-        volume.drain().await.expect("drained");
-    }
-    volume.drain().await.expect("looked for once more");
-    assert_eq!(volume.status().latched, None);
-    assert!(read(&volume, 0, 4096).await == noise(4, 4096)[..]);
 }

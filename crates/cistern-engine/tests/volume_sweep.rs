@@ -12,7 +12,7 @@ use cistern_engine::{
         checkpoint::{Checkpoint, RetiredName},
         keys,
     },
-    segment::{Claim, SegmentBuilder, Slot, encode_claim, read_head},
+    segment::{Claim, EntryHead, SegmentBuilder, Slot, encode_claim, read_head},
     space::Bound,
     store::{MemoryStore, SharedStore},
     units::{Chain, Epoch, JournalId, JournalPos, Mark, RunId, SealNonce, Seq},
@@ -127,7 +127,8 @@ impl World {
     /// The slot of an object that was in the log.
     fn slot(&self, seq: Seq) -> Slot {
         let head = read_head(seq, &self.log[&seq]).expect("an entry");
-        Slot { volume: head.volume, epoch: head.epoch, seq, salt: head.salt, nonce: head.nonce }
+        let EntryHead { volume, epoch, salt, nonce, checkpoint, .. } = head;
+        Slot { volume, epoch, seq, salt, nonce, checkpoint }
     }
 
     /// Slots whose segments were deleted for good.

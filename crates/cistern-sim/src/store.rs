@@ -377,6 +377,11 @@ impl Store for Line {
         Ok(self.ask(Request::Get { key: key.into(), range }).await?.body())
     }
 
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        let request = Request::Get { key: key.into(), range: 0..u64::MAX };
+        Ok(self.ask(request).await?.body().len() as u64)
+    }
+
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         let request = Request::List { prefix: prefix.into(), after: after.into(), count_max };
         match self.ask(request).await? {

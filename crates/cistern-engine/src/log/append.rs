@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -23,17 +23,18 @@ use crate::{
     log::{
         VolumeKeys,
         checkpoint::CHECKPOINT_BYTES_MAX,
-        committed::{SlotContent, read_entry},
         keys,
         presence::{Before, Presence},
         reserve::Reserve,
         room::RoomShortage,
+        slots::{SlotContent, read_entry},
     },
     rank::{Locked, Rank, Ranked},
     segment::{
-        EntryHead, EntryKind, Release, Rollback, Slot, Tail, encode_emptied, encode_release, read_tail,
+        CheckpointName, EntryHead, EntryKind, Release, Rollback, Slot, Tail, encode_emptied, encode_release,
+        read_tail,
     },
-    store::{PromisedRoom, Put, SharedStore, Store, Stores},
+    store::{Listed, PromisedRoom, Put, SharedStore, Store, StoreError, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
 
@@ -73,6 +74,8 @@ pub(super) struct Tenure {
     pub seen: Duration,
     /// What deletions in the log wait for.
     pub grace: Duration,
+    /// The checkpoint that it goes on from.
+    pub checkpoint: Option<CheckpointName>,
 }
 
 /// The one writer of an epoch.
@@ -88,6 +91,11 @@ struct Inner {
     epoch: Epoch,
     salt: Salt,
     presence: Presence,
+    /// The checkpoint that the epoch went on from, and up to where the newest of its own covers; 0 without one.
+    found: Option<CheckpointName>,
+    covered: AtomicU64,
+    /// Whether the store has the proof that there was a checkpoint.
+    is_proven: AtomicBool,
     /// The last slot that was given out.
     given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
@@ -145,7 +153,7 @@ impl Slots {
 impl LogWriter {
     pub(super) fn claimed(env: Env, stores: &Stores, tenure: Tenure) -> (LogWriter, Slots) {
         let presence = Presence::new(env.clone(), stores, &tenure);
-        let Tenure { keys, epoch, salt, next, .. } = tenure;
+        let Tenure { keys, epoch, salt, next, checkpoint: found, .. } = tenure;
         let (store, trouble) = (stores.write_back.clone(), Ranked::new(Rank::Log, None));
         let given = AtomicU64::new(next.0 - 1);
         let (refused, promised) = (AtomicU64::new(0), stores.promised.clone());
@@ -157,6 +165,9 @@ impl LogWriter {
             epoch,
             salt,
             presence,
+            found,
+            covered: AtomicU64::new(0),
+            is_proven: AtomicBool::new(false),
             given,
             trouble,
             refused,
@@ -188,7 +199,17 @@ impl LogWriter {
     pub(super) fn slot(&self, seq: Seq) -> Slot {
         let Inner { env, keys, epoch, salt, .. } = &*self.inner;
         let nonce = SealNonce(env.random_bytes());
-        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce }
+        let checkpoint = self.newest_checkpoint();
+        Slot { volume: keys.volume, epoch: *epoch, seq, salt: *salt, nonce, checkpoint }
+    }
+
+    /// The newest checkpoint that is known to be in the store.
+    fn newest_checkpoint(&self) -> Option<CheckpointName> {
+        let Inner { epoch, found, covered, .. } = &*self.inner;
+        match covered.load(Ordering::SeqCst) {
+            0 => *found,
+            covered => Some((*epoch, Seq(covered))),
+        }
     }
 
     /// The last slot that was given out; at first the claim's, or one behind it.
@@ -335,10 +356,8 @@ impl LogWriter {
     ) -> Result<Appended> {
         let Inner { store, keys, epoch, .. } = &*self.inner;
         let key = keys::entry(ours.seq);
-        let found = store.list_after(&key, "", 1).await?;
-        let Some(listed) = found.into_iter().find(|l| l.key == key) else {
-            return Err(Error::Unreachable(format!("{key} exists, but the store does not list it")));
-        };
+        let bytes = store.size(&key).await?;
+        let listed = Listed { key, bytes };
         let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, ours.seq, &listed).await? else {
             return Ok(Appended::Taken); // another volume's: as void as a fenced writer's
         };
@@ -370,10 +389,27 @@ impl LogWriter {
         presence.sends_checkpoint(covered);
         let key = keys::checkpoint(*epoch, covered);
         match self.making_room(|| store.put_if_absent(&key, body.clone())).await? {
-            Put::Created => Ok(()),
-            Put::Exists if store.get(&key, CHECKPOINT_BYTES_MAX).await? == body => Ok(()),
-            Put::Exists => Err(Error::corrupt(key, "another checkpoint is stored under this name")),
+            Put::Created => {}
+            Put::Exists if store.get(&key, CHECKPOINT_BYTES_MAX).await? == body => {}
+            Put::Exists => return Err(Error::corrupt(key, "another checkpoint is stored under this name")),
         }
+        self.inner.covered.fetch_max(covered.0, Ordering::SeqCst);
+        self.prove_checkpoint().await
+    }
+
+    /// Puts the proof that the volume has had a checkpoint, before anything is deleted that only a checkpoint replaces: where none is listed
+    /// then, nobody takes what is left of the log for the whole.
+    pub async fn prove_checkpoint(&self) -> Result<()> {
+        let Inner { store, is_proven, .. } = &*self.inner;
+        if is_proven.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match store.size(keys::PROOF).await {
+            Err(StoreError::NotFound(_)) => self.put_unique(keys::PROOF, keys::PROOF_BODY.into()).await?,
+            found => drop(found?),
+        }
+        is_proven.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes an immutable object under a name that nobody else uses.

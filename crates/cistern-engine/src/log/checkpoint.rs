@@ -21,6 +21,7 @@ use crate::{
     },
     env::Env,
     map::Levels,
+    segment::CheckpointName,
     store::PROBED_OBJECT_BYTES,
     units::{
         Chain, Epoch, JournalId, JournalPos, RunId, SECTOR_BYTES, Salt, Seq, VOLUME_BYTES_MAX, VolumeId,
@@ -152,6 +153,11 @@ impl Checkpoint {
         let runs = self.levels.iter().flatten().map(|run| run.id);
         let objects = self.usage.iter().chain(&self.held).map(|object| object.id);
         runs.chain(objects).chain(self.snapshots.iter().flat_map(|table| table.ids)).collect()
+    }
+
+    /// Its name: names of later checkpoints are greater.
+    pub fn name(&self) -> CheckpointName {
+        (self.epoch, self.covered)
     }
 
     /// The bytes of the object; its name is `keys::checkpoint(epoch, covered)`. It is checked as whoever reads it checks it.

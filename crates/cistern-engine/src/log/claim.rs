@@ -18,13 +18,14 @@ use crate::{
     log::{
         LogWriter, Slots, VolumeKeys, Walk,
         append::{Tenure, readable},
-        checkpoint::LastClaim,
-        committed::{Committed, SlotContent, checkpoint_names, read_committed, read_entry},
+        checkpoint::{Checkpoint, LastClaim},
+        committed::{Committed, checkpoint_names, read_committed},
         keys,
         reserve::Reserve,
+        slots::{SlotContent, read_entry},
     },
     segment::{Claim, Entry, EntryHead, Slot, encode_claim},
-    store::{Put, SharedStore, StoreError, Stores},
+    store::{Listed, Put, SharedStore, StoreError, Stores},
     units::{Epoch, JournalId, JournalPos, Mark, Salt, SealNonce},
 };
 
@@ -127,7 +128,8 @@ pub async fn look(env: &Env, stores: &Stores, keys: &VolumeKeys, request: &Claim
     let salt = Salt(env.random_bytes());
     let epoch = Epoch(walk.epoch_max.0 + 1);
     let nonce = SealNonce(env.random_bytes());
-    let slot = Slot { volume: keys.volume, epoch, seq: walk.seq.next(), salt, nonce };
+    let checkpoint = committed.checkpoint.as_ref().map(Checkpoint::name);
+    let slot = Slot { volume: keys.volume, epoch, seq: walk.seq.next(), salt, nonce, checkpoint };
     let claim = Claim {
         host: request.host.clone(),
         wall_ms: env.wall_ms(),
@@ -175,6 +177,9 @@ impl Attempt {
                 // after them.
                 committed.walk_on(store.as_ref(), keys).await?;
             }
+            if committed.is_told_of_another() {
+                committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
+            }
         } else {
             committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         }
@@ -185,7 +190,8 @@ impl Attempt {
             return Ok(None); // the log went on without it: it lies in an emptied slot
         }
         let next = committed.walk.seq.next();
-        let tenure = Tenure { keys: keys.clone(), epoch, salt, next, seen, grace };
+        let checkpoint = committed.checkpoint.as_ref().map(Checkpoint::name);
+        let tenure = Tenure { keys: keys.clone(), epoch, salt, next, seen, grace, checkpoint };
         let (writer, slots) = LogWriter::claimed(env.clone(), stores, tenure);
         Ok(Some(Claimed { writer, slots, committed }))
     }
@@ -220,11 +226,15 @@ async fn is_ours(
     object_bytes: u64,
 ) -> Result<bool> {
     let key = keys::entry(head.seq);
-    let found = store.list_after(&key, "", 1).await?;
-    let Some(listed) = found.into_iter().find(|l| l.key == key) else { return Ok(false) };
-    if listed.bytes != object_bytes {
+    let bytes = match store.size(&key).await {
+        Ok(bytes) => bytes,
+        Err(StoreError::NotFound(_)) => return Ok(false),
+        Err(e) => return Err(e.into()),
+    };
+    if bytes != object_bytes {
         return Ok(false);
     }
+    let listed = Listed { key, bytes };
     let found = read_entry(store.as_ref(), keys, head.seq, &listed).await?;
     Ok(matches!(found, SlotContent::Entry(found, _) if found == *head))
 }

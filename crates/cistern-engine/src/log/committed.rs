@@ -1,10 +1,12 @@
 //! Reading the committed state of a volume: identity, newest checkpoint, the log behind it.
 //!
 //! Needs no claim and changes nothing. The number of requests does not depend on the size of the
-//! volume: three listings, one checkpoint, and one ranged GET per log object behind it, in parallel.
+//! volume: three listings, one checkpoint, one ranged GET per log object behind it, in parallel, and one for the object behind the last.
 //!
 //! The log is read from a checkpoint on, and what a later one covers may be deleted meanwhile: where a listing of the log ends may
 //! be its end or an emptied slot. So the checkpoints are listed before and after, and what was read counts if there is no new one.
+//!
+//! A listing may be old or short, so it proves nothing: what follows is asked for by name (docs/design/answers.md, "Listings").
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,44 +18,30 @@ use futures_util::{
 
 use crate::{
     Error, Result,
-    codec::{KeySource, MasterKey},
-    env::Env,
     log::{
         checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, MapPair},
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
         origin::{CloneOrigin, CloneSource},
         roots::{LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
+        slots::{ENTRIES_IN_FLIGHT, ListedLog, SlotContent, believed_twice, list_log, read_entry},
         trash,
+        unlisted::is_there,
         walk::{Step, Walk},
-        wrapping::read_wrapping,
+        wrapping::VolumeKeys,
     },
     map::{Levels, RunMeta},
-    segment::{Content, Entry, EntryHead, Footer, Release, Rollback, TAIL_BYTES, Tail, read_tail},
+    segment::{CheckpointName, Content, Entry, Footer, Release, Rollback},
     snapshot::{Operation, Snapshot, Snapshots},
     store::{Listed, Pages, SharedStore, Store, StoreError, Within},
-    units::{Epoch, Mapping, Place, RunId, Seq, VolumeId},
+    units::{Mapping, Place, RunId, Seq, VolumeId},
 };
 
-/// Tails fetched at once. The log behind a checkpoint is bounded, so this only smooths the burst.
-const TAILS_IN_FLIGHT: usize = 32;
 /// A checkpoint may be deleted between listing and reading, because a newer one is there; and a newer one may come while the
 /// log is read. More rounds than this mean something else is wrong.
 const ROUNDS_MAX: usize = 8;
-/// Listings of the log that ended before it did. A busy writer makes one or two.
-const ENDS_MAX: usize = 64;
 /// The newest checkpoints that are looked at. Writers keep a handful.
 const CHECKPOINTS_MAX: usize = 64;
-
-/// Bytes of what is left in an emptied slot, at most.
-const EMPTIED_BYTES_MAX: u64 = 256;
-
-/// The identity of a volume and the key that opens it.
-#[derive(Clone)]
-pub struct VolumeKeys {
-    pub volume: VolumeId,
-    pub key: Option<Arc<MasterKey>>,
-}
 
 /// A segment behind the checkpoint that counts.
 #[derive(Clone)]
@@ -88,7 +76,7 @@ pub struct Foreign {
 /// A checkpoint that does not verify. An older one and the log replace it.
 #[derive(Clone, Debug)]
 pub struct DamagedCheckpoint {
-    pub name: (Epoch, Seq),
+    pub name: CheckpointName,
     pub fault: Error,
 }
 
@@ -97,7 +85,7 @@ pub struct DamagedCheckpoint {
 pub struct Committed {
     pub checkpoint: Option<Checkpoint>,
     /// The names of the newest checkpoints, whether they were of use or not.
-    pub names: Vec<(Epoch, Seq)>,
+    pub names: Vec<CheckpointName>,
     /// Where the log stands, after its last object without a gap.
     pub walk: Walk,
     /// What counts behind the checkpoint, in order.
@@ -109,13 +97,8 @@ pub struct Committed {
     pub damaged: Vec<DamagedCheckpoint>,
     /// The checkpoint's state was left by a rollback behind it: the levels and origins here are those with which the volume went on.
     pub left: Option<LeftState>,
-}
-
-/// What a slot of the log holds.
-pub enum SlotContent {
-    Entry(EntryHead, Entry),
-    /// An object of another volume: a void slot.
-    Foreign(VolumeId),
+    /// The newest checkpoint that an entry of the log names.
+    told: Option<CheckpointName>,
 }
 
 /// Reads and checks `volume.json` of a volume that is not in the trash.
@@ -123,7 +106,7 @@ pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
     let (identity, notes, dirs) =
         join3(read_identity_anywhere(store), trash::numbers(store), store.list_dirs("")).await;
     let identity = identity?;
-    refuse_misplaced(&identity, &dirs?)?;
+    refuse_misplaced(store, &identity, &dirs?).await?;
     let note = trash::note_among(store, Some(identity.volume), notes?).await?;
     match note.and_then(|note| note.refusal()) {
         Some(refusal) => Err(refusal),
@@ -133,18 +116,20 @@ pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
 
 /// An identity beside which there is no directory of its volume, but another one's, is not that of a new volume, which has a
 /// copy of the identity there: it got into the wrong place, and the other one is not to be taken for removed.
-fn refuse_misplaced(identity: &Identity, dirs: &[String]) -> Result<()> {
+async fn refuse_misplaced(store: &dyn Store, identity: &Identity, dirs: &[String]) -> Result<()> {
     let own = keys::directory(identity.volume);
     let other = dirs.iter().find(|dir| keys::is_directory(dir));
     match other {
-        Some(other) if !dirs.contains(&own) => Err(Error::corrupt(
-            keys::VOLUME,
-            format!(
-                "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
+        Some(other) if !dirs.contains(&own) && !is_there(store, &identity_copy(identity.volume)).await? => {
+            Err(Error::corrupt(
+                keys::VOLUME,
+                format!(
+                    "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
                  that one, which has a copy there",
-                identity.volume
-            ),
-        )),
+                    identity.volume
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -173,50 +158,8 @@ pub async fn read_identity_anywhere(store: &dyn Store) -> Result<Identity> {
     believed_twice(read).await
 }
 
-/// What does not verify is read once more: one reply may have come damaged.
-async fn believed_twice<T, F: Future<Output = Result<T>>>(read: impl Fn() -> F) -> Result<T> {
-    match read().await {
-        Err(Error::Corrupt { .. } | Error::Version { .. }) => read().await,
-        done => done,
-    }
-}
-
-impl VolumeKeys {
-    /// Opens the volume's key with the user's secret.
-    ///
-    /// # Errors
-    /// `Key` says which secret is missing, wrong or not needed.
-    pub async fn unlock(
-        env: &Env,
-        store: &dyn Store,
-        identity: &Identity,
-        secret: &KeySource,
-    ) -> Result<VolumeKeys> {
-        let volume = identity.volume;
-        let key = match (identity.encrypted, secret) {
-            (false, KeySource::None) => None,
-            (false, _) => return Err(Error::Key(NOT_ENCRYPTED.into())),
-            (true, KeySource::None) => {
-                return Err(Error::Key(
-                    "the volume is encrypted: a passphrase or a key file is needed".into(),
-                ));
-            }
-            (true, _) => {
-                let (wrapped, secret) = (read_wrapping(store, volume).await?.key, secret.clone());
-                // Stretching a passphrase takes a second.
-                Some(Arc::new(env.compute(move || wrapped.unwrap(&secret)).await?))
-            }
-        };
-        Ok(VolumeKeys { volume, key })
-    }
-}
-
-/// What somebody must hear who gave a secret for a volume that has none: nothing would be sealed with it.
-const NOT_ENCRYPTED: &str = "the volume is not encrypted, but a passphrase or key file was given. If it is right \
-     that it is not, open it without; if it was encrypted, somebody has replaced it";
-
 /// The names of the newest checkpoints in the store by (epoch, seq), the newest first.
-pub async fn checkpoint_names(store: &dyn Store) -> Result<Vec<(Epoch, Seq)>> {
+pub async fn checkpoint_names(store: &dyn Store) -> Result<Vec<CheckpointName>> {
     let mut names = VecDeque::new();
     let mut pages = Pages::of(store, keys::CHECKPOINT_PREFIX);
     while let Some(page) = pages.next_page().await? {
@@ -242,9 +185,11 @@ pub async fn read_committed(
     keys: &VolumeKeys,
     size_at_creation: Option<u64>,
 ) -> Result<Committed> {
+    let mut told = None;
     for _ in 0..ROUNDS_MAX {
-        if let Some(committed) = try_committed(store, keys, size_at_creation).await? {
-            return Ok(committed);
+        match try_committed(store, keys, size_at_creation, told).await? {
+            Look::Whole(committed) => return Ok(*committed),
+            Look::Again { told: newest } => told = told.max(newest),
         }
     }
     Err(Error::Unreachable("checkpoints come and go faster than the log is read".into()))
@@ -254,22 +199,34 @@ pub async fn read_committed(
 const NEEDED_AND_GONE: &str =
     "it was deleted, because newer checkpoints do without it; and none of those is sound";
 
-/// `None` when the checkpoints changed meanwhile: read again.
+/// What came of a look at a volume.
+enum Look {
+    Whole(Box<Committed>),
+    /// The checkpoints changed meanwhile, or there is one that is not listed: read again.
+    Again {
+        /// The newest checkpoint that an entry of the log names.
+        told: Option<CheckpointName>,
+    },
+}
+
 async fn try_committed(
     store: &dyn Store,
     keys: &VolumeKeys,
     size_at_creation: Option<u64>,
-) -> Result<Option<Committed>> {
-    let Some(FoundCheckpoint { checkpoint, names, foreign, damaged }) = try_checkpoints(store, keys).await?
-    else {
-        return Ok(None);
-    };
+    told: Option<CheckpointName>,
+) -> Result<Look> {
+    let Some(found) = try_checkpoints(store, keys, told).await? else { return Ok(Look::Again { told }) };
+    let FoundCheckpoint { checkpoint, names, foreign, damaged, gone } = found;
     let walk = match (&checkpoint, size_at_creation) {
         (Some(c), _) => Walk::at_checkpoint(c),
         (None, Some(size_bytes)) => Walk::at_creation(size_bytes),
         (None, None) => {
-            let unfinished = || Error::Invalid(UNFINISHED_CLONE.to_owned());
-            return Err(damaged.into_iter().next().map_or_else(unfinished, |found| found.fault));
+            let fault = gone.or_else(|| damaged.into_iter().next().map(|found| found.fault));
+            return match fault {
+                Some(fault) => Err(fault),
+                None if are_hidden(store, &names).await? => Ok(Look::Again { told }),
+                None => Err(Error::Invalid(UNFINISHED_CLONE.to_owned())),
+            };
         }
     };
     let mut committed = Committed {
@@ -281,29 +238,71 @@ async fn try_committed(
         foreign,
         damaged,
         left: None,
+        told,
     };
-    let objects = list_log(store, committed.walk.seq).await?;
-    let (names, walked) = join(checkpoint_names(store), committed.walk_over(objects, store, keys)).await;
+    let (names, walked) = join(checkpoint_names(store), committed.walk_on(store, keys)).await;
     let names = match walked {
         Err(Error::NotFound(_)) => checkpoint_names(store).await?, // deleted or emptied since it was listed
         _ => names?,
     };
-    if committed.is_behind(&names) {
-        return Ok(None);
+    if committed.is_behind(&names) || committed.is_told_of_another() {
+        return Ok(Look::Again { told: committed.told });
+    }
+    // What was listed or named is gone once newer ones are there: the end of what is left of the log may not be the end of the log.
+    if let Some(fault) = gone {
+        return Err(fault);
+    }
+    let has_none = committed.checkpoint.is_none() && committed.damaged.is_empty();
+    if has_none && are_hidden(store, &names).await? {
+        return Ok(Look::Again { told: committed.told });
     }
     walked.map_err(|e| match e {
         Error::NotFound(what) => Error::corrupt(what, NEEDED_AND_GONE),
         e => e,
     })?;
     committed.replaces_what_is_damaged()?;
-    Ok(Some(committed))
+    Ok(Look::Whole(Box::new(committed)))
 }
+
+/// Whether the first checkpoint of a volume came since these were listed, none of which counts. Else there must never have been one: entries
+/// that it covered may be gone.
+///
+/// # Errors
+/// `Corrupt` when there was one.
+async fn are_hidden(store: &dyn Store, listed: &[CheckpointName]) -> Result<bool> {
+    if !is_there(store, keys::PROOF).await? {
+        return Ok(false);
+    }
+    match checkpoint_names(store).await? == listed {
+        true => Err(Error::corrupt(keys::CHECKPOINT_PREFIX, HIDDEN_CHECKPOINTS)),
+        false => Ok(true),
+    }
+}
+
+/// Whether the volume has had a checkpoint, whatever is listed now.
+pub async fn has_checkpoint(store: &dyn Store) -> Result<bool> {
+    Ok(!checkpoint_names(store).await?.is_empty() || is_there(store, keys::PROOF).await?)
+}
+
+/// The copy of a volume's identity, from the volume's place.
+pub fn identity_copy(volume: VolumeId) -> String {
+    format!("{}/{}", keys::directory(volume), keys::VOLUME)
+}
+
+/// What is said of a volume that has had checkpoints, and of which none is listed.
+const HIDDEN_CHECKPOINTS: &str = "the volume has had checkpoints, and none is listed. Either a part of the store is out of sight (a disk, a \
+     mount, a directory that a cache shows as it was), or they were deleted";
 
 impl Committed {
     /// Walks over what the log holds behind this state.
     pub async fn walk_on(&mut self, store: &dyn Store, keys: &VolumeKeys) -> Result<()> {
-        let objects = list_log(store, self.walk.seq).await?;
-        self.walk_over(objects, store, keys).await
+        let ListedLog { entries, beyond } = list_log(store, self.walk.seq).await?;
+        if let Some((seq, listed)) = beyond
+            && let Ok(SlotContent::Entry(head, _)) = read_entry(store, keys, seq, &listed).await
+        {
+            self.told = self.told.max(head.checkpoint); // it counts for nothing else
+        }
+        self.walk_over(entries, store, keys).await
     }
 
     async fn walk_over(
@@ -314,15 +313,22 @@ impl Committed {
     ) -> Result<()> {
         self.log_objects += objects.len() as u64;
         // All of them first: what is read in between would wait for their turns, which nobody would end meanwhile.
-        let tails: Vec<_> = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
-            let content = read_entry(store, keys, seq, &listed).await?;
-            Ok::<_, Error>((seq, listed, content))
+        let tails = stream::iter(objects.into_iter().map(|(seq, listed)| async move {
+            match read_entry(store, keys, seq, &listed).await {
+                Err(e) if !e.is_damage() => Err(e),
+                content => Ok((seq, listed, content)),
+            }
         }))
-        .buffered(TAILS_IN_FLIGHT)
-        .try_collect()
+        .buffered(ENTRIES_IN_FLIGHT)
+        .try_collect::<Vec<_>>()
         .await?;
+        for (.., content) in &tails {
+            if let Ok(SlotContent::Entry(head, _)) = content {
+                self.told = self.told.max(head.checkpoint);
+            }
+        }
         for (seq, listed, content) in tails {
-            let (head, entry) = match content {
+            let (head, entry) = match content? {
                 // No way leads through here: what was in the slot is missing behind it.
                 SlotContent::Entry(_, Entry::Emptied) => return Err(Error::NotFound(listed.key)),
                 SlotContent::Entry(head, entry) => (head, entry),
@@ -438,8 +444,14 @@ impl Committed {
     }
 
     /// Whether a checkpoint came that this state does not know of. Segments that it covers may be deleted since.
-    pub(super) fn is_behind(&self, names: &[(Epoch, Seq)]) -> bool {
+    pub(super) fn is_behind(&self, names: &[CheckpointName]) -> bool {
         names.iter().any(|name| !self.names.contains(name))
+    }
+
+    /// Whether an entry names a checkpoint that is newer than the one that counts here, and that was not looked at: the listing is old, or cut.
+    pub(super) fn is_told_of_another(&self) -> bool {
+        let ours = self.checkpoint.as_ref().map(Checkpoint::name);
+        self.told.is_some_and(|told| Some(told) > ours && !self.names.contains(&told))
     }
 
     /// A damaged checkpoint is replaced by an older one if the log has everything since: then nothing of what
@@ -483,15 +495,25 @@ pub async fn read_roots_object<T: RootsObject>(store: &dyn Store, keys: &VolumeK
 #[derive(Default)]
 struct FoundCheckpoint {
     checkpoint: Option<Checkpoint>,
-    names: Vec<(Epoch, Seq)>,
+    names: Vec<CheckpointName>,
     foreign: Vec<Foreign>,
     damaged: Vec<DamagedCheckpoint>,
+    /// What is said of the newest that is listed or named and not there, and newer than the one that counts.
+    gone: Option<Error>,
 }
 
 /// Finds the newest checkpoint that is ours and verifies.
-/// `None` when one was pruned meanwhile, because there is a newer one: look again.
-async fn try_checkpoints(store: &dyn Store, keys: &VolumeKeys) -> Result<Option<FoundCheckpoint>> {
-    let names = checkpoint_names(store).await?;
+/// `None` when one was pruned meanwhile, because there is a newer one: look again. One that an entry of the log names is asked for too. One that is
+/// listed or named is gone once there are newer ones: where those are not found, nothing replaces it.
+async fn try_checkpoints(
+    store: &dyn Store,
+    keys: &VolumeKeys,
+    told: Option<CheckpointName>,
+) -> Result<Option<FoundCheckpoint>> {
+    let listed = checkpoint_names(store).await?;
+    let mut names = listed.clone();
+    names.extend(told.filter(|told| !listed.contains(told)));
+    names.sort_unstable_by(|a, b| b.cmp(a));
     let mut found = FoundCheckpoint { names: names.clone(), ..FoundCheckpoint::default() };
     for name in names {
         let key = keys::checkpoint(name.0, name.1);
@@ -501,7 +523,14 @@ async fn try_checkpoints(store: &dyn Store, keys: &VolumeKeys) -> Result<Option<
                 break;
             }
             Ok(StoredCheckpoint::Foreign(volume)) => found.foreign.push(Foreign { key, volume }),
-            Ok(StoredCheckpoint::Gone) => return Ok(None),
+            Ok(StoredCheckpoint::Gone) if checkpoint_names(store).await? != listed => return Ok(None),
+            Ok(StoredCheckpoint::Gone) => {
+                let by = if listed.contains(&name) { "listed" } else { "named by the log" };
+                let fault = format!(
+                    "it is {by}, and not there. Is a part of the store out of sight, or its listing old?"
+                );
+                found.gone.get_or_insert(Error::corrupt(key, fault));
+            }
             Err(fault @ Error::Corrupt { .. }) => found.damaged.push(DamagedCheckpoint { name, fault }),
             Err(e) => return Err(e),
         }
@@ -518,7 +547,7 @@ enum StoredCheckpoint {
 async fn read_checkpoint(
     store: &dyn Store,
     keys: &VolumeKeys,
-    name: (Epoch, Seq),
+    name: CheckpointName,
 ) -> Result<StoredCheckpoint> {
     let body = match store.get(&keys::checkpoint(name.0, name.1), CHECKPOINT_BYTES_MAX).await {
         Ok(body) => body,
@@ -532,82 +561,4 @@ async fn read_checkpoint(
             Ok(StoredCheckpoint::Ours(Box::new(checkpoint)))
         }
     }
-}
-
-/// The log's objects after `covered`, up to the first gap. Its names are consecutive, so the end of a listing is proven: nothing lies
-/// in the next slot. Where something does, it came just now, or the listing was cut and did not say so.
-async fn list_log(store: &dyn Store, covered: Seq) -> Result<Vec<(Seq, Listed)>> {
-    let (mut out, mut end, mut is_there) = (Vec::new(), covered, false);
-    for _ in 0..ENDS_MAX {
-        let before = end;
-        end = list_until_gap(store, end, &mut out).await?;
-        let next = keys::entry(end.next());
-        if is_there && end == before {
-            return Err(Error::Refused(format!("the store has {next}, and does not list it")));
-        }
-        is_there = match store.get_range(&next, 0..1).await {
-            Ok(_) | Err(StoreError::Unusable { .. }) => true,
-            Err(StoreError::NotFound(_)) => return Ok(out),
-            Err(e) => return Err(e.into()),
-        };
-    }
-    Err(Error::Unreachable("the log grows faster than it is listed, or its listings are cut".into()))
-}
-
-/// The same by one listing; gives the last of them, or `end` where there is none.
-async fn list_until_gap(store: &dyn Store, mut end: Seq, out: &mut Vec<(Seq, Listed)>) -> Result<Seq> {
-    let mut pages = Pages::behind(store, keys::LOG_PREFIX, keys::entry(end));
-    while let Some(page) = pages.next_page().await? {
-        for listed in page {
-            let Some(seq) = keys::parse_entry(&listed.key) else { continue };
-            if seq != end.next() {
-                return Ok(end);
-            }
-            end = seq;
-            out.push((seq, listed));
-        }
-    }
-    Ok(end)
-}
-
-/// Reads what lies in one slot of the log, by its tail.
-pub async fn read_entry(
-    store: &dyn Store,
-    keys: &VolumeKeys,
-    seq: Seq,
-    listed: &Listed,
-) -> Result<SlotContent> {
-    believed_twice(|| read_slot(store, keys, seq, listed)).await
-}
-
-/// The head of what is left in a slot, if it was emptied.
-pub async fn read_emptied(store: &dyn Store, keys: &VolumeKeys, seq: Seq) -> Result<Option<EntryHead>> {
-    let body = match store.get(&keys::entry(seq), EMPTIED_BYTES_MAX).await {
-        Ok(body) => body,
-        Err(StoreError::Unusable { .. }) => return Ok(None), // longer
-        Err(e) => return Err(e.into()),
-    };
-    match read_tail(keys.key.as_deref(), keys.volume, seq, body.len() as u64, &body) {
-        Ok(Tail::Whole(head, Entry::Emptied)) => Ok(Some(head)),
-        _ => Ok(None),
-    }
-}
-
-async fn read_slot(store: &dyn Store, keys: &VolumeKeys, seq: Seq, listed: &Listed) -> Result<SlotContent> {
-    let mut from = listed.bytes.saturating_sub(TAIL_BYTES);
-    // The footer says where it begins, so a second look is always enough.
-    for _ in 0..2 {
-        let tail = store.get_range(&listed.key, from..listed.bytes).await?;
-        if tail.len() as u64 != listed.bytes - from
-            && let Some(head) = read_emptied(store, keys, seq).await?
-        {
-            return Ok(SlotContent::Entry(head, Entry::Emptied)); // since it was listed
-        }
-        match read_tail(keys.key.as_deref(), keys.volume, seq, listed.bytes, &tail)? {
-            Tail::Whole(head, entry) => return Ok(SlotContent::Entry(head, entry)),
-            Tail::Foreign(volume) => return Ok(SlotContent::Foreign(volume)),
-            Tail::NeedMore { from: start } => from = start,
-        }
-    }
-    Err(Error::corrupt(listed.key.clone(), "the footer does not lie where the trailer says"))
 }

@@ -21,6 +21,11 @@ pub const LOG_PREFIX: &str = "log/";
 /// Runs, usage and roots objects: everything that a checkpoint names by id.
 pub const MAP_PREFIX: &str = "map/";
 pub const CHECKPOINT_PREFIX: &str = "checkpoint/";
+/// Proof that the volume has had a checkpoint.
+pub const PROOF: &str = "has-checkpoints";
+/// What is in it, for people.
+pub const PROOF_BODY: &str =
+    "This volume has had a checkpoint. Where none is listed, its log alone is not the volume.\n";
 /// Hot sets: advice, see [`super::hot`].
 pub const HOT_PREFIX: &str = "hot/";
 
@@ -55,7 +60,7 @@ pub fn is_of_a_volume(key: &str) -> bool {
 
 /// Whether a volume would have an object of this name in its directory.
 fn is_own(key: &str) -> bool {
-    key == VOLUME
+    [VOLUME, PROOF].contains(&key)
         || parse_entry(key).is_some()
         || parse_run(key).is_some()
         || parse_checkpoint(key).is_some()
@@ -68,20 +73,29 @@ fn is_own(key: &str) -> bool {
 
 /// The `number`th note about the trash.
 pub fn trash(number: u64) -> String {
-    format!("{TRASH_PREFIX}{number:016x}")
+    numbered(TRASH_PREFIX, number)
 }
 
 pub fn parse_trash(key: &str) -> Option<u64> {
-    number(key.strip_prefix(TRASH_PREFIX)?)
+    parse_numbered(TRASH_PREFIX, key)
+}
+
+/// The `number`th object below a prefix.
+pub fn numbered(prefix: &str, number: u64) -> String {
+    format!("{prefix}{number:016x}")
+}
+
+pub fn parse_numbered(prefix: &str, key: &str) -> Option<u64> {
+    number(key.strip_prefix(prefix)?)
 }
 
 /// The master key as it was wrapped for the `number`th secret.
 pub fn wrapping(number: u64) -> String {
-    format!("{WRAPPING_PREFIX}{number:016x}")
+    numbered(WRAPPING_PREFIX, number)
 }
 
 pub fn parse_wrapping(key: &str) -> Option<u64> {
-    number(key.strip_prefix(WRAPPING_PREFIX)?)
+    parse_numbered(WRAPPING_PREFIX, key)
 }
 
 /// The note that a clone is gone.
@@ -96,11 +110,11 @@ pub fn parse_released(key: &str) -> Option<VolumeId> {
 
 /// The `number`th object of the reserve.
 pub fn reserve(number: u64) -> String {
-    format!("{RESERVE_PREFIX}{number:016x}")
+    numbered(RESERVE_PREFIX, number)
 }
 
 pub fn parse_reserve(key: &str) -> Option<u64> {
-    number(key.strip_prefix(RESERVE_PREFIX)?)
+    parse_numbered(RESERVE_PREFIX, key)
 }
 
 /// The `number`th announcement of a reader.

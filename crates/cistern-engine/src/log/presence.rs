@@ -5,7 +5,7 @@
 //! ever read (docs/design/engine.md, "Emptied slots"). So a writer looks, also into the trash: before it sends anything when it
 //! has not looked for a third of the grace, and before it counts anything as committed that was answered later than two thirds
 //! after the last look; whenever there was trouble; and whenever somebody is to hear that everything is in the store. Where
-//! all goes well that is four small requests a third of the grace while something is written.
+//! all goes well that is five small requests a third of the grace while something is written.
 //!
 //! All that stands on put-if-absent. That was proven when the volume was made and is proven again by each claim; but a store may stop keeping it
 //! under a writer, when versioning of its bucket is switched on or its gateway is replaced. So while something is written, what has long been there is put again

@@ -180,7 +180,8 @@ struct World {
 }
 
 fn slot(epoch: Epoch, seq: u64) -> Slot {
-    Slot { volume: VOLUME, epoch, seq: Seq(seq), salt: Salt([epoch.0 as u8; 16]), nonce: SealNonce([9; 8]) }
+    let (salt, nonce) = (Salt([epoch.0 as u8; 16]), SealNonce([9; 8]));
+    Slot { volume: VOLUME, epoch, seq: Seq(seq), salt, nonce, checkpoint: None }
 }
 
 impl World {
@@ -556,10 +557,10 @@ impl World {
     async fn applied(&self) -> Vec<(u64, u64)> {
         let mut walk = Walk::at_creation(1 << 30);
         walk.seq = Seq(FIRST - 2);
-        let Slot { volume, epoch, seq, salt, nonce } = slot(EPOCH, FIRST - 1);
+        let Slot { volume, epoch, seq, salt, nonce, checkpoint } = slot(EPOCH, FIRST - 1);
         let claim =
             Claim { host: "own".into(), wall_ms: 0, journal: JOURNAL, start: mark(0), size_bytes: 1 << 30 };
-        let head = EntryHead { kind: EntryKind::Claim, volume, epoch, seq, salt, nonce };
+        let head = EntryHead { kind: EntryKind::Claim, volume, epoch, seq, salt, nonce, checkpoint };
         assert_eq!(walk.step(&head, &Entry::Claim(claim)), Step::Claimed);
         let mut applied = Vec::new();
         while let Ok(body) = self.store.inner.get(&keys::entry(walk.seq.next()), 1 << 20).await {

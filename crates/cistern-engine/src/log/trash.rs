@@ -8,11 +8,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::keys;
+use super::{keys, unlisted};
 use crate::{
     Error, Result,
     codec::crc32c,
-    store::{LIST_MAX, Put, Store, StoreError},
+    store::{Put, Store, StoreError},
     units::{VolumeId, utc},
 };
 
@@ -216,8 +216,7 @@ async fn get(store: &dyn Store, number: u64) -> Result<Option<Note>> {
 
 /// The numbers of what lies there, ascending.
 pub async fn numbers(store: &dyn Store) -> Result<Vec<u64>> {
-    let listed = store.list_after(keys::TRASH_PREFIX, "", LIST_MAX).await?;
-    Ok(listed.iter().filter_map(|l| keys::parse_trash(&l.key)).collect())
+    unlisted::numbers(store, keys::TRASH_PREFIX).await
 }
 
 /// The highest number of any note, 0 where there is none.

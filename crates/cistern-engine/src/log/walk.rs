@@ -188,7 +188,8 @@ mod tests {
     fn head(kind: EntryKind, epoch: u64, seq: u64) -> EntryHead {
         let volume = VolumeId(uuid::Uuid::nil());
         let nonce = SealNonce([seq as u8; 8]);
-        EntryHead { kind, volume, epoch: Epoch(epoch), seq: Seq(seq), salt: Salt([epoch as u8; 16]), nonce }
+        let salt = Salt([epoch as u8; 16]);
+        EntryHead { kind, volume, epoch: Epoch(epoch), seq: Seq(seq), salt, nonce, checkpoint: None }
     }
 
     /// The mark at a position of a journal of which no copy goes on.

@@ -4,14 +4,17 @@
 //! Each is written once, and the one with the highest number counts. So a put that comes late, or twice, never
 //! brings back a secret that was replaced. Never rewrites; what is outranked is deleted by [`crate::gc`].
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::keys;
+use super::{identity::Identity, keys, unlisted::numbers};
 use crate::{
     Error, Result,
-    codec::{WrappedKey, crc32c},
-    store::{LIST_MAX, Put, Store, StoreError},
+    codec::{KeySource, MasterKey, WrappedKey, crc32c},
+    env::Env,
+    store::{Put, Store, StoreError},
     units::VolumeId,
 };
 
@@ -25,6 +28,47 @@ const BYTES_MAX: u64 = 64 << 10;
 const CANDIDATES_MAX: usize = 64;
 /// One may be deleted between listing and reading, because it was replaced.
 const ROUNDS_MAX: usize = 8;
+
+/// The identity of a volume and the key that opens it.
+#[derive(Clone)]
+pub struct VolumeKeys {
+    pub volume: VolumeId,
+    pub key: Option<Arc<MasterKey>>,
+}
+
+impl VolumeKeys {
+    /// Opens the volume's key with the user's secret.
+    ///
+    /// # Errors
+    /// `Key` says which secret is missing, wrong or not needed.
+    pub async fn unlock(
+        env: &Env,
+        store: &dyn Store,
+        identity: &Identity,
+        secret: &KeySource,
+    ) -> Result<VolumeKeys> {
+        let volume = identity.volume;
+        let key = match (identity.encrypted, secret) {
+            (false, KeySource::None) => None,
+            (false, _) => return Err(Error::Key(NOT_ENCRYPTED.into())),
+            (true, KeySource::None) => {
+                return Err(Error::Key(
+                    "the volume is encrypted: a passphrase or a key file is needed".into(),
+                ));
+            }
+            (true, _) => {
+                let (wrapped, secret) = (read_wrapping(store, volume).await?.key, secret.clone());
+                // Stretching a passphrase takes a second.
+                Some(Arc::new(env.compute(move || wrapped.unwrap(&secret)).await?))
+            }
+        };
+        Ok(VolumeKeys { volume, key })
+    }
+}
+
+/// What somebody must hear who gave a secret for a volume that has none: nothing would be sealed with it.
+const NOT_ENCRYPTED: &str = "the volume is not encrypted, but a passphrase or key file was given. If it is right \
+     that it is not, open it without; if it was encrypted, somebody has replaced it";
 
 /// A wrapped master key and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +162,7 @@ pub async fn read_wrapping(store: &dyn Store, volume: VolumeId) -> Result<Wrappi
 
 /// `None` when one was replaced meanwhile: look again.
 async fn try_wrappings(store: &dyn Store, volume: VolumeId) -> Result<Option<Wrapping>> {
-    for number in numbers(store).await?.into_iter().rev().take(CANDIDATES_MAX) {
+    for number in numbers(store, keys::WRAPPING_PREFIX).await?.into_iter().rev().take(CANDIDATES_MAX) {
         let body = match store.get(&keys::wrapping(number), BYTES_MAX).await {
             Ok(body) => body,
             Err(StoreError::NotFound(_)) => return Ok(None),
@@ -130,12 +174,6 @@ async fn try_wrappings(store: &dyn Store, volume: VolumeId) -> Result<Option<Wra
         }
     }
     Err(Error::corrupt(keys::WRAPPING_PREFIX, "the key of the encrypted volume is not there"))
-}
-
-/// The numbers of what lies there, ascending.
-async fn numbers(store: &dyn Store) -> Result<Vec<u64>> {
-    let listed = store.list_after(keys::WRAPPING_PREFIX, "", LIST_MAX).await?;
-    Ok(listed.iter().filter_map(|l| keys::parse_wrapping(&l.key)).collect())
 }
 
 /// The bytes of a wrapping, once whoever opens the volume would read them.

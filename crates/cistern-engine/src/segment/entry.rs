@@ -1,6 +1,6 @@
 //! The shape that all log objects share, and the footers of claims and releases.
 //!
-//! Prefix: magic, version. Footer: sealed with its offset as part; begins with the epoch, which the
+//! Prefix: magic, version. Footer: sealed with its offset as part; begins with the epoch and the checkpoint, which the
 //! sealing identity lacks. Trailer: head, place of the footer, CRC32C, magic, version. The last
 //! eight bytes mean the same in every version.
 
@@ -9,8 +9,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{
-    Claim, Entry, EntryHead, EntryKind, FORMAT, HOST_BYTES_MAX, OBJECT_BYTES_MAX, Release, Rollback, Slot,
-    TAIL_BYTES,
+    CheckpointName, Claim, Entry, EntryHead, EntryKind, FORMAT, HOST_BYTES_MAX, OBJECT_BYTES_MAX, Release,
+    Rollback, Slot, TAIL_BYTES,
     footer::{self, FOOTER_BYTES_MAX, check_size},
 };
 use crate::{
@@ -21,13 +21,21 @@ use crate::{
 
 /// Bytes of magic and version.
 pub(super) const PREFIX_BYTES: usize = 8;
-/// Bytes of the trailer: volume, epoch, seq, salt, nonce, footer's offset and length, kind, zeroes,
+/// Bytes of the trailer: volume, epoch, seq, salt, nonce, checkpoint, footer's offset and length, kind, zeroes,
 /// CRC32C, magic, version.
-pub(super) const TRAILER_BYTES: usize = 16 + 8 + 8 + 16 + 8 + 4 + 4 + 1 + 3 + 4 + PREFIX_BYTES;
+pub(super) const TRAILER_BYTES: usize =
+    16 + 8 + 8 + 16 + 8 + CHECKPOINT_BYTES + 4 + 4 + 1 + 3 + 4 + PREFIX_BYTES;
+/// Bytes of a checkpoint's name.
+const CHECKPOINT_BYTES: usize = 8 + 8;
+/// Bytes of the head that the footer repeats.
+const REPEATED_BYTES: usize = 8 + CHECKPOINT_BYTES;
 /// Bytes of the trailer that its CRC32C covers.
 const CHECKED_BYTES: usize = TRAILER_BYTES - 4 - PREFIX_BYTES;
 
-const _: () = assert!(TRAILER_BYTES == 80);
+const _: () = assert!(TRAILER_BYTES == 96);
+/// Stands for no checkpoint: the log begins at seq 1, so none has this name.
+const NO_CHECKPOINT: CheckpointName = (Epoch(0), Seq(0));
+
 const _: () = assert!(OBJECT_BYTES_MAX <= u32::MAX as u64);
 
 /// What the end of a log object gave.
@@ -129,10 +137,10 @@ pub(super) fn append_end(
     footer: impl FnOnce(&mut Vec<u8>),
 ) {
     let offset = body.len();
-    body.extend_from_slice(&slot.epoch.0.to_le_bytes());
+    body.extend_from_slice(&repeated(slot.epoch, slot.checkpoint));
     footer(body);
     debug_assert!(
-        body.len() - offset <= size_of::<u64>() + FOOTER_BYTES_MAX,
+        body.len() - offset <= REPEATED_BYTES + FOOTER_BYTES_MAX,
         "there is room for the longest footer"
     );
     sealer.seal_tail(offset as u64, body, offset);
@@ -142,6 +150,7 @@ pub(super) fn append_end(
     body.extend_from_slice(&slot.seq.0.to_le_bytes());
     body.extend_from_slice(&slot.salt.0);
     body.extend_from_slice(&slot.nonce.0);
+    body.extend_from_slice(&named(slot.checkpoint));
     body.extend_from_slice(&(offset as u32).to_le_bytes());
     body.extend_from_slice(&((trailer - offset) as u32).to_le_bytes());
     body.extend_from_slice(&[kind.sealed_as() as u8, 0, 0, 0]);
@@ -151,7 +160,24 @@ pub(super) fn append_end(
     debug_assert_eq!(body.len() - trailer, TRAILER_BYTES);
 }
 
-/// The head of the log object at `seq`, out of its last bytes (80 suffice). Tells what the object
+/// A checkpoint's name as bytes.
+fn named(checkpoint: Option<CheckpointName>) -> [u8; CHECKPOINT_BYTES] {
+    let (epoch, covered) = checkpoint.unwrap_or(NO_CHECKPOINT);
+    let mut out = [0; CHECKPOINT_BYTES];
+    out[..8].copy_from_slice(&epoch.0.to_le_bytes());
+    out[8..].copy_from_slice(&covered.0.to_le_bytes());
+    out
+}
+
+/// What the footer repeats of the head.
+fn repeated(epoch: Epoch, checkpoint: Option<CheckpointName>) -> [u8; REPEATED_BYTES] {
+    let mut out = [0; REPEATED_BYTES];
+    out[..8].copy_from_slice(&epoch.0.to_le_bytes());
+    out[8..].copy_from_slice(&named(checkpoint));
+    out
+}
+
+/// The head of the log object at `seq`, out of its last bytes (96 suffice). Tells what the object
 /// says of itself, checked against damage only: `read_tail` proves it.
 pub fn read_head(seq: Seq, tail: &[u8]) -> Result<EntryHead> {
     Ok(read_trailer(seq, tail)?.head)
@@ -243,6 +269,8 @@ fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<ObjectTrailer> {
     let seq = Seq(fields.u64()?);
     let salt = Salt(fields.array()?);
     let nonce = SealNonce(fields.array()?);
+    let checkpoint = (Epoch(fields.u64()?), Seq(fields.u64()?));
+    let checkpoint = Some(checkpoint).filter(|name| *name != NO_CHECKPOINT);
     let (footer_offset, footer_bytes) = (fields.u32()?, fields.u32()?);
     let [kind, zeroes @ ..] = fields.array::<4>()?;
     let kind = [EntryKind::Segment, EntryKind::Claim, EntryKind::Release, EntryKind::Emptied]
@@ -250,7 +278,7 @@ fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<ObjectTrailer> {
         .find(|known| known.sealed_as() as u8 == kind)?;
     (zeroes == [0; 3]).then_some(())?;
     Some(ObjectTrailer {
-        head: EntryHead { kind, volume, epoch, seq, salt, nonce },
+        head: EntryHead { kind, volume, epoch, seq, salt, nonce, checkpoint },
         footer_offset,
         footer_bytes,
     })
@@ -268,8 +296,8 @@ fn footer_place(trailer: &ObjectTrailer, object_bytes: u64) -> Result<Range<u32>
 
 fn decode_entry(head: &EntryHead, plain: &[u8], footer_at: u32) -> Result<Entry, &'static str> {
     let mut fields = Fields::new(plain);
-    if fields.u64() != Some(head.epoch.0) {
-        return Err("head and footer disagree on the epoch");
+    if fields.array() != Some(repeated(head.epoch, head.checkpoint)) {
+        return Err("head and footer disagree");
     }
     let frames = PREFIX_BYTES as u32..footer_at;
     if head.kind != EntryKind::Segment && !frames.is_empty() {

@@ -196,6 +196,22 @@ impl Inner {
         body.map_err(|bytes| too_long(key, bytes, bytes_max).into())
     }
 
+    /// The length of an object as the answer to a read of its first byte tells it. Of a HEAD that is refused, a store cannot say why.
+    async fn size(&self, key: &str) -> Result<u64, Sorted> {
+        check_key(key)?;
+        let path = self.path(key)?;
+        let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+        let asked = Asked { what: "GET", key, condition: false };
+        let library = self.library.clone();
+        let request = async move {
+            let found = library.get_opts(&path, options).await?;
+            let bytes = found.meta.size;
+            Ok(collect(found, 1).await?.map(|_| bytes))
+        };
+        let size = self.ask(asked, 1, request).await?;
+        size.map_err(|bytes| too_long(key, bytes, 1).into())
+    }
+
     /// A bucket whose versioning is suspended calls all versions `null`, and on GCS every object has a generation.
     fn note_version(&self, version: Option<&str>) {
         if version.is_some_and(|version| version != "null") && self.url.starts_with("s3://") {
@@ -382,6 +398,13 @@ impl Store for CloudStore {
         let len = range.end - range.start;
         match self.inner.read(key, Some(range), len).await {
             Err(Sorted::BeyondEnd) => Ok(Bytes::new()),
+            done => Ok(done?),
+        }
+    }
+
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        match self.inner.size(key).await {
+            Err(Sorted::BeyondEnd) => Ok(0),
             done => Ok(done?),
         }
     }

@@ -317,6 +317,12 @@ impl Store for DirectoryStore {
         self.read(key, object.file.clone(), clip(&range, object.bytes)).await
     }
 
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        check_key(key)?;
+        let key = key.to_owned();
+        Ok(self.run(move |root| root.open_object(&key)).await?.1)
+    }
+
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         check_prefix(prefix)?;
         let (prefix, after) = (prefix.to_owned(), after.to_owned());

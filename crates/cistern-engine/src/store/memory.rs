@@ -78,6 +78,10 @@ impl Store for MemoryStore {
         Ok(body.slice(part.start as usize..part.end as usize))
     }
 
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        Ok(self.find(key)?.len() as u64)
+    }
+
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         check_prefix(prefix)?;
         Ok(self.with(|objects| {

@@ -222,6 +222,9 @@ impl Store for Retry {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.persist(("GET", key), || self.inner.get_range(key, range.clone())).await
     }
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        self.persist(("GET", key), || self.inner.size(key)).await
+    }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         self.persist(("LIST", prefix), || self.inner.list_after(prefix, after, count_max)).await
     }

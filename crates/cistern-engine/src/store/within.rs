@@ -55,6 +55,10 @@ impl Store for Within {
         self.whole.get_range(&self.key(key), range).await
     }
 
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        self.whole.size(&self.key(key)).await
+    }
+
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         let after = if after.is_empty() { String::new() } else { self.key(after) };
         let listed = self.whole.list_after(&self.key(prefix), &after, count_max).await?;

@@ -14,7 +14,7 @@ use crate::{
     log::{
         Committed, SlotContent, VolumeKeys, Walk,
         checkpoint::RetiredName,
-        find_volume, keys, own_store, read_committed, read_entry,
+        find_volume, keys, own_store, read_committed, read_entry, refuse_unlisted,
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
     space::{Segments, Totals},
@@ -214,6 +214,7 @@ impl Accounting {
         let store = own_store(place, keys.volume);
         let dir = format!("{}/", keys::directory(keys.volume));
         let mut report = SpaceReport::default();
+        refuse_unlisted(place.as_ref(), keys::VOLUME).await?;
         let mut pages = Pages::of(place.as_ref(), "");
         while let Some(page) = pages.next_page().await? {
             for Listed { key, bytes } in page {

@@ -13,7 +13,7 @@ use crate::{
     gc,
     journal::{self, Group, PlacedRecord, Record},
     log::{
-        Committed, VolumeKeys, checkpoint_names, find_volume,
+        Committed, VolumeKeys, find_volume, has_checkpoint,
         identity::{FORMAT, Identity},
         keys,
         origin::CloneSource,
@@ -202,7 +202,7 @@ pub(super) async fn refuse_if_held(
 ) -> Result<()> {
     let store = own_store(store, identity.volume);
     let keys = VolumeKeys::unlock(env, store.as_ref(), identity, key).await?;
-    if identity.origin.is_some() && checkpoint_names(store.as_ref()).await?.is_empty() {
+    if identity.origin.is_some() && !has_checkpoint(store.as_ref()).await? {
         return Ok(()); // a clone that was never finished
     }
     let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;

@@ -19,13 +19,13 @@ use crate::{
         Committed, VolumeKeys,
         branches::{common, parent},
         checkpoint::MapPair,
-        checkpoint_names, find_volume, keys, read_committed, read_roots_object,
+        find_volume, keys, read_committed, read_roots_object,
         roots::{RootsObject, SnapshotTable},
     },
     map::Levels,
     sectors::{are_sectors, sector_numbers, sector_of},
     snapshot::{NOT_COMMITTED, Snapshot},
-    store::{Pages, SharedStore, Stores},
+    store::{Pages, SharedStore, StoreError, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
@@ -130,8 +130,7 @@ struct CheckedVolume<'a> {
 struct State {
     committed: Committed,
     volume: Arc<Volume>,
-    /// All log objects and their sizes.
-    segments: BTreeMap<Seq, u64>,
+    segments: Segments,
 }
 
 impl State {
@@ -140,7 +139,7 @@ impl State {
         let committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         let parts = ReadParts { env, stores: &from.stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
         let volume = Arc::new(read_only(parts, keys, &committed).await?);
-        Ok(State { committed, volume, segments: list_segments(store).await? })
+        Ok(State { committed, volume, segments: Segments::list(store).await? })
     }
 
     /// The volume as a snapshot shows it.
@@ -155,9 +154,10 @@ impl State {
         read_snapshot(parts, keys, &self.committed, SnapshotState { table, snapshot, size_at_creation }).await
     }
 
-    /// Whether there is a newer one, for which objects of this one may have been deleted.
+    /// Whether there is a newer one, listed or not, for which objects of this one may have been deleted.
     async fn is_old(&self, from: &CheckedVolume<'_>) -> Result<bool> {
-        Ok(checkpoint_names(from.store.as_ref()).await? != self.committed.names)
+        let newest = read_committed(from.store.as_ref(), from.keys, from.size_at_creation).await?;
+        Ok(newest.names != self.committed.names)
     }
 
     fn blocks(&self) -> u64 {
@@ -223,7 +223,7 @@ impl State {
                     for mapping in &mappings {
                         match self.volume.frames.is_foreign(mapping) {
                             true => report.extents += 1, // who has it looks for it
-                            false => self.check_presence(mapping, report),
+                            false => self.check_presence(mapping, report).await?,
                         }
                     }
                     at = end;
@@ -320,10 +320,10 @@ impl State {
                 false => Vec::new(),
             };
             for mapping in seen.iter().filter(|mapping| !this.frames.is_foreign(mapping)) {
-                self.check_presence(mapping, report);
+                self.check_presence(mapping, report).await?;
                 let Place::Frame(frame) = mapping.place else { continue };
                 let is_read = blocks_in_common(mapping, &later, SameBy::Place) == mapping.extent.len;
-                if is_read || !what.data || !self.has(&frame) {
+                if is_read || !what.data || !self.has(&frame).await? {
                     continue;
                 }
                 match this.frames.read(std::slice::from_ref(mapping)).await {
@@ -340,15 +340,15 @@ impl State {
     }
 
     /// Whether the segment was there when this was read, and was long enough.
-    fn has(&self, frame: &FrameRef) -> bool {
+    async fn has(&self, frame: &FrameRef) -> Result<bool> {
         let end = u64::from(frame.offset) + u64::from(frame.stored);
-        self.segments.get(&frame.seq).is_some_and(|bytes| *bytes >= end)
+        Ok(self.segments.bytes(frame.seq).await?.is_some_and(|bytes| bytes >= end))
     }
 
     /// What was met on the way to this state.
     fn look_back(&self) -> CheckReport {
         let usage = self.committed.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.usage.len());
-        let objects = (self.segments.len() + usage) as u64;
+        let objects = self.segments.listed + usage as u64;
         let mut report = CheckReport { objects, ..CheckReport::default() };
         report.findings.extend(self.committed.foreign.iter().take(FAULTS_MAX).map(|foreign| {
             format!(
@@ -363,13 +363,14 @@ impl State {
     }
 
     /// Whether what a mapping needs is in the store.
-    fn check_presence(&self, mapping: &Mapping, report: &mut CheckReport) {
-        let Place::Frame(frame) = mapping.place else { return };
+    async fn check_presence(&self, mapping: &Mapping, report: &mut CheckReport) -> Result<()> {
+        let Place::Frame(frame) = mapping.place else { return Ok(()) };
         report.extents += 1;
-        if !self.has(&frame) {
-            let how = if self.segments.contains_key(&frame.seq) { "truncated" } else { "missing" };
+        if !self.has(&frame).await? {
+            let how = if self.segments.bytes(frame.seq).await?.is_some() { "truncated" } else { "missing" };
             report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
         }
+        Ok(())
     }
 }
 
@@ -554,7 +555,7 @@ async fn read_step(state: &State, step: Extent) -> Result<(u64, u64, Vec<String>
     let (mut bytes_read, mut faults) = (0, Vec::new());
     for mapping in &mappings {
         let Place::Frame(frame) = mapping.place else { continue };
-        if !state.has(&frame) {
+        if !state.has(&frame).await? {
             continue; // the check of the map has told
         }
         match state.volume.frames.read(std::slice::from_ref(mapping)).await {
@@ -576,12 +577,35 @@ impl CheckReport {
     }
 }
 
-/// All log objects and their sizes.
-async fn list_segments(store: &SharedStore) -> Result<BTreeMap<Seq, u64>> {
-    let mut found = BTreeMap::new();
-    let mut pages = Pages::of(store.as_ref(), keys::LOG_PREFIX);
-    while let Some(page) = pages.next_page().await? {
-        found.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, l.bytes))));
+/// The objects of the log and their sizes: as they are listed, and of what is not listed as its name tells. A listing may be old.
+struct Segments {
+    store: SharedStore,
+    listed: u64,
+    bytes: tokio::sync::Mutex<BTreeMap<Seq, Option<u64>>>,
+}
+
+impl Segments {
+    async fn list(store: &SharedStore) -> Result<Segments> {
+        let mut bytes = BTreeMap::new();
+        let mut pages = Pages::of(store.as_ref(), keys::LOG_PREFIX);
+        while let Some(page) = pages.next_page().await? {
+            bytes.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, Some(l.bytes)))));
+        }
+        Ok(Segments { store: store.clone(), listed: bytes.len() as u64, bytes: bytes.into() })
     }
-    Ok(found)
+
+    /// Bytes of one; `None` if it is not there.
+    async fn bytes(&self, seq: Seq) -> Result<Option<u64>> {
+        let mut bytes = self.bytes.lock().await;
+        if let Some(known) = bytes.get(&seq) {
+            return Ok(*known);
+        }
+        let found = match self.store.size(&keys::entry(seq)).await {
+            Ok(found) => Some(found),
+            Err(StoreError::NotFound(_)) => None,
+            Err(e) => return Err(e.into()),
+        };
+        bytes.insert(seq, found);
+        Ok(found)
+    }
 }

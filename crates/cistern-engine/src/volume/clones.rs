@@ -123,9 +123,14 @@ pub async fn finish_clone(
     };
     let body = checkpoint.encode(env, keys.key.as_deref(), clone.volume)?;
     let name = keys::checkpoint(checkpoint.epoch, checkpoint.covered);
-    match own_store(to, clone.volume).put_if_absent(&name, body).await? {
-        Put::Created | Put::Exists => Ok(()), // whoever else finishes it writes the same
+    let own = own_store(to, clone.volume);
+    match own.put_if_absent(&name, body).await? {
+        Put::Created | Put::Exists => {} // whoever else finishes it writes the same
     }
+    if let Err(e) = own.put_if_absent(keys::PROOF, keys::PROOF_BODY.into()).await {
+        tracing::warn!(error = %e, "the first writer of the clone puts it instead");
+    }
+    Ok(())
 }
 
 /// Tells the volume that a clone was made of that the clone is gone for good. One that was removed is not told.

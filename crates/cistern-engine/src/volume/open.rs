@@ -28,16 +28,16 @@ use crate::{
     log::{
         ClaimRequest, Claimed, Committed, LocalJournal, Prospect, VolumeKeys,
         identity::Identity,
-        keys, look,
+        identity_copy, keys, look,
         origin::CloneSource,
-        own_store, read_committed, read_identity,
+        own_store, read_committed, read_identity, refuse_unlisted,
         roots::SnapshotTable,
         wrapping::{Wrapping, put_wrapping},
     },
     map::{Map, MapOptions},
     snapshot::{NOT_COMMITTED, Operation, Snapshot, Snapshots},
     stats::IoCounters,
-    store::{Put, SharedStore, Stores},
+    store::{Put, SharedStore, Stores, delete_all},
     units::{BLOCK_BYTES, Epoch, Extent, JournalPos, VolumeId},
     volume::{
         CreateOptions, Mode, OpenOptions, Opened, ReadOnlyOptions, Volume,
@@ -115,6 +115,11 @@ pub async fn put_volume(
         return Err(Error::unreadable(keys::VOLUME, e));
     }
     own.put_if_absent(keys::VOLUME, body.clone()).await?;
+    let copy = identity_copy(identity.volume);
+    if let Err(e) = refuse_unlisted(store.as_ref(), &copy).await {
+        let _ = delete_all(store.as_ref(), &[copy]).await;
+        return Err(e);
+    }
     if let Some(master) = master {
         // Before the identity: a volume never lacks its key.
         let key = master.wrap(env, secret)?;

@@ -19,8 +19,9 @@ use crate::{
     gc,
     log::{
         identity::Identity,
+        keys,
         origin::CloneSource,
-        read_identity_anywhere,
+        read_identity_anywhere, refuse_unlisted,
         trash::{Fate, Note, newest_number, put_note, read_note},
     },
     segment::printable,
@@ -160,6 +161,7 @@ pub async fn delete(
     if !deletion.untold {
         refuse_untold(&place).await?; // before anything is said that cannot be taken back
     }
+    refuse_unlisted(place.read.as_ref(), keys::VOLUME).await?;
     let Stores { read: store, others, .. } = place;
     begin_deletion(env, &store, &deletion.host, deletion.only_if_over).await?;
     if let Some((volume, source)) = &clone {

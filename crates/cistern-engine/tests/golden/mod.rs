@@ -109,7 +109,8 @@ pub fn stored(name: &str, fresh: &[u8]) -> Vec<u8> {
 /// The place in the log that the tests' objects are made for.
 pub fn slot(of: u128, seq: u64) -> Slot {
     let nonce = SealNonce(*b"a nonce!");
-    Slot { volume: volume(of), epoch: Epoch(3), seq: Seq(seq), salt: salt(0x5a), nonce }
+    let checkpoint = Some((Epoch(2), Seq(4)));
+    Slot { volume: volume(of), epoch: Epoch(3), seq: Seq(seq), salt: salt(0x5a), nonce, checkpoint }
 }
 
 pub fn mark(pos: u64) -> Mark {

@@ -148,6 +148,10 @@ impl Store for Far {
         let part = self.inner.get_range(key, range).await?;
         self.travel(0, part.len() as u64, false).await.map(|()| part)
     }
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        self.travel(0, 0, false).await?;
+        self.inner.size(key).await
+    }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         self.travel(0, 0, false).await?;
         self.inner.list_after(prefix, after, count_max).await

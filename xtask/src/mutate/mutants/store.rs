@@ -5,9 +5,12 @@ use super::{Change, Mutant, test};
 const WRITE: &str = "crates/cistern-engine/src/store/directory/write.rs";
 const RETRY: &str = "crates/cistern-engine/src/store/retry.rs";
 const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
+const UNLISTED: &str = "crates/cistern-engine/src/log/unlisted.rs";
+const GC: &str = "crates/cistern-engine/src/gc.rs";
 const LISTING: &str = "crates/cistern-engine/src/store/cloud/listing.rs";
 const SORT: &str = "crates/cistern-engine/src/store/cloud/sort.rs";
 const KEYS: &str = "crates/cistern-engine/src/store/cloud/keys.rs";
+const SLOTS: &str = "crates/cistern-engine/src/log/slots.rs";
 const PRESENCE: &str = "crates/cistern-engine/src/log/presence.rs";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -32,7 +35,7 @@ pub const MUTANTS: &[Mutant] = &[
             old: "                Ok(_) => return Ok(()),\n                Err(StoreError::NotFound(_)) => {}",
             new: "                Ok(_) | Err(StoreError::NotFound(_)) => {}",
         }],
-        test: test("-p cistern-engine --test volume_gone", "an_old_listing_is_no_proof"),
+        test: test("-p cistern-engine --test volume_listings", "an_old_listing_is_no_proof"),
         simulation: None,
     },
     Mutant {
@@ -48,13 +51,61 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "what-the-log-names-is-not-asked-for",
+        promise: "P6",
+        story: "an entry of the log names a newer checkpoint than any that is listed, and the state of an older one is shown, or called damaged",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "        self.told.is_some_and(|told| Some(told) > ours",
+            new: "        self.told.is_some_and(|told| Some(told) < ours",
+        }],
+        test: test("-p cistern-engine --test volume_listings", "the_newest_state_is_found_by_name"),
+        simulation: None,
+    },
+    Mutant {
+        name: "no-checkpoint-is-a-new-volume",
+        promise: "P6",
+        story: "a volume of which no checkpoint is listed is opened as the empty one that is left of its log",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "    if !is_there(store, keys::PROOF).await? {",
+            new: "    if true || !is_there(store, keys::PROOF).await? {",
+        }],
+        test: test("-p cistern-engine --test volume_listings", "checkpoints_that_are_not_listed_are_missed"),
+        simulation: None,
+    },
+    Mutant {
+        name: "the-newest-secret-is-the-listed-one",
+        promise: "P6",
+        story: "an old listing has the secret that was replaced, and the one that replaced it is not looked for",
+        changes: &[Change {
+            file: UNLISTED,
+            old: "            true => numbers.push(next),",
+            new: "            true => return Ok(numbers),",
+        }],
+        test: test("-p cistern-engine --test volume_listings", "a_new_secret_is_found_by_its_name"),
+        simulation: None,
+    },
+    Mutant {
+        name: "nothing-listed-is-nothing-left",
+        promise: "P7",
+        story: "a store hides what a volume has, and its removal is called done",
+        changes: &[Change {
+            file: GC,
+            old: "    refuse_unlisted(store.as_ref(), keys::VOLUME).await?;\n",
+            new: "",
+        }],
+        test: test("-p cistern-engine --test volume_listings", "a_place_that_is_not_listed_is_refused"),
+        simulation: None,
+    },
+    Mutant {
         name: "the-end-of-the-log-is-believed",
         promise: "P4",
         story: "a listing of the log that is cut and calls itself complete is taken for the whole log",
         changes: &[Change {
-            file: COMMITTED,
-            old: "            Err(StoreError::NotFound(_)) => return Ok(out),",
-            new: "            _ if !is_there => return Ok(out),\n            Err(StoreError::NotFound(_)) => return Ok(out),",
+            file: SLOTS,
+            old: "    for batch in 0..BATCHES_MAX {",
+            new: "    for batch in 0..BATCHES_MAX {\n        return Ok(out);",
         }],
         test: test("-p cistern --test adversary", "no_verb_believes_a_wrong_answer"),
         simulation: None,

@@ -139,6 +139,10 @@ impl Store for Scheduled {
         Ok(out.freeze())
     }
 
+    async fn size(&self, key: &str) -> StoreResult<u64> {
+        self.small(self.inner.size(key)).await
+    }
+
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         self.small(self.inner.list_after(prefix, after, count_max)).await
     }
