@@ -17,7 +17,7 @@ fn said(cistern: &Cistern, arguments: &[&str]) -> Result<String> {
     Ok(stderr)
 }
 
-/// `create`, `status` and `rm` say what such a bucket means, each once.
+/// `create`, `status`, `check --space` and `rm` say what such a bucket means, each once.
 #[test]
 fn who_changes_it_is_told() -> Result<()> {
     let (store, scratch) = (Adversary::start()?, Scratch::new("versions")?);
@@ -32,6 +32,8 @@ fn who_changes_it_is_told() -> Result<()> {
     let status = server.status()?;
     ensure!(status["daemons"][0]["volumes"][0]["store_keeps_versions"] == true, "{status}");
     server.stop()?;
+    let checked = said(&cistern, &["check", URL, "--space"])?;
+    ensure!(checked.matches(SAID).count() == 1, "{checked}");
     let removed = said(&cistern, &["rm", URL, "--now", "--yes"])?;
     ensure!(removed.matches(SAID).count() == 1, "{removed}");
     Ok(())

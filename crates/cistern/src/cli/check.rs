@@ -7,7 +7,7 @@ use crate::{
     cli::Context,
     config::KeySettings,
     failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
+    place::{COMMAND_PATIENCE, VERSIONS, VolumeUrl, volume_url},
     quantity::{ByteSize, Thousands},
     secret, terminal,
 };
@@ -61,6 +61,9 @@ impl Check {
                 if self.data { format!(", {} read", ByteSize(report.bytes_read)) } else { String::new() };
             terminal::remark(format!("{} log objects, {} extents{read}", report.objects, report.extents));
             report.space.iter().try_for_each(say_space)?;
+            if self.space && open.store.keeps_versions() {
+                terminal::remark(VERSIONS);
+            }
         }
         match report.faults.len() {
             0 if !self.json => terminal::say(format!("{}: no fault found", self.volume.name)),

@@ -143,7 +143,10 @@ const GROUPS: &[(&str, &[&str])] = &[
         "`export`, `send`, `diff`, `backup verify`, reads of `serve`",
         &["export", "export CLONE", "export, damaged", "send", "diff", "backup verify", "serve --read-only"],
     ),
-    ("`copy`, `backup`, `backup restore`", &["copy", "copy, bucket", "backup", "backup restore"]),
+    (
+        "`copy`, `receive`, `import`, `backup`, `backup restore`",
+        &["copy", "copy, bucket", "receive", "import", "backup", "backup restore"],
+    ),
     (
         "`create`, `clone`, `snapshot`, `rollback`, `resize`, `gc`, `serve`, ...",
         &[
@@ -155,12 +158,14 @@ const GROUPS: &[(&str, &[&str])] = &[
             "restore",
             "flatten",
             "rollback",
+            "hold",
+            "key change",
             "resize",
             "gc",
             "serve",
         ],
     ),
-    ("`rm`", &["rm", "rm --now"]),
+    ("`rm`", &["rm", "rm --now", "rm --expired"]),
     ("`probe`", &["probe"]),
 ];
 /// From here on a command has tried again.

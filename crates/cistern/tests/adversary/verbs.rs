@@ -15,12 +15,13 @@ use cistern_harness::{
     tool::{self, Output},
 };
 
-use crate::world::{cistern, world};
+use crate::world::{KEY, NEW_KEY, cistern, world};
 
 /// The longest that a command may take: opening two volumes one after the other, each tried for a minute, on a busy machine.
 pub const VERB_LIMIT: Duration = Duration::from_secs(200);
 const TANK: &str = "s3://adverse/tank";
 const TWIN: &str = "s3://adverse/twin";
+const SEALED: &str = "s3://adverse/sealed";
 const VAULT: &str = "s3://adverse/vault";
 const PIECE_BYTES: u32 = 1 << 20;
 
@@ -41,7 +42,21 @@ impl Cell<'_> {
         self.dir.join(name).display().to_string()
     }
 
+    /// Files that commands name.
+    fn put_files(&self, args: &[&str]) -> Result<()> {
+        let world = world();
+        let files: [(&str, &[u8]); 4] =
+            [("key", &KEY), ("new-key", &NEW_KEY), ("whole", &world.whole), ("image", &world.head)];
+        for (name, bytes) in files {
+            if args.contains(&format!("{{dir}}/{name}").as_str()) {
+                std::fs::write(self.file(name), bytes)?;
+            }
+        }
+        Ok(())
+    }
+
     fn run(&self, args: &[&str]) -> Result<(ExitStatus, Output)> {
+        self.put_files(args)?;
         let mut command = self.cistern().command();
         command.args(args.iter().map(|arg| arg.replace("{dir}", &self.dir.display().to_string())));
         tool::finish(command, VERB_LIMIT)
@@ -57,7 +72,12 @@ impl Cell<'_> {
 
     /// Afterwards a volume holds one of these.
     fn holds(&self, url: &str, images: &[&[u8]]) -> Result<()> {
-        self.ok(&["export", url, "{dir}/after", "--force"])?;
+        self.holds_with(url, &[], images)
+    }
+
+    /// The same, of one that is opened with these arguments.
+    fn holds_with(&self, url: &str, args: &[&str], images: &[&[u8]]) -> Result<()> {
+        self.ok(&[&["export", url, "{dir}/after", "--force"], args].concat())?;
         let found = std::fs::read(self.file("after"))?;
         std::fs::remove_file(self.file("after"))?;
         ensure!(images.contains(&&found[..]), "afterwards, {url} holds something else");
@@ -99,6 +119,13 @@ pub struct Verb {
 fn tank_is_sound(cell: &Cell<'_>) -> Result<()> {
     cell.ok(&["check", TANK, "--data"])?;
     cell.holds(TANK, &[&world().head])
+}
+
+/// What was in the trash for long enough is gone, and nothing else is.
+fn expired_is_gone(cell: &Cell<'_>) -> Result<()> {
+    ensure!(cell.names_below("expired/") == 0, "{} objects are left", cell.names_below("expired/"));
+    cell.ok(&["restore", "s3://adverse/old"])?;
+    tank_is_sound(cell)
 }
 
 fn nothing(_: &Cell<'_>) -> Result<()> {
@@ -187,6 +214,42 @@ pub const VERBS: &[Verb] = &[
         |cell| cell.holds("{dir}/back", &[&world().monday]),
         nothing,
     ),
+    Verb::changes(
+        "receive",
+        &["receive", "s3://adverse/new@tuesday", "{dir}/whole"],
+        |cell| cell.holds("s3://adverse/new@tuesday", &[&world().tuesday]),
+        nothing,
+    ),
+    Verb::changes(
+        "import",
+        &["import", "{dir}/image", "s3://adverse/new", "--format", "raw"],
+        |cell| cell.holds("s3://adverse/new", &[&world().head]),
+        nothing,
+    ),
+    Verb::changes(
+        "key change",
+        &["key", "change", SEALED, "--key-file", "{dir}/key", "--new-key-file", "{dir}/new-key"],
+        |cell| cell.holds_with(SEALED, &["--key-file", "{dir}/new-key"], &[&world().sealed]),
+        |cell| {
+            let opens = |key| cell.holds_with(SEALED, &["--key-file", key], &[&world().sealed]);
+            opens("{dir}/key").or_else(|_| opens("{dir}/new-key"))
+        },
+    ),
+    Verb::changes(
+        "hold",
+        &["hold", "s3://adverse/tank@tuesday", "tape"],
+        |cell| {
+            let told = cell.ok(&["ls", TANK, "--json"])?;
+            ensure!(told.contains("tape"), "afterwards, {told}");
+            tank_is_sound(cell)
+        },
+        tank_is_sound,
+    ),
+    Verb::changes("rm --expired", &["rm", "s3://adverse/", "--expired", "--yes"], expired_is_gone, |cell| {
+        // Again finishes it.
+        cell.ok(&["rm", "s3://adverse/", "--expired", "--yes"])?;
+        expired_is_gone(cell)
+    }),
     Verb::changes(
         "snapshot",
         &["snapshot", "s3://adverse/tank@new"],

@@ -12,6 +12,9 @@ use cistern_harness::{
 };
 
 pub const CISTERN: &str = env!("CARGO_BIN_EXE_cistern");
+/// Bytes of key files.
+pub const KEY: [u8; 32] = [7; 32];
+pub const NEW_KEY: [u8; 32] = [8; 32];
 const PIECE_BYTES: u64 = 256 << 10;
 const SIZE_BYTES: u64 = 64 * PIECE_BYTES;
 
@@ -24,8 +27,11 @@ pub struct World {
     pub tuesday: Vec<u8>,
     /// What its clone `twin` holds.
     pub twin: Vec<u8>,
-    /// A stream of `tank@tuesday`, that begins at `monday`.
+    /// A stream of `tank@tuesday`, that begins at `monday`, and one of the whole.
     pub stream: Vec<u8>,
+    pub whole: Vec<u8>,
+    /// What `sealed` holds, which the key file `KEY` opens.
+    pub sealed: Vec<u8>,
 }
 
 /// The only one.
@@ -75,10 +81,11 @@ fn prepare() -> Result<World> {
     let store = Adversary::start()?;
     let cistern = cistern(&store, scratch.path());
     let url = "s3://adverse/tank";
-    for url in [url, "s3://adverse/old", "s3://adverse/deep/er/one"] {
+    for url in [url, "s3://adverse/old", "s3://adverse/expired", "s3://adverse/deep/er/one"] {
         cistern.run(&["create", url, "--size", "16M"])?;
     }
     cistern.run(&["rm", "s3://adverse/old"])?;
+    cistern.run(&["rm", "s3://adverse/expired", "--keep", "1s"])?;
     let small = ["--journal-size", "64M", "--cache-size", "16M", "--max-dirty-age", "1s"];
     let mut image = Image(vec![0; SIZE_BYTES as usize]);
     let serve = cistern.serve(&scratch, url).args(small);
@@ -97,11 +104,23 @@ fn prepare() -> Result<World> {
     let server = cistern.serve(&scratch, "s3://adverse/twin").args(small).start()?;
     work(&server, &mut twin, 4)?;
     server.stop()?;
+    let key = scratch.file("key").display().to_string();
+    std::fs::write(&key, KEY)?;
+    let url_sealed = "s3://adverse/sealed";
+    cistern.run(&["create", url_sealed, "--size", "16M", "--encrypt", "--key-file", &key])?;
+    let mut sealed = Image(vec![0; SIZE_BYTES as usize]);
+    let server = cistern.serve(&scratch, url_sealed).args(small).args(["--key-file", &key]).start()?;
+    work(&server, &mut sealed, 5)?;
+    server.stop()?;
     let stream = scratch.file("stream").display().to_string();
     cistern.run(&["send", "s3://adverse/tank@tuesday", "--from", "monday", "--to", &stream])?;
+    let whole = scratch.file("whole").display().to_string();
+    cistern.run(&["send", "s3://adverse/tank@tuesday", "--to", &whole])?;
     let out = scratch.file("image").display().to_string();
     cistern.run(&["export", url, &out])?;
     ensure!(std::fs::read(&out)? == image.0, "an honest store gives back what was written");
     let stream = std::fs::read(&stream).context("the stream")?;
-    Ok(World { objects: store.objects(), head: image.0, monday, tuesday, twin: twin.0, stream })
+    let whole = std::fs::read(&whole).context("the stream of the whole")?;
+    let (head, twin, sealed) = (image.0, twin.0, sealed.0);
+    Ok(World { objects: store.objects(), head, monday, tuesday, twin, stream, whole, sealed })
 }
