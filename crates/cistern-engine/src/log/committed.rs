@@ -26,7 +26,7 @@ use crate::{
         roots::{LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
         slots::{ENTRIES_IN_FLIGHT, ListedLog, SlotContent, believed_twice, list_log, read_entry},
         trash,
-        unlisted::is_there,
+        unlisted::{is_there, refuse_unlisted},
         walk::{Step, Walk},
         wrapping::VolumeKeys,
     },
@@ -115,21 +115,23 @@ pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
 }
 
 /// An identity beside which there is no directory of its volume, but another one's, is not that of a new volume, which has a
-/// copy of the identity there: it got into the wrong place, and the other one is not to be taken for removed.
+/// copy of the identity there: it got into the wrong place, and the other one is not to be taken for removed. Where the copy is there and not listed,
+/// no listing of this place is to be believed.
 async fn refuse_misplaced(store: &dyn Store, identity: &Identity, dirs: &[String]) -> Result<()> {
-    let own = keys::directory(identity.volume);
-    let other = dirs.iter().find(|dir| keys::is_directory(dir));
-    match other {
-        Some(other) if !dirs.contains(&own) && !is_there(store, &identity_copy(identity.volume)).await? => {
-            Err(Error::corrupt(
-                keys::VOLUME,
-                format!(
-                    "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
+    if dirs.contains(&keys::directory(identity.volume)) {
+        return Ok(());
+    }
+    let copy = identity_copy(identity.volume);
+    refuse_unlisted(store, &copy).await?;
+    match dirs.iter().find(|dir| keys::is_directory(dir)) {
+        Some(other) if !is_there(store, &copy).await? => Err(Error::corrupt(
+            keys::VOLUME,
+            format!(
+                "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
                  that one, which has a copy there",
-                    identity.volume
-                ),
-            ))
-        }
+                identity.volume
+            ),
+        )),
         _ => Ok(()),
     }
 }

@@ -25,7 +25,7 @@ pub async fn refuse_unlisted(store: &dyn Store, key: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::Refused(format!(
-        "the store has {key} and does not list it. Is there an object that is named like the directory? Some servers hide what lies below one"
+        "the store has {key} and does not list it. Is the listing older than that, or is there an object that is named like the directory? Some servers hide what lies below one"
     )))
 }
 

@@ -83,6 +83,9 @@ impl SpaceReport {
     }
 }
 
+/// Objects that are needed and not listed, of which so many are asked for by name.
+const UNLISTED_MAX: usize = 100;
+
 /// Blocks of a segment that states resolve to, the newest one and those of snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeenVersions {
@@ -214,6 +217,9 @@ impl Accounting {
         let store = own_store(place, keys.volume);
         let dir = format!("{}/", keys::directory(keys.volume));
         let mut report = SpaceReport::default();
+        let segments = self.seen.keys().chain(self.behind.keys()).map(|seq| RetiredName::Segment(*seq));
+        let mut unlisted: BTreeSet<RetiredName> =
+            segments.chain(self.map.iter().copied().map(RetiredName::Map)).collect();
         refuse_unlisted(place.as_ref(), keys::VOLUME).await?;
         let mut pages = Pages::of(place.as_ref(), "");
         while let Some(page) = pages.next_page().await? {
@@ -221,12 +227,20 @@ impl Accounting {
                 report.all.add(bytes);
                 match key.strip_prefix(&dir) {
                     Some(own) => {
+                        let entry = keys::parse_entry(own).map(RetiredName::Segment);
+                        entry
+                            .or_else(|| keys::parse_run(own).map(RetiredName::Map))
+                            .map(|name| unlisted.remove(&name));
                         let listed = Listed { key: own.to_owned(), bytes };
                         self.sort_one(&store, keys, &listed, &mut report).await?;
                     }
                     None => report.other.add(bytes),
                 }
             }
+        }
+        // What is missing altogether the check of the map has told.
+        for name in unlisted.iter().take(UNLISTED_MAX) {
+            refuse_unlisted(place.as_ref(), &format!("{dir}{}", name.key())).await?;
         }
         report.assert_sorted();
         Ok(report)

@@ -84,12 +84,11 @@ impl Row {
 
 /// Lies, and the verbs that believe them.
 const BELIEVED: &[(AdverseAnswer, &[&str])] = &[
-    // Which volumes lie in a place is what the listing says. Checkpoints have no names that follow from each other: `info` shows
-    // an older one, and a log with a hole behind that ends at the hole.
-    (AdverseAnswer::EndClaimed, &["info", "ls PLACE", "export, damaged"]),
-    (AdverseAnswer::ListingVoid, &["ls PLACE", "ls --trash"]),
+    // Which volumes lie in a place is what the listing says.
+    (AdverseAnswer::EndClaimed, &["ls PLACE"]),
+    (AdverseAnswer::ListingVoid, &["ls PLACE", "ls --trash", "rm --expired"]),
     // So says a place without a volume.
-    (AdverseAnswer::Status(404, "NoSuchKey"), &["ls PLACE", "ls VOLUME", "ls --trash"]),
+    (AdverseAnswer::Status(404, "NoSuchKey"), &["ls PLACE", "ls VOLUME", "ls --trash", "rm --expired"]),
 ];
 
 /// The table's own lines. No store keeps silent for ever in it: every cell would take as long as a command is patient.
