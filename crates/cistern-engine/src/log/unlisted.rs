@@ -20,12 +20,13 @@ pub(super) async fn is_there(store: &dyn Store, key: &str) -> Result<bool> {
 /// # Errors
 /// `Refused` by a store that has it and does not list it.
 pub async fn refuse_unlisted(store: &dyn Store, key: &str) -> Result<()> {
-    let listed = store.list_after(key, "", 1).await?;
+    // Of everything, as those list who rely on it: a server may show with its whole name what it hides in the listing of a place.
+    let listed = store.list_after("", &key[..key.len() - 1], 1).await?;
     if listed.first().is_some_and(|listed| listed.key == key) || !is_there(store, key).await? {
         return Ok(());
     }
     Err(Error::Refused(format!(
-        "the store has {key} and does not list it. Is the listing older than that, or is there an object that is named like the directory? Some servers hide what lies below one"
+        "the store has {key} and does not list it. Is the listing older than that, or is there an object that is named like a directory on the way there? Some servers list nothing below one: delete it, or give it another name"
     )))
 }
 
