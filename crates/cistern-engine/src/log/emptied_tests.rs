@@ -241,6 +241,7 @@ impl Writing {
             next: self.slots.next(),
             seen: self.world.env.now(),
             grace: GRACE,
+            checkpoint: None,
         };
         let (log, slots) = LogWriter::claimed(self.world.env.clone(), &self.world.stores, tenure);
         Writing { world: self.world.clone(), log, slots, walk: self.walk.clone(), covered: self.covered }

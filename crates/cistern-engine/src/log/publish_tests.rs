@@ -198,7 +198,8 @@ impl World {
         let keys = VolumeKeys { volume: VOLUME, key: None };
         let salt = slot(EPOCH, 0).salt;
         let (seen, grace) = (env.now(), GRACE);
-        let tenure = Tenure { keys, epoch: EPOCH, salt, next: Seq(FIRST), seen, grace };
+        let (next, checkpoint) = (Seq(FIRST), None);
+        let tenure = Tenure { keys, epoch: EPOCH, salt, next, seen, grace, checkpoint };
         let (_, slots) = LogWriter::claimed(env.clone(), &Stores::same(shared), tenure);
         let told = Arc::new(Told {
             committed: Mutex::default(),

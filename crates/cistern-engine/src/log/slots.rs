@@ -71,7 +71,7 @@ async fn list_until_gap(store: &dyn Store, mut end: Seq, out: &mut ListedLog) ->
             page.into_iter().filter_map(|listed| Some((keys::parse_entry(&listed.key)?, listed)));
         while let Some((seq, listed)) = entries.next() {
             if seq != end.next() {
-                out.beyond = Some(entries.last().unwrap_or((seq, listed)));
+                out.beyond = Some(entries.next_back().unwrap_or((seq, listed)));
                 return Ok(());
             }
             end = seq;
