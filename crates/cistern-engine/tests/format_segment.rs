@@ -231,7 +231,7 @@ fn claims_and_releases_read_back() {
     }
 }
 
-/// The bytes are what version 4 wrote, and what version 4 wrote still reads: these files stand
+/// The bytes are what version 5 wrote, and what version 5 wrote still reads: these files stand
 /// for objects in users' stores.
 #[test]
 fn golden_log_objects() {

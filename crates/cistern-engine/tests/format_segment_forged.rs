@@ -13,7 +13,7 @@ use proptest::prelude::*;
 mod golden;
 
 /// The version of log objects, by the format.
-const FORMAT: u8 = 4;
+const FORMAT: u8 = 5;
 
 fn forge(kind: u8, frames: &[u8], footer: &[u8]) -> Vec<u8> {
     let mut object = [&MAGIC[..], &[FORMAT], frames].concat();

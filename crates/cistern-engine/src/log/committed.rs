@@ -190,8 +190,8 @@ pub async fn read_committed(
     let mut told = None;
     for _ in 0..ROUNDS_MAX {
         match try_committed(store, keys, size_at_creation, told).await? {
-            Look::Whole(committed) => return Ok(*committed),
-            Look::Again { told: newest } => told = told.max(newest),
+            Attempted::Whole(committed) => return Ok(*committed),
+            Attempted::Again { told: newest } => told = told.max(newest),
         }
     }
     Err(Error::Unreachable("checkpoints come and go faster than the log is read".into()))
@@ -202,7 +202,7 @@ const NEEDED_AND_GONE: &str =
     "it was deleted, because newer checkpoints do without it; and none of those is sound";
 
 /// What came of a look at a volume.
-enum Look {
+enum Attempted {
     Whole(Box<Committed>),
     /// The checkpoints changed meanwhile, or there is one that is not listed: read again.
     Again {
@@ -216,8 +216,8 @@ async fn try_committed(
     keys: &VolumeKeys,
     size_at_creation: Option<u64>,
     told: Option<CheckpointName>,
-) -> Result<Look> {
-    let Some(found) = try_checkpoints(store, keys, told).await? else { return Ok(Look::Again { told }) };
+) -> Result<Attempted> {
+    let Some(found) = try_checkpoints(store, keys, told).await? else { return Ok(Attempted::Again { told }) };
     let FoundCheckpoint { checkpoint, names, foreign, damaged, gone } = found;
     let walk = match (&checkpoint, size_at_creation) {
         (Some(c), _) => Walk::at_checkpoint(c),
@@ -226,7 +226,7 @@ async fn try_committed(
             let fault = gone.or_else(|| damaged.into_iter().next().map(|found| found.fault));
             return match fault {
                 Some(fault) => Err(fault),
-                None if are_hidden(store, &names).await? => Ok(Look::Again { told }),
+                None if are_hidden(store, &names).await? => Ok(Attempted::Again { told }),
                 None => Err(Error::Invalid(UNFINISHED_CLONE.to_owned())),
             };
         }
@@ -248,7 +248,7 @@ async fn try_committed(
         _ => names?,
     };
     if committed.is_behind(&names) || committed.is_told_of_another() {
-        return Ok(Look::Again { told: committed.told });
+        return Ok(Attempted::Again { told: committed.told });
     }
     // What was listed or named is gone once newer ones are there: the end of what is left of the log may not be the end of the log.
     if let Some(fault) = gone {
@@ -256,14 +256,14 @@ async fn try_committed(
     }
     let has_none = committed.checkpoint.is_none() && committed.damaged.is_empty();
     if has_none && are_hidden(store, &names).await? {
-        return Ok(Look::Again { told: committed.told });
+        return Ok(Attempted::Again { told: committed.told });
     }
     walked.map_err(|e| match e {
         Error::NotFound(what) => Error::corrupt(what, NEEDED_AND_GONE),
         e => e,
     })?;
     committed.replaces_what_is_damaged()?;
-    Ok(Look::Whole(Box::new(committed)))
+    Ok(Attempted::Whole(Box::new(committed)))
 }
 
 /// Whether the first checkpoint of a volume came since these were listed, none of which counts. Else there must never have been one: entries

@@ -130,7 +130,7 @@ struct CheckedVolume<'a> {
 struct State {
     committed: Committed,
     volume: Arc<Volume>,
-    segments: Segments,
+    segments: LogSizes,
 }
 
 impl State {
@@ -139,7 +139,7 @@ impl State {
         let committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         let parts = ReadParts { env, stores: &from.stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
         let volume = Arc::new(read_only(parts, keys, &committed).await?);
-        Ok(State { committed, volume, segments: Segments::list(store).await? })
+        Ok(State { committed, volume, segments: LogSizes::list(store).await? })
     }
 
     /// The volume as a snapshot shows it.
@@ -578,20 +578,20 @@ impl CheckReport {
 }
 
 /// The objects of the log and their sizes: as they are listed, and of what is not listed as its name tells. A listing may be old.
-struct Segments {
+struct LogSizes {
     store: SharedStore,
     listed: u64,
     bytes: tokio::sync::Mutex<BTreeMap<Seq, Option<u64>>>,
 }
 
-impl Segments {
-    async fn list(store: &SharedStore) -> Result<Segments> {
+impl LogSizes {
+    async fn list(store: &SharedStore) -> Result<LogSizes> {
         let mut bytes = BTreeMap::new();
         let mut pages = Pages::of(store.as_ref(), keys::LOG_PREFIX);
         while let Some(page) = pages.next_page().await? {
             bytes.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, Some(l.bytes)))));
         }
-        Ok(Segments { store: store.clone(), listed: bytes.len() as u64, bytes: bytes.into() })
+        Ok(LogSizes { store: store.clone(), listed: bytes.len() as u64, bytes: bytes.into() })
     }
 
     /// Bytes of one; `None` if it is not there.
