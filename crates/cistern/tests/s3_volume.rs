@@ -89,7 +89,7 @@ fn kills_and_the_loss_of_the_host() -> Result<()> {
     Ok(())
 }
 
-/// 1 GiB in random 4 KiB writes: at most 80 PUTs, no overhead, nothing read or listed but for the one look with which
+/// 1 GiB in random 4 KiB writes: at most 82 PUTs, eleven of them once in a volume's life, no overhead, nothing read or listed but for the one look with which
 /// it says that it is clean, one question whether there was a checkpoint before, and one listing of old checkpoints.
 #[test]
 fn random_writes_cost_few_requests() -> Result<()> {
@@ -103,7 +103,7 @@ fn random_writes_cost_few_requests() -> Result<()> {
     )?;
     bucket.server.wait_clean()?;
     let counts = bucket.link.take();
-    ensure!((1..=80).contains(&counts.of("PUT")), "{counts:?}");
+    ensure!((1..=82).contains(&counts.of("PUT")), "{counts:?}");
     ensure!(counts.of("GET") <= 3 && counts.of("LIST") <= 4, "{counts:?}");
     ensure!(counts.of("HEAD") + counts.of("POST") == 0, "{counts:?}");
     ensure!(counts.body_bytes <= (1 << 30) / 10 * 11, "{counts:?}");
