@@ -22,6 +22,11 @@ impl Counts {
         self.requests.iter().filter(|(kind, _)| kind.split(' ').next() == Some(method)).map(|(_, n)| n).sum()
     }
 
+    /// How many requests had this method and kind of key, like `PUT log`.
+    pub fn of_kind(&self, kind: &str) -> u64 {
+        self.requests.get(kind).copied().unwrap_or_default()
+    }
+
     pub fn total(&self) -> u64 {
         self.requests.values().sum()
     }

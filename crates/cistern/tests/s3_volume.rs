@@ -89,8 +89,9 @@ fn kills_and_the_loss_of_the_host() -> Result<()> {
     Ok(())
 }
 
-/// 1 GiB in random 4 KiB writes: at most 82 PUTs, eleven of them once in a volume's life, no overhead, nothing read or listed but for the one look with which
-/// it says that it is clean, one question whether there was a checkpoint before, and one listing of old checkpoints.
+/// 1 GiB in random 4 KiB writes: at most 80 PUTs, eleven of them once in a volume's life, and no overhead. Nothing is read or listed but for the one
+/// look with which it says that it is clean, one question whether there was a checkpoint before, and one listing of old checkpoints. A slow
+/// machine writes for longer than 30 s: what was proven once is then proven again, with one GET and one PUT of the identity.
 #[test]
 fn random_writes_cost_few_requests() -> Result<()> {
     let bucket = Bucket::start("s3-requests", &["--journal-size", "2G"])?;
@@ -103,8 +104,9 @@ fn random_writes_cost_few_requests() -> Result<()> {
     )?;
     bucket.server.wait_clean()?;
     let counts = bucket.link.take();
-    ensure!((1..=82).contains(&counts.of("PUT")), "{counts:?}");
-    ensure!(counts.of("GET") <= 3 && counts.of("LIST") <= 4, "{counts:?}");
+    let proofs = counts.of_kind("PUT volume.json");
+    ensure!((1..=80 + proofs).contains(&counts.of("PUT")), "{counts:?}");
+    ensure!(counts.of("GET") <= 3 + proofs && counts.of("LIST") <= 4, "{counts:?}");
     ensure!(counts.of("HEAD") + counts.of("POST") == 0, "{counts:?}");
     ensure!(counts.body_bytes <= (1 << 30) / 10 * 11, "{counts:?}");
     bucket.server.stop()
@@ -130,7 +132,7 @@ fn a_clean_volume_is_silent() -> Result<()> {
     // Whoever asks whether everything is in the store gets an answer that was looked up.
     bucket.server.wait_clean()?;
     let counts = bucket.link.take();
-    ensure!(counts.total() == 5 && counts.requests.get("GET volume.json") == Some(&1), "{counts:?}");
+    ensure!(counts.total() == 5 && counts.of_kind("GET volume.json") == 1, "{counts:?}");
     client.close()?;
     bucket.server.stop()
 }
