@@ -57,7 +57,7 @@ async fn generate(env: &Env, store: &SharedStore, extents: u64) -> Result<()> {
     let options =
         CreateOptions { size_bytes: VOLUME_BYTES, compression: Compression::Lz4, key: KeySource::None };
     Volume::create(env, store, options).await?;
-    let (identity, own) = find_volume(store).await?;
+    let (identity, own) = find_volume(env, store).await?;
     let volume_keys = VolumeKeys::unlock(env, own.as_ref(), &identity, &KeySource::None).await?;
     let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
     let request = ClaimRequest {

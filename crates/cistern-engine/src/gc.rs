@@ -20,7 +20,7 @@ use crate::{
     log::{
         LogWriter,
         checkpoint::{Retired, RetiredName},
-        keys, refuse_unlisted,
+        keys,
     },
     store::{LIST_MAX, Pages, SharedStore, Store, StoreError, Undeleted, delete_all},
     units::{Epoch, Seq, VolumeId},
@@ -172,7 +172,6 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
 /// # Errors
 /// The first object's that could not be deleted, with how many they are. It held up no other.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
-    refuse_unlisted(store.as_ref(), keys::VOLUME).await?;
     store.delete(keys::VOLUME).await?;
     let removal = VolumeDeletion { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
     removal.until_nothing(|key| keys::parse_trash(key).is_none()).await?;

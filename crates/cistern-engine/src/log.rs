@@ -44,7 +44,7 @@ pub use presence::{GRACE, GRACE_ALONE};
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use room::RoomFor;
 pub use slots::{SlotContent, read_emptied, read_entry};
-pub use unlisted::refuse_unlisted;
+pub use unlisted::require_listed;
 pub use uploads::Vacancy;
 pub use walk::{Step, Walk, salt_of};
 pub use wrapping::VolumeKeys;

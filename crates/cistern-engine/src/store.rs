@@ -104,8 +104,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes>;
     /// Reads a range; the answer is shorter when the object ends earlier.
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes>;
-    /// Bytes of an object.
-    async fn size(&self, key: &str) -> StoreResult<u64>;
+    /// Bytes of an object; `None` where there is none of this name, which is an answer and no failure.
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>>;
     /// The first `count_max` objects whose key starts with `prefix` and is greater than `after`
     /// (both whole keys; `after` may be ""), ascending by bytes.
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>>;

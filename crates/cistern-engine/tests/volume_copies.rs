@@ -287,7 +287,7 @@ async fn a_host_knows_its_claim_after_lost_replies() {
 /// The segment that a clone of this host's process sealed for entry 2 of the log, where its epoch begins: as long as the one
 /// that a write of `data` to the first block makes here.
 async fn segment_of_a_clone(host: &Host, data: Bytes) -> Bytes {
-    let identity = read_identity(host.store.as_ref()).await.expect("created");
+    let identity = read_identity(&host.env, host.store.as_ref()).await.expect("created");
     let keys = VolumeKeys::unlock(&host.env, host.own().await.as_ref(), &identity, &host.key)
         .await
         .expect("unlocked");

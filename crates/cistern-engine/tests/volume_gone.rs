@@ -131,6 +131,32 @@ async fn a_store_that_begins_to_overwrite_stops_its_writer() {
     assert!(!report.clean && report.journal_bytes_left >= 4096, "{report:?}");
 }
 
+/// A writer that was taken over while it wrote nothing destroys nothing of its successor's when the store begins to overwrite: it proves that the
+/// store keeps what is there before it sends.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_taken_over_overwrites_nothing() {
+    let (env, ahead_s) = env_put_forward();
+    let store = Through::new(Overwriting::default());
+    let old_host = Host::with_volume(env.clone(), store.clone(), 64 * MIB, KeySource::None).await;
+    let old = old_host.open().await;
+    old.write(0, noise(1, 4096), true).await.expect("written");
+    old.drain().await.expect("in the store");
+    let new_host = Host::of_volume(env, store.clone(), KeySource::None);
+    let new = Volume::open(OpenOptions { take_over: true, ..new_host.options() }).await.expect("taken over");
+    new.write(4096, noise(2, 4096), true).await.expect("written");
+    new.drain().await.expect("in the store");
+    ahead_s.fetch_add(31, Relaxed);
+    store.overwrites.store(true, Relaxed);
+    old.write(8192, noise(3, 4096), true).await.expect("its journal takes it");
+    let drained = old.drain().await;
+    assert!(matches!(drained, Err(Error::Overwrites(_))), "{drained:?}");
+    let found = new_host.open_read_only(None).await;
+    assert!(read(&found, 4096, 4096).await == noise(2, 4096), "what the successor stored is there");
+    found.close(Duration::ZERO).await;
+    stop(&old).await;
+    stop(&new).await;
+}
+
 /// No host opens a volume for writing on a store that overwrites, also where it kept the rule when the volume was made; what is there is
 /// read, and once the store keeps the rule again everything goes on.
 #[tokio::test(flavor = "multi_thread")]
@@ -351,7 +377,7 @@ impl Store for Bucket {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.there()?.get_range(key, range).await
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.there()?.size(key).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {

@@ -199,7 +199,7 @@ async fn a_new_secret_is_found_by_its_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_is_not_listed_is_refused() {
     let store = Through::new(Cached::default());
-    let host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+    let host = Host::with_volume(hurried_env(), store.clone(), 64 * MIB, KeySource::None).await;
     let volume = host.open().await;
     volume.write(0, noise(1, 4096), false).await.expect("written");
     close(volume).await;

@@ -122,7 +122,7 @@ async fn late_requests_of_a_removed_volume_meet_nothing() {
 async fn another_volumes_objects_count_for_nothing() {
     for key in [KeySource::None, KeySource::KeyFile(vec![7; 32])] {
         let theirs = used(Arc::new(MemoryStore::new()), key.clone(), 9).await;
-        let old = read_identity(theirs.store.as_ref()).await.expect("an identity").volume;
+        let old = read_identity(&theirs.env, theirs.store.as_ref()).await.expect("an identity").volume;
         let host = used(Arc::new(MemoryStore::new()), key, 0).await;
         let own = host.own().await;
         let copied = theirs.own().await;

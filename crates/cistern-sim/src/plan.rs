@@ -48,6 +48,8 @@ pub enum Theme {
     Quota,
     /// As `Cleaning`, and clients make and remove snapshots.
     Snapshots,
+    /// As `Snapshots`, in a store whose listings are up to 20 s old.
+    OldListings,
     /// Several uploads are on their way at any time, slow and late, when their writer crashes or is fenced.
     Stragglers,
     /// The store is sound, single replies are damaged: nothing of it may last.
@@ -69,7 +71,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 23] = [
+    pub const ALL: [Theme; 24] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -84,6 +86,7 @@ impl Theme {
         Theme::SmallDisk,
         Theme::Quota,
         Theme::Snapshots,
+        Theme::OldListings,
         Theme::Stragglers,
         Theme::BadReplies,
         Theme::RottenJournal,
@@ -112,6 +115,7 @@ impl Theme {
             Theme::SmallDisk => "small-disk",
             Theme::Quota => "quota",
             Theme::Snapshots => "snapshots",
+            Theme::OldListings => "old-listings",
             Theme::Stragglers => "stragglers",
             Theme::BadReplies => "bad-replies",
             Theme::RottenJournal => "rotten-journal",
@@ -197,6 +201,8 @@ pub struct Plan {
     pub disk_bytes: Option<u64>,
     /// Chance that bytes of a store's reply are damaged.
     pub damage: f64,
+    /// Chance that a listing is old.
+    pub old_listing: f64,
     /// What is wrong with the disks of the chunk caches.
     pub cache_faults: DiskFaults,
     /// Chance that a read of a journal takes seconds.
@@ -224,6 +230,7 @@ impl Plan {
             23 if rng.random_bool(0.5) => Theme::ClonedVolumes,
             23 if rng.random_bool(0.5) => Theme::RolledBack,
             23 if rng.random_bool(0.5) => Theme::Quota,
+            23 if rng.random_bool(0.5) => Theme::OldListings,
             23 => Theme::Backups,
             24..26 => Theme::Stragglers,
             26..28 => Theme::BadReplies,
@@ -250,12 +257,18 @@ impl Plan {
             sweeping: rng.random_bool(0.5),
             snapshots: matches!(
                 theme,
-                Theme::Absent | Theme::Snapshots | Theme::ClonedVolumes | Theme::RolledBack | Theme::Backups
+                Theme::Absent
+                    | Theme::Snapshots
+                    | Theme::OldListings
+                    | Theme::ClonedVolumes
+                    | Theme::RolledBack
+                    | Theme::Backups
             ),
             switching: rng.random_bool(0.3),
             faults: draw_faults(rng, theme),
             disk_bytes: None,
             damage: if theme == Theme::Damage && rng.random_bool(0.5) { 0.02 } else { 0.0 },
+            old_listing: 0.0,
             cache_faults: draw_cache_faults(rng, theme),
             slow_reads: 0.0,
             fuse_polls: 30_000,
@@ -296,6 +309,7 @@ impl Plan {
             | Theme::SmallDisk
             | Theme::Quota
             | Theme::Snapshots
+            | Theme::OldListings
             | Theme::ClonedVolumes
             | Theme::RolledBack
             | Theme::Backups => {
@@ -311,6 +325,9 @@ impl Plan {
                 (self.filled, self.sweeping) = (true, self.theme == Theme::Backups && rng.random_bool(0.5));
                 if self.theme == Theme::Cleaning {
                     self.disk_bytes = Some(1 << 40); // so that readers are announced, and waited for
+                }
+                if self.theme == Theme::OldListings {
+                    self.old_listing = rng.random_range(0.2..1.0);
                 }
                 if self.theme == Theme::Quota {
                     (settings.size_bytes, self.sweeping) = (8 * MIB, true);
@@ -376,6 +393,7 @@ impl Plan {
                 | Theme::SmallDisk
                 | Theme::Quota
                 | Theme::Snapshots
+                | Theme::OldListings
                 | Theme::ClonedVolumes
                 | Theme::RolledBack
                 | Theme::Backups
@@ -407,7 +425,7 @@ impl Plan {
             Theme::Calm => &[GoOn, Close],
             Theme::TinyRing => &[PowerCut, PowerCut, Kill, Outage, Outage, Outage],
             Theme::Merges => &[GoOn, GoOn, PowerCut, Close, LoseHost],
-            Theme::Cleaning | Theme::Quota | Theme::Snapshots | Theme::Backups => {
+            Theme::Cleaning | Theme::Quota | Theme::Snapshots | Theme::OldListings | Theme::Backups => {
                 &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie, zombie, Outage]
             }
             Theme::SmallDisk => &[GoOn, GoOn, PowerCut, Kill, Close, HastyClose, LoseHost, zombie],

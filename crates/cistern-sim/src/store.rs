@@ -22,7 +22,7 @@ use crate::runtime::{Sim, WORLD};
 
 mod objects;
 
-pub use objects::Objects;
+pub use objects::{LISTING_AGE_MAX, Objects};
 use objects::{Reply, Request};
 
 /// How a request to the store fares: chances per request. All off by default.
@@ -42,6 +42,8 @@ pub struct StoreFaults {
     pub slow: f64,
     /// A body that is read comes with a flipped bit or cut short.
     pub damage: f64,
+    /// A listing is as old as it can be, or younger.
+    pub old_listing: f64,
     /// The longest way of a late request.
     pub late_max: Duration,
 }
@@ -56,6 +58,7 @@ impl Default for StoreFaults {
             twice: 0.0,
             slow: 0.0,
             damage: 0.0,
+            old_listing: 0.0,
             late_max: LATE_MAX,
         }
     }
@@ -192,10 +195,24 @@ impl SimStore {
                 self.sim.fail(format!("#{number} finds the disk full: nothing can be cleaned any more"));
                 Reply::Full
             }
-            _ => self.with(|s| s.objects.apply(request)),
+            _ => {
+                let (now, age) = (self.sim.now(), self.listing_age(request));
+                self.with(|s| s.objects.apply(request, now, now.saturating_sub(age)))
+            }
         };
         self.sim.note(format_args!("store: #{number}{how} {request:?} -> {reply:?}"));
         reply
+    }
+
+    fn listing_age(&self, request: &Request) -> Duration {
+        let chance = match request {
+            Request::List { .. } | Request::Dirs { .. } => self.with(|s| s.faults.old_listing),
+            _ => 0.0,
+        };
+        match self.sim.chance(chance) {
+            true => self.sim.time(Duration::ZERO, LISTING_AGE_MAX),
+            false => Duration::ZERO,
+        }
     }
 
     fn trouble(&self) {
@@ -377,9 +394,13 @@ impl Store for Line {
         Ok(self.ask(Request::Get { key: key.into(), range }).await?.body())
     }
 
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         let request = Request::Get { key: key.into(), range: 0..u64::MAX };
-        Ok(self.ask(request).await?.body().len() as u64)
+        match self.ask(request).await {
+            Ok(reply) => Ok(Some(reply.body().len() as u64)),
+            Err(StoreError::NotFound(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {

@@ -229,15 +229,20 @@ impl World {
         self.drained(self.writer()).await;
     }
 
+    /// What a request meets in any weather.
+    fn climate(&self, weather: StoreFaults) -> StoreFaults {
+        StoreFaults { damage: self.plan.damage, old_listing: self.plan.old_listing, ..weather }
+    }
+
     /// Fine weather: no faults on the way to the store.
     fn calm(&self) {
         let late_max = self.plan.faults.late_max;
-        self.store.set_faults(StoreFaults { damage: self.plan.damage, late_max, ..StoreFaults::default() });
+        self.store.set_faults(self.climate(StoreFaults { late_max, ..StoreFaults::default() }));
         self.store.set_room(None);
     }
 
     fn storm(&self) {
-        self.store.set_faults(StoreFaults { damage: self.plan.damage, ..self.plan.faults.clone() });
+        self.store.set_faults(self.climate(self.plan.faults.clone()));
         if self.plan.theme == Theme::Quota {
             self.store.set_room(Some(self.sim.range(0, ROOM_BYTES_MAX)));
         }

@@ -85,7 +85,7 @@ pub async fn generate(
 ) -> Result<Generated> {
     let options = CreateOptions { size_bytes, compression: Compression::Lz4, key: KeySource::None };
     Volume::create(env, store, options).await?;
-    let (identity, own) = find_volume(store).await?;
+    let (identity, own) = find_volume(env, store).await?;
     let volume_keys = VolumeKeys::unlock(env, own.as_ref(), &identity, &KeySource::None).await?;
     let local = LocalJournal { id: JournalId(env.uuid()), marks: vec![Mark::default()], claims: Vec::new() };
     let request = ClaimRequest {

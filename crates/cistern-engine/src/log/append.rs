@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -28,13 +28,14 @@ use crate::{
         reserve::Reserve,
         room::RoomShortage,
         slots::{SlotContent, read_entry},
+        unlisted::is_there,
     },
     rank::{Locked, Rank, Ranked},
     segment::{
         CheckpointName, EntryHead, EntryKind, Release, Rollback, Slot, Tail, encode_emptied, encode_release,
         read_tail,
     },
-    store::{Listed, PromisedRoom, Put, SharedStore, Store, StoreError, Stores},
+    store::{Listed, PromisedRoom, Put, SharedStore, Store, Stores},
     units::{Epoch, Salt, SealNonce, Seq},
 };
 
@@ -94,8 +95,6 @@ struct Inner {
     /// The checkpoint that the epoch went on from, and up to where the newest of its own covers; 0 without one.
     found: Option<CheckpointName>,
     covered: AtomicU64,
-    /// Whether the store has the proof that there was a checkpoint.
-    is_proven: AtomicBool,
     /// The last slot that was given out.
     given: AtomicU64,
     /// The last trouble with the store and when it was, for `status`.
@@ -167,7 +166,6 @@ impl LogWriter {
             presence,
             found,
             covered: AtomicU64::new(0),
-            is_proven: AtomicBool::new(false),
             given,
             trouble,
             refused,
@@ -356,7 +354,7 @@ impl LogWriter {
     ) -> Result<Appended> {
         let Inner { store, keys, epoch, .. } = &*self.inner;
         let key = keys::entry(ours.seq);
-        let bytes = store.size(&key).await?;
+        let bytes = store.size(&key).await?.ok_or_else(|| Error::NotFound(key.clone()))?;
         let listed = Listed { key, bytes };
         let SlotContent::Entry(head, _) = read_entry(store.as_ref(), keys, ours.seq, &listed).await? else {
             return Ok(Appended::Taken); // another volume's: as void as a fenced writer's
@@ -393,22 +391,12 @@ impl LogWriter {
             Put::Exists if store.get(&key, CHECKPOINT_BYTES_MAX).await? == body => {}
             Put::Exists => return Err(Error::corrupt(key, "another checkpoint is stored under this name")),
         }
+        // Behind the first of the epoch, and so before the epoch deletes anything: where no checkpoint is listed then, what is left of the log
+        // is not taken for the whole.
+        if self.inner.covered.load(Ordering::SeqCst) == 0 && !is_there(store.as_ref(), keys::PROOF).await? {
+            self.put_unique(keys::PROOF, keys::PROOF_BODY.into()).await?;
+        }
         self.inner.covered.fetch_max(covered.0, Ordering::SeqCst);
-        self.prove_checkpoint().await
-    }
-
-    /// Puts the proof that the volume has had a checkpoint, before anything is deleted that only a checkpoint replaces: where none is listed
-    /// then, nobody takes what is left of the log for the whole.
-    pub async fn prove_checkpoint(&self) -> Result<()> {
-        let Inner { store, is_proven, .. } = &*self.inner;
-        if is_proven.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        match store.size(keys::PROOF).await {
-            Err(StoreError::NotFound(_)) => self.put_unique(keys::PROOF, keys::PROOF_BODY.into()).await?,
-            found => drop(found?),
-        }
-        is_proven.store(true, Ordering::Relaxed);
         Ok(())
     }
 

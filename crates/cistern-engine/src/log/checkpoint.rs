@@ -98,6 +98,13 @@ pub enum RetiredName {
 }
 
 impl RetiredName {
+    /// The object that has this key, if it is one that is ever retired.
+    pub fn parse(key: &str) -> Option<RetiredName> {
+        keys::parse_run(key)
+            .map(RetiredName::Map)
+            .or_else(|| keys::parse_entry(key).map(RetiredName::Segment))
+    }
+
     /// Its name in the store.
     pub fn key(&self) -> String {
         match self {

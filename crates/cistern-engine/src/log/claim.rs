@@ -18,7 +18,7 @@ use crate::{
     log::{
         LogWriter, Slots, VolumeKeys, Walk,
         append::{Tenure, readable},
-        checkpoint::{Checkpoint, LastClaim},
+        checkpoint::LastClaim,
         committed::{Committed, checkpoint_names, read_committed},
         keys,
         reserve::Reserve,
@@ -128,7 +128,7 @@ pub async fn look(env: &Env, stores: &Stores, keys: &VolumeKeys, request: &Claim
     let salt = Salt(env.random_bytes());
     let epoch = Epoch(walk.epoch_max.0 + 1);
     let nonce = SealNonce(env.random_bytes());
-    let checkpoint = committed.checkpoint.as_ref().map(Checkpoint::name);
+    let checkpoint = committed.checkpoint_name();
     let slot = Slot { volume: keys.volume, epoch, seq: walk.seq.next(), salt, nonce, checkpoint };
     let claim = Claim {
         host: request.host.clone(),
@@ -169,7 +169,8 @@ impl Attempt {
         }
         let seen = env.now();
         let names = checkpoint_names(store.as_ref()).await?;
-        if !committed.is_behind(&names) {
+        let is_behind = committed.is_behind(&names);
+        if !is_behind {
             let was_held = committed.walk.is_held();
             committed.walk.step(&head, &Entry::Claim(claim));
             if was_held {
@@ -177,10 +178,8 @@ impl Attempt {
                 // after them.
                 committed.walk_on(store.as_ref(), keys).await?;
             }
-            if committed.is_told_of_another() {
-                committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
-            }
-        } else {
+        }
+        if is_behind || committed.is_told_of_another() {
             committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
         }
         if committed.walk.epoch > epoch {
@@ -190,7 +189,7 @@ impl Attempt {
             return Ok(None); // the log went on without it: it lies in an emptied slot
         }
         let next = committed.walk.seq.next();
-        let checkpoint = committed.checkpoint.as_ref().map(Checkpoint::name);
+        let checkpoint = committed.checkpoint_name();
         let tenure = Tenure { keys: keys.clone(), epoch, salt, next, seen, grace, checkpoint };
         let (writer, slots) = LogWriter::claimed(env.clone(), stores, tenure);
         Ok(Some(Claimed { writer, slots, committed }))
@@ -226,15 +225,10 @@ async fn is_ours(
     object_bytes: u64,
 ) -> Result<bool> {
     let key = keys::entry(head.seq);
-    let bytes = match store.size(&key).await {
-        Ok(bytes) => bytes,
-        Err(StoreError::NotFound(_)) => return Ok(false),
-        Err(e) => return Err(e.into()),
-    };
-    if bytes != object_bytes {
+    if store.size(&key).await? != Some(object_bytes) {
         return Ok(false);
     }
-    let listed = Listed { key, bytes };
+    let listed = Listed { key, bytes: object_bytes };
     let found = read_entry(store.as_ref(), keys, head.seq, &listed).await?;
     Ok(matches!(found, SlotContent::Entry(found, _) if found == *head))
 }

@@ -18,6 +18,7 @@ use futures_util::{
 
 use crate::{
     Error, Result,
+    env::Env,
     log::{
         checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, MapPair},
         identity::{IDENTITY_BYTES_MAX, Identity},
@@ -26,7 +27,7 @@ use crate::{
         roots::{LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
         slots::{ENTRIES_IN_FLIGHT, ListedLog, SlotContent, believed_twice, list_log, read_entry},
         trash,
-        unlisted::{is_there, refuse_unlisted},
+        unlisted::{is_there, require_listed},
         walk::{Step, Walk},
         wrapping::VolumeKeys,
     },
@@ -102,11 +103,11 @@ pub struct Committed {
 }
 
 /// Reads and checks `volume.json` of a volume that is not in the trash.
-pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
+pub async fn read_identity(env: &Env, store: &dyn Store) -> Result<Identity> {
     let (identity, notes, dirs) =
         join3(read_identity_anywhere(store), trash::numbers(store), store.list_dirs("")).await;
     let identity = identity?;
-    refuse_misplaced(store, &identity, &dirs?).await?;
+    refuse_misplaced(env, store, &identity, &dirs?).await?;
     let note = trash::note_among(store, Some(identity.volume), notes?).await?;
     match note.and_then(|note| note.refusal()) {
         Some(refusal) => Err(refusal),
@@ -117,14 +118,13 @@ pub async fn read_identity(store: &dyn Store) -> Result<Identity> {
 /// An identity beside which there is no directory of its volume, but another one's, is not that of a new volume, which has a
 /// copy of the identity there: it got into the wrong place, and the other one is not to be taken for removed. Where the copy is there and not listed,
 /// no listing of this place is to be believed.
-async fn refuse_misplaced(store: &dyn Store, identity: &Identity, dirs: &[String]) -> Result<()> {
+async fn refuse_misplaced(env: &Env, store: &dyn Store, identity: &Identity, dirs: &[String]) -> Result<()> {
     if dirs.contains(&keys::directory(identity.volume)) {
         return Ok(());
     }
-    let copy = identity_copy(identity.volume);
-    refuse_unlisted(store, &copy).await?;
+    let copy = require_listed(env, store, &identity_copy(identity.volume)).await?;
     match dirs.iter().find(|dir| keys::is_directory(dir)) {
-        Some(other) if !is_there(store, &copy).await? => Err(Error::corrupt(
+        Some(other) if copy.is_none() => Err(Error::corrupt(
             keys::VOLUME,
             format!(
                 "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
@@ -137,8 +137,8 @@ async fn refuse_misplaced(store: &dyn Store, identity: &Identity, dirs: &[String
 }
 
 /// The volume at a place, unless it is in the trash, and the store of its own objects.
-pub async fn find_volume(place: &SharedStore) -> Result<(Identity, SharedStore)> {
-    let identity = read_identity(place.as_ref()).await?;
+pub async fn find_volume(env: &Env, place: &SharedStore) -> Result<(Identity, SharedStore)> {
+    let identity = read_identity(env, place.as_ref()).await?;
     let own = own_store(place, identity.volume);
     Ok((identity, own))
 }
@@ -450,9 +450,14 @@ impl Committed {
         names.iter().any(|name| !self.names.contains(name))
     }
 
+    /// The name of the checkpoint that counts.
+    pub(super) fn checkpoint_name(&self) -> Option<CheckpointName> {
+        self.checkpoint.as_ref().map(Checkpoint::name)
+    }
+
     /// Whether an entry names a checkpoint that is newer than the one that counts here, and that was not looked at: the listing is old, or cut.
     pub(super) fn is_told_of_another(&self) -> bool {
-        let ours = self.checkpoint.as_ref().map(Checkpoint::name);
+        let ours = self.checkpoint_name();
         self.told.is_some_and(|told| Some(told) > ours && !self.names.contains(&told))
     }
 

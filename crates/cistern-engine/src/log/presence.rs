@@ -9,7 +9,7 @@
 //!
 //! All that stands on put-if-absent. That was proven when the volume was made and is proven again by each claim; but a store may stop keeping it
 //! under a writer, when versioning of its bucket is switched on or its gateway is replaced. So while something is written, what has long been there is put again
-//! every half minute, before anything more counts: it has to exist.
+//! every half minute, before anything more is sent or counts: it has to exist.
 //!
 //! Decides nothing about the order of the log.
 
@@ -28,6 +28,7 @@ use crate::{
         identity::{IDENTITY_BYTES_MAX, Identity},
         keys,
         trash::read_note,
+        unlisted::is_there,
     },
     store::{Failures, Put, SharedStore, StoreError, Stores},
     units::{Epoch, Seq, VolumeId},
@@ -148,7 +149,7 @@ impl Presence {
     pub(super) async fn confirm(&self, before: Before) -> Result<()> {
         let mut confirmed = self.confirmed.lock().await;
         let now = self.env.now();
-        if before == Before::Counting
+        if before != Before::Saying
             && now.saturating_sub(confirmed.proven_at) >= PROOF_AGE_MAX
             && self.keeps_what_is_there().await.inspect_err(|_| self.doubt())?
         {
@@ -244,10 +245,8 @@ impl Presence {
                 return Ok(());
             }
             // A listing may be older than what it lists (caches of network file systems): only its name tells.
-            match self.store.get_range(&key, 0..1).await {
-                Ok(_) => return Ok(()),
-                Err(StoreError::NotFound(_)) => {}
-                Err(e) => return Err(e.into()),
+            if is_there(self.store.as_ref(), &key).await? {
+                return Ok(());
             }
             // Once there are newer ones it may be cleaned; so it may where somebody went on while this request was on its way.
             if self.newest.load(Ordering::Relaxed) == newest {

@@ -51,12 +51,9 @@ pub(super) async fn list_log(store: &dyn Store, covered: Seq) -> Result<ListedLo
         let count = ENTRIES_IN_FLIGHT.min(1 << batch.min(ENTRIES_IN_FLIGHT.ilog2() as usize));
         let asked = (1..=count as u64)
             .map(|n| async move { (Seq(end.0 + n), store.size(&keys::entry(Seq(end.0 + n))).await) });
-        for (seq, size) in join_all(asked).await {
-            match size {
-                Ok(bytes) => out.entries.push((seq, Listed { key: keys::entry(seq), bytes })),
-                Err(StoreError::NotFound(_)) => return Ok(out),
-                Err(e) => return Err(e.into()),
-            }
+        for (seq, bytes) in join_all(asked).await {
+            let Some(bytes) = bytes? else { return Ok(out) };
+            out.entries.push((seq, Listed { key: keys::entry(seq), bytes }));
             end = seq;
         }
     }

@@ -1,33 +1,47 @@
 //! What a listing does not show is asked for by name (docs/design/answers.md, "Listings"): a listing may be old, or lack a part of the store.
 
+use std::time::Duration;
+
 use super::keys;
 use crate::{
     Error, Result,
-    store::{LIST_MAX, Store, StoreError},
+    env::Env,
+    store::{LIST_MAX, Listed, Store},
 };
+
+/// No listing is older than this: sshfs keeps one for 20 s.
+const LISTING_AGE_MAX: Duration = Duration::from_secs(25);
+const LISTING_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether there is an object of this name, listed or not.
 pub(super) async fn is_there(store: &dyn Store, key: &str) -> Result<bool> {
-    match store.size(key).await {
-        Ok(_) => Ok(true),
-        Err(StoreError::NotFound(_)) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
+    Ok(store.size(key).await?.is_some())
 }
 
-/// Who has to find everything that lies at a place has to be shown an object of which it is known that it is there.
+/// Who has to find everything that lies at a place has to be shown an object of which it is known that it is there. Gives what the listing
+/// says of it, `None` if there is no such object. Lists again for as long as a listing may be old.
 ///
 /// # Errors
 /// `Refused` by a store that has it and does not list it.
-pub async fn refuse_unlisted(store: &dyn Store, key: &str) -> Result<()> {
-    // Of everything, as those list who rely on it: a server may show with its whole name what it hides in the listing of a place.
-    let listed = store.list_after("", &key[..key.len() - 1], 1).await?;
-    if listed.first().is_some_and(|listed| listed.key == key) || !is_there(store, key).await? {
-        return Ok(());
+pub async fn require_listed(env: &Env, store: &dyn Store, key: &str) -> Result<Option<Listed>> {
+    let until = env.now() + LISTING_AGE_MAX;
+    loop {
+        // Of everything, as those list who rely on it: a server may show in the listing of a directory what it hides in that of the place.
+        let first = store.list_after("", &key[..key.len() - 1], 1).await?.pop();
+        if first.as_ref().is_some_and(|first| first.key == key) {
+            return Ok(first);
+        }
+        if !is_there(store, key).await? {
+            return Ok(None);
+        }
+        if env.now() >= until {
+            return Err(Error::Refused(format!(
+                "the store has {key} and does not list it. Is the listing older than that, or is there an object that is named like a \
+                 directory on the way there? Some servers list nothing below one: delete it, or give it another name"
+            )));
+        }
+        env.sleep(LISTING_PAUSE).await;
     }
-    Err(Error::Refused(format!(
-        "the store has {key} and does not list it. Is the listing older than that, or is there an object that is named like a directory on the way there? Some servers list nothing below one: delete it, or give it another name"
-    )))
 }
 
 /// Numbers behind what is listed that are asked for by name.

@@ -66,9 +66,9 @@ impl VolumeKeys {
     }
 }
 
-/// What somebody must hear who gave a secret for a volume that has none: nothing would be sealed with it.
+/// What a user is told who gave a secret for a volume that has none: nothing would be sealed with it.
 const NOT_ENCRYPTED: &str = "the volume is not encrypted, but a passphrase or key file was given. If it is right \
-     that it is not, open it without; if it was encrypted, somebody has replaced it";
+     that it is not, open it without; if it was encrypted, it has been replaced";
 
 /// A wrapped master key and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,11 +47,6 @@ impl Due {
     pub fn is_empty(&self) -> bool {
         self.deleted.is_empty() && self.emptied.is_empty()
     }
-
-    pub fn names(&self) -> impl Iterator<Item = RetiredName> {
-        let emptied = self.emptied.iter().map(|seq| RetiredName::Segment(*seq));
-        self.deleted.iter().map(|object| object.name).chain(emptied)
-    }
 }
 
 /// Objects in grace.

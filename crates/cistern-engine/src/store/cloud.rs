@@ -181,7 +181,7 @@ impl Inner {
     }
 
     /// Begins a read and collects its body, which is at most `bytes_max` long.
-    async fn read(&self, key: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Bytes, Sorted> {
+    async fn read(&self, key: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Fetched, Sorted> {
         check_key(key)?;
         let path = self.path(key)?;
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
@@ -189,27 +189,13 @@ impl Inner {
         let library = self.library.clone();
         let request = async move {
             let found = library.get_opts(&path, options).await?;
-            Ok((found.meta.version.clone(), collect(found, bytes_max).await?))
+            let meta = found.meta.clone();
+            Ok((meta, collect(found, bytes_max).await?))
         };
-        let (version, body) = self.ask(asked, bytes_max, request).await?;
-        self.note_version(version.as_deref());
-        body.map_err(|bytes| too_long(key, bytes, bytes_max).into())
-    }
-
-    /// The length of an object as the answer to a read of its first byte tells it. Of a HEAD that is refused, a store cannot say why.
-    async fn size(&self, key: &str) -> Result<u64, Sorted> {
-        check_key(key)?;
-        let path = self.path(key)?;
-        let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
-        let asked = Asked { what: "GET", key, condition: false };
-        let library = self.library.clone();
-        let request = async move {
-            let found = library.get_opts(&path, options).await?;
-            let bytes = found.meta.size;
-            Ok(collect(found, 1).await?.map(|_| bytes))
-        };
-        let size = self.ask(asked, 1, request).await?;
-        size.map_err(|bytes| too_long(key, bytes, 1).into())
+        let (meta, body) = self.ask(asked, bytes_max, request).await?;
+        self.note_version(meta.version.as_deref());
+        let body = body.map_err(|bytes| too_long(key, bytes, bytes_max))?;
+        Ok(Fetched { body, object_bytes: meta.size })
     }
 
     /// A bucket whose versioning is suspended calls all versions `null`, and on GCS every object has a generation.
@@ -334,6 +320,12 @@ impl Inner {
     }
 }
 
+/// A part of an object, and the length of the whole.
+struct Fetched {
+    body: Bytes,
+    object_bytes: u64,
+}
+
 /// One page of a listing, with keys relative to the root.
 struct Page {
     objects: Vec<Listed>,
@@ -388,7 +380,7 @@ impl Store for CloudStore {
     }
 
     async fn get(&self, key: &str, bytes_max: u64) -> StoreResult<Bytes> {
-        Ok(self.inner.read(key, None, bytes_max).await?)
+        Ok(self.inner.read(key, None, bytes_max).await?.body)
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
@@ -398,14 +390,19 @@ impl Store for CloudStore {
         let len = range.end - range.start;
         match self.inner.read(key, Some(range), len).await {
             Err(Sorted::BeyondEnd) => Ok(Bytes::new()),
-            done => Ok(done?),
+            done => Ok(done?.body),
         }
     }
 
-    async fn size(&self, key: &str) -> StoreResult<u64> {
-        match self.inner.size(key).await {
-            Err(Sorted::BeyondEnd) => Ok(0),
-            done => Ok(done?),
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
+        // The answer to a read of the first byte tells the length. Why a HEAD is refused, a store cannot say.
+        match self.inner.read(key, Some(0..1), 1).await {
+            Err(Sorted::BeyondEnd) => Ok(Some(0)),
+            done => match done.map_err(StoreError::from) {
+                Ok(found) => Ok(Some(found.object_bytes)),
+                Err(StoreError::NotFound(_)) => Ok(None),
+                Err(e) => Err(e),
+            },
         }
     }
 

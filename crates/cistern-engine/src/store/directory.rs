@@ -317,10 +317,14 @@ impl Store for DirectoryStore {
         self.read(key, object.file.clone(), clip(&range, object.bytes)).await
     }
 
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         check_key(key)?;
         let key = key.to_owned();
-        Ok(self.run(move |root| root.open_object(&key)).await?.1)
+        match self.run(move |root| root.open_object(&key)).await {
+            Ok((_, bytes)) => Ok(Some(bytes)),
+            Err(StoreError::NotFound(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {

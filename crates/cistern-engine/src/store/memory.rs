@@ -78,8 +78,9 @@ impl Store for MemoryStore {
         Ok(body.slice(part.start as usize..part.end as usize))
     }
 
-    async fn size(&self, key: &str) -> StoreResult<u64> {
-        Ok(self.find(key)?.len() as u64)
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
+        check_key(key)?;
+        Ok(self.with(|objects| objects.get(key).map(|body| body.len() as u64)))
     }
 
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {

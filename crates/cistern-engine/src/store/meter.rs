@@ -254,7 +254,7 @@ impl Store for Meter {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.count(StoreKind::GetRange, self.inner.get_range(key, range), Bytes::len).await
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.count(StoreKind::GetRange, self.inner.size(key), |_| 0).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {

@@ -222,15 +222,8 @@ impl Store for Retry {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.persist(("GET", key), || self.inner.get_range(key, range.clone())).await
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
-        // That there is no such object is an answer, and no reason to doubt the store.
-        let size = || async move {
-            match self.inner.size(key).await {
-                Err(StoreError::NotFound(_)) => Ok(None),
-                found => found.map(Some),
-            }
-        };
-        self.persist(("GET", key), size).await?.ok_or_else(|| StoreError::NotFound(key.to_owned()))
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
+        self.persist(("GET", key), || self.inner.size(key)).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
         self.persist(("LIST", prefix), || self.inner.list_after(prefix, after, count_max)).await

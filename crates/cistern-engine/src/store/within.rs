@@ -55,7 +55,7 @@ impl Store for Within {
         self.whole.get_range(&self.key(key), range).await
     }
 
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.whole.size(&self.key(key)).await
     }
 

@@ -207,9 +207,7 @@ impl Maintainer {
 
 /// An object that could be retired, by its name.
 fn retirable(listed: &Listed) -> Option<Retired> {
-    let of_map = keys::parse_run(&listed.key).map(RetiredName::Map);
-    let name = of_map.or_else(|| keys::parse_entry(&listed.key).map(RetiredName::Segment))?;
-    Some(Retired { name, bytes: listed.bytes })
+    Some(Retired { name: RetiredName::parse(&listed.key)?, bytes: listed.bytes })
 }
 
 #[cfg(test)]

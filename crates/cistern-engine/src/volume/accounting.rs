@@ -14,7 +14,7 @@ use crate::{
     log::{
         Committed, SlotContent, VolumeKeys, Walk,
         checkpoint::RetiredName,
-        find_volume, keys, own_store, read_committed, read_entry, refuse_unlisted,
+        find_volume, keys, own_store, read_committed, read_entry, require_listed,
         usage::{USAGE_BYTES_MAX, decode_usage},
     },
     space::{Segments, Totals},
@@ -120,7 +120,7 @@ pub struct Accounted {
 
 /// Reads the newest committed state and all its accounts.
 pub async fn read_accounts(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Accounted> {
-    let (identity, store) = find_volume(store).await?;
+    let (identity, store) = find_volume(env, store).await?;
     let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
     let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
     let (accounting, faults) = Accounting::read(&store, &keys, &committed).await?;
@@ -213,24 +213,23 @@ impl Accounting {
     }
 
     /// Sorts everything that is at a volume's place.
-    pub async fn sort(&self, place: &SharedStore, keys: &VolumeKeys) -> Result<SpaceReport> {
+    pub async fn sort(&self, env: &Env, place: &SharedStore, keys: &VolumeKeys) -> Result<SpaceReport> {
         let store = own_store(place, keys.volume);
         let dir = format!("{}/", keys::directory(keys.volume));
         let mut report = SpaceReport::default();
         let segments = self.seen.keys().chain(self.behind.keys()).map(|seq| RetiredName::Segment(*seq));
         let mut unlisted: BTreeSet<RetiredName> =
             segments.chain(self.map.iter().copied().map(RetiredName::Map)).collect();
-        refuse_unlisted(place.as_ref(), keys::VOLUME).await?;
+        require_listed(env, place.as_ref(), keys::VOLUME).await?;
         let mut pages = Pages::of(place.as_ref(), "");
         while let Some(page) = pages.next_page().await? {
             for Listed { key, bytes } in page {
                 report.all.add(bytes);
                 match key.strip_prefix(&dir) {
                     Some(own) => {
-                        let entry = keys::parse_entry(own).map(RetiredName::Segment);
-                        entry
-                            .or_else(|| keys::parse_run(own).map(RetiredName::Map))
-                            .map(|name| unlisted.remove(&name));
+                        if let Some(name) = RetiredName::parse(own) {
+                            unlisted.remove(&name);
+                        }
                         let listed = Listed { key: own.to_owned(), bytes };
                         self.sort_one(&store, keys, &listed, &mut report).await?;
                     }
@@ -238,9 +237,14 @@ impl Accounting {
                 }
             }
         }
-        // What is missing altogether the check of the map has told.
+        // What is missing altogether the check of the map has told. What is listed now came behind an old listing.
         for name in unlisted.iter().take(UNLISTED_MAX) {
-            refuse_unlisted(place.as_ref(), &format!("{dir}{}", name.key())).await?;
+            let key = format!("{dir}{}", name.key());
+            if let Some(Listed { bytes, .. }) = require_listed(env, place.as_ref(), &key).await? {
+                report.all.add(bytes);
+                let listed = Listed { key: name.key(), bytes };
+                self.sort_one(&store, keys, &listed, &mut report).await?;
+            }
         }
         report.assert_sorted();
         Ok(report)

@@ -17,7 +17,7 @@ use crate::{
         identity::{FORMAT, Identity},
         keys,
         origin::CloneSource,
-        own_store, read_committed, read_identity, read_identity_anywhere,
+        own_store, read_committed, read_identity, read_identity_anywhere, require_listed,
         wrapping::{read_wrapping, replace_wrapping},
     },
     store::SharedStore,
@@ -74,7 +74,7 @@ pub struct StoredSpace {
 
 /// Looks at a volume without changing anything. Without a key, what is sealed stays `None`.
 pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<VolumeInfo> {
-    let (identity, store) = find_volume(store).await?;
+    let (identity, store) = find_volume(env, store).await?;
     let state = if identity.encrypted && matches!(key, KeySource::None) {
         None
     } else {
@@ -143,7 +143,7 @@ pub type ProgressFn<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 /// # Errors
 /// `Invalid` when another change was faster: its secret holds. After `Unreachable` either secret may hold.
 pub async fn change_key(env: &Env, store: &SharedStore, old: &KeySource, new: &KeySource) -> Result<()> {
-    let (identity, store) = find_volume(store).await?;
+    let (identity, store) = find_volume(env, store).await?;
     if !identity.encrypted {
         return Err(Error::Key("the volume is not encrypted: there is no key to change".into()));
     }
@@ -175,7 +175,7 @@ pub async fn remove(
     force: bool,
     progress: ProgressFn<'_>,
 ) -> Result<()> {
-    match read_identity(store.as_ref()).await {
+    match read_identity(env, store.as_ref()).await {
         Ok(identity) if identity.origin.is_some() => {
             return Err(Error::Invalid("a clone is deleted by way of the trash".into()));
         }
@@ -190,6 +190,7 @@ pub async fn remove(
         Err(e) if !force => return Err(e),
         Err(_) => {}
     }
+    require_listed(env, store.as_ref(), keys::VOLUME).await?;
     gc::remove_volume(store, progress).await
 }
 

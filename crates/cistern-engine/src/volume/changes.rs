@@ -260,7 +260,7 @@ struct States<'a> {
 
 impl<'a> States<'a> {
     async fn read(env: &'a Env, place: Stores, key: &KeySource) -> Result<States<'a>> {
-        let (identity, store) = find_volume(&place.read).await?;
+        let (identity, store) = find_volume(env, &place.read).await?;
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
         let announcement = Announcement::make(env, &store).await?;
         let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;

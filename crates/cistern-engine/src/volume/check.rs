@@ -25,7 +25,7 @@ use crate::{
     map::Levels,
     sectors::{are_sectors, sector_numbers, sector_of},
     snapshot::{NOT_COMMITTED, Snapshot},
-    store::{Pages, SharedStore, StoreError, Stores},
+    store::{Pages, SharedStore, Stores},
     units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
@@ -82,7 +82,7 @@ pub async fn check(
     progress: ProgressFn<'_>,
 ) -> Result<CheckReport> {
     let place = place.into();
-    let (identity, own) = find_volume(&place.read).await?;
+    let (identity, own) = find_volume(env, &place.read).await?;
     let keys = VolumeKeys::unlock(env, own.as_ref(), &identity, key).await?;
     let from = CheckedVolume {
         env,
@@ -193,7 +193,7 @@ impl State {
         self.check_snapshots(&mut family, what, &mut accounting, &mut report).await?;
         accounting.contradictions().into_iter().for_each(|fault| report.fault(fault));
         if what.space {
-            report.space = Some(accounting.sort(from.place, from.keys).await?);
+            report.space = Some(accounting.sort(from.env, from.place, from.keys).await?);
         }
         progress(blocks, blocks);
         Ok(report)
@@ -600,11 +600,7 @@ impl LogSizes {
         if let Some(known) = bytes.get(&seq) {
             return Ok(*known);
         }
-        let found = match self.store.size(&keys::entry(seq)).await {
-            Ok(found) => Some(found),
-            Err(StoreError::NotFound(_)) => None,
-            Err(e) => return Err(e.into()),
-        };
+        let found = self.store.size(&keys::entry(seq)).await?;
         bytes.insert(seq, found);
         Ok(found)
     }

@@ -43,8 +43,8 @@ pub async fn begin_clone(
     key: &KeySource,
     way: &str,
 ) -> Result<VolumeId> {
-    refuse_what_is_there(to).await?;
-    let (identity, own) = find_volume(from).await?;
+    refuse_what_is_there(env, to).await?;
+    let (identity, own) = find_volume(env, from).await?;
     let keys = VolumeKeys::unlock(env, own.as_ref(), &identity, key).await?;
     let new = NewVolume {
         size_bytes: identity.size_bytes,
@@ -68,9 +68,9 @@ pub async fn finish_clone(
     key: &KeySource,
     host: &str,
 ) -> Result<()> {
-    let clone = read_identity(to.as_ref()).await?;
+    let clone = read_identity(env, to.as_ref()).await?;
     let source = clone.origin.clone().ok_or_else(|| Error::Invalid("it is no clone".into()))?;
-    let (identity, own) = find_volume(from).await?;
+    let (identity, own) = find_volume(env, from).await?;
     if identity.volume != source.volume {
         return Err(Error::Invalid(format!(
             "it is a clone of volume {}, and not of this one",
@@ -125,7 +125,7 @@ pub async fn finish_clone(
     let name = keys::checkpoint(checkpoint.epoch, checkpoint.covered);
     let own = own_store(to, clone.volume);
     match own.put_if_absent(&name, body).await? {
-        Put::Created | Put::Exists => {} // whoever else finishes it writes the same
+        Put::Created | Put::Exists => {} // another command that finishes it writes the same
     }
     if let Err(e) = own.put_if_absent(keys::PROOF, keys::PROOF_BODY.into()).await {
         tracing::warn!(error = %e, "the first writer of the clone puts it instead");
@@ -228,7 +228,7 @@ impl Volume {
         if !coverage.ancestry().is_over() {
             coverage.cover().await?;
         }
-        let identity = read_identity(writer.reading.stores.whole.as_ref()).await?;
+        let identity = read_identity(&self.env, writer.reading.stores.whole.as_ref()).await?;
         if let Some(source) = identity.origin {
             tell_source(&source, identity.volume, writer.reading.stores.others.as_ref()).await?;
         }

@@ -30,7 +30,7 @@ use crate::{
         identity::Identity,
         identity_copy, keys, look,
         origin::CloneSource,
-        own_store, read_committed, read_identity, refuse_unlisted,
+        own_store, read_committed, read_identity, require_listed,
         roots::SnapshotTable,
         wrapping::{Wrapping, put_wrapping},
     },
@@ -72,7 +72,7 @@ pub async fn create(
     slot_grace: Duration,
 ) -> Result<VolumeId> {
     check_size(options.size_bytes)?;
-    refuse_what_is_there(store).await?;
+    refuse_what_is_there(env, store).await?;
     let CreateOptions { size_bytes, compression, key } = options;
     let master = (!matches!(key, KeySource::None)).then(|| Arc::new(MasterKey::generate(env)));
     let new = NewVolume { size_bytes, compression, origin: None, master, slot_grace };
@@ -116,7 +116,7 @@ pub async fn put_volume(
     }
     own.put_if_absent(keys::VOLUME, body.clone()).await?;
     let copy = identity_copy(identity.volume);
-    if let Err(e) = refuse_unlisted(store.as_ref(), &copy).await {
+    if let Err(e) = require_listed(env, store.as_ref(), &copy).await {
         let _ = delete_all(store.as_ref(), &[copy]).await;
         return Err(e);
     }
@@ -128,7 +128,7 @@ pub async fn put_volume(
     // One put makes the volume; a race is decided by the store.
     match store.put_if_absent(keys::VOLUME, body).await? {
         Put::Created => Ok(identity.volume),
-        Put::Exists => match read_identity(store.as_ref()).await {
+        Put::Exists => match read_identity(env, store.as_ref()).await {
             Ok(found) if found.volume == identity.volume => Ok(identity.volume), // ours, the reply was lost
             _ => Err(Error::Exists(format!("volume {}", store.url()))),
         },
@@ -137,13 +137,13 @@ pub async fn put_volume(
 
 /// A volume begins in an empty place: what a removed one left would come up again as this one's, and what is
 /// somebody else's would lie among ours.
-pub async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
+pub async fn refuse_what_is_there(env: &Env, store: &SharedStore) -> Result<()> {
     let url = store.url();
     let found = match gc::left_over(store).await? {
         None => return Ok(()),
         Some(found) => found,
     };
-    match read_identity(store.as_ref()).await {
+    match read_identity(env, store.as_ref()).await {
         Err(Error::NotFound(_)) if !keys::is_of_a_volume(&found) => Err(Error::NotEmpty(format!(
             "{url} is not empty: {found} is there, which no volume made. Choose another name"
         ))),
@@ -158,7 +158,7 @@ pub async fn refuse_what_is_there(store: &SharedStore) -> Result<()> {
 }
 
 pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
-    let identity = read_identity(o.stores.read.as_ref()).await?;
+    let identity = read_identity(&o.env, o.stores.read.as_ref()).await?;
     let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let reading = ReadOnlyParts {
@@ -302,7 +302,7 @@ fn keep_hot_set(
 
 pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
-    let identity = read_identity(o.stores.read.as_ref()).await?;
+    let identity = read_identity(&o.env, o.stores.read.as_ref()).await?;
     let o = o.within(identity.volume).await;
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
     let (journal, recovered, claimed) = take(&o, &identity, &keys).await?;

@@ -68,7 +68,7 @@ pub async fn plan_collection(
     let planning = plan_announced(env, &place, key, what, progress);
     match place.read.room().await {
         Ok(Some(_)) => {
-            let (_, own) = find_volume(&place.read).await?;
+            let (_, own) = find_volume(env, &place.read).await?;
             while_announced(env, &own, planning).await
         }
         _ => planning.await,

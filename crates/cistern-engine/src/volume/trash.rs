@@ -21,7 +21,7 @@ use crate::{
         identity::Identity,
         keys,
         origin::CloneSource,
-        read_identity_anywhere, refuse_unlisted,
+        read_identity_anywhere, require_listed,
         trash::{Fate, Note, newest_number, put_note, read_note},
     },
     segment::printable,
@@ -95,6 +95,7 @@ pub async fn look(store: &SharedStore) -> Result<Option<InTrash>> {
 /// claimed, unless forced.
 pub async fn remove(env: &Env, store: &SharedStore, key: &KeySource, removal: Removal) -> Result<InTrash> {
     let identity = read_identity_anywhere(store.as_ref()).await?;
+    require_listed(env, store.as_ref(), keys::VOLUME).await?; // or nobody could delete it some day
     let before = read_note(store.as_ref(), Some(identity.volume)).await?;
     let looks = match before.as_ref().map(|note| note.fate) {
         Some(Fate::Deleting) => return Err(refusal(before.as_ref().expect("it was just looked at"))),
@@ -161,7 +162,7 @@ pub async fn delete(
     if !deletion.untold {
         refuse_untold(&place).await?; // before anything is said that cannot be taken back
     }
-    refuse_unlisted(place.read.as_ref(), keys::VOLUME).await?;
+    require_listed(env, place.read.as_ref(), keys::VOLUME).await?;
     let Stores { read: store, others, .. } = place;
     begin_deletion(env, &store, &deletion.host, deletion.only_if_over).await?;
     if let Some((volume, source)) = &clone {

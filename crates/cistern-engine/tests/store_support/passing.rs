@@ -31,7 +31,7 @@ pub trait Passing: Send + Sync + 'static {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.inner().get_range(key, range).await
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.inner().size(key).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {
@@ -115,7 +115,7 @@ impl<P: Passing> Store for Through<P> {
         self.before("get_range", key).await?;
         self.0.get_range(key, range).await
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.before("size", key).await?;
         self.0.size(key).await
     }

@@ -1,21 +1,35 @@
 //! The objects themselves, and what each request does to them. Pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     ops::Range,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use cistern_engine::store::{Listed, Put, StoreError, StoreResult};
 use rand::{Rng, RngExt};
 
+/// No listing is older than this.
+pub const LISTING_AGE_MAX: Duration = Duration::from_secs(20);
+
 /// All objects by key.
 #[derive(Default)]
 pub struct Objects {
     map: BTreeMap<String, Bytes>,
+    /// What came and went within the age of a listing, the oldest first.
+    changes: VecDeque<Change>,
     /// Those that are there and that no get finds.
     absent: BTreeSet<String>,
+}
+
+/// An object that was put or deleted.
+struct Change {
+    at: Duration,
+    key: String,
+    /// Its size before that, if it was there.
+    bytes_before: Option<u64>,
 }
 
 /// What a client may ask.
@@ -94,13 +108,14 @@ impl Reply {
 }
 
 impl Objects {
-    /// Lets a request take effect.
-    pub fn apply(&mut self, request: &Request) -> Reply {
+    /// Lets a request take effect now. A listing shows what was there at a moment `listed_at`.
+    pub fn apply(&mut self, request: &Request, now: Duration, listed_at: Duration) -> Reply {
         match request {
             Request::Put { key, body, if_absent } => {
                 if *if_absent && self.map.contains_key(key) {
                     return Reply::Put(Put::Exists);
                 }
+                self.note_change(key, now);
                 self.map.insert(key.clone(), body.clone());
                 Reply::Put(Put::Created)
             }
@@ -113,10 +128,11 @@ impl Objects {
                 None => Reply::Missing,
             },
             Request::List { prefix, after, count_max } => {
-                Reply::Listing(self.list(prefix, after, *count_max))
+                Reply::Listing(self.list(prefix, after, *count_max, listed_at))
             }
-            Request::Dirs { prefix } => Reply::Dirs(self.dirs(prefix)),
+            Request::Dirs { prefix } => Reply::Dirs(self.dirs(prefix, listed_at)),
             Request::Delete { key } => {
+                self.note_change(key, now);
                 self.map.remove(key);
                 Reply::Deleted
             }
@@ -145,21 +161,38 @@ impl Objects {
         self.map.values().map(|body| body.len() as u64).sum()
     }
 
-    fn list(&self, prefix: &str, after: &str, count_max: usize) -> Vec<Listed> {
-        let from = prefix.max(after).to_owned();
-        self.map
-            .range(from..)
-            .take_while(|(key, _)| key.starts_with(prefix))
-            .filter(|(key, _)| key.as_str() > after)
-            .take(count_max)
-            .map(|(key, body)| Listed { key: key.clone(), bytes: body.len() as u64 })
-            .collect()
+    fn note_change(&mut self, key: &str, now: Duration) {
+        while self.changes.front().is_some_and(|change| change.at + LISTING_AGE_MAX < now) {
+            self.changes.pop_front();
+        }
+        let bytes_before = self.map.get(key).map(|body| body.len() as u64);
+        self.changes.push_back(Change { at: now, key: key.to_owned(), bytes_before });
     }
 
-    fn dirs(&self, prefix: &str) -> Vec<String> {
-        let mut dirs: Vec<String> = self
-            .map
-            .keys()
+    /// The sizes of all below a prefix as they were at a moment.
+    fn as_of(&self, prefix: &str, at: Duration) -> BTreeMap<&str, u64> {
+        let below = self.map.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+        let mut sizes: BTreeMap<&str, u64> =
+            below.map(|(key, body)| (key.as_str(), body.len() as u64)).collect();
+        let undone = self.changes.iter().rev().take_while(|change| change.at > at);
+        for change in undone.filter(|change| change.key.starts_with(prefix)) {
+            match change.bytes_before {
+                Some(bytes) => sizes.insert(&change.key, bytes),
+                None => sizes.remove(change.key.as_str()),
+            };
+        }
+        sizes
+    }
+
+    fn list(&self, prefix: &str, after: &str, count_max: usize, at: Duration) -> Vec<Listed> {
+        let all = self.as_of(prefix, at).into_iter();
+        let wanted = all.filter(|(key, _)| *key > after).take(count_max);
+        wanted.map(|(key, bytes)| Listed { key: key.to_owned(), bytes }).collect()
+    }
+
+    fn dirs(&self, prefix: &str, at: Duration) -> Vec<String> {
+        let all = self.as_of(prefix, at).into_keys();
+        let mut dirs: Vec<String> = all
             .filter_map(|key| key.strip_prefix(prefix)?.split_once('/'))
             .map(|(dir, _)| dir.to_owned())
             .collect();

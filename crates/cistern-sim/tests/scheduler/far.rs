@@ -148,7 +148,7 @@ impl Store for Far {
         let part = self.inner.get_range(key, range).await?;
         self.travel(0, part.len() as u64, false).await.map(|()| part)
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.travel(0, 0, false).await?;
         self.inner.size(key).await
     }

@@ -135,7 +135,7 @@ impl Store for Silence {
     async fn get_range(&self, key: &str, range: Range<u64>) -> StoreResult<Bytes> {
         self.watched(&self.reading, self.inner.get_range(key, range)).await
     }
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.watched(&self.reading, self.inner.size(key)).await
     }
     async fn list_after(&self, prefix: &str, after: &str, count_max: usize) -> StoreResult<Vec<Listed>> {

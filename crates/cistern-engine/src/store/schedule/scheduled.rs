@@ -139,7 +139,7 @@ impl Store for Scheduled {
         Ok(out.freeze())
     }
 
-    async fn size(&self, key: &str) -> StoreResult<u64> {
+    async fn size(&self, key: &str) -> StoreResult<Option<u64>> {
         self.small(self.inner.size(key)).await
     }
 
