@@ -205,6 +205,9 @@ async fn statuses_have_one_meaning() {
         s3_error("501 Not Implemented", "NotImplemented"),
         answer("301 Moved Permanently", &[], b""),
         answer("404 Not Found", &[], b"<!DOCTYPE html><p>nginx"),
+        answer("404 Not Found", &[], b"404 page not found\n"),
+        answer("404 Not Found", &[("Content-Type", "application/json")], b"{\"error\":\"no such route\"}"),
+        answer("404 Not Found", &[], b""),
     ];
     for (script, retry) in later.into_iter().map(|a| (a, true)).chain(never.into_iter().map(|a| (a, false))) {
         let (_env, server, store) = against(script.clone()).await;

@@ -23,7 +23,8 @@ const BLOCK: u64 = 4096;
 async fn committed(host: &Host) -> (VolumeKeys, Committed) {
     let identity = read_identity_anywhere(host.store.as_ref()).await.expect("it is there");
     let keys = VolumeKeys { volume: identity.volume, key: None };
-    let committed = read_committed(host.own().await.as_ref(), &keys, identity.size_at_creation()).await;
+    let committed =
+        read_committed(&host.env, host.own().await.as_ref(), &keys, identity.size_at_creation()).await;
     (keys, committed.expect("read"))
 }
 

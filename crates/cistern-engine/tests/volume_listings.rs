@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cistern_engine::{
     Error,
     codec::{Compression, KeySource},
@@ -177,6 +178,49 @@ async fn checkpoints_that_are_not_listed_are_missed() {
         let volume = open(&host).await;
         assert!(read(&volume, 0, LIVE).await == noise(7, LIVE as usize));
         close(volume).await;
+    }
+}
+
+/// Objects that are out of sight: nothing lists or finds them.
+async fn take_away(store: &Cached, part: &str) -> Vec<(String, Bytes)> {
+    let mut taken = Vec::new();
+    for name in store.all().await.into_keys().filter(|name| name.contains(part)) {
+        taken.push((name.clone(), store.inner.get(&name, u64::MAX).await.expect("it is listed")));
+        store.inner.delete(&name).await.expect("taken away");
+    }
+    assert!(!taken.is_empty(), "nothing is named like {part}");
+    taken
+}
+
+/// A volume that was written to is neither opened as an empty one, nor as an older one, where its log is out of sight, or all that it has: whether it
+/// has had a checkpoint or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_out_of_sight_is_not_an_empty_one() {
+    for (part, is_closed) in [("/log/", false), ("/log/", true), ("/", false), ("/", true)] {
+        let store = Through::new(Cached::default());
+        let mut host = Host::with_volume(RealEnv::start(), store.clone(), 64 * MIB, KeySource::None).await;
+        let volume = host.open().await;
+        volume.write(0, noise(1, 4096), false).await.expect("written");
+        volume.drain().await.expect("drained");
+        if is_closed {
+            close(volume).await;
+        }
+        let taken = take_away(&store, part).await;
+        let before = store.all().await;
+        let _disk = host.replace_disk();
+        let opened = Volume::open(OpenOptions { take_over: true, ..host.options() }).await.err();
+        let Some(Error::Corrupt { detail, .. }) = opened else { panic!("{part} {is_closed}: {opened:?}") };
+        assert!(detail.contains("out of sight"), "{detail}");
+        let what = Checked { data: false, space: false };
+        let checked = check(&host.env, host.stores(), &KeySource::None, what, &|_, _| {}).await;
+        assert!(matches!(checked, Err(Error::Corrupt { .. })), "{part} {is_closed}: {checked:?}");
+        assert_eq!(store.all().await, before, "nothing was written");
+        for (name, body) in taken {
+            store.inner.put(&name, body).await.expect("put back");
+        }
+        let reader = host.open_read_only(None).await;
+        assert!(read(&reader, 0, 4096).await == noise(1, 4096), "{part} {is_closed}");
+        close(reader).await;
     }
 }
 

@@ -196,7 +196,7 @@ pub struct ServedStatus {
     /// Since when write-back is paused, in milliseconds since 1970; null when it is not.
     #[serde(default)]
     pub paused_since_ms: Option<u64>,
-    /// For how long the store has not answered; null when it does.
+    /// For how long the store has neither given nor taken anything: it does not answer, or refuses; null when it does.
     #[serde(default)]
     pub store_away_ms: Option<u64>,
     /// Requests to the store that have failed and are tried again now.
@@ -259,6 +259,17 @@ impl ServedStatus {
     /// Whether this is the volume that somebody means.
     pub fn is(&self, volume: &str) -> bool {
         self.name == volume || self.url == volume || self.status.volume.to_string() == volume
+    }
+
+    /// What keeps the store from taking data now: it refuses what is to be uploaded, failed a request that is tried again, or is away.
+    pub fn store_refusal(&self) -> Option<String> {
+        match &self.status.store_error {
+            Some(error) if self.status.store_refuses => Some(error.clone()),
+            _ if self.store_retried > 0 || self.store_away_ms.is_some() => {
+                self.store["last_error"]["text"].as_str().map(str::to_owned)
+            }
+            _ => None,
+        }
     }
 }
 

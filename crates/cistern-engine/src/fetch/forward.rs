@@ -197,7 +197,7 @@ impl Forwarding {
             Some(looked) if env.now().saturating_sub(looked) < REFRESH_EVERY => return Ok(None),
             _ => {}
         }
-        let committed = read_committed(store.as_ref(), keys, *size_at_creation).await?;
+        let committed = read_committed(env, store.as_ref(), keys, *size_at_creation).await?;
         let table = committed.snapshot_table(store.as_ref(), keys).await?;
         let shown = table.snapshots.with_content().find(|(_, snapshot)| snapshot.id == self.shown);
         let root = shown.and_then(|(_, snapshot)| table.roots.get(&snapshot.at));

@@ -241,7 +241,8 @@ impl Origins {
     async fn open_frames(&self, at: usize, open: &OpenOrigin) -> Result<FrameReader> {
         let OriginParts { env, damage, memory_bytes, .. } = &self.parts;
         let (store, keys) = (open.stores.read.clone(), open.keys.clone());
-        let committed = read_committed(store.as_ref(), &keys, None).await.map_err(|e| self.explain(at, e))?;
+        let committed =
+            read_committed(env, store.as_ref(), &keys, None).await.map_err(|e| self.explain(at, e))?;
         let table = committed.snapshot_table(store.as_ref(), &keys).await?;
         let source = ForwardSource { env: env.clone(), store, keys: keys.clone(), size_at_creation: None };
         let forwarding = Forwarding::new(source, self.all[at].snapshot, &table, &committed);

@@ -162,6 +162,13 @@ impl Checkpoint {
         runs.chain(objects).chain(self.snapshots.iter().flat_map(|table| table.ids)).collect()
     }
 
+    /// The claim of its epoch, which is never deleted from the log. The first checkpoint of a clone has none: it names the position in the other
+    /// volume from which the clone goes on, and that nobody holds it.
+    pub fn claim_in_log(&self) -> Option<Seq> {
+        let is_made_for_clone = self.claim.released && self.claim.seq == self.covered;
+        (!is_made_for_clone).then_some(self.claim.seq)
+    }
+
     /// Its name: names of later checkpoints are greater.
     pub fn name(&self) -> CheckpointName {
         (self.epoch, self.covered)

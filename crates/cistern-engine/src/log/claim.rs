@@ -23,6 +23,7 @@ use crate::{
         keys,
         reserve::Reserve,
         slots::{SlotContent, read_entry},
+        unlisted::is_there,
     },
     segment::{Claim, Entry, EntryHead, Slot, encode_claim},
     store::{Listed, Put, SharedStore, StoreError, Stores},
@@ -120,7 +121,7 @@ pub struct Attempt {
 /// `InUse` when another writer holds it and `take_over` is not set; `StaleJournal` when the journal at
 /// hand holds data that cannot be shown to be in the store; `Corrupt` when the store is behind the journal.
 pub async fn look(env: &Env, stores: &Stores, keys: &VolumeKeys, request: &ClaimRequest) -> Result<Prospect> {
-    let committed = read_committed(stores.read.as_ref(), keys, request.size_at_creation).await?;
+    let committed = read_committed(env, stores.read.as_ref(), keys, request.size_at_creation).await?;
     let walk = &committed.walk;
     check_holder(walk, request)?;
     let Some(start) = start_mark(walk, &request.local)? else { return Ok(Prospect::JournalObsolete) };
@@ -180,13 +181,17 @@ impl Attempt {
             }
         }
         if is_behind || committed.is_told_of_another() {
-            committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
+            committed = read_committed(env, store.as_ref(), keys, size_at_creation).await?;
         }
         if committed.walk.epoch > epoch {
             return Err(Error::Fenced { ours: epoch.0, theirs: committed.walk.epoch.0 });
         }
         if committed.walk.salt() != Some(salt) {
             return Ok(None); // the log went on without it: it lies in an emptied slot
+        }
+        // Before anything is written: a log that is out of sight is then not taken for that of a new volume.
+        if committed.checkpoint.is_none() && !is_there(store.as_ref(), keys::LOG_PROOF).await? {
+            put_in_any_case(env, store, keys::LOG_PROOF, &keys::LOG_PROOF_BODY.into()).await?;
         }
         let next = committed.walk.seq.next();
         let checkpoint = committed.checkpoint_name();
@@ -196,7 +201,7 @@ impl Attempt {
     }
 }
 
-/// Puts a claim. A user who cannot open the volume cannot discard anything either: so where there is no room the reserve goes, and the user has
+/// Puts what an opening needs. A user who cannot open the volume cannot discard anything either: so where there is no room the reserve goes, and the user has
 /// a minute to make some.
 async fn put_in_any_case(env: &Env, store: &SharedStore, key: &str, body: &Bytes) -> Result<Put> {
     let until = env.now() + NO_ROOM_PATIENCE;

@@ -10,11 +10,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use futures_util::{
-    StreamExt, TryStreamExt,
-    future::{join, join3},
-    stream,
-};
+use futures_util::{StreamExt, TryStreamExt, future::join3, stream};
 
 use crate::{
     Error, Result,
@@ -27,7 +23,7 @@ use crate::{
         roots::{LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
         slots::{ENTRIES_IN_FLIGHT, ListedLog, SlotContent, believed_twice, list_log, read_entry},
         trash,
-        unlisted::{is_there, require_listed},
+        unlisted::{LISTING_AGE_MAX, LISTING_PAUSE, is_there, require_listed},
         walk::{Step, Walk},
         wrapping::VolumeKeys,
     },
@@ -39,8 +35,8 @@ use crate::{
 };
 
 /// A checkpoint may be deleted between listing and reading, because a newer one is there; and a newer one may come while the
-/// log is read. More rounds than this mean something else is wrong.
-const ROUNDS_MAX: usize = 8;
+/// log is read. So many looks follow each other at once, and further ones a second apart.
+const ROUNDS_AT_ONCE: u32 = 8;
 /// The newest checkpoints that are looked at. Writers keep a handful.
 const CHECKPOINTS_MAX: usize = 64;
 
@@ -123,17 +119,21 @@ async fn refuse_misplaced(env: &Env, store: &dyn Store, identity: &Identity, dir
         return Ok(());
     }
     let copy = require_listed(env, store, &identity_copy(identity.volume)).await?;
-    match dirs.iter().find(|dir| keys::is_directory(dir)) {
-        Some(other) if copy.is_none() => Err(Error::corrupt(
-            keys::VOLUME,
-            format!(
-                "it is of volume {}, of which there is nothing here, but {other}/ is a volume's: bring back the identity of \
-                 that one, which has a copy there",
-                identity.volume
-            ),
-        )),
-        _ => Ok(()),
+    if copy.is_some() {
+        return Ok(());
     }
+    let why = match dirs.iter().find(|dir| keys::is_directory(dir)) {
+        Some(other) => format!(
+            "but {other}/ is a volume's: bring back the identity of that one, which has a copy there"
+        ),
+        None => "not even the copy of its identity, which comes first and stays. Either a part of the store is out of sight (a disk, a \
+                 mount), or it was deleted"
+            .to_owned(),
+    };
+    Err(Error::corrupt(
+        keys::VOLUME,
+        format!("it is of volume {}, of which there is nothing here, {why}", identity.volume),
+    ))
 }
 
 /// The volume at a place, unless it is in the trash, and the store of its own objects.
@@ -178,23 +178,36 @@ pub async fn checkpoint_names(store: &dyn Store) -> Result<Vec<CheckpointName>> 
 /// What is said of a clone that has no checkpoint.
 const UNFINISHED_CLONE: &str = "the making of this clone was interrupted, so there is nothing in it. `cistern rm --now` removes it; then clone again";
 
-/// Reads the committed state. A clone has no size at its creation, and none before its first checkpoint.
+/// Reads the committed state. A clone has no size at its creation, and none before its first checkpoint. What a listing does not show yet is looked
+/// for until no listing can be so old.
 ///
 /// # Errors
-/// `Corrupt` when an object that counts does not verify, `Unreachable`/`Refused` from the store.
+/// `Corrupt` when an object that counts does not verify, or is out of sight; `Unreachable`/`Refused` from the store.
 pub async fn read_committed(
+    env: &Env,
     store: &dyn Store,
     keys: &VolumeKeys,
     size_at_creation: Option<u64>,
 ) -> Result<Committed> {
-    let mut told = None;
-    for _ in 0..ROUNDS_MAX {
-        match try_committed(store, keys, size_at_creation, told).await? {
+    let until = env.now() + LISTING_AGE_MAX;
+    let (mut told, mut rounds) = (None, 0);
+    loop {
+        let (fault, is_hidden) = match try_committed(store, keys, size_at_creation, told).await? {
             Attempted::Whole(committed) => return Ok(*committed),
-            Attempted::Again { told: newest } => told = told.max(newest),
+            Attempted::Again { told: newest } => {
+                told = told.max(newest);
+                (Error::Unreachable("checkpoints come and go faster than the log is read".into()), false)
+            }
+            Attempted::Hidden(fault) => (fault, true),
+        };
+        rounds += 1;
+        if is_hidden || rounds >= ROUNDS_AT_ONCE {
+            if env.now() >= until {
+                return Err(fault);
+            }
+            env.sleep(LISTING_PAUSE).await;
         }
     }
-    Err(Error::Unreachable("checkpoints come and go faster than the log is read".into()))
 }
 
 /// What is said of an object of the log that lies behind the newest checkpoint that verifies.
@@ -209,6 +222,8 @@ enum Attempted {
         /// The newest checkpoint that an entry of the log names.
         told: Option<CheckpointName>,
     },
+    /// A part of it is out of sight, or not shown yet.
+    Hidden(Error),
 }
 
 async fn try_committed(
@@ -223,11 +238,13 @@ async fn try_committed(
         (Some(c), _) => Walk::at_checkpoint(c),
         (None, Some(size_bytes)) => Walk::at_creation(size_bytes),
         (None, None) => {
-            let fault = gone.or_else(|| damaged.into_iter().next().map(|found| found.fault));
-            return match fault {
-                Some(fault) => Err(fault),
-                None if are_hidden(store, &names).await? => Ok(Attempted::Again { told }),
-                None => Err(Error::Invalid(UNFINISHED_CLONE.to_owned())),
+            return match (gone, damaged.into_iter().next()) {
+                (Some(fault), _) => Ok(Attempted::Hidden(fault)),
+                (None, Some(found)) => Err(found.fault),
+                (None, None) => match miss_checkpoints(store, &names, told).await? {
+                    Some(missed) => Ok(missed),
+                    None => Err(Error::Invalid(UNFINISHED_CLONE.to_owned())),
+                },
             };
         }
     };
@@ -242,7 +259,9 @@ async fn try_committed(
         left: None,
         told,
     };
-    let (names, walked) = join(checkpoint_names(store), committed.walk_on(store, keys)).await;
+    let claim = committed.checkpoint.as_ref().and_then(Checkpoint::claim_in_log);
+    let (names, walked, has_claim) =
+        join3(checkpoint_names(store), committed.walk_on(store, keys), has_entry(store, claim)).await;
     let names = match walked {
         Err(Error::NotFound(_)) => checkpoint_names(store).await?, // deleted or emptied since it was listed
         _ => names?,
@@ -252,32 +271,47 @@ async fn try_committed(
     }
     // What was listed or named is gone once newer ones are there: the end of what is left of the log may not be the end of the log.
     if let Some(fault) = gone {
-        return Err(fault);
+        return Ok(Attempted::Hidden(fault));
+    }
+    if !has_claim? {
+        return Err(Error::corrupt(keys::LOG_PREFIX, HIDDEN_LOG));
     }
     let has_none = committed.checkpoint.is_none() && committed.damaged.is_empty();
-    if has_none && are_hidden(store, &names).await? {
-        return Ok(Attempted::Again { told: committed.told });
+    if has_none && let Some(missed) = miss_checkpoints(store, &names, committed.told).await? {
+        return Ok(missed);
     }
     walked.map_err(|e| match e {
         Error::NotFound(what) => Error::corrupt(what, NEEDED_AND_GONE),
         e => e,
     })?;
+    if has_none && committed.walk.seq == Seq::default() && is_there(store, keys::LOG_PROOF).await? {
+        return Err(Error::corrupt(keys::LOG_PREFIX, HIDDEN_LOG));
+    }
     committed.replaces_what_is_damaged()?;
     Ok(Attempted::Whole(Box::new(committed)))
 }
 
-/// Whether the first checkpoint of a volume came since these were listed, none of which counts. Else there must never have been one: entries
-/// that it covered may be gone.
-///
-/// # Errors
-/// `Corrupt` when there was one.
-async fn are_hidden(store: &dyn Store, listed: &[CheckpointName]) -> Result<bool> {
+/// Where none of the listed checkpoints counts, there must never have been one: entries that it covered may be gone. Gives what it means if there
+/// was one.
+async fn miss_checkpoints(
+    store: &dyn Store,
+    listed: &[CheckpointName],
+    told: Option<CheckpointName>,
+) -> Result<Option<Attempted>> {
     if !is_there(store, keys::PROOF).await? {
-        return Ok(false);
+        return Ok(None);
     }
-    match checkpoint_names(store).await? == listed {
-        true => Err(Error::corrupt(keys::CHECKPOINT_PREFIX, HIDDEN_CHECKPOINTS)),
-        false => Ok(true),
+    Ok(Some(match checkpoint_names(store).await? == listed {
+        true => Attempted::Hidden(Error::corrupt(keys::CHECKPOINT_PREFIX, HIDDEN_CHECKPOINTS)),
+        false => Attempted::Again { told }, // the first came since
+    }))
+}
+
+/// Whether the log has an entry, if one is asked for.
+async fn has_entry(store: &dyn Store, seq: Option<Seq>) -> Result<bool> {
+    match seq {
+        Some(seq) => is_there(store, &keys::entry(seq)).await,
+        None => Ok(true),
     }
 }
 
@@ -294,6 +328,10 @@ pub fn identity_copy(volume: VolumeId) -> String {
 /// What is said of a volume that has had checkpoints, and of which none is listed.
 const HIDDEN_CHECKPOINTS: &str = "the volume has had checkpoints, and none is listed. Either a part of the store is out of sight (a disk, a \
      mount, a directory that a cache shows as it was), or they were deleted";
+
+/// What is said of a volume whose log lacks what is never deleted from it.
+const HIDDEN_LOG: &str = "the volume has been written to, and the claim of its writer is not in the log, where it stays for good. Either a part of \
+     the store is out of sight (a disk, a mount), or the log was deleted";
 
 impl Committed {
     /// Walks over what the log holds behind this state.

@@ -206,7 +206,7 @@ impl World {
     }
 
     async fn read(&self) -> Result<Committed> {
-        read_committed(self.store.as_ref(), &self.keys, Some(SIZE_BYTES)).await
+        read_committed(&self.env, self.store.as_ref(), &self.keys, Some(SIZE_BYTES)).await
     }
 
     async fn damage_checkpoint(&self, epoch: u64, covered: u64) {

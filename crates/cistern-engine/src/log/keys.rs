@@ -26,6 +26,11 @@ pub const PROOF: &str = "has-checkpoints";
 /// What is in it, for people.
 pub const PROOF_BODY: &str =
     "This volume has had a checkpoint. Where none is listed, its log alone is not the volume.\n";
+/// Proof that the volume has been opened for writing: that its log has a claim.
+pub const LOG_PROOF: &str = "has-log";
+/// What is in it, for people.
+pub const LOG_PROOF_BODY: &str =
+    "This volume has been written to. Where its log is not found, it is not empty.\n";
 /// Hot sets: advice, see [`super::hot`].
 pub const HOT_PREFIX: &str = "hot/";
 
@@ -60,7 +65,7 @@ pub fn is_of_a_volume(key: &str) -> bool {
 
 /// Whether a volume would have an object of this name in its directory.
 fn is_own(key: &str) -> bool {
-    [VOLUME, PROOF].contains(&key)
+    [VOLUME, PROOF, LOG_PROOF].contains(&key)
         || parse_entry(key).is_some()
         || parse_run(key).is_some()
         || parse_checkpoint(key).is_some()

@@ -45,6 +45,9 @@ const PROOF_AGE_MAX: Duration = Duration::from_secs(30);
 /// A store that was not looked at for so long is looked at before it is written to, however long the grace is.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(600);
 
+/// How much later it is looked once more for a volume that is not there.
+const GONE_PAUSE: Duration = Duration::from_secs(2);
+
 /// What a writer knows about the presence of its volume.
 pub(super) struct Presence {
     env: Env,
@@ -161,7 +164,7 @@ impl Presence {
             return Ok(());
         }
         let (at, doubts) = (self.env.now(), self.doubts());
-        self.look().await.inspect_err(|_| self.doubt())?;
+        self.look_twice().await.inspect_err(|_| self.doubt())?;
         (confirmed.at, confirmed.doubts) = (at, doubts);
         Ok(())
     }
@@ -181,6 +184,17 @@ impl Presence {
         }
     }
 
+    /// That the volume is gone is believed when it is still so after a moment.
+    async fn look_twice(&self) -> Result<()> {
+        match self.look().await {
+            Err(Error::Gone(_)) => {
+                self.env.sleep(GONE_PAUSE).await;
+                self.look().await
+            }
+            seen => seen,
+        }
+    }
+
     async fn look(&self) -> Result<()> {
         // Asked at once, because each costs a way to the store and back; judged in order: who went on is named before what they
         // deleted is missed.
@@ -190,7 +204,13 @@ impl Presence {
             self.nobody_went_on(),
             self.newest_is_there()
         );
-        volume.and(trash).and(others).and(newest)
+        let seen = [volume, trash, others, newest];
+        // A store that refuses one of them now is not believed that the others are gone.
+        let passes = |e: &Error| matches!(e, Error::Unreachable(_) | Error::Refused(_));
+        match seen.iter().position(|seen| seen.as_ref().is_err_and(passes)) {
+            Some(n) => seen.into_iter().nth(n).expect("it was just seen"),
+            None => seen.into_iter().collect(),
+        }
     }
 
     async fn is_the_same_volume(&self) -> Result<()> {

@@ -127,7 +127,7 @@ impl LogWriter {
     }
 
     /// Whether a put was refused for lack of room, and not long ago.
-    fn is_shortage(&self) -> bool {
+    pub fn is_shortage(&self) -> bool {
         self.known_shortage().is_some()
     }
 
@@ -157,6 +157,7 @@ impl LogWriter {
     async fn noting<T>(&self, put: impl Future<Output = Result<T>>) -> Result<T> {
         put.await.inspect_err(|e| {
             if matches!(e, Error::NoRoom(_)) {
+                self.note_trouble(e);
                 self.lacked_room();
             }
         })

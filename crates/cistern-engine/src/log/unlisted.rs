@@ -10,8 +10,8 @@ use crate::{
 };
 
 /// No listing is older than this: sshfs keeps one for 20 s.
-const LISTING_AGE_MAX: Duration = Duration::from_secs(25);
-const LISTING_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LISTING_AGE_MAX: Duration = Duration::from_secs(25);
+pub(super) const LISTING_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether there is an object of this name, listed or not.
 pub(super) async fn is_there(store: &dyn Store, key: &str) -> Result<bool> {

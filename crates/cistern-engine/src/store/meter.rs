@@ -143,7 +143,7 @@ pub struct Meter {
 struct MeterCounts {
     kinds: [Counters; StoreKind::ALL.len()],
     last_error: Ranked<Option<ErrorAt>>,
-    /// When the first of the requests failed that nothing was answered after.
+    /// When the first of the requests failed or was refused behind which none succeeded.
     failing_since: Ranked<Option<Duration>>,
 }
 
@@ -177,15 +177,15 @@ impl Meter {
         StoreStats { kinds, last_error }
     }
 
-    /// For how long the store has not been reached; `None` while it answers, or nobody asks.
+    /// For how long the store has neither given nor taken anything: it does not answer, or refuses. `None` while it does, or nobody asks.
     pub fn away_for(&self) -> Option<Duration> {
         let since = *self.seen.failing_since.lock();
         since.map(|since| self.env.now().saturating_sub(since))
     }
 
-    fn note_reached(&self, reached: bool) {
+    fn note_served(&self, served: bool) {
         let mut since = self.seen.failing_since.lock();
-        match reached {
+        match served {
             true => *since = None,
             false => _ = since.get_or_insert(self.env.now()),
         }
@@ -213,8 +213,8 @@ impl Meter {
             Err(StoreError::NotFound(_)) => {}
             Err(e) => self.note_error(kind, e),
         }
-        // After the error: whoever sees that the store is away sees why.
-        self.note_reached(!matches!(answer, Err(StoreError::Unreachable(_))));
+        // After the error: the reason is there by the time that the store counts as away.
+        self.note_served(!matches!(answer, Err(StoreError::Unreachable(_) | StoreError::Refused(_))));
         answer
     }
 }

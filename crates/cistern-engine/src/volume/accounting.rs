@@ -122,7 +122,7 @@ pub struct Accounted {
 pub async fn read_accounts(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Accounted> {
     let (identity, store) = find_volume(env, store).await?;
     let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-    let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
+    let committed = read_committed(env, store.as_ref(), &keys, identity.size_at_creation()).await?;
     let (accounting, faults) = Accounting::read(&store, &keys, &committed).await?;
     Ok(Accounted { keys, committed, accounting, faults })
 }

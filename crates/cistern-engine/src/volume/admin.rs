@@ -79,7 +79,7 @@ pub async fn info(env: &Env, store: &SharedStore, key: &KeySource) -> Result<Vol
         None
     } else {
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
-        Some(stored_state(&read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?))
+        Some(stored_state(&read_committed(env, store.as_ref(), &keys, identity.size_at_creation()).await?))
     };
     Ok(VolumeInfo {
         volume: identity.volume,
@@ -206,7 +206,7 @@ pub(super) async fn refuse_if_held(
     if identity.origin.is_some() && !has_checkpoint(store.as_ref()).await? {
         return Ok(()); // a clone that was never finished
     }
-    let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
+    let committed = read_committed(env, store.as_ref(), &keys, identity.size_at_creation()).await?;
     let table = committed.snapshot_table(store.as_ref(), &keys).await?;
     refuse_if_cloned(committed.snapshots(&table).with_content())?;
     match committed.walk.claim {

@@ -263,7 +263,7 @@ impl<'a> States<'a> {
         let (identity, store) = find_volume(env, &place.read).await?;
         let keys = VolumeKeys::unlock(env, store.as_ref(), &identity, key).await?;
         let announcement = Announcement::make(env, &store).await?;
-        let committed = read_committed(store.as_ref(), &keys, identity.size_at_creation()).await?;
+        let committed = read_committed(env, store.as_ref(), &keys, identity.size_at_creation()).await?;
         let table = committed.snapshot_table(store.as_ref(), &keys).await?;
         let snapshots = committed.snapshots(&table);
         let named = |(name, snapshot): (&str, &Snapshot)| (name.to_owned(), snapshot.clone());

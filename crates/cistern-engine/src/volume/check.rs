@@ -136,7 +136,7 @@ struct State {
 impl State {
     async fn read(from: &CheckedVolume<'_>) -> Result<State> {
         let CheckedVolume { env, store, keys, size_at_creation, .. } = *from;
-        let committed = read_committed(store.as_ref(), keys, size_at_creation).await?;
+        let committed = read_committed(env, store.as_ref(), keys, size_at_creation).await?;
         let parts = ReadParts { env, stores: &from.stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
         let volume = Arc::new(read_only(parts, keys, &committed).await?);
         Ok(State { committed, volume, segments: LogSizes::list(store).await? })
@@ -156,7 +156,7 @@ impl State {
 
     /// Whether there is a newer one, listed or not, for which objects of this one may have been deleted.
     async fn is_old(&self, from: &CheckedVolume<'_>) -> Result<bool> {
-        let newest = read_committed(from.store.as_ref(), from.keys, from.size_at_creation).await?;
+        let newest = read_committed(from.env, from.store.as_ref(), from.keys, from.size_at_creation).await?;
         Ok(newest.names != self.committed.names)
     }
 

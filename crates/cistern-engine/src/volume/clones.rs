@@ -78,7 +78,7 @@ pub async fn finish_clone(
         )));
     }
     let keys = VolumeKeys::unlock(env, own.as_ref(), &identity, key).await?;
-    let committed = read_committed(own.as_ref(), &keys, identity.size_at_creation()).await?;
+    let committed = read_committed(env, own.as_ref(), &keys, identity.size_at_creation()).await?;
     let table = committed.snapshot_table(own.as_ref(), &keys).await?;
     let snapshots = committed.snapshots(&table);
     let kept = snapshots.cloned_as(clone.volume);

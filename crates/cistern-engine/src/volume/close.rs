@@ -91,7 +91,7 @@ impl Writer {
     /// Why not everything was stored in time, as far as the store says why.
     fn undrained(&self, drain_limit: Duration) -> Error {
         let late = format!("not drained within {} s", drain_limit.as_secs_f32());
-        match self.log.trouble().filter(|_| self.log.is_refused()) {
+        match self.log.trouble().filter(|_| self.log.is_refused() || self.log.is_shortage()) {
             Some((Error::Unreachable(why), _)) => Error::Unreachable(format!("{why} ({late})")),
             Some((Error::Refused(why), _)) => Error::Refused(format!("{why} ({late})")),
             Some((Error::NoRoom(why), _)) => Error::NoRoom(format!("{why} ({late})")),
@@ -163,7 +163,8 @@ fn fill_in(status: &mut VolumeStatus, writer: &Writer) {
     status.uploads_in_flight = control.in_flight();
     status.store_error_age_ms = trouble.as_ref().map(|(_, at)| now.saturating_sub(*at).as_millis() as u64);
     status.store_error = trouble.map(|(e, _)| e.to_string());
-    status.store_refuses = writer.log.is_refused();
+    // In a shortage of room what is dirty rests between tries.
+    status.store_refuses = writer.log.is_refused() || status.dirty_bytes > 0 && writer.log.is_shortage();
     let shortage = journal.shortage();
     status.journal_waits = shortage.map(|shortage| JournalWaits {
         for_ms: now.saturating_sub(shortage.since).as_millis() as u64,

@@ -199,7 +199,7 @@ impl ReadOnlyParts {
     pub async fn open(&self, env: &Env, snapshot: Option<&str>) -> Result<Volume> {
         let announcement = Announcement::make(env, &self.stores.read).await?;
         let (store, keys) = (self.stores.read.as_ref(), &self.keys);
-        let committed = read_committed(store, keys, self.size_at_creation).await?;
+        let committed = read_committed(env, store, keys, self.size_at_creation).await?;
         let (table, fault) = match committed.snapshot_table(store, keys).await {
             Err(e) if e.is_damage() && snapshot.is_none() => {
                 tracing::warn!(%e, "the snapshots of the volume are not known");

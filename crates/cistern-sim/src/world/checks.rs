@@ -213,6 +213,8 @@ impl World {
         let fine = match &opened {
             Some(Err(Error::Locked(_))) => host == writer,
             Some(Err(Error::InUse { .. } | Error::StaleJournal(_))) => host != writer,
+            // Its claim may be out of sight.
+            Some(Err(Error::Corrupt { .. })) if self.plan.theme == Theme::Absent => true,
             Some(Err(error)) => may_pass(error) || self.damaged || self.was_on_its_way(error),
             _ => false,
         };

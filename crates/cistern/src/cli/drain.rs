@@ -8,7 +8,7 @@ use futures_util::future::{join_all, try_join_all};
 use crate::{
     cli::Context,
     config::StateSettings,
-    control::{self, DaemonClient, Drained, Request, ServedStatus},
+    control::{self, DaemonClient, Drained, Request},
     failure::{Failure, Kind, Outcome},
     place::{VolumeUrl, volume_url},
     quantity::{ByteSize, Span},
@@ -126,7 +126,7 @@ async fn show(
     let mut dirty_bytes = 0;
     for served in served.filter(|served| volume.is_none_or(|volume| served.is(volume))) {
         dirty_bytes += served.status.dirty_bytes;
-        let Some(now) = refusal(served) else { continue };
+        let Some(now) = served.store_refusal() else { continue };
         if trouble.get(&served.name) != Some(&now) {
             progress.remark(format!(
                 "the store of {}: {now}. It is tried again, and everything is safe in the journal meanwhile",
@@ -136,15 +136,4 @@ async fn show(
         }
     }
     progress.message(format!("{} to upload", ByteSize(dirty_bytes)));
-}
-
-/// What keeps a store from taking data now: it refuses what is to be uploaded, failed a request that is tried again, or is away.
-fn refusal(served: &ServedStatus) -> Option<String> {
-    match &served.status.store_error {
-        Some(error) if served.status.store_refuses => Some(error.clone()),
-        _ if served.store_retried > 0 || served.store_away_ms.is_some() => {
-            served.store["last_error"]["text"].as_str().map(str::to_owned)
-        }
-        _ => None,
-    }
 }

@@ -66,9 +66,10 @@ impl Flatten {
 
     async fn flatten(&self, worker: &Worker, size_bytes: u64) -> Outcome<Flattened> {
         let progress = Progress::spinning("looking for what is shared");
+        let mut steps = worker.steps(&progress);
         let (mut offset, mut copied_bytes) = (Some(0), 0);
         while let Some(at) = offset {
-            let step = worker.step(Collect::Adopt { offset: at, len: size_bytes - at }).await?;
+            let step = steps.step(Collect::Adopt { offset: at, len: size_bytes - at }).await?;
             (offset, copied_bytes) =
                 (step.next.filter(|next| *next < size_bytes), copied_bytes + step.moved_bytes);
             let (at, end, copied) =
@@ -76,7 +77,7 @@ impl Flatten {
             progress.message(format!("copying: {at} of {end}, {copied} copied"));
         }
         progress.message("letting go of the other volume".to_owned());
-        while worker.step(Collect::LetGo).await?.next.is_some() {}
+        while steps.step(Collect::LetGo).await?.next.is_some() {}
         Ok(Flattened { volume: self.volume.name.clone(), copied_bytes })
     }
 }

@@ -146,16 +146,17 @@ impl Gc {
     async fn collect(&self, worker: &Worker, size_bytes: u64, bound: Option<f64>) -> Outcome<Report> {
         let mut what = self.what(size_bytes, bound)?;
         let progress = Progress::spinning("finding out what is dead");
-        worker.step(Collect::Retire).await?;
+        let mut steps = worker.steps(&progress);
+        steps.step(Collect::Retire).await?;
         let before = worker.space().await?;
         let (mut moved_bytes, mut vacated_segments, mut last_retired) = (0, 0, 0);
         loop {
-            let step = worker.step(what).await?;
+            let step = steps.step(what).await?;
             (moved_bytes, vacated_segments) =
                 (moved_bytes + step.moved_bytes, vacated_segments + step.vacated_segments);
             let Some(next) = step.next else {
                 progress.message("retiring what is free".to_owned());
-                worker.step(Collect::Retire).await?;
+                steps.step(Collect::Retire).await?;
                 // What that has found out may leave more to do.
                 match std::mem::replace(&mut last_retired, vacated_segments) < vacated_segments {
                     true => continue,

@@ -245,7 +245,7 @@ fn verdict(daemon: &DaemonStatus, served: &ServedStatus) -> &'static str {
         _ if status.journal_waits.is_some() => "the disk of the journal is full",
         _ if status.dirty_bytes == 0 => "clean",
         _ if served.paused_since_ms.is_some() => "paused",
-        _ if served.store_away_ms.is_some() => "the store does not answer",
+        _ if served.store_away_ms.is_some() => "waiting for the store",
         _ => "uploading",
     }
 }

@@ -1,6 +1,6 @@
 //! Whoever does long work on a volume in steps: the daemon that serves it, or this process where nobody does.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cistern_engine::volume::{Collect, CollectStep, SpaceStatus, Volume};
 
@@ -12,7 +12,11 @@ use crate::{
     failure::{Failure, Kind, Outcome},
     place::{COMMAND_PATIENCE, VolumeUrl},
     quantity::SpaceBound,
+    terminal::Progress,
 };
+
+/// How often a step that takes long is asked whether it waits for the store.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Who does the steps.
 pub enum Worker {
@@ -52,12 +56,30 @@ impl Worker {
         })
     }
 
-    pub async fn step(&self, what: Collect) -> Outcome<CollectStep> {
+    /// Steps that tell in `progress` what a store says for which they wait.
+    pub fn steps<'a>(&'a self, progress: &'a Progress) -> Steps<'a> {
+        Steps { worker: self, progress, told: None }
+    }
+
+    async fn step(&self, what: Collect) -> Outcome<CollectStep> {
         match self {
             Worker::Daemon(daemon, url) => {
                 daemon.ask(&Request::Collect { volume: url.clone(), what }, None).await
             }
             Worker::Here(volume) => Ok(volume.collect(what).await?),
+        }
+    }
+
+    /// What keeps the store from taking data now.
+    async fn store_refusal(&self) -> Option<String> {
+        match self {
+            Worker::Daemon(daemon, url) => {
+                daemon.status().await.ok()?.volumes.iter().find(|served| served.is(url))?.store_refusal()
+            }
+            Worker::Here(volume) => {
+                let status = volume.status();
+                status.store_error.filter(|_| status.store_refuses)
+            }
         }
     }
 
@@ -84,5 +106,34 @@ impl Worker {
             }
         }
         done
+    }
+}
+
+/// Steps of one command, one after the other.
+pub struct Steps<'a> {
+    worker: &'a Worker,
+    progress: &'a Progress,
+    /// What the store said, as far as it was told.
+    told: Option<String>,
+}
+
+impl Steps<'_> {
+    pub async fn step(&mut self, what: Collect) -> Outcome<CollectStep> {
+        let Steps { worker, progress, told } = self;
+        let telling = async {
+            loop {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                let now = worker.store_refusal().await;
+                if let Some(said) = now.filter(|said| told.as_ref() != Some(said)) {
+                    progress.remark(format!("the store: {said}. It is tried again"));
+                    *told = Some(said);
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            step = worker.step(what) => step,
+            () = telling => unreachable!("tells until the step ends"),
+        }
     }
 }

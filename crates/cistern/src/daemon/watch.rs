@@ -63,7 +63,7 @@ fn note(served: &Served, status: &VolumeStatus, known: &mut Health, now: Duratio
         (Health::Fine, Health::StoreAway(_)) => {
             let error = served.store.meter.snapshot().last_error.map(|error| error.text);
             let error = error.unwrap_or_default();
-            tracing::warn!(volume, error, "the store does not answer; {}", goes_on(status));
+            tracing::warn!(volume, error, "the store does not answer, or refuses; {}", goes_on(status));
         }
         (Health::StoreAway(since), Health::Fine) => {
             let away = Span(now.saturating_sub(since));
@@ -98,7 +98,7 @@ fn summary(health: &[Health], dirty_bytes: u64) -> String {
     match (stopped, away, dirty_bytes) {
         (0, false, 0) => format!("{volumes} volumes, everything is in the store"),
         (0, false, bytes) => format!("{volumes} volumes, {} to upload", ByteSize(bytes)),
-        (0, true, bytes) => format!("the store does not answer, {} to upload", ByteSize(bytes)),
+        (0, true, bytes) => format!("the store does not answer, or refuses, {} to upload", ByteSize(bytes)),
         (n, ..) => format!("{n} of {volumes} volumes have stopped, see the log"),
     }
 }

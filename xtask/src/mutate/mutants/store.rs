@@ -39,6 +39,36 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "a-log-out-of-sight-is-an-empty-one",
+        promise: "P2",
+        story: "the directory of the log is out of sight, and the volume is opened as its checkpoint left it",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "    if !has_claim? {\n",
+            new: "    if !has_claim? && false {\n",
+        }],
+        test: test(
+            "-p cistern-engine --test volume_listings",
+            "a_volume_that_is_out_of_sight_is_not_an_empty_one",
+        ),
+        simulation: None,
+    },
+    Mutant {
+        name: "an-identity-alone-is-a-new-volume",
+        promise: "P2",
+        story: "all that a volume has is out of sight but its identity, and it is opened as an empty one",
+        changes: &[Change {
+            file: COMMITTED,
+            old: "    if copy.is_some() {\n",
+            new: "    if copy.is_some() || true {\n",
+        }],
+        test: test(
+            "-p cistern-engine --test volume_listings",
+            "a_volume_that_is_out_of_sight_is_not_an_empty_one",
+        ),
+        simulation: None,
+    },
+    Mutant {
         name: "the-rule-is-proven-behind-the-put",
         promise: "P2",
         story: "the store begins to overwrite, and a writer that was taken over replaces what its successor stored before it finds out",

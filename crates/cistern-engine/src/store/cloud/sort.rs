@@ -211,7 +211,10 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
             StoreError::Refused(format!("{text}. Make the bucket first, or correct its name in the URL"))
                 .into()
         }
-        (404, _) if !html && asked.what != "LIST" => StoreError::NotFound(asked.key.to_owned()).into(),
+        // Without a code it is a proxy's answer, whose server is away.
+        (404, code) if !html && !code.is_empty() && asked.what != "LIST" => {
+            StoreError::NotFound(asked.key.to_owned()).into()
+        }
         (409, "BlobAlreadyExists") | (304 | 412, _) if asked.condition => Sorted::Exists,
         (416, _) => Sorted::BeyondEnd,
         (403, "InvalidObjectState") | (409, "BlobArchived" | "BlobBeingRehydrated") => {
@@ -240,6 +243,11 @@ fn by_status(asked: Asked<'_>, status: u16, code: &str, message: &str, html: boo
         }
         (400, "") => {
             StoreError::Refused(format!("{text}. Is the endpoint right, and its http or https?")).into()
+        }
+        (404, "") if !html => {
+            let text =
+                format!("{text}, without an error code: something that is not an object store answers here");
+            StoreError::Refused(text).into()
         }
         (501, _) => StoreError::Refused(format!("{text}. This server lacks something cistern needs")).into(),
         (408 | 409 | 425 | 429 | 500..=599, _) => StoreError::Unreachable(text).into(),
