@@ -86,6 +86,8 @@ struct Inner {
     root: String,
     /// The library leaves an object out of a listing whose name is the prefix itself: for Azure it takes it for a directory.
     loses_prefix: bool,
+    /// Every refusal has a code: an emulator of Google's says with the status alone that an object is not there.
+    has_codes: bool,
     url: String,
     /// Body bytes of all requests under way.
     in_flight: Arc<AtomicU64>,
@@ -156,7 +158,7 @@ impl Inner {
                 if let Some(Answer::Status { status: 400 | 401 | 403, .. }) = answer {
                     self.doubt.raise(self.env.now());
                 }
-                Err(sort::sort(asked, answer, &e))
+                Err(sort::sort(asked, answer.map(|answer| answer.with_code(self.has_codes)), &e))
             }
             None => {
                 Err(StoreError::Unreachable(format!("{asked}: no answer in {} s", limit.as_secs())).into())

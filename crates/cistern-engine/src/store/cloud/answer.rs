@@ -72,6 +72,16 @@ impl Answer {
             _ => None,
         }
     }
+
+    /// The same, where a 404 needs no code to mean that there is no such object.
+    pub fn with_code(self, has_codes: bool) -> Answer {
+        match self {
+            Answer::Status { status: 404, code, message, html: false } if !has_codes && code.is_empty() => {
+                Answer::Status { status: 404, code: "NotFound".to_owned(), message, html: false }
+            }
+            answer => answer,
+        }
+    }
 }
 
 /// What is wrong with a certificate.

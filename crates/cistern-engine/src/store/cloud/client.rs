@@ -124,6 +124,7 @@ impl CloudStore {
             bulk,
             root,
             loses_prefix: matches!(url.place(), StorePlace::Azure { .. }),
+            has_codes: !matches!(url.place(), StorePlace::Google { .. }),
             url: url.to_string(),
             in_flight: Arc::default(),
             standstill: Standstill::default(),
