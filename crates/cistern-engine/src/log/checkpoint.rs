@@ -163,7 +163,7 @@ impl Checkpoint {
     }
 
     /// The claim of its epoch, which is never deleted from the log. The first checkpoint of a clone has none: it names the position in the other
-    /// volume from which the clone goes on, and that nobody holds it.
+    /// volume from which the clone goes on, as released.
     pub fn claim_in_log(&self) -> Option<Seq> {
         let is_made_for_clone = self.claim.released && self.claim.seq == self.covered;
         (!is_made_for_clone).then_some(self.claim.seq)

@@ -177,7 +177,7 @@ impl Meter {
         StoreStats { kinds, last_error }
     }
 
-    /// For how long the store has neither given nor taken anything: it does not answer, or refuses. `None` while it does, or nobody asks.
+    /// For how long the store has neither given nor taken anything: it does not answer, or refuses. `None` while it does, or no request is made.
     pub fn away_for(&self) -> Option<Duration> {
         let since = *self.seen.failing_since.lock();
         since.map(|since| self.env.now().saturating_sub(since))

@@ -95,7 +95,7 @@ pub async fn look(store: &SharedStore) -> Result<Option<InTrash>> {
 /// claimed, unless forced.
 pub async fn remove(env: &Env, store: &SharedStore, key: &KeySource, removal: Removal) -> Result<InTrash> {
     let identity = read_identity_anywhere(store.as_ref()).await?;
-    require_listed(env, store.as_ref(), keys::VOLUME).await?; // or nobody could delete it some day
+    require_listed(env, store.as_ref(), keys::VOLUME).await?; // else it could not be deleted later
     let before = read_note(store.as_ref(), Some(identity.volume)).await?;
     let looks = match before.as_ref().map(|note| note.fate) {
         Some(Fate::Deleting) => return Err(refusal(before.as_ref().expect("it was just looked at"))),
