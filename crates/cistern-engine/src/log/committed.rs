@@ -23,7 +23,7 @@ use crate::{
         roots::{LeftState, ROOTS_BYTES_MAX, RootsObject, SnapshotTable, decode_roots},
         slots::{ENTRIES_IN_FLIGHT, ListedLog, SlotContent, believed_twice, list_log, read_entry},
         trash,
-        unlisted::{LISTING_AGE_MAX, LISTING_PAUSE, is_there, require_listed},
+        unlisted::{ListingPatience, is_there, require_listed},
         walk::{Step, Walk},
         wrapping::VolumeKeys,
     },
@@ -189,7 +189,7 @@ pub async fn read_committed(
     keys: &VolumeKeys,
     size_at_creation: Option<u64>,
 ) -> Result<Committed> {
-    let until = env.now() + LISTING_AGE_MAX;
+    let patience = ListingPatience::begin(env);
     let (mut told, mut rounds) = (None, 0);
     loop {
         let (fault, is_hidden) = match try_committed(store, keys, size_at_creation, told).await? {
@@ -201,11 +201,8 @@ pub async fn read_committed(
             Attempted::Hidden(fault) => (fault, true),
         };
         rounds += 1;
-        if is_hidden || rounds >= ROUNDS_AT_ONCE {
-            if env.now() >= until {
-                return Err(fault);
-            }
-            env.sleep(LISTING_PAUSE).await;
+        if (is_hidden || rounds >= ROUNDS_AT_ONCE) && !patience.wait(env).await {
+            return Err(fault);
         }
     }
 }

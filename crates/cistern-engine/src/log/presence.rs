@@ -207,8 +207,8 @@ impl Presence {
         let seen = [volume, trash, others, newest];
         // A store that refuses one of them now is not believed that the others are gone.
         let passes = |e: &Error| matches!(e, Error::Unreachable(_) | Error::Refused(_));
-        match seen.iter().position(|seen| seen.as_ref().is_err_and(passes)) {
-            Some(n) => seen.into_iter().nth(n).expect("it was just seen"),
+        match seen.iter().find(|seen| seen.as_ref().is_err_and(passes)) {
+            Some(refused) => refused.clone(),
             None => seen.into_iter().collect(),
         }
     }

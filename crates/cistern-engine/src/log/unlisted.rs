@@ -10,8 +10,28 @@ use crate::{
 };
 
 /// No listing is older than this: sshfs keeps one for 20 s.
-pub(super) const LISTING_AGE_MAX: Duration = Duration::from_secs(25);
-pub(super) const LISTING_PAUSE: Duration = Duration::from_secs(1);
+const LISTING_AGE_MAX: Duration = Duration::from_secs(25);
+const LISTING_PAUSE: Duration = Duration::from_secs(1);
+
+/// Waits for listings to show what is there.
+pub(super) struct ListingPatience {
+    until: Duration,
+}
+
+impl ListingPatience {
+    pub(super) fn begin(env: &Env) -> ListingPatience {
+        ListingPatience { until: env.now() + LISTING_AGE_MAX }
+    }
+
+    /// Pauses before the next look; false, at once, when no listing can be so old any more.
+    pub(super) async fn wait(&self, env: &Env) -> bool {
+        let waits = env.now() < self.until;
+        if waits {
+            env.sleep(LISTING_PAUSE).await;
+        }
+        waits
+    }
+}
 
 /// Whether there is an object of this name, listed or not.
 pub(super) async fn is_there(store: &dyn Store, key: &str) -> Result<bool> {
@@ -24,7 +44,7 @@ pub(super) async fn is_there(store: &dyn Store, key: &str) -> Result<bool> {
 /// # Errors
 /// `Refused` by a store that has it and does not list it.
 pub async fn require_listed(env: &Env, store: &dyn Store, key: &str) -> Result<Option<Listed>> {
-    let until = env.now() + LISTING_AGE_MAX;
+    let patience = ListingPatience::begin(env);
     loop {
         // Of everything, as those list who rely on it: a server may show in the listing of a directory what it hides in that of the place.
         let first = store.list_after("", &key[..key.len() - 1], 1).await?.pop();
@@ -34,13 +54,12 @@ pub async fn require_listed(env: &Env, store: &dyn Store, key: &str) -> Result<O
         if !is_there(store, key).await? {
             return Ok(None);
         }
-        if env.now() >= until {
+        if !patience.wait(env).await {
             return Err(Error::Refused(format!(
                 "the store has {key} and does not list it. Is the listing older than that, or is there an object that is named like a \
                  directory on the way there? Some servers list nothing below one: delete it, or give it another name"
             )));
         }
-        env.sleep(LISTING_PAUSE).await;
     }
 }
 

@@ -86,8 +86,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "a volume that was made seconds ago is refused, because a listing does not show it yet",
         changes: &[Change {
             file: UNLISTED,
-            old: "        if env.now() >= until {",
-            new: "        if env.now() >= until || true {",
+            old: "        if !patience.wait(env).await {",
+            new: "        if true || !patience.wait(env).await {",
         }],
         test: None,
         simulation: themed("old-listings", 20),
