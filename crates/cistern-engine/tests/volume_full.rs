@@ -329,10 +329,11 @@ async fn a_discard_of_everything_empties_a_full_store() {
 }
 
 /// Nearly all of a full disk is held by snapshots, and data waits in the journal. Removing the snapshots makes room although it was
-/// asked for behind that data; so does removing them and discarding everything.
+/// asked for behind that data; so does removing them and discarding everything. A snapshot that was made of what waits is in the way of neither: it
+/// stays or, where everything is discarded, is removed too.
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_go_before_what_waits() {
-    for discards in [false, true] {
+    for (discards, late) in [(false, false), (true, false), (false, true), (true, true)] {
         let store = small();
         let host = host(store.clone(), 64 * MIB).await;
         let options = OpenOptions { grace: Duration::from_secs(10), ..host.options() };
@@ -350,18 +351,28 @@ async fn snapshots_go_before_what_waits() {
         while !volume.status().store_refuses {
             host.env.sleep(Duration::from_secs(1)).await;
         }
-        for round in 0..3 {
-            volume.remove_snapshot(&format!("s{round}")).await.expect("removed");
+        if late {
+            volume.snapshot("late").await.expect("made");
+            volume.write(LIVE_BYTES, noise(7, 4096), true).await.expect("written");
         }
         if discards {
             volume.trim(0, 64 * MIB, false).await.expect("trimmed");
+        }
+        if late && discards {
+            host.env.sleep(Duration::from_secs(30)).await;
+            assert!(volume.status().store_refuses, "what a snapshot shows is not discarded");
+            volume.remove_snapshot("late").await.expect("removed");
+        }
+        for round in 0..3 {
+            volume.remove_snapshot(&format!("s{round}")).await.expect("removed");
         }
         wait_for_room(&store, &host, if discards { 150 } else { 80 } * MIB).await;
         assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
         volume.drain().await.expect("drained");
         close(volume).await;
         let volume = host.open().await;
-        assert_eq!(volume.snapshots(), []);
+        let left: Vec<String> = volume.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+        assert_eq!(left, if late && !discards { vec!["late"] } else { Vec::new() });
         let data = |offset| noise(4 * LIVE_BYTES + offset, MIB as usize);
         for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
             let wanted = if discards { Bytes::from(vec![0; MIB as usize]) } else { data(offset) };

@@ -94,8 +94,8 @@ fn until_full(server: &Server) -> Result<String> {
     Ok(said)
 }
 
-/// Data waits at a quota, and everything is discarded. Then all is clean though the quota is as it was, what was stored is deleted, and what is
-/// written next has room.
+/// Data waits at a quota, of which a snapshot was made that is removed again, and everything is discarded. Then all is clean though the quota is as it
+/// was, what was stored is deleted, and what is written next has room.
 #[test]
 fn discarding_leads_out_of_a_quota() -> Result<()> {
     let Tank { store, cistern, serve, _scratch } = Tank::create()?;
@@ -107,6 +107,9 @@ fn discarding_leads_out_of_a_quota() -> Result<()> {
     let said = until_full(&server)?;
     ensure!(said.contains("fstrim") && !said.contains("credentials"), "what helps: {said}");
     shows(&server, 64, 2)?;
+    server.ask(&["snapshot", "s3://adverse/tank@late"])?;
+    write(&server, 8, 4)?;
+    server.ask(&["rm", "s3://adverse/tank@late"])?;
     discard_all(&server)?;
     server.wait_clean()?;
     until("what was discarded is deleted", || Ok(store.stored_bytes() < 16 * MIB))?;

@@ -161,7 +161,6 @@ impl Group {
     }
 
     /// The group without the payload blocks that are not wanted, and without records that have none that is: for who needs a part of much.
-    /// Operations stay.
     pub fn with_only(&self, is_wanted: impl Fn(JournalPos) -> bool) -> Group {
         let (mut records, mut pieces) = (Vec::new(), Vec::new());
         for placed in &self.records {
@@ -169,9 +168,8 @@ impl Group {
                 records.push(placed.clone());
                 continue;
             };
-            let is_whole = placed.record.is_operation();
             let places = placed.pos.0..placed.pos.0 + blocks;
-            let wanted: Vec<u64> = places.filter(|at| is_whole || is_wanted(JournalPos(*at))).collect();
+            let wanted: Vec<u64> = places.filter(|at| is_wanted(JournalPos(*at))).collect();
             for run in wanted.chunk_by(|a, b| a + 1 == *b) {
                 let bytes = self.payload(JournalPos(run[0]), run.len() as u64).expect("it is of this group");
                 let own = Bytes::copy_from_slice(&bytes); // what it was a part of is let go

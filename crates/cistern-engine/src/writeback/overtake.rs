@@ -5,10 +5,16 @@
 //! removal of a snapshot need not keep its place among the writes: no write depends on it, and no reader can tell. So it goes ahead, in an
 //! entry of its own whose range of the journal is empty; in its place in the history it is found once more, and does nothing.
 //!
+//! A snapshot that is made while data waits keeps what lies before it, until it is removed again. What is made and removed within one range was
+//! in no segment before, and is in none then.
+//!
 //! Reads the journal and never the store. Memory is bounded: of what is looked at places are kept and no data, and of a range that is loaded the
 //! data that its segment will have.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 
@@ -83,6 +89,41 @@ impl Remains {
     }
 }
 
+/// Snapshots that were made and not removed yet, by name, and where.
+#[derive(Default)]
+struct Made(BTreeMap<String, JournalPos>);
+
+/// What an operation does to those.
+enum Effect {
+    Makes,
+    /// What was made there is gone without a trace.
+    Unmakes(JournalPos),
+    /// Removes what is older than all that was looked at.
+    Removes(Operation),
+    /// Keeps its place, with all that lies before it.
+    Stays,
+}
+
+impl Made {
+    fn take(&mut self, at: JournalPos, operation: Operation) -> Effect {
+        match operation {
+            Operation::Make { name, .. } => {
+                self.0.insert(name, at);
+                Effect::Makes
+            }
+            Operation::Remove { ref name, bookmark } => match self.0.get(name).copied() {
+                None => Effect::Removes(operation),
+                Some(_) if bookmark => Effect::Stays,
+                Some(made) => {
+                    self.0.remove(name);
+                    Effect::Unmakes(made)
+                }
+            },
+            _ => Effect::Stays,
+        }
+    }
+}
+
 /// A place in the journal up to which it makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overtaking {
@@ -100,7 +141,8 @@ pub(super) struct Survey {
     payload_blocks: u64,
     groups: u64,
     operations: usize,
-    /// Removals of snapshots before which there is no other operation, and where the next one would lie.
+    made: Made,
+    /// Removals of older snapshots before which snapshots are made and removed at most.
     removals: Vec<(JournalPos, Operation)>,
     /// Nothing behind what was looked at goes into one range with it.
     is_over: bool,
@@ -119,6 +161,7 @@ impl Survey {
             payload_blocks: 0,
             groups: 0,
             operations: 0,
+            made: Made::default(),
             removals: Vec::new(),
             is_over: false,
             joined: None,
@@ -146,25 +189,29 @@ impl Survey {
     fn look(&mut self, group: &Group, segment_bytes: u64) {
         debug_assert_eq!(group.start(), self.at, "nothing is passed over");
         let operation = operation(group);
-        let is_removal = matches!(operation, Some(Operation::Remove { .. }));
-        // Behind any other operation comes nothing of the same segment.
-        self.is_over = (operation.is_some() && !is_removal)
+        let is_operation = operation.is_some();
+        let effect = operation.map(|operation| self.made.take(group.start(), operation));
+        self.is_over = matches!(effect, Some(Effect::Stays))
             || group.load().is_some()
             || self.left.index.len() >= EXTENTS_MAX
             || self.groups == GROUPS_MAX
-            || (is_removal && self.operations == OPERATIONS_MAX);
+            || (is_operation && self.operations == OPERATIONS_MAX);
         if self.is_over {
             return;
         }
         self.groups += 1;
         self.at = group.next();
-        if let Some(removal) = operation {
-            self.operations += 1;
+        if let Some(Effect::Removes(removal)) = effect {
             self.removals.push((group.start(), removal));
-        } else {
-            self.payload_blocks += group.payload_blocks();
+        }
+        match is_operation {
+            true => self.operations += 1,
+            false => self.payload_blocks += group.payload_blocks(),
         }
         self.left.take(group);
+        if !self.made.0.is_empty() {
+            return; // what lies before it is kept
+        }
         let Remains { index, data_blocks, zero_blocks } = &self.left;
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         let is_less = |than: &Option<Overtaking>| than.is_none_or(|o| o.bytes >= bytes(*data_blocks));
@@ -207,16 +254,24 @@ fn operation(group: &Group) -> Option<Operation> {
     })
 }
 
-/// What a range of any length leaves, and the volume's size as of its end, which was `size_bytes` before. Read twice: at first only
-/// to know what of it is left.
+/// What a range of any length leaves, and the volume's size as of its end, which was `size_bytes` before; every snapshot that is made in it is removed
+/// in it. Read twice: at first only to know what of it is left.
 pub(super) async fn load(
     journal: &Journal,
     range: (JournalPos, JournalPos),
     size_bytes: u64,
 ) -> Result<(Newest, u64)> {
     let (mut left, mut size_bytes) = (Remains::default(), size_bytes);
+    let (mut made, mut operations) = (Made::default(), BTreeSet::new());
     for_each_group(journal, range, |group| {
         left.take(&group);
+        if let Some(operation) = operation(&group) {
+            operations.insert(group.start());
+            if let Effect::Unmakes(at) = made.take(group.start(), operation) {
+                operations.remove(&at);
+                operations.remove(&group.start());
+            }
+        }
         for placed in group.records() {
             if let Record::Resize { size_bytes: new } = placed.record {
                 size_bytes = new;
@@ -229,9 +284,14 @@ pub(super) async fn load(
         Last::Zero => None,
     });
     let wanted: BTreeSet<u64> = data.flatten().collect();
+    assert!(made.0.is_empty(), "a snapshot shows what its segment ends with");
     let mut newest = Newest::new(journal);
     for_each_group(journal, range, |group| {
-        newest.push(Arc::new(group.with_only(|at| wanted.contains(&at.0))));
+        let is_wanted = |at: JournalPos| match group.is_operation() {
+            true => operations.contains(&group.start()),
+            false => wanted.contains(&at.0),
+        };
+        newest.push(Arc::new(group.with_only(is_wanted)));
     })
     .await?;
     assert_eq!(

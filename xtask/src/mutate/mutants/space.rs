@@ -5,6 +5,7 @@ use super::{Change, Mutant, test, themed};
 const ADOPT: &str = "crates/cistern-engine/src/cleaner/adopt.rs";
 const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
 const FLOW: &str = "crates/cistern-engine/src/writeback/flow.rs";
+const OVERTAKE: &str = "crates/cistern-engine/src/writeback/overtake.rs";
 const GRACE: &str = "crates/cistern-engine/src/space/grace.rs";
 const HOLDINGS: &str = "crates/cistern-engine/src/upkeep/holdings.rs";
 const MERGING: &str = "crates/cistern-engine/src/map/merging.rs";
@@ -407,5 +408,29 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume_full", "snapshots_go_before"),
         simulation: None,
+    },
+    Mutant {
+        name: "a-discard-passes-a-snapshot",
+        promise: "P7",
+        story: "what is discarded behind the making of a snapshot, in a store without room, is missing in that snapshot",
+        changes: &[Change {
+            file: OVERTAKE,
+            old: "if !self.made.0.is_empty() {",
+            new: "if self.groups == u64::MAX {",
+        }],
+        test: test("-p cistern-engine --test volume_full", "snapshots_go_before"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-passing-snapshot-keeps-what-waits",
+        promise: "P9",
+        story: "a snapshot that was made while data waits, and removed again, leaves no way out of a full store",
+        changes: &[Change {
+            file: OVERTAKE,
+            old: "                    Effect::Unmakes(made)\n",
+            new: "                    let _ = made;\n                    Effect::Stays\n",
+        }],
+        test: test("-p cistern-engine --test volume_full", "snapshots_go_before"),
+        simulation: themed("quota", 20),
     },
 ];
