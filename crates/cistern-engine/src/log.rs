@@ -40,7 +40,7 @@ pub use committed::{
     read_roots_object,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer, nothing};
-pub use presence::{GRACE, GRACE_ALONE};
+pub use presence::{GRACE, GRACE_ALONE, put_again};
 pub use publish::{Ended, Offerer, Published, Publisher};
 pub use room::RoomFor;
 pub use slots::{SlotContent, read_emptied, read_entry};

@@ -21,12 +21,13 @@ use crate::{
         checkpoint::LastClaim,
         committed::{Committed, checkpoint_names, read_committed},
         keys,
+        presence::put_again,
         reserve::Reserve,
         slots::{SlotContent, read_entry},
         unlisted::is_there,
     },
     segment::{Claim, Entry, EntryHead, Slot, encode_claim},
-    store::{Listed, Put, SharedStore, StoreError, Stores},
+    store::{Listed, Put, SharedStore, Stores},
     units::{Epoch, JournalId, JournalPos, Mark, Salt, SealNonce},
 };
 
@@ -162,12 +163,8 @@ impl Attempt {
         if put == Put::Exists && !is_ours(store, keys, &head, object_bytes).await? {
             return Ok(None);
         }
-        // That it was absent proves nothing of a store that would have taken it anyhow; but one that takes nothing overwrites nothing.
-        match store.put_if_absent(&key, body).await {
-            Ok(Put::Exists) | Err(StoreError::NoRoom(_)) => {}
-            Ok(Put::Created) => return Err(Error::Overwrites(key)),
-            Err(e) => return Err(e.into()),
-        }
+        // That it was absent proves nothing of a store that would have taken it anyhow.
+        put_again(store.as_ref(), &key, body).await?;
         let seen = env.now();
         let names = checkpoint_names(store.as_ref()).await?;
         let is_behind = committed.is_behind(&names);

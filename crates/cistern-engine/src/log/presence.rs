@@ -18,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+
 use crate::{
     Error, Result,
     env::Env,
@@ -30,7 +32,7 @@ use crate::{
         trash::read_note,
         unlisted::is_there,
     },
-    store::{Failures, Put, SharedStore, StoreError, Stores},
+    store::{Failures, Put, SharedStore, Store, StoreError, Stores},
     units::{Epoch, Seq, VolumeId},
 };
 
@@ -88,6 +90,20 @@ pub(super) enum Before {
     Counting,
     /// Before somebody hears that everything is there: always.
     Saying,
+}
+
+/// Puts what lies there already, with the same content, if it is absent. Whether that shows that the store keeps the rule: not where it has no room,
+/// and says so before it looks.
+///
+/// # Errors
+/// `Overwrites` when the store takes it.
+pub async fn put_again(store: &dyn Store, key: &str, body: Bytes) -> Result<bool> {
+    match store.put_if_absent(key, body).await {
+        Ok(Put::Exists) => Ok(true),
+        Ok(Put::Created) => Err(Error::Overwrites(key.to_owned())),
+        Err(StoreError::NoRoom(_)) => Ok(false), // what takes nothing overwrites nothing
+        Err(e) => Err(e.into()),
+    }
 }
 
 impl Presence {
@@ -176,12 +192,7 @@ impl Presence {
             Err(StoreError::NotFound(_)) => return Ok(true), // a look tells whether the volume is gone
             copy => copy?,
         };
-        match self.store.put_if_absent(keys::VOLUME, copy).await {
-            Ok(Put::Exists) => Ok(true),
-            Ok(Put::Created) => Err(Error::Overwrites(keys::VOLUME.into())),
-            Err(StoreError::NoRoom(_)) => Ok(false), // what takes nothing overwrites nothing
-            Err(e) => Err(e.into()),
-        }
+        put_again(self.store.as_ref(), keys::VOLUME, copy).await
     }
 
     /// That the volume is gone is believed when it is still so after a moment.

@@ -30,7 +30,7 @@ use crate::{
         identity::Identity,
         identity_copy, keys, look,
         origin::CloneSource,
-        own_store, read_committed, read_identity, require_listed,
+        own_store, put_again, read_committed, read_identity, require_listed,
         roots::SnapshotTable,
         wrapping::{Wrapping, put_wrapping},
     },
@@ -116,7 +116,11 @@ pub async fn put_volume(
     }
     own.put_if_absent(keys::VOLUME, body.clone()).await?;
     let copy = identity_copy(identity.volume);
-    if let Err(e) = require_listed(env, store.as_ref(), &copy).await {
+    let sound = async {
+        put_again(own.as_ref(), keys::VOLUME, body.clone()).await?; // a probe may be an hour old
+        require_listed(env, store.as_ref(), &copy).await
+    };
+    if let Err(e) = sound.await {
         let _ = delete_all(store.as_ref(), &[copy]).await;
         return Err(e);
     }
