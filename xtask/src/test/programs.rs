@@ -110,7 +110,9 @@ fn one(program: Program) -> Ended {
 /// All of the workspace, in cargo's order. At once: a package by itself would be built again, with other features of what it depends on.
 fn programs() -> Result<Vec<Program>> {
     let log = step::log_path("tests")?;
-    let mut build = step::cargo(&["test", "--workspace", "--locked", "--no-run", "--message-format", "json"]);
+    let what = ["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"];
+    let mut build = step::cargo(&what);
+    build.args(["--message-format", "json"]);
     build.stdin(Stdio::null()).stderr(File::create(&log)?);
     let built = build.output().context("cargo")?;
     ensure!(built.status.success(), "they cannot be built:\n{}", fs::read_to_string(&log)?);

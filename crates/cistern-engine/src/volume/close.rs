@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::{
     Error,
     segment::Rollback,
@@ -32,8 +34,9 @@ impl Volume {
 }
 
 impl Writer {
-    pub async fn close(&self, drain_limit: Duration) -> CloseReport {
-        self.end(drain_limit, None).await
+    /// Boxed, as [opening](crate::volume::open::open) is.
+    pub fn close(&self, drain_limit: Duration) -> BoxFuture<'_, CloseReport> {
+        Box::pin(self.end(drain_limit, None))
     }
 
     /// As [`close`](Self::close); whoever opens the volume next may go on from a snapshot.

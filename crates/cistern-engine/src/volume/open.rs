@@ -18,7 +18,7 @@ use crate::{
     cache::ChunkCache,
     codec::{Compression, KeySource, MasterKey},
     damage::Damage,
-    env::Env,
+    env::{BoxFuture, Env},
     fetch::{
         Ahead, ForwardSource, Forwarding, FrameReader, HotParts, ObjectReader, OriginParts, Origins,
         StoredRuns,
@@ -161,7 +161,12 @@ pub async fn refuse_what_is_there(env: &Env, store: &SharedStore) -> Result<()> 
     }
 }
 
-pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
+/// Opens for reading; boxed for the same reason as [`open`].
+pub fn open_read_only(o: ReadOnlyOptions) -> BoxFuture<Result<Arc<Volume>>> {
+    Box::pin(open_for_reading(o))
+}
+
+async fn open_for_reading(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(&o.env, o.stores.read.as_ref()).await?;
     let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
@@ -304,7 +309,12 @@ fn keep_hot_set(
     Some(HotKeeper::start(env, parts, epoch))
 }
 
-pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
+/// Opens for writing. Compiled here once, with all that is started then: what a boxed future does is not compiled again in each program that awaits it.
+pub fn open(o: OpenOptions) -> BoxFuture<Result<Arc<Volume>>> {
+    Box::pin(open_for_writing(o))
+}
+
+async fn open_for_writing(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
     let identity = read_identity(&o.env, o.stores.read.as_ref()).await?;
     let o = o.within(identity.volume).await;
