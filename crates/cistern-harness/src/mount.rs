@@ -24,6 +24,9 @@ use crate::{
 const FUSE_LIMIT: Duration = Duration::from_secs(30);
 /// Unmounting writes back what is dirty.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(300);
+/// For so long a mount may be busy with what is closed, and is asked again after so much.
+const BUSY_LIMIT: Duration = Duration::from_secs(20);
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +178,14 @@ struct MountPoint {
     mounted: bool,
 }
 
+impl MountPoint {
+    fn try_unmount(&self) -> Result<()> {
+        let mut command = tool::command("umount")?;
+        command.arg(&self.dir);
+        tool::run_command(command, UNMOUNT_LIMIT).map(drop)
+    }
+}
+
 impl Drop for MountPoint {
     fn drop(&mut self) {
         if self.mounted {
@@ -199,19 +210,22 @@ impl Mounted {
     }
 
     /// Unmounts and gives the device back.
+    ///
+    /// A process that another thread starts has this one's files open until it runs its own program, also one on the mount that is closed here by
+    /// now: while the kernel says "busy", it is asked again.
     pub fn unmount(mut self) -> Result<BlockDevice> {
-        let mut command = tool::command("umount")?;
-        command.arg(&self.mount.dir);
-        tool::run_command(command, UNMOUNT_LIMIT).context("umount")?;
+        let mut limit = Limit::new(BUSY_LIMIT);
+        while let Err(error) = self.mount.try_unmount() {
+            let wait = limit.next_wait().filter(|_| error.to_string().contains("busy"));
+            std::thread::sleep(wait.ok_or(error).context("umount")?.min(BUSY_PAUSE));
+        }
         self.mount.mounted = false;
         Ok(self.device)
     }
 
     /// Takes everything back after the server died: what was not written is lost, as in a power cut.
     pub fn crash(mut self) -> Result<()> {
-        let mut command = tool::command("umount")?;
-        command.arg(&self.mount.dir);
-        if tool::run_command(command, UNMOUNT_LIMIT).is_err() {
+        if self.mount.try_unmount().is_err() {
             tool::run("umount", [Path::new("-l"), &self.mount.dir])?;
         }
         self.mount.mounted = false;

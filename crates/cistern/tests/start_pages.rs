@@ -130,10 +130,12 @@ fn keys_with(minio: &Minio, policy: &str) -> Result<Vec<(String, String)>> {
         policy.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>()
     );
     let mut curl = tool::command("curl")?;
+    // MinIO answers requests for objects before it has read who its users are, and until it has it refuses this one with 400.
+    curl.args(["--retry", "20", "--retry-delay", "1", "--retry-all-errors"]);
     curl.args([
         "--silent",
         "--show-error",
-        "--fail",
+        "--fail-with-body",
         "--aws-sigv4",
         "aws:amz:us-east-1:sts",
         "--data",
