@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tries cistern on an S3 server that nobody here wrote: probes it many times, and does the main job on it.
 #
-#   xtask/servers/try.sh BIN SERVER [PROBES]      SERVER: minio, versitygw, s3proxy, gofakes3 or seaweedfs; PROBES: 20
+#   xtask/servers/try.sh BIN SERVER [PROBES]      SERVER: minio, versitygw, s3proxy, gofakes3, seaweedfs or radosgw; PROBES: 20
 #
 # The main job: create a volume, write 96 MiB by NBD, kill -9 the daemon, open the volume on another host, compare, check all
 # data and all space, remove it, and find nothing left. Installs the server at the version below, by the package manager that
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 VERSITYGW=v1.8.0 S3PROXY=4.1.0 GOFAKES3=v1.2.0 SEAWEEDFS=4.48
-BIN=$(readlink -f "${1:?path of cistern}") SERVER=${2:?minio, versitygw, s3proxy, gofakes3 or seaweedfs} PROBES=${3:-20}
+BIN=$(readlink -f "${1:?path of cistern}") SERVER=${2:?minio, versitygw, s3proxy, gofakes3, seaweedfs or radosgw} PROBES=${3:-20}
 TOOLS=$HOME/.cache/cistern-test
 PORT=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 WORK=$(mktemp -d /tmp/cistern-servers.XXXXXX)
@@ -78,6 +78,10 @@ JSON
     begin "$TOOLS/seaweedfs-$SEAWEEDFS/bin/weed" server -dir="$WORK/data" -ip=127.0.0.1 -ip.bind=127.0.0.1 -master.port=$P \
         -volume.port=$((P + 1)) -volume.max=20 -master.volumeSizeLimitMB=256 -filer -filer.port=$((P + 2)) -s3 \
         -s3.port="$PORT" -s3.config="$WORK/s3.json" -s3.port.iceberg=0 -s3.port.lance=0 ;;
+radosgw)
+    version=16.2.15
+    mkdir -p "$WORK/data"
+    begin "$(dirname "$0")/radosgw.sh" "$WORK/data" "$PORT" cistern cistern-secret ;;
 *)
     echo "no such server: $SERVER" >&2
     exit 2 ;;
