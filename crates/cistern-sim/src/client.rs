@@ -67,6 +67,8 @@ pub struct Excuses {
     /// Objects are out of sight now and then.
     pub absent: bool,
     pub closing: bool,
+    /// The store does not keep what is there.
+    pub overwritten: bool,
 }
 
 impl Excuses {
@@ -75,7 +77,8 @@ impl Excuses {
         match error {
             Error::Unreachable(_) | Error::NoRoom(_) => true,
             Error::Fenced { .. } => self.fenced,
-            Error::Latched(_) => self.fenced || self.disk_failed || self.damaged,
+            Error::Latched(_) => self.fenced || self.disk_failed || self.damaged || self.overwritten,
+            Error::Overwrites(_) => self.overwritten,
             // Who was fenced long ago finds that its successor has deleted what it does not need.
             Error::NotFound(_) => self.damaged || self.absent || self.fenced,
             Error::Corrupt { .. } | Error::Refused(_) => self.damaged,

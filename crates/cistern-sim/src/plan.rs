@@ -62,6 +62,8 @@ pub enum Theme {
     ClonedVolumes,
     /// As `Snapshots`, and the volume is rolled back to them.
     RolledBack,
+    /// As `TakeOvers`, in a store that ceases to keep what is there, and keeps it again.
+    Overwriting,
     /// Volumes are removed and created again at their place while objects of before are still on their way.
     Recreated,
     /// The secret of an encrypted volume is changed, by requests that come late and twice.
@@ -71,7 +73,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    pub const ALL: [Theme; 24] = [
+    pub const ALL: [Theme; 25] = [
         Theme::Crashes,
         Theme::TakeOvers,
         Theme::Outages,
@@ -93,6 +95,7 @@ impl Theme {
         Theme::Clones,
         Theme::ClonedVolumes,
         Theme::RolledBack,
+        Theme::Overwriting,
         Theme::Recreated,
         Theme::Rekeyed,
         Theme::Backups,
@@ -122,6 +125,7 @@ impl Theme {
             Theme::Clones => "clones",
             Theme::ClonedVolumes => "cloned-volumes",
             Theme::RolledBack => "rolled-back",
+            Theme::Overwriting => "overwriting",
             Theme::Recreated => "recreated",
             Theme::Rekeyed => "rekeyed",
             Theme::Backups => "backups",
@@ -156,6 +160,8 @@ pub enum Ending {
     Cloned,
     /// The volume is rolled back to one of its snapshots.
     RolledBack,
+    /// The store begins to overwrite, and the writer stops; then the store keeps the rule again.
+    RuleEnds,
     /// The host goes down, the volume is removed, and another one is created in its place.
     Recreated,
     /// The secret is changed, and the host goes down.
@@ -236,6 +242,7 @@ impl Plan {
             26..28 => Theme::BadReplies,
             28 => Theme::RottenJournal,
             29 => Theme::Clones,
+            30 if rng.random_bool(0.5) => Theme::Overwriting,
             30 => Theme::Recreated,
             _ if rng.random_bool(0.5) => Theme::Rekeyed,
             _ if rng.random_bool(0.5) => Theme::SmallDisk,
@@ -375,6 +382,12 @@ impl Plan {
                 };
                 (self.ops, self.rounds) = (15, rng.random_range(3..7));
             }
+            Theme::Overwriting => {
+                settings.dirty_age_max = *pick(rng, &[Duration::from_millis(40), Duration::from_millis(200)]);
+                (self.ops, self.rounds) = (100, rng.random_range(4..9));
+                // What arrives late is taken whatever its sender does, and so is what somebody sends who was stopped right before.
+                (self.faults.late, self.faults.twice) = (0.0, 0.0);
+            }
             Theme::Clones => {
                 settings.mode = *pick(rng, &[Mode::Writeback, Mode::Writeback, Mode::Writethrough]);
             }
@@ -409,7 +422,7 @@ impl Plan {
     pub fn ending(&self, sim: &Sim) -> Ending {
         use Ending::{
             Cloned, Close, DiskFails, DiskFills, GoOn, HastyClose, JournalRots, Kill, LoseHost, Outage,
-            PowerCut, Recreated, Rekeyed, RolledBack, Usurp,
+            PowerCut, Recreated, Rekeyed, RolledBack, RuleEnds, Usurp,
         };
         let zombies = [Zombie::Busy, Zombie::Suspended, Zombie::CutOff];
         let zombie = Usurp(zombies[sim.range(0, 3) as usize]);
@@ -438,6 +451,9 @@ impl Plan {
             Theme::BadReplies => &[GoOn, GoOn, Close, PowerCut, LoseHost],
             Theme::Clones => &[Cloned, Cloned, Cloned, PowerCut, GoOn],
             Theme::Recreated => &[Recreated, Recreated, PowerCut, GoOn],
+            Theme::Overwriting => {
+                &[RuleEnds, RuleEnds, Usurp(Zombie::CutOff), Usurp(Zombie::CutOff), Usurp(Zombie::Busy), GoOn]
+            }
             Theme::Rekeyed => &[Rekeyed, Rekeyed, Rekeyed, LoseHost, PowerCut],
             Theme::RottenJournal => &[JournalRots, JournalRots, JournalRots, GoOn],
         };

@@ -77,6 +77,8 @@ struct State {
     disk_bytes: Option<u64>,
     /// What it takes at most, which it does not tell.
     quota_bytes: Option<u64>,
+    /// A put that should find its key absent finds it so.
+    overwrites: bool,
     /// Per host: cut off from the store.
     cut_off: BTreeMap<usize, bool>,
     /// When a fault last could have kept somebody from the store.
@@ -100,6 +102,7 @@ impl SimStore {
             away: false,
             disk_bytes,
             quota_bytes: None,
+            overwrites: false,
             cut_off: BTreeMap::new(),
             troubled_at: Duration::ZERO,
             requests: 0,
@@ -129,6 +132,12 @@ impl SimStore {
             s.away = away;
             s.troubled_at = now;
         });
+    }
+
+    /// Begins to overwrite what it should keep, or keeps it again.
+    pub fn set_overwrites(&self, overwrites: bool) {
+        self.sim.note(format_args!("store: overwrites={overwrites}"));
+        self.with(|s| s.overwrites = overwrites);
     }
 
     /// Puts find room for so many bytes more, or for any number.
@@ -197,7 +206,7 @@ impl SimStore {
             }
             _ => {
                 let (now, age) = (self.sim.now(), self.listing_age(request));
-                self.with(|s| s.objects.apply(request, now, now.saturating_sub(age)))
+                self.with(|s| s.objects.apply(request, s.overwrites, now, now.saturating_sub(age)))
             }
         };
         self.sim.note(format_args!("store: #{number}{how} {request:?} -> {reply:?}"));

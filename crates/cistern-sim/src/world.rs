@@ -30,6 +30,7 @@ mod backups;
 mod checks;
 mod cloned_volumes;
 mod clones;
+mod overwriting;
 mod quota;
 mod recreated;
 mod rekeyed;

@@ -21,7 +21,7 @@ use crate::{
         checkpoint::LastClaim,
         committed::{Committed, checkpoint_names, read_committed},
         keys,
-        presence::put_again,
+        presence::{keeps_what_is_there, put_again},
         reserve::Reserve,
         slots::{SlotContent, read_entry},
         unlisted::is_there,
@@ -159,6 +159,8 @@ impl Attempt {
         let head = readable(keys, &slot, &body)?;
         let object_bytes = body.len() as u64;
         let key = keys::entry(seq);
+        // Another writer may be at work: what it puts is not overwritten, also by the first put of all.
+        keeps_what_is_there(store.as_ref()).await?;
         let put = put_in_any_case(env, store, &key, &body).await?;
         if put == Put::Exists && !is_ours(store, keys, &head, object_bytes).await? {
             return Ok(None);

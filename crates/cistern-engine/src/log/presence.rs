@@ -106,6 +106,15 @@ pub async fn put_again(store: &dyn Store, key: &str, body: Bytes) -> Result<bool
     }
 }
 
+/// Puts the copy of the identity again that lies beside the log, byte for byte: it stays as it is as long as the volume is there. Whether that
+/// showed that the store, which is the volume's own, keeps the rule.
+pub(super) async fn keeps_what_is_there(store: &dyn Store) -> Result<bool> {
+    match store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
+        Err(StoreError::NotFound(_)) => Ok(true), // a look tells whether the volume is gone
+        copy => put_again(store, keys::VOLUME, copy?).await,
+    }
+}
+
 impl Presence {
     pub(super) fn new(env: Env, stores: &Stores, tenure: &Tenure) -> Presence {
         let (place, store) = (stores.whole.clone(), stores.write_back.clone());
@@ -170,7 +179,7 @@ impl Presence {
         let now = self.env.now();
         if before != Before::Saying
             && now.saturating_sub(confirmed.proven_at) >= PROOF_AGE_MAX
-            && self.keeps_what_is_there().await.inspect_err(|_| self.doubt())?
+            && keeps_what_is_there(self.store.as_ref()).await.inspect_err(|_| self.doubt())?
         {
             confirmed.proven_at = now;
         }
@@ -183,16 +192,6 @@ impl Presence {
         self.look_twice().await.inspect_err(|_| self.doubt())?;
         (confirmed.at, confirmed.doubts) = (at, doubts);
         Ok(())
-    }
-
-    /// Puts the copy of the identity again that lies beside the log, byte for byte: it stays as it is as long as the volume is there.
-    /// Whether that was proven: not where the store has no room, and says so before it looks.
-    async fn keeps_what_is_there(&self) -> Result<bool> {
-        let copy = match self.store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
-            Err(StoreError::NotFound(_)) => return Ok(true), // a look tells whether the volume is gone
-            copy => copy?,
-        };
-        put_again(self.store.as_ref(), keys::VOLUME, copy).await
     }
 
     /// That the volume is gone is believed when it is still so after a moment.

@@ -108,11 +108,17 @@ impl Reply {
 }
 
 impl Objects {
-    /// Lets a request take effect now. A listing shows what was there at a moment `listed_at`.
-    pub fn apply(&mut self, request: &Request, now: Duration, listed_at: Duration) -> Reply {
+    /// Lets a request take effect now. A listing shows what was there at a moment `listed_at`; a store that `overwrites` looks at no condition.
+    pub fn apply(
+        &mut self,
+        request: &Request,
+        overwrites: bool,
+        now: Duration,
+        listed_at: Duration,
+    ) -> Reply {
         match request {
             Request::Put { key, body, if_absent } => {
-                if *if_absent && self.map.contains_key(key) {
+                if *if_absent && !overwrites && self.map.contains_key(key) {
                     return Reply::Put(Put::Exists);
                 }
                 self.note_change(key, now);

@@ -35,7 +35,7 @@ const LOOKS_WITHIN_GRACES: u32 = 200;
 const CHECKPOINTS_MAX: usize = 20;
 
 /// Writes some sectors, of one block or two, and returns whether that was acknowledged.
-async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
+pub(super) async fn write_sectors(line: &Line, device: &dyn Device) -> bool {
     let size = line.branch(|b| b.size());
     let (op, tick) = (line.number(), line.sim.tick());
     let count = line.sim.range(1, 9);

@@ -58,6 +58,7 @@ impl World {
             Ending::DiskFills => self.disk_fills(session, clients).await,
             Ending::Cloned => self.cloned(session, clients).await,
             Ending::Recreated => self.recreated(session, clients).await,
+            Ending::RuleEnds => self.rule_ends(session, clients).await,
             Ending::RolledBack => self.rolled_back(session, clients).await,
             Ending::Rekeyed => self.rekeyed(session, clients).await,
             Ending::JournalRots => self.journal_rots(session, clients).await,
