@@ -3,11 +3,12 @@
 #
 #   xtask/servers/radosgw.sh DIR PORT ACCESS_KEY SECRET_KEY
 #
-# DIR is an empty directory, which gets 300 MB. Answers on loopback at PORT, and uses PORT + 1. Runs until it is killed, and all that it started ends
+# DIR is an empty directory, which gets 300 MB. Answers on loopback at PORT; its monitor has a port between 20000 and 28000. Runs until it is killed, and all that it started ends
 # with it.
 set -euo pipefail
 version=16.2.15+ds-0+deb12u2
 dir=$(readlink -f "$1") port=$2 access=$3 secret=$4
+monitor=$((port % 8000 + 20000))
 mkdir -p "$dir"/{debs/partial,root,mon,osd,rgw,run,log}
 apt-get install -y -qq --download-only --no-install-recommends -o "Dir::Cache::archives=$dir/debs" \
     "radosgw=$version" "ceph-mon=$version" "ceph-osd=$version"
@@ -19,7 +20,7 @@ fsid=00000000-0000-4000-8000-000000000001 osd=00000000-0000-4000-8000-0000000000
 cat > "$CEPH_CONF" <<CONF
 [global]
 fsid = $fsid
-mon host = [v1:127.0.0.1:$((port + 1))/0]
+mon host = [v1:127.0.0.1:$monitor/0]
 ms bind msgr2 = false
 public addr = 127.0.0.1
 cluster addr = 127.0.0.1
@@ -48,7 +49,7 @@ rgw frontends = beast endpoint=127.0.0.1:$port
 CONF
 ceph-authtool --create-keyring "$dir/keyring" --gen-key -n mon. --cap mon 'allow *'
 ceph-authtool "$dir/keyring" --gen-key -n client.admin --cap mon 'allow *' --cap osd 'allow *'
-monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$((port + 1))]" "$dir/monmap"
+monmaptool --create --fsid "$fsid" --addv a "[v1:127.0.0.1:$monitor]" "$dir/monmap"
 ceph-mon -i a --mkfs --monmap "$dir/monmap" --keyring "$dir/keyring"
 begin() { setpriv --pdeathsig KILL "$@" & }
 begin ceph-mon -i a -f

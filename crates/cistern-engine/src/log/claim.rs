@@ -21,7 +21,7 @@ use crate::{
         checkpoint::LastClaim,
         committed::{Committed, checkpoint_names, read_committed},
         keys,
-        presence::{keeps_what_is_there, put_again},
+        presence::keeps_what_is_there,
         reserve::Reserve,
         slots::{SlotContent, read_entry},
         unlisted::is_there,
@@ -159,14 +159,12 @@ impl Attempt {
         let head = readable(keys, &slot, &body)?;
         let object_bytes = body.len() as u64;
         let key = keys::entry(seq);
-        // Another writer may be at work: what it puts is not overwritten, also by the first put of all.
+        // Before the first put of all: another writer may be at work, and what it has put is not overwritten.
         keeps_what_is_there(store.as_ref()).await?;
         let put = put_in_any_case(env, store, &key, &body).await?;
         if put == Put::Exists && !is_ours(store, keys, &head, object_bytes).await? {
             return Ok(None);
         }
-        // That it was absent proves nothing of a store that would have taken it anyhow.
-        put_again(store.as_ref(), &key, body).await?;
         let seen = env.now();
         let names = checkpoint_names(store.as_ref()).await?;
         let is_behind = committed.is_behind(&names);

@@ -7,7 +7,7 @@
 //! after the last look; whenever there was trouble; and whenever somebody is to hear that everything is in the store. Where
 //! all goes well that is five small requests a third of the grace while something is written.
 //!
-//! All that stands on put-if-absent. That was proven when the volume was made and is proven again by each claim; but a store may stop keeping it
+//! All that stands on put-if-absent. That was proven when the volume was made and is proven again by each opening; but a store may stop keeping it
 //! under a writer, when versioning of its bucket is switched on or its gateway is replaced. So while something is written, what has long been there is put again
 //! every half minute, before anything more is sent or counts: it has to exist.
 //!

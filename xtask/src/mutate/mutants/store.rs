@@ -5,6 +5,7 @@ use super::{Change, Mutant, test, themed};
 const WRITE: &str = "crates/cistern-engine/src/store/directory/write.rs";
 const RETRY: &str = "crates/cistern-engine/src/store/retry.rs";
 const COMMITTED: &str = "crates/cistern-engine/src/log/committed.rs";
+const CLAIM: &str = "crates/cistern-engine/src/log/claim.rs";
 const UNLISTED: &str = "crates/cistern-engine/src/log/unlisted.rs";
 const ADMIN: &str = "crates/cistern-engine/src/volume/admin.rs";
 const LISTING: &str = "crates/cistern-engine/src/store/cloud/listing.rs";
@@ -79,6 +80,18 @@ pub const MUTANTS: &[Mutant] = &[
         }],
         test: test("-p cistern-engine --test volume_gone", "who_was_taken_over_overwrites_nothing"),
         simulation: None,
+    },
+    Mutant {
+        name: "a-claim-is-put-before-the-rule-is-proven",
+        promise: "P2",
+        story: "the store overwrites, and who opens a volume that is being written replaces what its writer stored meanwhile",
+        changes: &[Change {
+            file: CLAIM,
+            old: "        keeps_what_is_there(store.as_ref()).await?;\n        let put",
+            new: "        let put",
+        }],
+        test: None,
+        simulation: themed("overwriting", 20),
     },
     Mutant {
         name: "a-listing-is-never-asked-for-again",
