@@ -164,7 +164,7 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
     Ok(other)
 }
 
-/// Deletes every object of a volume. The identity goes first, so that what is left by an interruption
+/// Deletes every object of a volume. The identity goes first, and then its copy, so that what is left by an interruption
 /// is no volume any more: nothing opens it, creating refuses, and a second run finishes it. Notes about the trash go
 /// last: they show that there is something to finish. Objects that have no volume's names stay: somebody else put
 /// them there.
@@ -173,6 +173,9 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
 /// The first object's that could not be deleted, with how many they are. It held up no other.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
     store.delete(keys::VOLUME).await?;
+    for dir in store.list_dirs("").await?.iter().filter(|dir| keys::is_directory(dir)) {
+        store.delete(&format!("{dir}/{}", keys::VOLUME)).await?;
+    }
     let removal = VolumeDeletion { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
     removal.until_nothing(|key| keys::parse_trash(key).is_none()).await?;
     removal.until_nothing(|_| true).await

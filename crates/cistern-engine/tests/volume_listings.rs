@@ -239,6 +239,23 @@ async fn a_new_secret_is_found_by_its_name() {
     close(Volume::open(OpenOptions { key: secret(2), ..host.options() }).await.expect("opened")).await;
 }
 
+/// A volume whose identity is not found is no half removed one while its copy is there: while it is claimed it is not deleted, unless that is forced.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lost_its_identity_is_not_deleted_while_it_is_claimed() {
+    let store = Through::new(Cached::default());
+    let host = Host::with_volume(hurried_env(), store.clone(), 64 * MIB, KeySource::None).await;
+    let volume = host.open().await;
+    store.inner.delete("volume.json").await.expect("deleted");
+    let remove =
+        async |force| admin::remove(&host.env, &host.store, &KeySource::None, force, &|_, _| {}).await;
+    let (before, refused) = (store.all().await, remove(false).await);
+    assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
+    assert_eq!(store.all().await, before);
+    remove(true).await.expect("forced");
+    assert_eq!(store.all().await, BTreeMap::new());
+    volume.close(Duration::ZERO).await;
+}
+
 /// Where a store hides what a volume has, nothing is removed, nor called removed; the accounts of its space are not drawn up; and no volume is made.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_is_not_listed_is_refused() {

@@ -432,9 +432,14 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Ends the epoch. Only after everything that was offered is committed.
+    /// Ends the epoch, once everything that was offered is committed.
+    ///
+    /// # Errors
+    /// `Latched` where something was not, because somebody took the volume over: no reader comes past a slot that is left open.
     pub async fn release(self, size_bytes: u64, rollback: Option<Rollback>) -> Result<()> {
-        assert_eq!(self.settled.next(), self.slots.next(), "no reader comes past a slot that is left open");
+        if self.settled.next() != self.slots.next() {
+            return Err(Error::Latched(format!("entry {} of the log was not stored", self.settled.next())));
+        }
         self.slots.release(size_bytes, rollback).await
     }
 }

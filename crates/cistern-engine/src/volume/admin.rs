@@ -14,13 +14,13 @@ use crate::{
     journal::{self, Group, PlacedRecord, Record},
     log::{
         Committed, VolumeKeys, find_volume, has_checkpoint,
-        identity::{FORMAT, Identity},
+        identity::{FORMAT, IDENTITY_BYTES_MAX, Identity},
         keys,
         origin::CloneSource,
         own_store, read_committed, read_identity, read_identity_anywhere, require_listed,
         wrapping::{read_wrapping, replace_wrapping},
     },
-    store::SharedStore,
+    store::{SharedStore, StoreError},
     units::{BLOCK_BYTES, VolumeId},
 };
 
@@ -185,6 +185,9 @@ pub async fn remove(
             if !is_half_removed(store).await? {
                 return Err(e);
             }
+            if !force {
+                refuse_if_copy_is_held(env, store, key).await?;
+            }
         }
         Err(e @ Error::InTrash { .. }) => return Err(e), // see `trash::delete`
         Err(e) if !force => return Err(e),
@@ -192,6 +195,18 @@ pub async fn remove(
     }
     require_listed(env, store.as_ref(), keys::VOLUME).await?;
     gc::remove_volume(store, progress).await
+}
+
+/// A removal deletes the identity and then its copy, before all else. So where a copy is there none has begun, and an identity that is not found may
+/// be out of sight: what the volume itself says counts.
+async fn refuse_if_copy_is_held(env: &Env, store: &SharedStore, key: &KeySource) -> Result<()> {
+    for dir in store.list_dirs("").await?.iter().filter(|dir| keys::is_directory(dir)) {
+        match store.get(&format!("{dir}/{}", keys::VOLUME), IDENTITY_BYTES_MAX).await {
+            Err(StoreError::NotFound(_)) => {}
+            copy => refuse_if_held(env, store, &Identity::decode(&copy?)?, key).await?,
+        }
+    }
+    Ok(())
 }
 
 /// Refuses while a volume is claimed, or has clones.

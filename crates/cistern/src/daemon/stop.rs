@@ -46,7 +46,11 @@ pub async fn stop(
         reports = closing => Some(reports),
         () = signals.next() => None,
     };
-    conclude(daemon, state_dir, &undrained, reports.as_deref())
+    conclude(daemon, state_dir, &undrained, reports.as_deref())?;
+    if drain_limit.is_zero() {
+        return Ok(()); // nobody asked for more
+    }
+    all_released(daemon, reports.as_deref())
 }
 
 /// Uploads until everything is committed, or the time is over or a signal comes; says for each volume why not
@@ -122,6 +126,22 @@ fn conclude(
     Ok(())
 }
 
+/// Fails for volumes that no other host can open now without taking them over.
+fn all_released(daemon: &Daemon, reports: Option<&[CloseReport]>) -> Outcome {
+    let served = daemon.served();
+    let is_claimed = |i: usize| {
+        let is_clean = reports.is_some_and(|reports| reports[i].clean);
+        !served[i].volume.status().read_only && !is_clean
+    };
+    let claimed: Vec<&str> =
+        (0..served.len()).filter(|i| is_claimed(*i)).map(|i| served[i].name.as_str()).collect();
+    if claimed.is_empty() {
+        return Ok(());
+    }
+    let failure = Failure::new(Kind::NotClean, format!("not released: {}", claimed.join(", ")));
+    Err(failure.hint("the next `cistern serve` on this host goes on; another host needs --take-over"))
+}
+
 /// The failure of the first volume that had stopped before it was told to: what it had acknowledged may be in its
 /// journal alone.
 fn stopped(daemon: &Daemon, state_dir: &Path) -> Outcome {
@@ -180,6 +200,9 @@ impl End<'_> {
         }
         let why = self.why().map(|why| format!(" ({why})")).unwrap_or_default();
         match left {
+            None if self.undrained.is_some() => format!(
+                "{name}: everything was stored, but whether the store still has it was not seen; the volume is still claimed by this host{why}"
+            ),
             None => format!(
                 "{name}: everything is in the store, but the volume is still claimed by this host{why}"
             ),
@@ -264,5 +287,15 @@ mod tests {
         assert_eq!(end.left_bytes(), 4096);
         let cut_short = End { undrained: None, report: None, ..end };
         assert!(cut_short.describe("tank").contains("interrupted"));
+    }
+
+    /// A daemon that was clean, and whose store is gone when it stops, does not say that everything is in the store.
+    #[test]
+    fn what_was_not_seen_is_not_said() {
+        let report = CloseReport { clean: false, journal_bytes_left: 0, reason: None };
+        let status = status(9, 9, 9);
+        let end = End { status: &status, undrained: Some("not uploaded within 1m"), report: Some(&report) };
+        let told = end.describe("tank");
+        assert!(!told.contains("everything is in the store") && told.contains("was not seen"), "{told}");
     }
 }
