@@ -161,12 +161,7 @@ pub async fn refuse_what_is_there(env: &Env, store: &SharedStore) -> Result<()> 
     }
 }
 
-/// Opens for reading; boxed for the same reason as [`open`].
-pub fn open_read_only(o: ReadOnlyOptions) -> BoxFuture<Result<Arc<Volume>>> {
-    Box::pin(open_for_reading(o))
-}
-
-async fn open_for_reading(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
+pub async fn open_read_only(o: ReadOnlyOptions) -> Result<Arc<Volume>> {
     let identity = read_identity(&o.env, o.stores.read.as_ref()).await?;
     let o = ReadOnlyOptions { stores: o.stores.within(&keys::directory(identity.volume)), ..o };
     let keys = VolumeKeys::unlock(&o.env, o.stores.read.as_ref(), &identity, &o.key).await?;
