@@ -45,7 +45,7 @@ use crate::{
     codec::{Compression, KeySource},
     damage::{Damage, DamageReport},
     disk::Disk,
-    env::Env,
+    env::{BoxFuture, Env},
     fetch::{Ahead, AheadCounts, DecodedCounts, FrameReader},
     gc::readers::Announcement,
     journal::Recoveries,
@@ -283,6 +283,11 @@ struct Opened {
     branches: Vec<Branch>,
 }
 
+/// Opens for writing. Compiled here once, with all that is started then: what a boxed future does is not compiled again in each program that awaits it.
+fn open_boxed(options: OpenOptions) -> BoxFuture<Result<Arc<Volume>>> {
+    Box::pin(open::open(options))
+}
+
 impl Volume {
     /// Creates a volume in an empty place of a store.
     ///
@@ -310,7 +315,7 @@ impl Volume {
     /// # Errors
     /// `Unfinished` where something was received and is not complete.
     pub async fn open(options: OpenOptions) -> Result<Arc<Volume>> {
-        let volume = open::open(options).await?;
+        let volume = open_boxed(options).await?;
         match volume.receiving() {
             None => Ok(volume),
             Some(_) => {
@@ -322,7 +327,7 @@ impl Volume {
 
     /// As `open`, for whoever goes on receiving, or goes back.
     pub async fn open_to_receive(options: OpenOptions) -> Result<Arc<Volume>> {
-        open::open(options).await
+        open_boxed(options).await
     }
 
     /// Opens the newest committed state, or a snapshot of it, without a claim. Where something was received and is not complete, what was

@@ -34,7 +34,7 @@ impl Volume {
 }
 
 impl Writer {
-    /// Boxed, as [opening](crate::volume::open::open) is.
+    /// Boxed, as opening is: compiled here once.
     pub fn close(&self, drain_limit: Duration) -> BoxFuture<'_, CloseReport> {
         Box::pin(self.end(drain_limit, None))
     }

@@ -18,7 +18,7 @@ use crate::{
     cache::ChunkCache,
     codec::{Compression, KeySource, MasterKey},
     damage::Damage,
-    env::{BoxFuture, Env},
+    env::Env,
     fetch::{
         Ahead, ForwardSource, Forwarding, FrameReader, HotParts, ObjectReader, OriginParts, Origins,
         StoredRuns,
@@ -116,11 +116,8 @@ pub async fn put_volume(
     }
     own.put_if_absent(keys::VOLUME, body.clone()).await?;
     let copy = identity_copy(identity.volume);
-    let sound = async {
-        put_again(own.as_ref(), keys::VOLUME, body.clone()).await?; // a probe may be an hour old
-        require_listed(env, store.as_ref(), &copy).await
-    };
-    if let Err(e) = sound.await {
+    let kept = put_again(own.as_ref(), keys::VOLUME, body.clone()).await; // a probe may be an hour old
+    if let Err(e) = kept.and(require_listed(env, store.as_ref(), &copy).await) {
         let _ = delete_all(store.as_ref(), &[copy]).await;
         return Err(e);
     }
@@ -304,12 +301,7 @@ fn keep_hot_set(
     Some(HotKeeper::start(env, parts, epoch))
 }
 
-/// Opens for writing. Compiled here once, with all that is started then: what a boxed future does is not compiled again in each program that awaits it.
-pub fn open(o: OpenOptions) -> BoxFuture<Result<Arc<Volume>>> {
-    Box::pin(open_for_writing(o))
-}
-
-async fn open_for_writing(o: OpenOptions) -> Result<Arc<Volume>> {
+pub async fn open(o: OpenOptions) -> Result<Arc<Volume>> {
     live::check(o.mode, o.paused)?;
     let identity = read_identity(&o.env, o.stores.read.as_ref()).await?;
     let o = o.within(identity.volume).await;
