@@ -20,7 +20,7 @@ use crate::{
     log::{
         LogWriter,
         checkpoint::{Retired, RetiredName},
-        keys,
+        identity_copies, keys,
     },
     store::{LIST_MAX, Pages, SharedStore, Store, StoreError, Undeleted, delete_all},
     units::{Epoch, Seq, VolumeId},
@@ -170,11 +170,12 @@ pub async fn left_over(store: &SharedStore) -> Result<Option<String>> {
 /// them there.
 ///
 /// # Errors
-/// The first object's that could not be deleted, with how many they are. It held up no other.
+/// That of an identity, or of a copy of one: then nothing else was deleted. Or the first object's that could not be deleted, with how many they are;
+/// it held up no other.
 pub async fn remove_volume(store: &SharedStore, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<()> {
     store.delete(keys::VOLUME).await?;
-    for dir in store.list_dirs("").await?.iter().filter(|dir| keys::is_directory(dir)) {
-        store.delete(&format!("{dir}/{}", keys::VOLUME)).await?;
+    for copy in identity_copies(store.as_ref()).await? {
+        store.delete(&copy).await?;
     }
     let removal = VolumeDeletion { store, progress, listed: AtomicU64::new(0), done: AtomicU64::new(0) };
     removal.until_nothing(|key| keys::parse_trash(key).is_none()).await?;

@@ -36,8 +36,8 @@ pub use append::{LogWriter, Refused, Slots};
 pub use claim::{Attempt, ClaimRequest, Claimed, LocalJournal, Prospect, look};
 pub use committed::{
     AppliedSegment, Committed, DamagedCheckpoint, Foreign, checkpoint_names, find_volume, has_checkpoint,
-    identity_copy, own_store, read_committed, read_identity, read_identity_anywhere, read_roots,
-    read_roots_object,
+    identity_copies, identity_copy, own_store, read_committed, read_identity, read_identity_anywhere,
+    read_roots, read_roots_object,
 };
 pub use entry::{Commit, NewEntry, NewMoved, NewSegment, Offer, nothing};
 pub use presence::{GRACE, GRACE_ALONE, put_again};

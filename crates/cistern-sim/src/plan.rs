@@ -385,7 +385,7 @@ impl Plan {
             Theme::Overwriting => {
                 settings.dirty_age_max = *pick(rng, &[Duration::from_millis(40), Duration::from_millis(200)]);
                 (self.ops, self.rounds) = (100, rng.random_range(4..9));
-                // What arrives late is taken whatever its sender does, and so is what somebody sends who was stopped right before.
+                // What arrives late is taken whatever its sender does, and so is what a process sends that was stopped right before.
                 (self.faults.late, self.faults.twice) = (0.0, 0.0);
             }
             Theme::Clones => {

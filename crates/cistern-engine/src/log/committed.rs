@@ -322,6 +322,12 @@ pub fn identity_copy(volume: VolumeId) -> String {
     format!("{}/{}", keys::directory(volume), keys::VOLUME)
 }
 
+/// The copies of identities that may lie at a place.
+pub async fn identity_copies(place: &dyn Store) -> Result<Vec<String>> {
+    let dirs = place.list_dirs("").await?.into_iter().filter(|dir| keys::is_directory(dir));
+    Ok(dirs.map(|dir| format!("{dir}/{}", keys::VOLUME)).collect())
+}
+
 /// What is said of a volume that has had checkpoints, and of which none is listed.
 const HIDDEN_CHECKPOINTS: &str = "the volume has had checkpoints, and none is listed. Either a part of the store is out of sight (a disk, a \
      mount, a directory that a cache shows as it was), or they were deleted";

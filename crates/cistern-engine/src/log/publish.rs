@@ -435,7 +435,7 @@ impl Ended {
     /// Ends the epoch, once everything that was offered is committed.
     ///
     /// # Errors
-    /// `Latched` where something was not, because somebody took the volume over: no reader comes past a slot that is left open.
+    /// `Latched` where something was not, because another host took the volume over: no reader comes past a slot that is left open.
     pub async fn release(self, size_bytes: u64, rollback: Option<Rollback>) -> Result<()> {
         if self.settled.next() != self.slots.next() {
             return Err(Error::Latched(format!("entry {} of the log was not stored", self.settled.next())));

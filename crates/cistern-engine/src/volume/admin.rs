@@ -15,7 +15,7 @@ use crate::{
     log::{
         Committed, VolumeKeys, find_volume, has_checkpoint,
         identity::{FORMAT, IDENTITY_BYTES_MAX, Identity},
-        keys,
+        identity_copies, keys,
         origin::CloneSource,
         own_store, read_committed, read_identity, read_identity_anywhere, require_listed,
         wrapping::{read_wrapping, replace_wrapping},
@@ -200,8 +200,8 @@ pub async fn remove(
 /// A removal deletes the identity and then its copy, before all else. So where a copy is there none has begun, and an identity that is not found may
 /// be out of sight: what the volume itself says counts.
 async fn refuse_if_copy_is_held(env: &Env, store: &SharedStore, key: &KeySource) -> Result<()> {
-    for dir in store.list_dirs("").await?.iter().filter(|dir| keys::is_directory(dir)) {
-        match store.get(&format!("{dir}/{}", keys::VOLUME), IDENTITY_BYTES_MAX).await {
+    for copy in identity_copies(store.as_ref()).await? {
+        match store.get(&copy, IDENTITY_BYTES_MAX).await {
             Err(StoreError::NotFound(_)) => {}
             copy => refuse_if_held(env, store, &Identity::decode(&copy?)?, key).await?,
         }

@@ -1,6 +1,6 @@
 //! A store that begins to overwrite what it should keep: versioning of its bucket is switched on, or its gateway is replaced.
 //!
-//! Who was taken over, and comes back then, destroys nothing; nobody takes the volume over; the writer stops before long. Once the store keeps
+//! A writer that was taken over, and comes back then, destroys nothing; no other host takes the volume over; the writer stops before long. Once the store keeps
 //! the rule again the volume is opened, and everything acknowledged is there.
 //!
 //! What is on its way while the rule ends is not looked at here: the store takes it whatever its sender does.

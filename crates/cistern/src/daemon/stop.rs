@@ -48,7 +48,7 @@ pub async fn stop(
     };
     conclude(daemon, state_dir, &undrained, reports.as_deref())?;
     if drain_limit.is_zero() {
-        return Ok(()); // nobody asked for more
+        return Ok(()); // the user waits for no store
     }
     all_released(daemon, reports.as_deref())
 }
