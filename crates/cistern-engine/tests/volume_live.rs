@@ -4,7 +4,13 @@
 mod own_time;
 mod volume_support;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,7 +23,7 @@ use cistern_engine::{
 };
 use futures_util::future::poll_immediate;
 use own_time::env_to_stop;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 use volume_support::{
     Host, MIB, close, noise,
     passing::{Passing, Through},
@@ -95,14 +101,16 @@ async fn a_flush_passes_writes_that_wait() {
     store.set_open(false);
     clock.stop();
     let waiting = || volume.status().write_back.expect("a writer").throttle.waiting;
-    let mut flood = Vec::new();
+    let (mut flood, answered) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
     while waiting() < 100 {
-        let under_way = flood.iter().filter(|write: &&JoinHandle<_>| !write.is_finished()).count();
+        let under_way = flood.len() - answered.load(Ordering::Relaxed);
         if under_way <= waiting() as usize + 8 {
-            let (volume, n) = (volume.clone(), flood.len() as u64);
-            let write =
-                async move { volume.write_as(ClientId(n % 4), n % 240 * MIB, data(MIB), false).await };
-            flood.push(tokio::spawn(write));
+            let (volume, answered, n) = (volume.clone(), answered.clone(), flood.len() as u64);
+            flood.push(host.env.spawn("write", async move {
+                let written = volume.write_as(ClientId(n % 4), n % 240 * MIB, data(MIB), false).await;
+                answered.fetch_add(1, Ordering::Relaxed);
+                written
+            }));
         }
         tokio::task::yield_now().await;
     }
