@@ -19,6 +19,7 @@ mod in_parts;
 mod live;
 mod load;
 mod locks;
+mod log_sizes;
 mod open;
 mod order;
 pub mod pacing;

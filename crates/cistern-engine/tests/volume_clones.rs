@@ -372,6 +372,59 @@ async fn a_clone_outlives_what_its_source_does() {
     close(volume).await;
 }
 
+/// What a clone shares lies with the volume it was made of, and the check of the clone reads it there: what is damaged or gone is
+/// named, of what the clone shows and of what only a snapshot of it shows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_reads_what_a_clone_shares() {
+    let (bucket, key) = (Bucket::new(), KeySource::None);
+    let host = bucket.with_volume("v0", &key).await;
+    let volume = host.open_anew().await;
+    for write in 0..2 {
+        let data = noise(write, 64 * BLOCK as usize);
+        volume.write(write * 64 * BLOCK, data, false).await.expect("written");
+        volume.drain().await.expect("drained");
+    }
+    volume.snapshot("s").await.expect("made");
+    let cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    close(volume).await;
+    let clone = cloned.open_anew().await;
+    clone.snapshot("before").await.expect("made");
+    clone.write(64 * BLOCK, noise(9, 64 * BLOCK as usize), false).await.expect("written");
+    close(clone).await;
+    check(&cloned, "sound").await;
+
+    let place = bucket.place("v0");
+    let (mut pages, mut segments) = (Pages::of(place.as_ref(), ""), Vec::new());
+    while let Some(page) = pages.next_page().await.expect("listed") {
+        let is_segment = |key: &&String| key.contains("/log/");
+        segments.extend(
+            page.into_iter()
+                .filter(|listed| listed.bytes > 64 * BLOCK)
+                .map(|l| l.key)
+                .filter(|k| is_segment(&k)),
+        );
+    }
+    assert_eq!(segments.len(), 2, "each write made one");
+    for key in &segments {
+        let sound = place.get(key, MIB).await.expect("read");
+        let mut flipped = sound.to_vec();
+        flipped[32 * BLOCK as usize] ^= 1;
+        for (damaged, data) in [(Some(flipped), true), (None, true), (None, false)] {
+            match damaged {
+                Some(body) => place.put(key, body.into()).await.expect("damaged"),
+                None => place.delete(key).await.expect("deleted"),
+            }
+            let what = admin::Checked { data, space: false };
+            let report = admin::check(&cloned.env, &cloned.stores(), &cloned.key, what, &|_, _| {}).await;
+            let faults = report.expect("checked").faults;
+            let name = key.rsplit('/').next().expect("a name");
+            assert!(faults.iter().any(|fault| fault.contains(name)), "{key} is damaged: {faults:?}");
+            place.put(key, sound.clone()).await.expect("mended");
+        }
+    }
+    check(&cloned, "mended").await;
+}
+
 /// A clone that is flattened needs nothing of the volume it was made of, once no snapshot of before is left: that one may be removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flattened_clone_stands_by_itself() {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use super::{flights::AheadCounts, link::LinkEstimate};
 use crate::{
     Error, Result,
-    units::{Mapping, Seq},
+    store::SharedStore,
+    units::{Mapping, Seq, VolumeId},
 };
 
 /// Who wants blocks.
@@ -20,6 +21,15 @@ pub enum BlockUser {
     Mover,
 }
 
+/// Where another volume has what a mapping names.
+pub struct Located {
+    pub volume: VolumeId,
+    /// Its own objects.
+    pub store: SharedStore,
+    /// The mapping as that volume has it by now, in parts where it moved some of it.
+    pub parts: Vec<Mapping>,
+}
+
 /// Blocks that lie in the objects of other volumes ([`super::origins`]).
 #[async_trait]
 pub trait ForeignBlocks: Send + Sync {
@@ -30,6 +40,8 @@ pub trait ForeignBlocks: Send + Sync {
     async fn hangs(&self) -> Error;
     /// The blocks of data mappings that are all foreign, in their order.
     async fn read(&self, mappings: &[Mapping], user: BlockUser) -> Result<Vec<Bytes>>;
+    /// Where the blocks of a foreign data mapping are by now.
+    async fn locate(&self, mapping: &Mapping) -> Result<Located>;
     /// Fetches them for a reader who will come soon, with GETs of so many bytes.
     async fn prefetch(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()>;
     /// Brings them into the chunk cache. Gives the bytes fetched.

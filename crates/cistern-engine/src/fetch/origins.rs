@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     flights::AheadCounts,
-    foreign::{BlockUser, ForeignBlocks},
+    foreign::{BlockUser, ForeignBlocks, Located},
     forward::{ForwardSource, Forwarding},
     frames::FrameReader,
     link::LinkEstimate,
@@ -393,6 +393,18 @@ impl ForeignBlocks for Origins {
         Ok(out)
     }
 
+    async fn locate(&self, mapping: &Mapping) -> Result<Located> {
+        let Place::Frame(frame) = mapping.place else { unreachable!("only data is looked for") };
+        let at = origin_of(&self.all, frame.seq).expect("only foreign blocks are asked for");
+        let locate = |cell: Arc<OnceCell<OpenOrigin>>| async move {
+            let open = cell.get().expect("it was opened");
+            let parts = self.frames(at, open).await?.resolve(vec![*mapping]).await?;
+            let (volume, store) = (self.all[at].source.volume, open.stores.read.clone());
+            Ok(Located { volume, store, parts })
+        };
+        self.with(at, locate).await
+    }
+
     async fn prefetch(&self, mappings: &[Mapping], get_bytes: u64) -> Result<()> {
         for (at, places) in self.by_origin(mappings) {
             let some = places.into_iter().map(|place| mappings[place]).collect();
@@ -426,6 +438,17 @@ impl ForeignBlocks for Origins {
 
     fn link(&self) -> Option<LinkEstimate> {
         self.readers().iter().find_map(|reader| reader.link())
+    }
+}
+
+impl FrameReader {
+    /// Where the blocks of a foreign data mapping are by now, as that volume's objects say.
+    ///
+    /// # Errors
+    /// `NotFound` where that volume is not there; damage of what leads to the blocks.
+    pub async fn locate_foreign(&self, mapping: &Mapping) -> Result<Located> {
+        let (foreign, _) = self.foreign_among(&[*mapping]).expect("it is foreign");
+        foreign.locate(mapping).await
     }
 }
 

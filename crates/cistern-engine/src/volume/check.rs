@@ -25,13 +25,14 @@ use crate::{
     map::Levels,
     sectors::{are_sectors, sector_numbers, sector_of},
     snapshot::{NOT_COMMITTED, Snapshot},
-    store::{Pages, SharedStore, Stores},
-    units::{BLOCK_BYTES, Extent, FrameRef, Mapping, Place, RunId, Seq},
+    store::{SharedStore, Stores},
+    units::{BLOCK_BYTES, Extent, Mapping, Place, RunId, Seq},
     volume::{
         Volume,
         accounting::{Accounting, SeenVersions, SpaceReport},
         admin::ProgressFn,
         changes::{SameBy, blocks_in_common, not_in},
+        log_sizes::{LogSizes, OriginSizes},
         open::{ReadParts, SnapshotState, read_only, read_snapshot},
     },
 };
@@ -131,6 +132,8 @@ struct State {
     committed: Committed,
     volume: Arc<Volume>,
     segments: LogSizes,
+    /// Of the volumes it was cloned from.
+    theirs: OriginSizes,
 }
 
 impl State {
@@ -139,7 +142,8 @@ impl State {
         let committed = read_committed(env, store.as_ref(), keys, size_at_creation).await?;
         let parts = ReadParts { env, stores: &from.stores, cache: None, memory_bytes: CHECK_MEMORY_BYTES };
         let volume = Arc::new(read_only(parts, keys, &committed).await?);
-        Ok(State { committed, volume, segments: LogSizes::list(store).await? })
+        let (segments, theirs) = (LogSizes::list(store).await?, OriginSizes::default());
+        Ok(State { committed, volume, segments, theirs })
     }
 
     /// The volume as a snapshot shows it.
@@ -221,10 +225,7 @@ impl State {
                         accounted => accounted?,
                     }
                     for mapping in &mappings {
-                        match self.volume.frames.is_foreign(mapping) {
-                            true => report.extents += 1, // who has it looks for it
-                            false => self.check_presence(mapping, report).await?,
-                        }
+                        self.check_presence(&self.volume, mapping, report).await?;
                     }
                     at = end;
                 }
@@ -319,11 +320,11 @@ impl State {
                 true => next.frames.resolve(next.map.lookup(Extent::between(at, end)).await?).await?,
                 false => Vec::new(),
             };
-            for mapping in seen.iter().filter(|mapping| !this.frames.is_foreign(mapping)) {
-                self.check_presence(mapping, report).await?;
+            for mapping in &seen {
+                let is_there = self.check_presence(this, mapping, report).await?;
                 let Place::Frame(frame) = mapping.place else { continue };
                 let is_read = blocks_in_common(mapping, &later, SameBy::Place) == mapping.extent.len;
-                if is_read || !what.data || !self.has(&frame).await? {
+                if is_read || !what.data || !is_there {
                     continue;
                 }
                 match this.frames.read(std::slice::from_ref(mapping)).await {
@@ -339,10 +340,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether the segment was there when this was read, and was long enough.
-    async fn has(&self, frame: &FrameRef) -> Result<bool> {
-        let end = u64::from(frame.offset) + u64::from(frame.stored);
-        Ok(self.segments.bytes(frame.seq).await?.is_some_and(|bytes| bytes >= end))
+    /// What is wrong with the objects that a mapping of a state of this volume needs; `None` if they are there.
+    async fn fault_of(&self, of: &Volume, mapping: &Mapping) -> Result<Option<String>> {
+        match (mapping.place, of.frames.is_foreign(mapping)) {
+            (Place::Hole | Place::Zero, _) => Ok(None),
+            (Place::Frame(_), true) => self.theirs.fault(&of.frames, mapping).await,
+            (Place::Frame(frame), false) => self.segments.fault(&frame).await,
+        }
     }
 
     /// What was met on the way to this state.
@@ -363,14 +367,13 @@ impl State {
     }
 
     /// Whether what a mapping needs is in the store.
-    async fn check_presence(&self, mapping: &Mapping, report: &mut CheckReport) -> Result<()> {
-        let Place::Frame(frame) = mapping.place else { return Ok(()) };
-        report.extents += 1;
-        if !self.has(&frame).await? {
-            let how = if self.segments.bytes(frame.seq).await?.is_some() { "truncated" } else { "missing" };
-            report.fault(format!("{}: {} is {how}", blocks_of(mapping), keys::entry(frame.seq)));
+    async fn check_presence(&self, of: &Volume, mapping: &Mapping, report: &mut CheckReport) -> Result<bool> {
+        report.extents += u64::from(matches!(mapping.place, Place::Frame(_)));
+        let fault = self.fault_of(of, mapping).await?;
+        if let Some(fault) = &fault {
+            report.fault(format!("{}: {fault}", blocks_of(mapping)));
         }
-        Ok(())
+        Ok(fault.is_none())
     }
 }
 
@@ -555,7 +558,7 @@ async fn read_step(state: &State, step: Extent) -> Result<(u64, u64, Vec<String>
     let (mut bytes_read, mut faults) = (0, Vec::new());
     for mapping in &mappings {
         let Place::Frame(frame) = mapping.place else { continue };
-        if !state.has(&frame).await? {
+        if state.fault_of(&state.volume, mapping).await?.is_some() {
             continue; // the check of the map has told
         }
         match state.volume.frames.read(std::slice::from_ref(mapping)).await {
@@ -574,34 +577,5 @@ impl CheckReport {
         if self.faults.len() < FAULTS_MAX && !self.faults.contains(&text) {
             self.faults.push(text);
         }
-    }
-}
-
-/// The objects of the log and their sizes: as they are listed, and of what is not listed as its name tells. A listing may be old.
-struct LogSizes {
-    store: SharedStore,
-    listed: u64,
-    bytes: tokio::sync::Mutex<BTreeMap<Seq, Option<u64>>>,
-}
-
-impl LogSizes {
-    async fn list(store: &SharedStore) -> Result<LogSizes> {
-        let mut bytes = BTreeMap::new();
-        let mut pages = Pages::of(store.as_ref(), keys::LOG_PREFIX);
-        while let Some(page) = pages.next_page().await? {
-            bytes.extend(page.iter().filter_map(|l| Some((keys::parse_entry(&l.key)?, Some(l.bytes)))));
-        }
-        Ok(LogSizes { store: store.clone(), listed: bytes.len() as u64, bytes: bytes.into() })
-    }
-
-    /// Bytes of one; `None` if it is not there.
-    async fn bytes(&self, seq: Seq) -> Result<Option<u64>> {
-        let mut bytes = self.bytes.lock().await;
-        if let Some(known) = bytes.get(&seq) {
-            return Ok(*known);
-        }
-        let found = self.store.size(&keys::entry(seq)).await?;
-        bytes.insert(seq, found);
-        Ok(found)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Change, Mutant, test, themed};
 
 const ANCESTRY: &str = "crates/cistern-engine/src/upkeep/ancestry.rs";
+const CHECK: &str = "crates/cistern-engine/src/volume/check.rs";
 const CLONES: &str = "crates/cistern-engine/src/volume/clones.rs";
 const ORIGINS: &str = "crates/cistern-engine/src/fetch/origins.rs";
 const SNAPSHOT: &str = "crates/cistern-engine/src/snapshot.rs";
@@ -100,6 +101,18 @@ pub const MUTANTS: &[Mutant] = &[
         story: "nobody asks whether there are clones of a volume before it is removed",
         changes: &[Change { file: CLONES, old: "[] => Ok(()),", new: "[] | [_] => Ok(())," }],
         test: test("-p cistern-engine --test volume_clones", "what_clones_need_is_not_removed"),
+        simulation: None,
+    },
+    Mutant {
+        name: "a-check-passes-what-a-clone-shares",
+        promise: "P6",
+        story: "an object of the volume that a clone was made of is gone, and the check of the clone finds no fault",
+        changes: &[Change {
+            file: CHECK,
+            old: "(Place::Frame(_), true) => self.theirs.fault(&of.frames, mapping).await,",
+            new: "(Place::Frame(_), true) => Ok(None),",
+        }],
+        test: test("-p cistern-engine --test volume_clones", "a_check_reads"),
         simulation: None,
     },
 ];
