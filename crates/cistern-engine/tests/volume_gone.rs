@@ -157,8 +157,8 @@ async fn who_was_taken_over_overwrites_nothing() {
     stop(&new).await;
 }
 
-/// No host opens a volume for writing on a store that overwrites, also where it kept the rule when the volume was made, and makes none there, which
-/// leaves nothing behind; what is there is read, and once the store keeps the rule again everything goes on.
+/// No host opens a volume for writing on a store that overwrites, also where it kept the rule when the volume was made or has lost the copy of the
+/// identity, and makes none there, which leaves nothing behind; what is there is read, and once the store keeps the rule again everything goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_overwrites_gets_no_writer() {
     let store = Through::new(Overwriting::default());
@@ -169,6 +169,12 @@ async fn a_store_that_overwrites_gets_no_writer() {
     store.overwrites.store(true, Relaxed);
     let refused = Volume::open(host.options()).await;
     assert!(matches!(refused, Err(Error::Overwrites(_))), "it claims the volume");
+    let copies = store.list_after("", "", 100).await.expect("listed").into_iter().map(|listed| listed.key);
+    let copies: Vec<String> = copies.filter(|key| key.ends_with("/volume.json")).collect();
+    assert_eq!(copies.len(), 1, "beside the log");
+    store.delete(&copies[0]).await.expect("deleted");
+    let refused = Volume::open(host.options()).await;
+    assert!(matches!(refused, Err(Error::Overwrites(_))), "it claims the volume without the copy");
     let other = Through::new(Overwriting { overwrites: true.into(), ..Overwriting::default() });
     let options = CreateOptions { size_bytes: 64 * MIB, compression: Compression::Lz4, key: KeySource::None };
     let refused = Volume::create(&RealEnv::start(), &(other.clone() as SharedStore), options).await;

@@ -21,7 +21,7 @@ use crate::{
         checkpoint::LastClaim,
         committed::{Committed, checkpoint_names, read_committed},
         keys,
-        presence::keeps_what_is_there,
+        presence::refuse_if_overwriting,
         reserve::Reserve,
         slots::{SlotContent, read_entry},
         unlisted::is_there,
@@ -160,7 +160,7 @@ impl Attempt {
         let object_bytes = body.len() as u64;
         let key = keys::entry(seq);
         // Before the first put of all: another writer may be at work, and what it has put is not overwritten.
-        keeps_what_is_there(store.as_ref()).await?;
+        refuse_if_overwriting(stores).await?;
         let put = put_in_any_case(env, store, &key, &body).await?;
         if put == Put::Exists && !is_ours(store, keys, &head, object_bytes).await? {
             return Ok(None);

@@ -115,6 +115,25 @@ pub(super) async fn keeps_what_is_there(store: &dyn Store) -> Result<bool> {
     }
 }
 
+/// The same before the first put of an opening, which proves it in any case: a copy that is missing is put before, as the identity is.
+///
+/// # Errors
+/// `Overwrites`; `NotFound` where the volume went meanwhile.
+pub(super) async fn refuse_if_overwriting(stores: &Stores) -> Result<()> {
+    let store = stores.read.as_ref();
+    let copy = match store.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
+        Err(StoreError::NotFound(_)) => {
+            let identity = stores.whole.get(keys::VOLUME, IDENTITY_BYTES_MAX).await?;
+            match store.put_if_absent(keys::VOLUME, identity.clone()).await {
+                Err(StoreError::NoRoom(_)) => return Ok(()), // what takes nothing overwrites nothing
+                put => put.map(|_| identity)?,
+            }
+        }
+        copy => copy?,
+    };
+    put_again(store, keys::VOLUME, copy).await.map(drop)
+}
+
 impl Presence {
     pub(super) fn new(env: Env, stores: &Stores, tenure: &Tenure) -> Presence {
         let (place, store) = (stores.whole.clone(), stores.write_back.clone());

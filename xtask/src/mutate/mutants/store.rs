@@ -87,7 +87,7 @@ pub const MUTANTS: &[Mutant] = &[
         story: "the store overwrites, and who opens a volume that is being written replaces what its writer stored meanwhile",
         changes: &[Change {
             file: CLAIM,
-            old: "        keeps_what_is_there(store.as_ref()).await?;\n        let put",
+            old: "        refuse_if_overwriting(stores).await?;\n        let put",
             new: "        let put",
         }],
         test: None,
