@@ -84,7 +84,8 @@ pub struct Cleaner {
 const NO_ROOM: &str = "too little for what would be moved or copied there, beside what is held back for clients and for cleaning. Make some \
      there, and begin again: what was moved stays moved";
 
-fn no_room() -> Error {
+/// Where the store has no room for what a round would put there.
+pub fn no_room() -> Error {
     Error::NoRoom(NO_ROOM.into())
 }
 

@@ -147,7 +147,13 @@ async fn an_ordered_fill_becomes_one_level() {
     assert!(written <= 6 * bytes, "{written} bytes written for {bytes}");
 }
 
-/// A merge writes at most one run, of bounded size, however much is due.
+/// Objects, and the bytes of all of them.
+fn stored(io: &MemoryRuns) -> (usize, u64) {
+    let objects = io.objects.lock().unwrap();
+    (objects.len(), objects.values().map(|body| body.len() as u64).sum())
+}
+
+/// A merge writes at most one run, of bounded size, however much is due; about how much is known before.
 #[tokio::test]
 async fn a_merge_step_is_bounded() {
     let io = Arc::new(MemoryRuns::default());
@@ -162,12 +168,17 @@ async fn a_merge_step_is_bounded() {
     }
     let mut steps = 0;
     loop {
-        let before = io.objects.lock().unwrap().len();
+        let (before, bytes_before) = stored(&io);
+        let told = map.next_merge_bytes().await;
         if !map.merge_step().await.unwrap() {
+            assert_eq!(told, None);
             break;
         }
+        let (after, bytes_after) = stored(&io);
+        assert!(after <= before + 1);
+        let (written, told) = (bytes_after - bytes_before, told.expect("one was due"));
+        assert!(written <= 2 * told + 500, "{written} bytes where {told} were told");
         let objects = io.objects.lock().unwrap();
-        assert!(objects.len() <= before + 1);
         assert!(objects.values().all(|body| (body.len() as u64) < 2 * run_bytes + 500));
         steps += 1;
     }

@@ -22,7 +22,10 @@ use cistern_engine::{
         DiskRoom, LIST_MAX, MemoryStore, OtherPlaces, Put, SharedStore, Store, StoreError, StoreResult,
         Stores, Within,
     },
-    volume::{Collect, OpenOptions, Volume, begin_clone, finish_clone},
+    volume::{
+        Collect, OpenOptions, Volume, begin_clone, finish_clone,
+        trash::{self, Removal, TrashDeletion},
+    },
 };
 use own_time::hurried_env;
 use tokio::sync::watch;
@@ -380,6 +383,58 @@ async fn snapshots_go_before_what_waits() {
         }
         close(volume).await;
     }
+}
+
+/// Data waits, and what fills the disk is kept by a hold and for a clone: the hold is released, that snapshot and the clone are removed, all of it
+/// behind that data, and all three make room for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn holds_and_clones_let_go_before_what_waits() {
+    let store = small();
+    let (bucket, env) = (Bucket(store.clone()), hurried_env());
+    Host::with_volume(env.clone(), bucket.place("a"), 64 * MIB, KeySource::None).await;
+    let host = bucket.host(&env, "a");
+    let volume = host.open().await;
+    let overwrite = async |round: u64| {
+        for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
+            let data = noise(round * LIVE_BYTES + offset, MIB as usize);
+            volume.write(offset, data, false).await.expect("written");
+        }
+        volume.flush().await.expect("flushed");
+    };
+    overwrite(0).await;
+    volume.drain().await.expect("drained");
+    volume.snapshot("cloned").await.expect("made");
+    let (from, to) = (bucket.place("a"), bucket.place("b"));
+    let clone = begin_clone(&env, &from, &to, &host.key, "../a").await.expect("begun");
+    volume.keep_for_clone("cloned", clone, "../b").await.expect("kept");
+    finish_clone(&env, &from, &to, &host.key, "here").await.expect("finished");
+    volume.remove_snapshot("cloned").await.expect("hidden");
+    overwrite(1).await;
+    volume.drain().await.expect("drained");
+    volume.snapshot("held").await.expect("made");
+    volume.hold_snapshot("held", "tag").await.expect("held");
+    for round in 2..4 {
+        overwrite(round).await;
+    }
+    while !volume.status().store_refuses {
+        env.sleep(Duration::from_secs(1)).await;
+    }
+    volume.release_snapshot("held", "tag").await.expect("released");
+    volume.remove_snapshot("held").await.expect("removed");
+    let removal = Removal { keep: Duration::ZERO, force: false, host: "here".into() };
+    trash::remove(&env, &to, &host.key, removal).await.expect("removed");
+    let deletion = TrashDeletion { host: "here".into(), only_if_over: false, untold: false };
+    trash::delete(&env, &bucket.host(&env, "b").stores(), &deletion, &|_, _| {}).await.expect("deleted");
+    assert!(volume.is_room_short().await, "who looks for clones that are gone looks now");
+    let forgotten = env.timeout(Duration::from_secs(48 * 3600), volume.forget_removed_clones()).await;
+    assert_eq!(forgotten.expect("it is stuck").expect("forgotten"), 1);
+    wait_for_room(&store, &host, 80 * MIB).await;
+    assert_eq!(store.refused.load(SeqCst), 0, "it was never full");
+    assert_eq!(volume.snapshots(), []);
+    for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
+        assert!(read(&volume, offset, MIB).await == noise(3 * LIVE_BYTES + offset, MIB as usize), "{offset}");
+    }
+    close(volume).await;
 }
 
 /// A full disk, and behind it a journal with as much dirty data as may be there, from writes of a block that go to the last bit: zeroes still get

@@ -64,6 +64,33 @@ fn removing_snapshots_makes_room() {
     home.ok(&["check", "./store/tank", "--data"]);
 }
 
+/// A clone, and a snapshot under a hold, keep nearly all of a full disk, and data waits: the hold is released, the snapshot and the
+/// clone are removed, and that makes room for it. The daemon serves on.
+#[test]
+fn what_a_clone_and_a_hold_keep_makes_room() {
+    let home = Home::new();
+    let _store = SmallDisk::mount(home.path("store"), "size=128m");
+    let daemon = home.start(&["./store/tank", "--create", "1G"]);
+    write(&daemon, 24, 0);
+    home.ok(&["snapshot", "./store/tank@cloned"]);
+    home.ok(&["clone", "./store/tank@cloned", "./store/copy"]);
+    home.ok(&["rm", "./store/tank@cloned"]);
+    write(&daemon, 24, 1);
+    home.ok(&["snapshot", "./store/tank@held"]);
+    home.ok(&["hold", "./store/tank@held", "audit"]);
+    for n in 2..5 {
+        write(&daemon, 24, n);
+    }
+    write(&daemon, 48, 9);
+    until_full(&home);
+    home.ok(&["release", "./store/tank@held", "audit"]);
+    home.ok(&["rm", "./store/tank@held"]);
+    home.ok(&["rm", "./store/copy", "--now", "--yes"]);
+    home.ok(&["status", "--wait-clean", "--timeout", "2m"]);
+    daemon.stop();
+    home.ok(&["check", "./store/tank", "--data", "--space"]);
+}
+
 /// A reader that may not write to the store cannot make itself known: it reads, and says what that means.
 #[test]
 fn a_reader_that_may_not_write_says_so() {

@@ -4,7 +4,8 @@
 //! deleted behind entries and checkpoints that are stored first, and a slot that was given out for a segment without room holds
 //! up everything behind it. So what clients write goes to the store only while more than what is held back stays free, and
 //! what is moved by the cleaner, which gives room back after the grace only, while more than half of that does. The rest is for what is
-//! small, or makes room: operations on snapshots, entries without data, runs of the map, checkpoints.
+//! small, or makes room: operations on snapshots, entries without data, new runs of the map, checkpoints. Merges of the map leave a quarter of it to those:
+//! what they replace goes after the grace.
 //!
 //! A copy of what another volume has gives nothing back, so it leaves twice as much free: what clients write goes first.
 //!
@@ -36,6 +37,9 @@ const HELD_BACK_PART_MAX: u64 = 4;
 const SHORT_BYTES: u64 = 2 * SEGMENT_DATA_BYTES_MAX as u64;
 const SHORT_PART: u64 = 8;
 
+/// A merge that writes no more goes on whatever is free.
+const SMALL_MERGE_BYTES: u64 = MIB;
+
 /// Data that is tried first where a put was refused.
 const TRIED_BYTES_MIN: u64 = MIB;
 /// Rests between tries.
@@ -66,6 +70,8 @@ pub enum RoomFor {
     Copied,
     /// What clients wrote, with discards of more than that.
     Discarding,
+    /// Runs of the map that replace others.
+    Merged,
 }
 
 impl LogWriter {
@@ -167,7 +173,7 @@ impl LogWriter {
     async fn may_try(&self, known: RoomShortage, what: RoomFor, bytes: u64) -> bool {
         let is_alone = self.promised().bytes() <= bytes;
         let fits = match what {
-            RoomFor::Written | RoomFor::Discarding => true,
+            RoomFor::Written | RoomFor::Discarding | RoomFor::Merged => true,
             RoomFor::Moved | RoomFor::Copied => bytes <= known.bytes_max,
         };
         is_alone
@@ -177,10 +183,14 @@ impl LogWriter {
     }
 
     /// Room for `bytes` more beside everything on its way, if the store has it; kept until that is dropped. A store that does not say
-    /// has any.
+    /// has any. What is known of garbage comes with merges, so they are in no shortage held up, and a small one not on a full disk either.
     pub async fn take_room(&self, what: RoomFor, bytes: u64) -> Option<Promise> {
         let promise = self.promised().promise(bytes);
+        if what == RoomFor::Merged && bytes <= SMALL_MERGE_BYTES {
+            return Some(promise);
+        }
         if let Some(known) = self.known_shortage()
+            && what != RoomFor::Merged
             && !self.may_try(known, what, bytes).await
         {
             return None;
@@ -221,6 +231,7 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
         RoomFor::Moved => all / 2,
         RoomFor::Copied => all * 2,
         RoomFor::Discarding => all / 4 * 3,
+        RoomFor::Merged => all / 4,
     };
     match room.free_bytes >= held_back + bytes {
         true => Ok(()),
@@ -251,6 +262,7 @@ mod tests {
             assert!(allow(disk(total, held_back + 15), RoomFor::Written, 16 * MIB).is_err(), "{total}");
             assert!(allow(disk(total, held_back * 2 + 15), RoomFor::Copied, 16 * MIB).is_err(), "{total}");
             assert!(allow(disk(total, held_back / 2 + 15), RoomFor::Moved, 16 * MIB).is_err(), "{total}");
+            assert!(allow(disk(total, held_back / 4 + 15), RoomFor::Merged, 16 * MIB).is_err(), "{total}");
         }
         let said = allow(disk(1000, 70), RoomFor::Written, 16 * MIB).expect_err("too little").to_string();
         assert!(said.contains("70 MiB are free, and 64 are held back"), "{said}");

@@ -10,6 +10,21 @@ use super::{LOOK_AGAIN, Levels, Map, RunMeta, UsedUp, check_levels, merge, polic
 use crate::{Result, units::RunId};
 
 impl Map {
+    /// Bytes that the next merge writes, about, or somewhat fewer; `None` when none is due.
+    pub async fn next_merge_bytes(&self) -> Option<u64> {
+        let mut damaged = self.merging.lock().await;
+        let (levels, _) = self.to_merge();
+        let plan = policy::plan(&levels, self.shape, &self.still_damaged(&mut damaged, &levels))?;
+        Some(policy::bytes_of(&levels, &plan, self.shape))
+    }
+
+    /// The same of the next [`merge_foreign_step`](Self::merge_foreign_step).
+    pub async fn next_foreign_merge_bytes(&self) -> Option<u64> {
+        let _one = self.merging.lock().await;
+        let (levels, _) = self.to_merge();
+        policy::plan_foreign(&levels).map(|plan| policy::bytes_of(&levels, &plan, self.shape))
+    }
+
     /// Does one bounded merge if one is due: writes at most one run. False when none is due. A run that turns
     /// out to be damaged is left out of merges from then on, for `LOOK_AGAIN`; the other merges go on.
     ///

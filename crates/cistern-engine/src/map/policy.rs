@@ -72,6 +72,13 @@ pub(super) fn plan_foreign(levels: &Levels) -> Option<MergePlan> {
     Some(MergePlan { levels: 0..levels.len(), window: Extent::between(start, BLOCKS_MAX), rank })
 }
 
+/// Bytes of what a merge writes, at most about: what it reads, up to a full run.
+pub(super) fn bytes_of(levels: &Levels, plan: &MergePlan, shape: RunShape) -> u64 {
+    let runs = levels[plan.levels.clone()].iter().flatten();
+    let read_bytes = runs.map(|run| share(run, run.bytes, plan.window)).fold(0, u64::saturating_add);
+    read_bytes.min(shape.run_bytes as u64)
+}
+
 /// Frame blocks that newer ones cover, probably, and that no merge has met yet.
 pub(super) fn probably_dead(levels: &Levels, shape: RunShape) -> u64 {
     let Some((bottom, above)) = levels.split_last() else { return 0 };

@@ -15,12 +15,12 @@ use crate::{
     env::{Env, Pauses},
     gc,
     log::{
-        LogWriter, Offerer, Walk,
+        LogWriter, Offerer, RoomFor, Walk,
         checkpoint::{Checkpoint, Retired, RetiredName},
     },
     map::Map,
     space::{Deleting, Space},
-    store::Stores,
+    store::{Promise, Stores},
     units::{Epoch, RunId, Seq},
     upkeep::{
         UpkeepParts,
@@ -34,6 +34,8 @@ use crate::{
 /// Pause after trouble: at first, and at most after more of it.
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How often a merge that finds no room looks again.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
 /// An opening has better things to do at first than reading the counts of segments.
 const LOAD_PAUSE: Duration = Duration::from_secs(60);
 
@@ -210,7 +212,20 @@ impl Maintainer {
     async fn merge_runs(&self) {
         loop {
             self.merges_due.notified().await;
-            while self.until_done("merging runs", || self.map.merge_step()).await {}
+            while let Some(bytes) = self.map.next_merge_bytes().await {
+                let _room = self.room_to_merge(bytes).await;
+                self.until_done("merging runs", || self.map.merge_step()).await;
+            }
+        }
+    }
+
+    /// Room for a merge: what it replaces is deleted later, and a disk is not filled by that.
+    async fn room_to_merge(&self, bytes: u64) -> Promise {
+        loop {
+            if let Some(room) = self.log.take_room(RoomFor::Merged, bytes).await {
+                return room;
+            }
+            self.env.sleep(ROOM_PAUSE).await;
         }
     }
 

@@ -6,12 +6,12 @@
 
 use crate::{
     Error, Result,
-    cleaner::Moved,
+    cleaner::{Moved, no_room},
     codec::KeySource,
     env::Env,
     gc,
     log::{
-        VolumeKeys,
+        RoomFor, VolumeKeys,
         checkpoint::{Checkpoint, LastClaim},
         find_volume, keys,
         origin::{CloneOrigin, CloneSource, ORIGINS_MAX, join_ways},
@@ -210,7 +210,9 @@ impl Volume {
         let coverage = &writer.collector.coverage;
         if !coverage.ancestry().is_empty() {
             self.drain().await?; // snapshots may have been removed just now
-            if self.map.merge_foreign_step().await? {
+            if let Some(bytes) = self.map.next_foreign_merge_bytes().await {
+                let _room = writer.log.take_room(RoomFor::Copied, bytes).await.ok_or_else(no_room)?;
+                self.map.merge_foreign_step().await?;
                 return Ok(Moved { next: Some(0), ..Moved::default() });
             }
             coverage.ancestry().flattened(self.newest_without_foreign_blocks(writer).await?);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     space::{Shown, SpaceCounters, Totals},
-    volume::write::Writer,
+    volume::{Volume, write::Writer},
 };
 
 /// The space of a volume in its store, as its accounts know it.
@@ -60,6 +60,16 @@ impl From<Totals> for SegmentsStatus {
         let Totals { segments, stored_bytes, live_bytes, .. } = totals;
         let garbage_bytes = stored_bytes.saturating_sub(live_bytes);
         SegmentsStatus { segments, stored_bytes, live_bytes, garbage_bytes }
+    }
+}
+
+impl Volume {
+    /// Whether the store has so little room that what clients write waits, or soon will. `false` for one that only reads.
+    pub async fn is_room_short(&self) -> bool {
+        match &self.writer {
+            Some(writer) => writer.log.is_room_short().await,
+            None => false,
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! What goes to a store that has no room for more data: what makes room, and overtakes what waits.
 //!
 //! The history goes to the store in order, so a discard lies behind data that finds no room. But what it discards of that data
-//! needs none if both become one segment: a range of the journal has of each block the newest write only, however long it is. And the
-//! removal of a snapshot need not keep its place among the writes: no write depends on it, and no reader can tell. So it goes ahead, in an
-//! entry of its own whose range of the journal is empty; in its place in the history it is found once more, and does nothing.
+//! needs none if both become one segment: a range of the journal has of each block the newest write only, however long it is. And what lets go
+//! of a snapshot (its removal, the release of a hold, the end of a clone) need not keep its place among the writes: no write depends on it, and
+//! no reader can tell. So it goes ahead, in an entry of its own whose range of the journal is empty; in its place in the history it is found once
+//! more, and does nothing.
 //!
 //! A snapshot that is made while data waits keeps what lies before it, until it is removed again. What is made and removed within one range was
 //! in no segment before, and is in none then.
@@ -98,8 +99,8 @@ enum Effect {
     Makes,
     /// What was made there is gone without a trace.
     Unmakes(JournalPos),
-    /// Removes what is older than all that was looked at.
-    Removes(Operation),
+    /// Lets go of what is older than all that was looked at.
+    LetsGo(Operation),
     /// Keeps its place, with all that lies before it.
     Stays,
 }
@@ -112,13 +113,15 @@ impl Made {
                 Effect::Makes
             }
             Operation::Remove { ref name, bookmark } => match self.0.get(name).copied() {
-                None => Effect::Removes(operation),
+                None => Effect::LetsGo(operation),
                 Some(_) if bookmark => Effect::Stays,
                 Some(made) => {
                     self.0.remove(name);
                     Effect::Unmakes(made)
                 }
             },
+            // A hold that is put on a snapshot, and a clone that is made, stay: so these are older.
+            Operation::Release { .. } | Operation::Unclone { .. } => Effect::LetsGo(operation),
             _ => Effect::Stays,
         }
     }
@@ -142,7 +145,7 @@ pub(super) struct Survey {
     groups: u64,
     operations: usize,
     made: Made,
-    /// Removals of older snapshots before which snapshots are made and removed at most.
+    /// What lets go of older snapshots, and before which snapshots are made and removed at most.
     removals: Vec<(JournalPos, Operation)>,
     /// Nothing behind what was looked at goes into one range with it.
     is_over: bool,
@@ -201,7 +204,7 @@ impl Survey {
         }
         self.groups += 1;
         self.at = group.next();
-        if let Some(Effect::Removes(removal)) = effect {
+        if let Some(Effect::LetsGo(removal)) = effect {
             self.removals.push((group.start(), removal));
         }
         match is_operation {
@@ -236,7 +239,7 @@ impl Survey {
         self.plain
     }
 
-    /// Removals of snapshots at or behind a place that may go ahead of everything, and the place behind them.
+    /// What lets go of snapshots at or behind a place, may go ahead of everything, and the place behind it.
     pub fn removals(&self, from: JournalPos) -> Option<(Vec<Operation>, JournalPos)> {
         let new = self.removals.iter().filter(|(at, _)| *at >= from);
         let removals: Vec<Operation> = new.map(|(_, removal)| removal.clone()).collect();
@@ -320,7 +323,7 @@ async fn for_each_group(
     Ok(())
 }
 
-/// Removals of snapshots, ahead of their places in the history.
+/// What lets go of snapshots, ahead of its places in the history.
 pub(super) struct Removals {
     pub log: LogWriter,
     pub compression: Compression,

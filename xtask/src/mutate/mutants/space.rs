@@ -422,6 +422,18 @@ pub const MUTANTS: &[Mutant] = &[
         simulation: None,
     },
     Mutant {
+        name: "what-lets-go-waits-for-room",
+        promise: "P9",
+        story: "the end of a clone, and of a hold, waits behind the data that has no room because of them",
+        changes: &[Change {
+            file: OVERTAKE,
+            old: "Operation::Unclone { .. } => Effect::LetsGo(operation),",
+            new: "Operation::Unclone { .. } => Effect::Stays,",
+        }],
+        test: test("-p cistern-engine --test volume_full", "holds_and_clones"),
+        simulation: None,
+    },
+    Mutant {
         name: "a-passing-snapshot-keeps-what-waits",
         promise: "P9",
         story: "a snapshot that was made while data waits, and removed again, leaves no way out of a full store",
