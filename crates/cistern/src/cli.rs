@@ -69,6 +69,7 @@ mod target;
 mod top;
 mod transfer;
 mod up;
+mod waiting;
 mod warm;
 mod worker;
 

@@ -8,6 +8,7 @@
 mod accept;
 mod auto_snapshot;
 mod clones;
+mod closed;
 mod control;
 mod devices;
 mod handover;
@@ -33,6 +34,7 @@ use std::{
 };
 
 pub use accept::accept_all;
+pub use closed::{close_once, closed};
 use control::ControlSocket;
 pub use host::{host_name, notify_ready};
 use open::Opener;

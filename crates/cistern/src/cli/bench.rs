@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use cistern_engine::{codec::KeySource, store::SharedStore, units::SECTOR_BYTES, volume::Volume};
+use cistern_engine::{codec::KeySource, store::SharedStore, units::SECTOR_BYTES};
 use clap::{Args, ValueEnum};
 
 use crate::{
@@ -250,18 +250,6 @@ fn random(context: &Context) -> Bytes {
     out.into()
 }
 
-/// Closes a volume, with everything in the store.
-async fn close(volume: &Volume) -> Outcome {
-    let closed = volume.close(COMMAND_PATIENCE).await;
-    match closed.reason.filter(|_| !closed.clean) {
-        None => Ok(()),
-        Some(why) => {
-            Err(Failure::new(Kind::NotClean, format!("what was written is not in the store yet: {why}"))
-                .hint("the journal holds it; the next `cistern serve` on this host brings it there"))
-        }
-    }
-}
-
 /// A bench that runs.
 struct Bencher<'a> {
     bench: &'a Bench,
@@ -352,7 +340,7 @@ impl Bencher<'_> {
                 let subject = Arc::new(BenchedVolume::Here(volume.clone()));
                 let written = self.stop.or(self.writes(&subject, size, None)).await;
                 self.progress.message("closing the volume".to_owned());
-                let closed = close(&volume).await;
+                let closed = daemon::close_once(self.settings, &volume, "written").await;
                 let written = written?;
                 closed?;
                 self.stop.or(self.reads_here(place, written)).await?;

@@ -7,9 +7,9 @@ use crate::{
     config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, Request, Resized},
     daemon,
-    failure::{Failure, Kind, Outcome},
+    failure::{Failure, Outcome},
     kernel::Device,
-    place::{COMMAND_PATIENCE, VolumeUrl, volume_url},
+    place::{VolumeUrl, volume_url},
     quantity::ByteSize,
     terminal,
 };
@@ -65,16 +65,9 @@ impl Resize {
             Ok(()) => volume.resize(self.size.0, self.force).await.map_err(|e| self.volume.explain(e)),
             Err(refused) => Err(refused),
         };
-        let closed = volume.close(COMMAND_PATIENCE).await;
+        let closed = daemon::close_once(settings, &volume, "resized").await;
         resized?;
-        if !closed.clean {
-            let why = closed.reason.unwrap_or_else(|| "unknown".to_owned());
-            let failure =
-                Failure::new(Kind::NotClean, format!("resized here, but not in the store yet: {why}"));
-            return Err(
-                failure.hint("the journal holds it; the next `cistern serve` on this host brings it there")
-            );
-        }
+        closed?;
         Ok(Resized { old_bytes, size_bytes: self.size.0 })
     }
 

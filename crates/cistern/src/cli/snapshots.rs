@@ -9,7 +9,7 @@ use cistern_engine::{
 };
 
 use crate::{
-    cli::{Context, read_rate::ReadRate},
+    cli::{Context, read_rate::ReadRate, waiting::telling},
     config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, DaemonClient, Drained, NamedSnapshot, Request, ServedStatus, SnapshotChange},
     daemon,
@@ -64,7 +64,8 @@ pub async fn make(
         Some(daemon) => {
             let request =
                 Request::Snapshot { snapshots: snapshots.iter().map(SnapshotUrl::named).collect(), wait };
-            daemon.ask(&request, limit).await.map_err(explain)
+            let volumes: Vec<&VolumeUrl> = snapshots.iter().map(|snapshot| &snapshot.volume).collect();
+            telling(daemon, &volumes, daemon.ask(&request, limit)).await.map_err(explain)
         }
         None => make_here(context, settings, snapshots).await,
     }
@@ -115,7 +116,7 @@ async fn make_here(
             .collect();
         made = snapshot_together(&named).await.map_err(Failure::from);
     }
-    let closed = close(&open).await;
+    let closed = close(settings, &open, "made").await;
     let status = |(volume, snapshot): (&Arc<Volume>, &SnapshotUrl)| volume.snapshot_named(&snapshot.name);
     match made {
         Ok(()) => closed.map(|()| open.iter().zip(snapshots).filter_map(status).collect()),
@@ -126,22 +127,13 @@ async fn make_here(
     }
 }
 
-/// Closes what was opened for a moment.
-async fn close(open: &[Arc<Volume>]) -> Outcome {
-    let mut left = None;
+/// Closes what was opened for a moment. Gives the first failure.
+async fn close(settings: &Resolved, open: &[Arc<Volume>], done: &str) -> Outcome {
+    let mut closed = Ok(());
     for volume in open {
-        let closed = volume.close(COMMAND_PATIENCE).await;
-        if !closed.clean {
-            left = Some(closed.reason.unwrap_or_else(|| "unknown".to_owned()));
-        }
+        closed = closed.and(daemon::close_once(settings, volume, done).await);
     }
-    match left {
-        None => Ok(()),
-        Some(why) => {
-            let failure = Failure::new(Kind::NotClean, format!("done here, but not in the store yet: {why}"));
-            Err(failure.hint("the journal holds it; the next `cistern serve` on this host brings it there"))
-        }
-    }
+    closed
 }
 
 /// Changes what there is of some snapshots of one volume, one after the other, and tells of each; stops at the first that can not be changed.
@@ -156,7 +148,7 @@ pub async fn change(
     if let Some((daemon, _)) = control::serving(&settings.state_dir, &volume.url.to_string()).await? {
         for (snapshot, change) in changes {
             let request = Request::ChangeSnapshot { snapshot: snapshot.named(), change: (*change).clone() };
-            let changed: Outcome = daemon.ask(&request, None).await;
+            let changed: Outcome = telling(&daemon, &[volume], daemon.ask(&request, None)).await;
             changed.map_err(|failure| snapshot.explain(failure))?;
             told(snapshot)?;
         }
@@ -164,17 +156,22 @@ pub async fn change(
     }
     let open = daemon::open_once(&context.env, settings, volume).await;
     let open = open.map_err(|failure| first.explain(failure))?;
-    let make = async || {
-        for (snapshot, change) in changes {
-            let made = change.make(&open, &snapshot.name).await.map_err(Failure::from);
-            made.map_err(|failure| snapshot.explain(failure))?;
-            told(snapshot)?;
+    let (mut changed, mut failed) = (Vec::new(), Ok(()));
+    for (snapshot, change) in changes {
+        match change.make(&open, &snapshot.name).await.map_err(Failure::from) {
+            Ok(()) => changed.push(snapshot),
+            Err(failure) => {
+                failed = Err(snapshot.explain(failure));
+                break;
+            }
         }
-        Ok(())
-    };
-    let changed = make().await;
-    let closed = close(std::slice::from_ref(&open)).await;
-    changed.and(closed.map_err(|failure| first.explain(failure)))
+    }
+    // Told when it is in the store: until then another host may take the volume over.
+    let closed = daemon::close_once(settings, &open, "changed").await;
+    match closed.map_err(|failure| first.explain(failure)) {
+        Ok(()) => changed.into_iter().try_for_each(|snapshot| told(snapshot)).and(failed),
+        Err(unstored) => failed.and(Err(unstored)),
+    }
 }
 
 /// Returns when snapshots that were made are in the store, as they are there.
@@ -187,8 +184,8 @@ pub async fn stored(
     for snapshot in snapshots {
         let url = snapshot.volume.url.to_string();
         if let Some((daemon, _)) = control::serving(&settings.state_dir, &url).await? {
-            let drained: Drained =
-                daemon.ask(&Request::Drain { volume: Some(url), limit_ms: None }, None).await?;
+            let drain = Request::Drain { volume: Some(url), limit_ms: None };
+            let drained: Drained = telling(&daemon, &[&snapshot.volume], daemon.ask(&drain, None)).await?;
             if !drained.clean {
                 let failure = Failure::new(Kind::NotClean, format!("{snapshot} is not in the store yet"));
                 return Err(failure.hint("`cistern status` shows why"));
@@ -221,12 +218,12 @@ pub async fn roll_back(
     let open = open.map_err(|failure| snapshot.explain(failure))?;
     let done = open.roll_back(&snapshot.name, leave).await;
     // Closed, if it came to it; otherwise now.
-    let closed = close(std::slice::from_ref(&open)).await;
+    let closed = daemon::close_once(settings, &open, "rolled back").await;
     done.map_err(|e| snapshot.explain(e.into()))?;
     closed.map_err(|failure| snapshot.explain(failure))?;
     // Opened once more, so that a checkpoint says it, and no later opening has to find out.
     let open = daemon::open_once(&context.env, settings, volume).await?;
-    close(std::slice::from_ref(&open)).await
+    daemon::close_once(settings, &open, "rolled back").await
 }
 
 /// The snapshots of a volume, oldest first: as the daemon of this host has them that serves it, or as they are in the store.

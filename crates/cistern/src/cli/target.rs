@@ -235,16 +235,8 @@ impl OpenTarget<'_> {
 
     /// Closes it, with everything in the store.
     pub async fn close(&self) -> Outcome {
-        let closed = self.close_volume().await;
-        match closed.reason.filter(|_| !closed.clean) {
-            None => Ok(()),
-            Some(why) => {
-                let failure =
-                    Failure::new(Kind::NotClean, format!("received here, but not in the store yet: {why}"));
-                Err(failure
-                    .hint("the journal holds it; the next `cistern serve` on this host brings it there"))
-            }
-        }
+        let report = self.close_volume().await;
+        daemon::closed(&self.target.settings.state_dir, &self.volume, &report, "received")
     }
 
     /// Whether somebody left it unfinished before, and it is so now, or `resumable` says that it may be: then what came stays.

@@ -6,11 +6,11 @@ use cistern_engine::volume::{Collect, CollectStep, SpaceStatus, Volume};
 
 use crate::{
     cli::Context,
-    config::{KeySettings, Settings, StateSettings},
+    config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, DaemonClient, Request},
     daemon,
-    failure::{Failure, Kind, Outcome},
-    place::{COMMAND_PATIENCE, VolumeUrl},
+    failure::{Failure, Outcome},
+    place::VolumeUrl,
     quantity::SpaceBound,
     terminal::Progress,
 };
@@ -22,7 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 pub enum Worker {
     Daemon(DaemonClient, String),
     /// Nobody serves it: opened here.
-    Here(Arc<Volume>),
+    Here(Arc<Volume>, Box<Resolved>),
 }
 
 /// What is worked on.
@@ -51,7 +51,7 @@ impl Worker {
             None => {
                 let opened = daemon::open_once(&context.env, &settings, volume).await?;
                 let (size_bytes, bound) = (opened.size_bytes(), SpaceBound(settings.space_bound).ratio());
-                (Worker::Here(opened), WorkedVolume { size_bytes, bound })
+                (Worker::Here(opened, settings.into()), WorkedVolume { size_bytes, bound })
             }
         })
     }
@@ -66,7 +66,7 @@ impl Worker {
             Worker::Daemon(daemon, url) => {
                 daemon.ask(&Request::Collect { volume: url.clone(), what }, None).await
             }
-            Worker::Here(volume) => Ok(volume.collect(what).await?),
+            Worker::Here(volume, _) => Ok(volume.collect(what).await?),
         }
     }
 
@@ -76,7 +76,7 @@ impl Worker {
             Worker::Daemon(daemon, url) => {
                 daemon.status().await.ok()?.volumes.iter().find(|served| served.is(url))?.store_refusal()
             }
-            Worker::Here(volume) => {
+            Worker::Here(volume, _) => {
                 let status = volume.status();
                 status.store_error.filter(|_| status.store_refuses)
             }
@@ -89,21 +89,16 @@ impl Worker {
                 let served = daemon.status().await?.volumes.into_iter().find(|served| served.is(url));
                 served.and_then(|served| served.status.space)
             }
-            Worker::Here(volume) => volume.status().space,
+            Worker::Here(volume, _) => volume.status().space,
         };
         space.ok_or_else(|| Failure::usage("the volume is served read-only: nothing can be done to it"))
     }
 
     /// Closes what was opened here. Gives what was done, unless that did not come to the store.
     pub async fn close<T>(self, done: Outcome<T>) -> Outcome<T> {
-        if let Worker::Here(volume) = self {
-            let closed = volume.close(COMMAND_PATIENCE).await;
-            if let (Ok(_), Some(why)) = (&done, closed.reason) {
-                return Err(Failure::new(
-                    Kind::NotClean,
-                    format!("done, but not closed in the store: {why}"),
-                ));
-            }
+        if let Worker::Here(volume, settings) = self {
+            let closed = daemon::close_once(&settings, &volume, "done").await;
+            return done.and_then(|done| closed.map(|()| done));
         }
         done
     }
