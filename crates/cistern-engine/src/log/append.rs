@@ -7,6 +7,7 @@
 //! holds. What follows from that is decided in [`super::publish`], the only caller.
 
 use std::{
+    mem::discriminant,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -97,8 +98,7 @@ struct Inner {
     covered: AtomicU64,
     /// The last slot that was given out.
     given: AtomicU64,
-    /// The last trouble with the store and when it was, for `status`.
-    trouble: Ranked<Option<(Error, Duration)>>,
+    trouble: Ranked<Option<Trouble>>,
     /// How many uploads the store refused, or did not answer, that are tried again.
     refused: AtomicU64,
     promised: PromisedRoom,
@@ -253,7 +253,7 @@ impl LogWriter {
 
     /// The last trouble with the store and the time it was seen.
     pub fn trouble(&self) -> Option<(Error, Duration)> {
-        self.inner.trouble.lock().clone()
+        self.inner.trouble.lock().as_ref().map(|trouble| (trouble.error.clone(), trouble.at))
     }
 
     /// Whether something that is to be uploaded was refused, or not answered, and is tried again.
@@ -418,14 +418,13 @@ impl LogWriter {
         self.inner.presence.doubt();
         let now = self.inner.env.now();
         let mut trouble = self.inner.trouble.lock();
-        let is_new = trouble.as_ref().is_none_or(|(last, at)| {
-            last.to_string() != e.to_string() || now.saturating_sub(*at) > LOG_PERIOD
-        });
+        let logged = trouble.take().filter(|before| !before.is_news(e, now)).map(|before| before.logged);
         // Whoever serves the volume says, once, that its store is away.
-        if is_new && !matches!(e, Error::Unreachable(_)) {
+        if logged.is_none() && !matches!(e, Error::Unreachable(_)) {
             tracing::warn!(error = %e, "the store is in trouble; uploads are tried again until it is back");
         }
-        *trouble = Some((e.clone(), now));
+        let logged = logged.unwrap_or_else(|| (e.clone(), now));
+        *trouble = Some(Trouble { error: e.clone(), at: now, logged });
     }
 }
 
@@ -451,5 +450,44 @@ impl Drop for Refused {
     }
 }
 
-/// The same trouble is logged at most this often.
+/// Trouble that goes on is logged at most this often: what is refused names another object each time.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
+
+/// The last trouble with the store and when it was, for `status`.
+struct Trouble {
+    error: Error,
+    at: Duration,
+    /// What was logged last.
+    logged: (Error, Duration),
+}
+
+impl Trouble {
+    /// Whether what is met now is another kind of trouble than what was logged, or a new one, or was not logged for long in these words.
+    fn is_news(&self, e: &Error, now: Duration) -> bool {
+        let (logged, logged_at) = &self.logged;
+        let is_other = logged.to_string() != e.to_string();
+        discriminant(logged) != discriminant(e)
+            || now.saturating_sub(self.at) > LOG_PERIOD
+            || (is_other && now.saturating_sub(*logged_at) > LOG_PERIOD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store that refuses one object after the other is in the log once a minute; what is of another kind, or comes again after a
+    /// quiet minute, at once.
+    #[test]
+    fn trouble_that_goes_on_is_no_flood() {
+        let refused = |key: &str| Error::Refused(format!("cannot make {key}: the file system is read-only"));
+        let seconds = Duration::from_secs;
+        let before =
+            Trouble { error: refused("log/2"), at: seconds(100), logged: (refused("log/1"), seconds(90)) };
+        assert!(!before.is_news(&refused("log/1"), seconds(155)), "in the same words");
+        assert!(!before.is_news(&refused("log/3"), seconds(150)), "of another object");
+        assert!(before.is_news(&refused("log/3"), seconds(151)), "a minute after the last line");
+        assert!(before.is_news(&refused("log/1"), seconds(161)), "after a minute without any");
+        assert!(before.is_news(&Error::NoRoom("full".into()), seconds(101)), "of another kind");
+    }
+}

@@ -237,7 +237,7 @@ fn allow(room: DiskRoom, what: RoomFor, bytes: u64) -> Result<()> {
         true => Ok(()),
         false => Err(Error::NoRoom(format!(
             "the file system of the store is nearly full: {} MiB are free, and {} are held back for cleaning. Make room there, remove \
-             snapshots (`cistern rm URL@NAME`), or discard what is not needed (`fstrim`, `blkdiscard`)",
+             snapshots (`cistern rm URL@NAME`) or clones, or discard what is not needed (`fstrim`, `blkdiscard`)",
             room.free_bytes / MIB,
             all / MIB
         ))),

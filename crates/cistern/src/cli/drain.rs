@@ -6,7 +6,7 @@ use clap::Args;
 use futures_util::future::{join_all, try_join_all};
 
 use crate::{
-    cli::Context,
+    cli::{Context, waiting::Told},
     config::StateSettings,
     control::{self, DaemonClient, Drained, Request},
     failure::{Failure, Kind, Outcome},
@@ -64,11 +64,13 @@ impl Drain {
     }
 }
 
+/// What the store of a volume, by its name, said last while it took nothing, and what was told of that.
+type Trouble = BTreeMap<String, (String, Told)>;
+
 /// What a drain of some daemons came to.
 pub(super) struct Waited {
     pub drained: Vec<Drained>,
-    /// What the store of a volume, by its name, said last while it took nothing.
-    trouble: BTreeMap<String, String>,
+    trouble: Trouble,
 }
 
 impl Waited {
@@ -79,7 +81,7 @@ impl Waited {
     /// How much is not in the store, and why.
     pub fn left(&self) -> String {
         let dirty = ByteSize(self.drained.iter().map(|drained| drained.dirty_bytes).sum());
-        let said = self.trouble.iter().map(|(name, said)| format!("; the store of {name}: {said}"));
+        let said = self.trouble.iter().map(|(name, (said, _))| format!("; the store of {name}: {said}"));
         format!("{dirty} are not in the store yet{}", said.collect::<String>())
     }
 }
@@ -94,7 +96,7 @@ pub(super) async fn wait(
     let limit_ms = timeout.map(|span| span.0.as_millis() as u64);
     let request = Request::Drain { volume: volume.map(str::to_owned), limit_ms };
     let limit = timeout.map(|span| span.0 + ANSWER_GRACE);
-    let mut trouble = BTreeMap::new();
+    let mut trouble = Trouble::new();
     let showing = async {
         loop {
             show(daemons, volume, &progress, &mut trouble).await;
@@ -119,7 +121,7 @@ async fn show(
     daemons: &[DaemonClient],
     volume: Option<&str>,
     progress: &terminal::Progress,
-    trouble: &mut BTreeMap<String, String>,
+    trouble: &mut Trouble,
 ) {
     let shown = join_all(daemons.iter().map(DaemonClient::status)).await;
     let served = shown.iter().flatten().flat_map(|daemon| &daemon.volumes);
@@ -127,13 +129,14 @@ async fn show(
     for served in served.filter(|served| volume.is_none_or(|volume| served.is(volume))) {
         dirty_bytes += served.status.dirty_bytes;
         let Some(now) = served.store_refusal() else { continue };
-        if trouble.get(&served.name) != Some(&now) {
+        let (said, told) = trouble.entry(served.name.clone()).or_default();
+        if told.is_news(&now) {
             progress.remark(format!(
                 "the store of {}: {now}. It is tried again, and everything is safe in the journal meanwhile",
                 served.name
             ));
-            trouble.insert(served.name.clone(), now);
         }
+        *said = now;
     }
     progress.message(format!("{} to upload", ByteSize(dirty_bytes)));
 }

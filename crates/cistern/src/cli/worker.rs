@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use cistern_engine::volume::{Collect, CollectStep, SpaceStatus, Volume};
 
 use crate::{
-    cli::Context,
+    cli::{Context, waiting::Told},
     config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, DaemonClient, Request},
     daemon,
@@ -58,7 +58,7 @@ impl Worker {
 
     /// Steps that tell in `progress` what a store says for which they wait.
     pub fn steps<'a>(&'a self, progress: &'a Progress) -> Steps<'a> {
-        Steps { worker: self, progress, told: None }
+        Steps { worker: self, progress, told: Told::default() }
     }
 
     async fn step(&self, what: Collect) -> Outcome<CollectStep> {
@@ -109,7 +109,7 @@ pub struct Steps<'a> {
     worker: &'a Worker,
     progress: &'a Progress,
     /// What the store said, as far as it was told.
-    told: Option<String>,
+    told: Told,
 }
 
 impl Steps<'_> {
@@ -119,9 +119,8 @@ impl Steps<'_> {
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
                 let now = worker.store_refusal().await;
-                if let Some(said) = now.filter(|said| told.as_ref() != Some(said)) {
+                if let Some(said) = now.filter(|said| told.is_news(said)) {
                     progress.remark(format!("the store: {said}. It is tried again"));
-                    *told = Some(said);
                 }
             }
         };

@@ -62,7 +62,8 @@ impl Temp {
     fn write(root: &Root, name: &str, body: &[u8]) -> StoreResult<Temp> {
         root.check_synced()?;
         let path = root.temp_dir().join(name);
-        let failed = |e: &io::Error| fault("cannot write", &path, e);
+        // The name is of no use to anybody, and another one each time.
+        let failed = |e: &io::Error| fault("cannot write in", &root.temp_dir(), e);
         let file = match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(root.missing(TEMP_DIR)),
