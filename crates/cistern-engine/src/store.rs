@@ -38,7 +38,7 @@ pub use probe::{
     probe,
 };
 pub use promised::{Promise, PromisedRoom};
-pub use retry::{Failures, Retry};
+pub use retry::{Failures, Retry, SERVED_DEADLINE};
 pub use schedule::{
     DirectionStats, OtherPlaces, PlaceStats, Priority, Rates, RideOut, Scheduler, SchedulerStats, Stores,
 };

@@ -247,6 +247,49 @@ async fn a_bucket_that_comes_back_is_written_to_again() {
     assert!(read(&volume, 4096, 4096).await == noise(2, 4096));
 }
 
+/// A part of the store is out of sight, the identity of the volume or all that lies beside it (a disk of a pool, a directory that was
+/// moved): nothing is put into what is left, reads wait, the volume does not stop, says why, and goes on once the part is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_out_of_sight_is_waited_for() {
+    for hides_identity in [true, false] {
+        let bucket = Bucket::new();
+        let host = Host::with_volume(RealEnv::start(), bucket.clone(), 64 * MIB, KeySource::None).await;
+        let options = host.options();
+        options.stores.ride_out.begin();
+        let volume = Volume::open(options).await.expect("opened");
+        volume.write(0, noise(1, 4096), false).await.expect("written");
+        volume.drain().await.expect("drained");
+        let (whole, part) = (bucket.copy().await, bucket.copy().await);
+        for listed in part.list_after("", "", 10_000).await.expect("listed") {
+            if (listed.key == "volume.json") == hides_identity {
+                part.delete(&listed.key).await.expect("deleted");
+            }
+        }
+        let left = part.list_after("", "", 10_000).await.expect("listed");
+        bucket.make_bucket(part.clone());
+        volume.write(4096, noise(2, 4096), true).await.expect("the journal takes it");
+        let drained = host.env.spawn("drain", {
+            let volume = volume.clone();
+            async move { volume.drain().await }
+        });
+        let seen = host.env.spawn("read", {
+            let volume = volume.clone();
+            async move { read(&volume, 0, 4096).await }
+        });
+        while !volume.status().store_error.is_some_and(|why| why.contains("is not there")) {
+            assert_eq!(volume.status().latched, None);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(part.list_after("", "", 10_000).await.expect("listed"), left);
+        bucket.make_bucket(whole);
+        drained.await.expect("no panic").expect("drained");
+        assert!(seen.await.expect("no panic") == noise(1, 4096), "a read waits too");
+        close(volume).await;
+        let volume = host.open_read_only(None).await;
+        assert!(read(&volume, 4096, 4096).await == noise(2, 4096));
+    }
+}
+
 /// Nothing was written for a while and nobody noticed that the bucket was exchanged: the stop does, before it says
 /// that everything is in the store.
 #[tokio::test(flavor = "multi_thread")]

@@ -325,6 +325,13 @@ impl LogWriter {
         self.confirm(Before::Saying).await
     }
 
+    /// Whether nothing of the volume is to be seen but its identity, as where a disk of a pool is away: then what is not found is not gone.
+    pub async fn is_out_of_sight(&self) -> bool {
+        let said = self.inner.presence.out_of_sight().await;
+        said.iter().for_each(|said| self.note_trouble(said));
+        said.is_some()
+    }
+
     /// The same, only if there is reason to.
     async fn confirm(&self, before: Before) -> Result<()> {
         let mut refused = None;

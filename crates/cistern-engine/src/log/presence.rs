@@ -227,33 +227,69 @@ impl Presence {
     async fn look(&self) -> Result<()> {
         // Asked at once, because each costs a way to the store and back; judged in order: who went on is named before what they
         // deleted is missed.
-        let (volume, trash, others, newest) = futures_util::join!(
-            self.is_the_same_volume(),
+        let (identity, trash, others, missing) = futures_util::join!(
+            self.identity_is_there(),
             self.refuse_trash(),
             self.nobody_went_on(),
-            self.newest_is_there()
+            self.missing_newest()
         );
-        let seen = [volume, trash, others, newest];
         // A store that refuses one of them now is not believed that the others are gone.
-        let passes = |e: &Error| matches!(e, Error::Unreachable(_) | Error::Refused(_));
-        match seen.iter().find(|seen| seen.as_ref().is_err_and(passes)) {
-            Some(refused) => refused.clone(),
-            None => seen.into_iter().collect(),
+        let errors =
+            [identity.as_ref().err(), trash.as_ref().err(), others.as_ref().err(), missing.as_ref().err()];
+        let passes = |e: &&Error| matches!(e, Error::Unreachable(_) | Error::Refused(_));
+        if let Some(refused) = errors.into_iter().flatten().find(passes) {
+            return Err(refused.clone());
+        }
+        let has_identity = identity?;
+        trash?;
+        others?;
+        match (has_identity, missing?) {
+            (true, None) => Ok(()),
+            (true, Some(key)) => self.tell_missing(key, false).await,
+            (false, _) => self.tell_missing(keys::VOLUME.to_owned(), true).await,
         }
     }
 
-    async fn is_the_same_volume(&self) -> Result<()> {
+    /// Something is not there that has to be. A removal takes the identity and then the copy of it beside the log, before anything else: where one of
+    /// the two is there, and what lies with the other is missing, a part of the store is out of sight, and may come back.
+    async fn tell_missing(&self, key: String, passes_with_copy: bool) -> Result<()> {
+        let has_copy = is_there(self.store.as_ref(), keys::VOLUME).await?;
+        if has_copy != passes_with_copy {
+            return Err(Error::Gone(format!("{key}, which was there, is not there any more")));
+        }
+        let copy = keys::of_volume(keys::VOLUME, self.volume);
+        Err(match has_copy {
+            true => Error::Unreachable(format!(
+                "{key} is not there, and its copy {copy} is. Was it deleted, or moved? Copy it back, and all goes on"
+            )),
+            false => self.only_identity(&key),
+        })
+    }
+
+    fn only_identity(&self, missing: &str) -> Error {
+        let copy = keys::of_volume(keys::VOLUME, self.volume);
+        Error::Unreachable(format!(
+            "{missing} is not there, and not even {copy}. Is a part of the store out of sight (a disk, a mount), or was its directory moved?"
+        ))
+    }
+
+    /// Whether nothing of the volume is to be seen but its identity: what is said of that.
+    pub(super) async fn out_of_sight(&self) -> Option<Error> {
+        let has_copy = is_there(self.store.as_ref(), keys::VOLUME).await.ok()?;
+        let has_identity = self.identity_is_there().await.ok()?;
+        (has_identity && !has_copy).then(|| self.only_identity("what a client reads"))
+    }
+
+    async fn identity_is_there(&self) -> Result<bool> {
         match self.place.get(keys::VOLUME, IDENTITY_BYTES_MAX).await {
             // A damaged one is no proof: the next opening complains.
             Ok(body) => match Identity::decode(&body) {
                 Ok(found) if found.volume != self.volume => {
                     Err(Error::Gone(format!("volume {} is in its place", found.volume)))
                 }
-                _ => Ok(()),
+                _ => Ok(true),
             },
-            Err(StoreError::NotFound(_)) => {
-                Err(Error::Gone(format!("{} is not there any more", keys::VOLUME)))
-            }
+            Err(StoreError::NotFound(_)) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }
@@ -285,22 +321,23 @@ impl Presence {
         }
     }
 
-    async fn newest_is_there(&self) -> Result<()> {
+    /// The newest object of the log, if it is not there.
+    async fn missing_newest(&self) -> Result<Option<String>> {
         loop {
             let newest = self.newest.load(Ordering::Relaxed);
             let key = keys::entry(Seq(newest));
             let listed = self.store.list_after(&key, "", 1).await?;
             if listed.first().is_some_and(|listed| listed.key == key) {
-                return Ok(());
+                return Ok(None);
             }
             // A listing may be older than what it lists (caches of network file systems): only its name tells.
             if is_there(self.store.as_ref(), &key).await? {
-                return Ok(());
+                return Ok(None);
             }
             // Once there are newer ones it may be cleaned; so it may where somebody went on while this request was on its way.
             if self.newest.load(Ordering::Relaxed) == newest {
                 self.nobody_went_on().await?;
-                return Err(Error::Gone(format!("{key}, which was there, is not there any more")));
+                return Ok(Some(key));
             }
         }
     }

@@ -35,7 +35,7 @@ const WAIT_FIRST: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a read of a volume that is served is tried. Longer than it takes to get new keys, set a clock or start a gateway again, and
 /// an end at which a client learns that something is wrong.
-const SERVED_DEADLINE: Duration = Duration::from_secs(600);
+pub const SERVED_DEADLINE: Duration = Duration::from_secs(600);
 /// A try that hangs takes this part of the deadline: few tries, as a slow link may need long for one.
 const TRY_PART: u32 = 2;
 

@@ -94,7 +94,7 @@ impl RideOut {
         self.0.store(true, Relaxed);
     }
 
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.0.load(Relaxed)
     }
 }

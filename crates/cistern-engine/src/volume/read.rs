@@ -1,6 +1,6 @@
 //! The read path: where everything is, then journal, map and frames in parallel.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
@@ -9,15 +9,19 @@ use crate::{
     Error, Result,
     fetch::{Refreshed, partial_blocks},
     map::Lookup,
+    store::SERVED_DEADLINE,
     units::{BLOCK_BYTES, Extent, JournalPos, Mapping, Place, Seq},
     volume::{
         Piece, RangeKind, Volume,
         apart::parted,
         order::{Source, View},
+        write::Writer,
     },
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// How often it is looked whether what was out of sight is back.
+const OUT_OF_SIGHT_PAUSE: Duration = Duration::from_secs(1);
 /// Parts of one request that are read at once.
 const PARTS_MAX: usize = 16;
 /// Pieces looked at under one hold of the order lock (some 100 us).
@@ -42,10 +46,28 @@ impl Volume {
     pub(super) async fn read_blocks(&self, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
         let _pin = self.map.pin();
         match self.read_view(extent, wanted).await {
-            // What it was to read is gone all the same, because somebody took the volume over or lost it: once more, by the newest map.
-            Err(Error::NotFound(_)) if self.writer.is_some() => self.read_view(extent, wanted).await,
+            Err(Error::NotFound(_)) if let Some(writer) = &self.writer => {
+                Box::pin(self.read_missing(writer, extent, wanted)).await
+            }
             Err(Error::NotFound(_)) if self.is_shown_anew().await? => self.read_view(extent, wanted).await,
             read => read,
+        }
+    }
+
+    /// What a read of a writer needs is not there all the same: somebody took the volume over, or it is lost. Once more, by the newest map; and where
+    /// nothing of the volume is there but its identity, again for as long as reads of a served volume wait for a store.
+    async fn read_missing(&self, writer: &Writer, extent: Extent, wanted: &Range<u64>) -> Result<Vec<Piece>> {
+        let until = self.env.now() + SERVED_DEADLINE;
+        loop {
+            let read = self.read_view(extent, wanted).await;
+            let waits = matches!(read, Err(Error::NotFound(_)))
+                && writer.reading.stores.ride_out.is_on()
+                && self.env.now() < until
+                && writer.log.is_out_of_sight().await;
+            if !waits {
+                return read;
+            }
+            self.env.sleep(OUT_OF_SIGHT_PAUSE).await;
         }
     }
 
