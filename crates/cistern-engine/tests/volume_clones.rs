@@ -373,7 +373,7 @@ async fn a_clone_outlives_what_its_source_does() {
 }
 
 /// What a clone shares lies with the volume it was made of, and the check of the clone reads it there: what is damaged or gone is
-/// named, of what the clone shows and of what only a snapshot of it shows.
+/// named, of what the clone shows and of what only a snapshot of it shows. Once a client has met it, `status` names it too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_reads_what_a_clone_shares() {
     let (bucket, key) = (Bucket::new(), KeySource::None);
@@ -419,6 +419,14 @@ async fn a_check_reads_what_a_clone_shares() {
             let faults = report.expect("checked").faults;
             let name = key.rsplit('/').next().expect("a name");
             assert!(faults.iter().any(|fault| fault.contains(name)), "{key} is damaged: {faults:?}");
+            let shown = show(&cloned, Some("before")).await;
+            let mut failed = 0;
+            for block in 0..128 {
+                failed += u64::from(shown.read(block * BLOCK, BLOCK).await.is_err());
+            }
+            let damaged = shown.status().damage.objects;
+            assert!(failed > 0, "{key} is damaged");
+            assert!(damaged.iter().any(|damaged| damaged.object.contains(name)), "{key}: {damaged:?}");
             place.put(key, sound.clone()).await.expect("mended");
         }
     }

@@ -158,7 +158,7 @@ impl Forwarding {
                 let (start, end, birth) = (extent.start, extent.end() - 1, mapping.birth.0);
                 let key = keys::entry(frame.seq);
                 Err(Error::NotFound(format!(
-                    "blocks {start} to {end} of {birth}, which were moved out of {key}"
+                    "blocks {start} to {end}, which were written as {birth} of the log and moved out of {key},"
                 )))
             }
         }

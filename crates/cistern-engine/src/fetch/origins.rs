@@ -156,7 +156,7 @@ impl Origins {
         let mut asking = self.ask(at);
         let done = async {
             let cell = self.cell(at);
-            cell.get_or_try_init(|| self.open(at)).await?;
+            cell.get_or_try_init(|| self.telling(at, self.open(at))).await?;
             act(cell).await
         };
         let done = done.await;
@@ -164,7 +164,8 @@ impl Origins {
         match done {
             // A volume of which there is nothing any more looks like a clone that was never finished.
             Err(e @ Error::Invalid(_)) => Err(self.explain(at, e)),
-            Err(e) if !e.is_damage() => {
+            Err(e) if e.is_damage() => Err(self.name_volume(at, e)),
+            Err(e) => {
                 self.note_away(at, asking.began);
                 Err(self.tell(at, e))
             }
@@ -235,7 +236,41 @@ impl Origins {
 
     /// The frames of an origin as its snapshot shows them.
     async fn frames<'a>(&self, at: usize, open: &'a OpenOrigin) -> Result<&'a FrameReader> {
-        open.frames.get_or_try_init(|| self.open_frames(at, open)).await
+        open.frames.get_or_try_init(|| self.telling(at, self.open_frames(at, open))).await
+    }
+
+    /// What came of opening an origin. Where that is damaged or not there, it is shown as damage, until it is opened.
+    async fn telling<T>(&self, at: usize, opening: impl Future<Output = Result<T>>) -> Result<T> {
+        let opened = opening.await;
+        let (name, now) = (&self.all[at].source.way, self.parts.env.now());
+        self.parts.damage.tell(name, &(0..u64::MAX), &opened, now);
+        opened
+    }
+
+    /// Says whose objects are damaged.
+    fn name_volume(&self, at: usize, error: Error) -> Error {
+        let volume = self.all[at].source.volume;
+        if volume == self.parts.volume || error.to_string().contains(&volume.to_string()) {
+            return error;
+        }
+        match error {
+            Error::NotFound(what) => Error::NotFound(format!("{what} of volume {volume}")),
+            Error::Corrupt { what, detail } => {
+                Error::Corrupt { what: format!("{what} of volume {volume}"), detail }
+            }
+            error => error,
+        }
+    }
+
+    /// What was to be read is not there, wherever it was moved: shown as damage, block by block, since some of it may be there.
+    async fn tell_missing(&self, at: usize, frames: &FrameReader, mappings: &[Mapping], user: BlockUser) {
+        for mapping in mappings {
+            let Place::Frame(frame) = mapping.place else { continue };
+            let read = read_resolved(frames, std::slice::from_ref(mapping), user).await;
+            let name = keys::of_volume(&keys::entry(frame.seq), self.all[at].source.volume);
+            let range = u64::from(frame.offset)..u64::from(frame.offset) + u64::from(frame.stored);
+            self.parts.damage.tell(&name, &range, &read, self.parts.env.now());
+        }
     }
 
     async fn open_frames(&self, at: usize, open: &OpenOrigin) -> Result<FrameReader> {
@@ -272,13 +307,17 @@ impl Origins {
         let read = |cell: Arc<OnceCell<OpenOrigin>>| async move {
             let open = cell.get().expect("it was opened");
             let frames = self.frames(at, open).await?;
-            match read_resolved(frames, mappings, user).await {
+            let read = match read_resolved(frames, mappings, user).await {
                 // It was moved since the origin was opened, and a newer state says where to.
                 Err(Error::NotFound(_)) if frames.refresh().await?.is_some() => {
                     read_resolved(frames, mappings, user).await
                 }
                 read => read,
+            };
+            if matches!(read, Err(Error::NotFound(_))) {
+                Box::pin(self.tell_missing(at, frames, mappings, user)).await;
             }
+            read
         };
         self.with(at, read).await
     }

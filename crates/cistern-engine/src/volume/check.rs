@@ -344,7 +344,10 @@ impl State {
     async fn fault_of(&self, of: &Volume, mapping: &Mapping) -> Result<Option<String>> {
         match (mapping.place, of.frames.is_foreign(mapping)) {
             (Place::Hole | Place::Zero, _) => Ok(None),
-            (Place::Frame(_), true) => self.theirs.fault(&of.frames, mapping).await,
+            (Place::Frame(_), true) => match self.theirs.fault(&of.frames, mapping).await {
+                Err(e) if e.is_damage() => Ok(Some(e.to_string())),
+                fault => fault,
+            },
             (Place::Frame(frame), false) => self.segments.fault(&frame).await,
         }
     }

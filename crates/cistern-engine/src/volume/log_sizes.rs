@@ -75,13 +75,11 @@ impl OriginSizes {
         };
         for part in &located.parts {
             let Place::Frame(frame) = part.place else { continue };
-            if sizes.fault(&frame).await?.is_none() {
-                continue;
-            }
+            let Some(fault) = sizes.fault(&frame).await? else { continue };
             // It may have been moved since it was looked up: a read looks again.
             return match frames.read(std::slice::from_ref(mapping)).await {
                 Ok(_) => Ok(None),
-                Err(e) if e.is_damage() => Ok(Some(e.to_string())),
+                Err(e) if e.is_damage() => Ok(Some(format!("{fault}, of volume {}", located.volume))),
                 Err(e) => Err(e),
             };
         }

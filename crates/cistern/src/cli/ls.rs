@@ -6,8 +6,9 @@ use cistern_engine::{
     Error,
     codec::KeySource,
     env::Env,
+    log::keys,
     snapshot::is_hidden,
-    store::StoreUrl,
+    store::{SharedStore, StoreUrl},
     units::utc,
     volume::{
         SnapshotSpace, SnapshotStatus,
@@ -23,7 +24,7 @@ use serde::Serialize;
 use crate::{
     cli::{Context, info::writer, snapshots},
     config::{KeySettings, Resolved, StateSettings},
-    failure::{Failure, Outcome},
+    failure::{Failure, Kind, Outcome},
     place::{self, COMMAND_PATIENCE, VolumeUrl, place_url, volume_url},
     quantity::{ByteSize, Span},
     secret, terminal,
@@ -218,8 +219,25 @@ pub(super) async fn volume_at(context: &Context, place: &StoreUrl) -> Outcome<Op
     let Ok(volume) = volume_url(&place.to_string()) else { return Ok(None) };
     let store = place::browse(place, &context.env).await?;
     match admin::has_volume(&store).await {
-        Ok(has) => Ok(has.then_some(volume)),
+        Ok(true) => Ok(Some(volume)),
+        Ok(false) => refuse_hidden(&store).await.map(|()| None).map_err(|failure| failure.context(place)),
         Err(e) => Err(volume.explain(e)),
+    }
+}
+
+/// A place whose listing has an identity that is not there for who asks for it is not one without a volume.
+async fn refuse_hidden(store: &SharedStore) -> Outcome {
+    let listed = store.list_after(keys::VOLUME, "", 1).await?;
+    match listed.first().is_some_and(|listed| listed.key == keys::VOLUME) {
+        false => Ok(()),
+        true => Err(Failure::new(
+            Kind::Store,
+            format!(
+                "the store lists {} there, and says that it is not there when asked for it",
+                keys::VOLUME
+            ),
+        )
+        .hint("try again: it may have been removed just now; a store that goes on so is not to be believed")),
     }
 }
 
@@ -278,7 +296,11 @@ impl Child {
         let Ok(store) = place::browse(&self.url, &context.env).await else { return Ok(None) };
         let (info, error) = match admin::info(&context.env, &store, &KeySource::None).await {
             Ok(info) => (Some(info), None),
-            Err(Error::NotFound(_) | Error::InTrash { .. }) => return Ok(None),
+            Err(Error::InTrash { .. }) => return Ok(None),
+            Err(Error::NotFound(_)) => {
+                refuse_hidden(&store).await.map_err(|failure| failure.context(&self.url))?;
+                return Ok(None);
+            }
             Err(e @ (Error::Unreachable(_) | Error::Refused(_) | Error::NoRoom(_))) => {
                 return Err(Failure::from(e).context(&self.url));
             }
@@ -337,7 +359,8 @@ impl SnapshotLine {
         };
         row.push(state.to_owned());
         row.push(if holds.is_empty() { "-".to_owned() } else { holds.join(",") });
-        let ways: Vec<&str> = clones.values().map(String::as_str).collect();
+        let ways = clones.values().map(String::as_str);
+        let ways: Vec<&str> = ways.filter(|way| !way.is_empty()).collect(); // the volume itself
         row.push(if ways.is_empty() { "-".to_owned() } else { ways.join(",") });
         row
     }

@@ -1,11 +1,15 @@
 //! What the verbs about snapshots share: asking the daemon that has the volume open, or opening it for a moment.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use cistern_engine::{
+    Error,
     codec::KeySource,
     store::{Scheduler, Stores},
-    volume::{ReadOnlyOptions, SnapshotStatus, Volume, admin, snapshot_together, unique_space},
+    volume::{ReadOnlyOptions, SnapshotStatus, Volume, VolumeStatus, admin, snapshot_together, unique_space},
 };
 
 use crate::{
@@ -18,6 +22,9 @@ use crate::{
     secret,
 };
 
+/// How long a rollback goes on while nothing comes to the store.
+const STUCK_LIMIT: Duration = Duration::from_secs(75);
+const STUCK_PAUSE: Duration = Duration::from_secs(1);
 /// Memory for the map of a volume that a command looks at.
 const MEMORY_BYTES: u64 = 128 << 20;
 
@@ -216,7 +223,14 @@ pub async fn roll_back(
     }
     let open = daemon::open_once(&context.env, settings, volume).await;
     let open = open.map_err(|failure| snapshot.explain(failure))?;
-    let done = open.roll_back(&snapshot.name, leave).await;
+    let rolled_back = open.roll_back(&snapshot.name, leave);
+    let done = tokio::select! {
+        biased;
+        done = rolled_back => done,
+        why = stuck(&open) => Err(Error::Unreachable(format!(
+            "{why}. Whether the volume was rolled back is not known: opened again, it shows"
+        ))),
+    };
     // Closed, if it came to it; otherwise now.
     let closed = daemon::close_once(settings, &open, "rolled back").await;
     done.map_err(|e| snapshot.explain(e.into()))?;
@@ -224,6 +238,23 @@ pub async fn roll_back(
     // Opened once more, so that a checkpoint says it, and no later opening has to find out.
     let open = daemon::open_once(&context.env, settings, volume).await?;
     daemon::close_once(settings, &open, "rolled back").await
+}
+
+/// Returns when nothing comes to the store of a volume any more, and why: nothing has for so long as a command tries at most, and the store is in
+/// trouble.
+async fn stuck(volume: &Volume) -> String {
+    let mut last = (volume.status().committed, volume.status().seq, Instant::now());
+    loop {
+        tokio::time::sleep(STUCK_PAUSE).await;
+        let VolumeStatus { committed, seq, store_error, store_error_age_ms, .. } = volume.status();
+        if (committed, seq) != (last.0, last.1) {
+            last = (committed, seq, Instant::now());
+        }
+        let is_now = store_error_age_ms.is_some_and(|age_ms| age_ms < STUCK_LIMIT.as_millis() as u64);
+        if let Some(why) = store_error.filter(|_| is_now && last.2.elapsed() >= STUCK_LIMIT) {
+            return why;
+        }
+    }
 }
 
 /// The snapshots of a volume, oldest first: as the daemon of this host has them that serves it, or as they are in the store.

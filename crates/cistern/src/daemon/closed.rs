@@ -37,6 +37,11 @@ pub fn closed(state_dir: &Path, volume: &Volume, report: &CloseReport, done: &st
         (false, false) => (Kind::NotClean, format!("{done}, but the volume is not released: {why}")),
     };
     let hint = match (kind, is_left) {
+        (Kind::Stopped, true) => format!(
+            "do it again where the volume is now; `cistern journal export {} --output FILE` saves what clients wrote here before, if any of \
+             that is left",
+            volume.id()
+        ),
         (Kind::Stopped, _) => journal_hint(state_dir, volume, report.journal_bytes_left),
         (_, true) => "the journal holds it; the next `cistern serve` on this host brings it there".to_owned(),
         (_, false) => {
@@ -50,7 +55,10 @@ pub fn closed(state_dir: &Path, volume: &Volume, report: &CloseReport, done: &st
 pub fn journal_hint(state_dir: &Path, volume: &Volume, left_bytes: u64) -> String {
     let id = volume.id();
     match left_bytes {
-        0 => "the journal of this host holds nothing that had not been stored before".to_owned(),
+        0 => {
+            "the journal of this host holds nothing of it: the store had answered that everything was stored"
+                .to_owned()
+        }
         _ => format!(
             "its journal is in {}: `cistern journal export {id} --output FILE` saves what it holds, without the store",
             state_dir.join(id.to_string()).display()

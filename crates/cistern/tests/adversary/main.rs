@@ -38,8 +38,8 @@ const PAGE_NAMES: usize = 3;
 /// Cells at once: those that work, and those that wait.
 const WORKING: usize = 3;
 const WAITING: usize = 48;
-/// Requests of one cell: a probe makes up to 11,000; a listing without end is given up after 1000 pages, and a verb makes a few listings.
-const REQUESTS_MAX: u64 = 15_000;
+/// Requests of one cell: a probe makes up to 11,000; a listing without end is given up after 1000 pages, and a verb begins eight of them at most.
+const REQUESTS_MAX: u64 = 20_000;
 /// How often a wrong answer is given in the sample, where it is tried again.
 const PASSING: u32 = 2;
 /// Of so many cells the sample takes one.

@@ -88,7 +88,7 @@ const BELIEVED: &[(AdverseAnswer, &[&str])] = &[
     (AdverseAnswer::EndClaimed, &["ls PLACE"]),
     (AdverseAnswer::ListingVoid, &["ls PLACE", "ls --trash", "rm --expired"]),
     // So says a place without a volume.
-    (AdverseAnswer::Status(404, "NoSuchKey"), &["ls PLACE", "ls VOLUME", "ls --trash", "rm --expired"]),
+    (AdverseAnswer::Status(404, "NoSuchKey"), &["ls --trash", "rm --expired"]),
 ];
 
 /// The table's own lines. No store keeps silent for ever in it: every cell would take as long as a command is patient.

@@ -109,8 +109,8 @@ pub const MUTANTS: &[Mutant] = &[
         story: "an object of the volume that a clone was made of is gone, and the check of the clone finds no fault",
         changes: &[Change {
             file: CHECK,
-            old: "(Place::Frame(_), true) => self.theirs.fault(&of.frames, mapping).await,",
-            new: "(Place::Frame(_), true) => Ok(None),",
+            old: "(Place::Frame(_), true) => match self.theirs.fault(&of.frames, mapping).await {",
+            new: "(Place::Frame(_), true) => match Ok(None) {",
         }],
         test: test("-p cistern-engine --test volume_clones", "a_check_reads"),
         simulation: None,
