@@ -3,8 +3,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tokio::sync::Mutex;
-
 use crate::{
     Result,
     fetch::FrameReader,
@@ -18,7 +16,7 @@ pub(super) struct LogSizes {
     store: SharedStore,
     /// How many were listed.
     pub listed: u64,
-    bytes: Mutex<BTreeMap<Seq, Option<u64>>>,
+    bytes: tokio::sync::Mutex<BTreeMap<Seq, Option<u64>>>,
 }
 
 impl LogSizes {
@@ -56,7 +54,7 @@ impl LogSizes {
 
 /// Those of the volumes that a clone comes from, each listed once, when something of it is looked for.
 #[derive(Default)]
-pub(super) struct OriginSizes(Mutex<BTreeMap<VolumeId, Arc<LogSizes>>>);
+pub(super) struct OriginSizes(tokio::sync::Mutex<BTreeMap<VolumeId, Arc<LogSizes>>>);
 
 impl OriginSizes {
     /// What is wrong with the objects that a foreign mapping's blocks are in, as for [`LogSizes::fault`].

@@ -6,7 +6,7 @@ use clap::Args;
 use futures_util::future::{join_all, try_join_all};
 
 use crate::{
-    cli::{Context, waiting::Told},
+    cli::{Context, waiting::StoreNews},
     config::StateSettings,
     control::{self, DaemonClient, Drained, Request},
     failure::{Failure, Kind, Outcome},
@@ -65,12 +65,12 @@ impl Drain {
 }
 
 /// What the store of a volume, by its name, said last while it took nothing, and what was told of that.
-type Trouble = BTreeMap<String, (String, Told)>;
+type StoreTroubles = BTreeMap<String, (String, StoreNews)>;
 
 /// What a drain of some daemons came to.
 pub(super) struct Waited {
     pub drained: Vec<Drained>,
-    trouble: Trouble,
+    trouble: StoreTroubles,
 }
 
 impl Waited {
@@ -96,7 +96,7 @@ pub(super) async fn wait(
     let limit_ms = timeout.map(|span| span.0.as_millis() as u64);
     let request = Request::Drain { volume: volume.map(str::to_owned), limit_ms };
     let limit = timeout.map(|span| span.0 + ANSWER_GRACE);
-    let mut trouble = Trouble::new();
+    let mut trouble = StoreTroubles::new();
     let showing = async {
         loop {
             show(daemons, volume, &progress, &mut trouble).await;
@@ -121,7 +121,7 @@ async fn show(
     daemons: &[DaemonClient],
     volume: Option<&str>,
     progress: &terminal::Progress,
-    trouble: &mut Trouble,
+    trouble: &mut StoreTroubles,
 ) {
     let shown = join_all(daemons.iter().map(DaemonClient::status)).await;
     let served = shown.iter().flatten().flat_map(|daemon| &daemon.volumes);

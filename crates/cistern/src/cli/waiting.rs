@@ -29,9 +29,9 @@ pub async fn telling<T>(
 
 /// What was told of a store that takes nothing. What it says may name another object each time.
 #[derive(Default)]
-pub struct Told(Option<(String, Instant)>);
+pub struct StoreNews(Option<(String, Instant)>);
 
-impl Told {
+impl StoreNews {
     /// Whether this is to be told now: it was not told just before in these words, nor anything else within half a minute.
     pub fn is_news(&mut self, said: &str) -> bool {
         let now = Instant::now();
@@ -46,7 +46,7 @@ impl Told {
 
 /// Tells on stderr what their stores say.
 async fn tell(daemon: &DaemonClient, urls: &[String]) {
-    let mut told: BTreeMap<String, Told> = BTreeMap::new();
+    let mut told: BTreeMap<String, StoreNews> = BTreeMap::new();
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let Ok(status) = daemon.status().await else { continue };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use cistern_engine::volume::{Collect, CollectStep, SpaceStatus, Volume};
 
 use crate::{
-    cli::{Context, waiting::Told},
+    cli::{Context, waiting::StoreNews},
     config::{KeySettings, Resolved, Settings, StateSettings},
     control::{self, DaemonClient, Request},
     daemon,
@@ -58,7 +58,7 @@ impl Worker {
 
     /// Steps that tell in `progress` what a store says for which they wait.
     pub fn steps<'a>(&'a self, progress: &'a Progress) -> Steps<'a> {
-        Steps { worker: self, progress, told: Told::default() }
+        Steps { worker: self, progress, told: StoreNews::default() }
     }
 
     async fn step(&self, what: Collect) -> Outcome<CollectStep> {
@@ -109,7 +109,7 @@ pub struct Steps<'a> {
     worker: &'a Worker,
     progress: &'a Progress,
     /// What the store said, as far as it was told.
-    told: Told,
+    told: StoreNews,
 }
 
 impl Steps<'_> {
