@@ -62,7 +62,7 @@ fn an_empty_directory_in_its_place_stays_empty() {
     fs::remove_dir_all(home.path("tank")).expect("removed");
     fs::create_dir_all(home.path("tank/.tmp")).expect("made");
     let said = stop_and_export(&home, daemon);
-    assert!(said.contains("volume.json is not there"), "{said}");
+    assert!(said.contains("volume.json, which was there, is not there any more"), "{said}");
     assert_eq!(names(&home.path("tank")), [".tmp"]);
 }
 
