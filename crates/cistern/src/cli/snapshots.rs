@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long a rollback goes on while nothing comes to the store.
-const STUCK_LIMIT: Duration = Duration::from_secs(75);
+const STUCK_LIMIT: Duration = Duration::from_secs(60);
 const STUCK_PAUSE: Duration = Duration::from_secs(1);
 /// Memory for the map of a volume that a command looks at.
 const MEMORY_BYTES: u64 = 128 << 20;
