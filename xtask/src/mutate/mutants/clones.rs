@@ -110,7 +110,7 @@ pub const MUTANTS: &[Mutant] = &[
         changes: &[Change {
             file: CHECK,
             old: "(Place::Frame(_), true) => match self.theirs.fault(&of.frames, mapping).await {",
-            new: "(Place::Frame(_), true) => match Ok(None) {",
+            new: "(Place::Frame(_), true) => match Ok::<Option<String>, Error>(None) {",
         }],
         test: test("-p cistern-engine --test volume_clones", "a_check_reads"),
         simulation: None,
