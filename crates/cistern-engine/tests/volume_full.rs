@@ -409,18 +409,20 @@ async fn holds_and_clones_let_go_before_what_waits() {
     volume.keep_for_clone("cloned", clone, "../b").await.expect("kept");
     finish_clone(&env, &from, &to, &host.key, "here").await.expect("finished");
     volume.remove_snapshot("cloned").await.expect("hidden");
-    overwrite(1).await;
-    volume.drain().await.expect("drained");
-    volume.snapshot("held").await.expect("made");
-    volume.hold_snapshot("held", "tag").await.expect("held");
-    for round in 2..4 {
+    for (round, name) in [(1, "held"), (2, "held-too")] {
         overwrite(round).await;
+        volume.drain().await.expect("drained");
+        volume.snapshot(name).await.expect("made");
+        volume.hold_snapshot(name, "tag").await.expect("held");
     }
+    overwrite(3).await; // all four states do not fit
     while !volume.status().store_refuses {
         env.sleep(Duration::from_secs(1)).await;
     }
-    volume.release_snapshot("held", "tag").await.expect("released");
-    volume.remove_snapshot("held").await.expect("removed");
+    for name in ["held", "held-too"] {
+        volume.release_snapshot(name, "tag").await.expect("released");
+        volume.remove_snapshot(name).await.expect("removed");
+    }
     let removal = Removal { keep: Duration::ZERO, force: false, host: "here".into() };
     trash::remove(&env, &to, &host.key, removal).await.expect("removed");
     let deletion = TrashDeletion { host: "here".into(), only_if_over: false, untold: false };
