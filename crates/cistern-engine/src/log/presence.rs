@@ -125,8 +125,8 @@ pub(super) async fn refuse_if_overwriting(stores: &Stores) -> Result<()> {
         Err(StoreError::NotFound(_)) => {
             let identity = stores.whole.get(keys::VOLUME, IDENTITY_BYTES_MAX).await?;
             match store.put_if_absent(keys::VOLUME, identity.clone()).await {
-                Err(StoreError::NoRoom(_)) => return Ok(()), // what takes nothing overwrites nothing
-                put => put.map(|_| identity)?,
+                Ok(_) | Err(StoreError::NoRoom(_)) => identity,
+                Err(e) => return Err(e.into()),
             }
         }
         copy => copy?,

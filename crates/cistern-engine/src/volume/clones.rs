@@ -254,6 +254,11 @@ impl Volume {
         Ok(writer.space.newest())
     }
 
+    /// Whether something is kept here for a clone, or for what the volume was rolled back from. `false` for one that only reads.
+    pub fn keeps_for_clones(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.core.has_clones())
+    }
+
     /// Takes the notes of clones that are gone, and lets go of what was kept for them. Gives how many there were.
     ///
     /// # Errors

@@ -317,6 +317,11 @@ impl Core {
         self.order().snapshots.clone()
     }
 
+    /// Whether something is kept for a clone.
+    pub fn has_clones(&self) -> bool {
+        self.order().snapshots.has_clones()
+    }
+
     /// Whether no snapshot shows what the volume shows now, as far as is known since the opening.
     pub fn is_changed(&self) -> bool {
         self.order().showing_all().next().is_none()

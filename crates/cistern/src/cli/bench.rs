@@ -340,7 +340,7 @@ impl Bencher<'_> {
                 let subject = Arc::new(BenchedVolume::Here(volume.clone()));
                 let written = self.stop.or(self.writes(&subject, size, None)).await;
                 self.progress.message("closing the volume".to_owned());
-                let closed = daemon::close_once(self.settings, &volume, "written").await;
+                let closed = daemon::close_once(&volume, "written").await;
                 let written = written?;
                 closed?;
                 self.stop.or(self.reads_here(place, written)).await?;

@@ -65,7 +65,7 @@ impl Resize {
             Ok(()) => volume.resize(self.size.0, self.force).await.map_err(|e| self.volume.explain(e)),
             Err(refused) => Err(refused),
         };
-        let closed = daemon::close_once(settings, &volume, "resized").await;
+        let closed = daemon::close_once(&volume, "resized").await;
         resized?;
         closed?;
         Ok(Resized { old_bytes, size_bytes: self.size.0 })

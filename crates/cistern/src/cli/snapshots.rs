@@ -123,7 +123,7 @@ async fn make_here(
             .collect();
         made = snapshot_together(&named).await.map_err(Failure::from);
     }
-    let closed = close(settings, &open, "made").await;
+    let closed = close(&open, "made").await;
     let status = |(volume, snapshot): (&Arc<Volume>, &SnapshotUrl)| volume.snapshot_named(&snapshot.name);
     match made {
         Ok(()) => closed.map(|()| open.iter().zip(snapshots).filter_map(status).collect()),
@@ -135,10 +135,10 @@ async fn make_here(
 }
 
 /// Closes what was opened for a moment. Gives the first failure.
-async fn close(settings: &Resolved, open: &[Arc<Volume>], done: &str) -> Outcome {
+async fn close(open: &[Arc<Volume>], done: &str) -> Outcome {
     let mut closed = Ok(());
     for volume in open {
-        closed = closed.and(daemon::close_once(settings, volume, done).await);
+        closed = closed.and(daemon::close_once(volume, done).await);
     }
     closed
 }
@@ -174,7 +174,7 @@ pub async fn change(
         }
     }
     // Told when it is in the store: until then another host may take the volume over.
-    let closed = daemon::close_once(settings, &open, "changed").await;
+    let closed = daemon::close_once(&open, "changed").await;
     match closed.map_err(|failure| first.explain(failure)) {
         Ok(()) => changed.into_iter().try_for_each(|snapshot| told(snapshot)).and(failed),
         Err(unstored) => failed.and(Err(unstored)),
@@ -232,12 +232,12 @@ pub async fn roll_back(
         ))),
     };
     // Closed, if it came to it; otherwise now.
-    let closed = daemon::close_once(settings, &open, "rolled back").await;
+    let closed = daemon::close_once(&open, "rolled back").await;
     done.map_err(|e| snapshot.explain(e.into()))?;
     closed.map_err(|failure| snapshot.explain(failure))?;
     // Opened once more, so that a checkpoint says it, and no later opening has to find out.
     let open = daemon::open_once(&context.env, settings, volume).await?;
-    daemon::close_once(settings, &open, "rolled back").await
+    daemon::close_once(&open, "rolled back").await
 }
 
 /// Returns when nothing comes to the store of a volume any more, and why: nothing has for so long as a command tries at most, and the store is in

@@ -236,7 +236,7 @@ impl OpenTarget<'_> {
     /// Closes it, with everything in the store.
     pub async fn close(&self) -> Outcome {
         let report = self.close_volume().await;
-        daemon::closed(&self.target.settings.state_dir, &self.volume, &report, "received")
+        daemon::closed(&self.volume, &report, "received")
     }
 
     /// Whether somebody left it unfinished before, and it is so now, or `resumable` says that it may be: then what came stays.

@@ -6,7 +6,7 @@ use cistern_engine::volume::{Collect, CollectStep, SpaceStatus, Volume};
 
 use crate::{
     cli::{Context, waiting::StoreNews},
-    config::{KeySettings, Resolved, Settings, StateSettings},
+    config::{KeySettings, Settings, StateSettings},
     control::{self, DaemonClient, Request},
     daemon,
     failure::{Failure, Outcome},
@@ -22,7 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 pub enum Worker {
     Daemon(DaemonClient, String),
     /// Nobody serves it: opened here.
-    Here(Arc<Volume>, Box<Resolved>),
+    Here(Arc<Volume>),
 }
 
 /// What is worked on.
@@ -51,7 +51,7 @@ impl Worker {
             None => {
                 let opened = daemon::open_once(&context.env, &settings, volume).await?;
                 let (size_bytes, bound) = (opened.size_bytes(), SpaceBound(settings.space_bound).ratio());
-                (Worker::Here(opened, settings.into()), WorkedVolume { size_bytes, bound })
+                (Worker::Here(opened), WorkedVolume { size_bytes, bound })
             }
         })
     }
@@ -66,7 +66,7 @@ impl Worker {
             Worker::Daemon(daemon, url) => {
                 daemon.ask(&Request::Collect { volume: url.clone(), what }, None).await
             }
-            Worker::Here(volume, _) => Ok(volume.collect(what).await?),
+            Worker::Here(volume) => Ok(volume.collect(what).await?),
         }
     }
 
@@ -76,7 +76,7 @@ impl Worker {
             Worker::Daemon(daemon, url) => {
                 daemon.status().await.ok()?.volumes.iter().find(|served| served.is(url))?.store_refusal()
             }
-            Worker::Here(volume, _) => {
+            Worker::Here(volume) => {
                 let status = volume.status();
                 status.store_error.filter(|_| status.store_refuses)
             }
@@ -89,15 +89,15 @@ impl Worker {
                 let served = daemon.status().await?.volumes.into_iter().find(|served| served.is(url));
                 served.and_then(|served| served.status.space)
             }
-            Worker::Here(volume, _) => volume.status().space,
+            Worker::Here(volume) => volume.status().space,
         };
         space.ok_or_else(|| Failure::usage("the volume is served read-only: nothing can be done to it"))
     }
 
     /// Closes what was opened here. Gives what was done, unless that did not come to the store.
     pub async fn close<T>(self, done: Outcome<T>) -> Outcome<T> {
-        if let Worker::Here(volume, settings) = self {
-            let closed = daemon::close_once(&settings, &volume, "done").await;
+        if let Worker::Here(volume) = self {
+            let closed = daemon::close_once(&volume, "done").await;
             return done.and_then(|done| closed.map(|()| done));
         }
         done

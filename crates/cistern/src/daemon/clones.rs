@@ -62,19 +62,15 @@ impl Looked {
 
 /// Looks at one volume, if that is due or room is short. Gives its name back.
 async fn look(name: String, volume: Arc<Volume>, is_due: bool) -> String {
-    if has_clones(&volume) && (is_due || volume.is_room_short().await) {
+    if volume.keeps_for_clones() && (is_due || volume.is_room_short().await) {
         forget_removed(&name, &volume).await;
     }
     name
 }
 
-fn has_clones(volume: &Volume) -> bool {
-    !volume.is_read_only() && volume.snapshots().iter().any(|snapshot| !snapshot.clones.is_empty())
-}
-
 /// Lets go of what was kept for clones that are gone. Asks the store nothing where there are none.
 pub async fn forget_removed(name: &str, volume: &Volume) {
-    if !has_clones(volume) {
+    if !volume.keeps_for_clones() {
         return;
     }
     match volume.forget_removed_clones().await {

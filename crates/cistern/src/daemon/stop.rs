@@ -10,7 +10,7 @@ use cistern_engine::volume::{CloseReport, VolumeStatus};
 use futures_util::future::join_all;
 
 use crate::{
-    daemon::{Daemon, closed::journal_hint, host},
+    daemon::{Daemon, closed::ALL_STORED, host},
     failure::{Failure, Kind, Outcome},
     quantity::{ByteSize, Span},
     signals::{ONE_REQUEST, Signals},
@@ -147,7 +147,14 @@ fn all_released(daemon: &Daemon, reports: Option<&[CloseReport]>) -> Outcome {
 fn stopped(daemon: &Daemon, state_dir: &Path) -> Outcome {
     for served in daemon.served() {
         if let Some(why) = served.volume.status().latched {
-            let hint = journal_hint(state_dir, &served.volume, served.volume.status().dirty_bytes);
+            let id = served.volume.id();
+            let hint = match served.volume.status().dirty_bytes {
+                0 => ALL_STORED.to_owned(),
+                _ => format!(
+                    "its journal is in {}: `cistern journal export {id} --output FILE` saves what it holds, without the store",
+                    state_dir.join(id.to_string()).display()
+                ),
+            };
             return Err(Failure::new(Kind::Stopped, format!("{}: {why}", served.name)).hint(hint));
         }
     }

@@ -58,7 +58,7 @@ impl<'a> ScratchVolume<'a> {
     pub async fn close(&mut self) -> Outcome {
         match self.opened.take() {
             None => Ok(()),
-            Some(volume) => daemon::close_once(self.settings, &volume, "written").await,
+            Some(volume) => daemon::close_once(&volume, "written").await,
         }
     }
 
