@@ -396,13 +396,8 @@ async fn a_check_reads_what_a_clone_shares() {
     let place = bucket.place("v0");
     let (mut pages, mut segments) = (Pages::of(place.as_ref(), ""), Vec::new());
     while let Some(page) = pages.next_page().await.expect("listed") {
-        let is_segment = |key: &&String| key.contains("/log/");
-        segments.extend(
-            page.into_iter()
-                .filter(|listed| listed.bytes > 64 * BLOCK)
-                .map(|l| l.key)
-                .filter(|k| is_segment(&k)),
-        );
+        let large = page.into_iter().filter(|listed| listed.bytes > 64 * BLOCK);
+        segments.extend(large.map(|listed| listed.key).filter(|key| key.contains("/log/")));
     }
     assert_eq!(segments.len(), 2, "each write made one");
     for key in &segments {

@@ -1,31 +1,13 @@
-//! Requests to a daemon that are answered when something is in the store: what a store says that takes nothing is told meanwhile.
+//! Work that is done when something is in the store: what a store says that takes nothing is told meanwhile.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{control::DaemonClient, failure::Outcome, place::VolumeUrl, terminal};
 
-/// How often a request that takes long is looked after.
+/// How often work that takes long is looked after.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-
 /// How often something else is told at most.
 const TOLD_INTERVAL: Duration = Duration::from_secs(30);
-
-/// What `asked` comes to, which asks a daemon for something of these volumes.
-pub async fn telling<T>(
-    daemon: &DaemonClient,
-    volumes: &[&VolumeUrl],
-    asked: impl Future<Output = Outcome<T>>,
-) -> Outcome<T> {
-    let urls: Vec<String> = volumes.iter().map(|volume| volume.url.to_string()).collect();
-    tokio::select! {
-        biased;
-        done = asked => done,
-        () = tell(daemon, &urls) => unreachable!("tells until the request is answered"),
-    }
-}
 
 /// What was told of a store that takes nothing. What it says may name another object each time.
 #[derive(Default)]
@@ -42,23 +24,42 @@ impl StoreNews {
         }
         is_news
     }
-}
 
-/// Tells on stderr what their stores say.
-async fn tell(daemon: &DaemonClient, urls: &[String]) {
-    let mut told: BTreeMap<String, StoreNews> = BTreeMap::new();
-    loop {
-        tokio::time::sleep(LOOK_INTERVAL).await;
-        let Ok(status) = daemon.status().await else { continue };
-        let ours = status.volumes.iter().filter(|served| urls.iter().any(|url| served.is(url)));
-        for served in ours {
-            let Some(now) = served.store_refusal() else { continue };
-            if told.entry(served.name.clone()).or_default().is_news(&now) {
-                terminal::remark(format!(
-                    "waiting for the store of {}: {now}. It is tried again",
-                    served.name
-                ));
+    /// What `work` comes to. What `refusal` says meanwhile is told by `tell`.
+    pub async fn telling<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        refusal: impl AsyncFn() -> Option<String>,
+        tell: impl Fn(String),
+    ) -> T {
+        let telling = async {
+            loop {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                if let Some(said) = refusal().await.filter(|said| self.is_news(said)) {
+                    tell(said);
+                }
             }
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            () = telling => unreachable!("tells until the work ends"),
         }
     }
+}
+
+/// What `asked` comes to, which asks a daemon for something of these volumes. What their stores say meanwhile is told on stderr.
+pub async fn telling<T>(
+    daemon: &DaemonClient,
+    volumes: &[&VolumeUrl],
+    asked: impl Future<Output = Outcome<T>>,
+) -> Outcome<T> {
+    let urls: Vec<String> = volumes.iter().map(|volume| volume.url.to_string()).collect();
+    let refusal = async || {
+        let status = daemon.status().await.ok()?;
+        let mut ours = status.volumes.iter().filter(|served| urls.iter().any(|url| served.is(url)));
+        ours.find_map(|served| Some(format!("{}: {}", served.name, served.store_refusal()?)))
+    };
+    let tell = |said| terminal::remark(format!("waiting for the store of {said}. It is tried again"));
+    StoreNews::default().telling(asked, refusal, tell).await
 }

@@ -1,6 +1,6 @@
 //! Whoever does long work on a volume in steps: the daemon that serves it, or this process where nobody does.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use cistern_engine::volume::{Collect, CollectStep, SpaceStatus, Volume};
 
@@ -14,9 +14,6 @@ use crate::{
     quantity::SpaceBound,
     terminal::Progress,
 };
-
-/// How often a step that takes long is asked whether it waits for the store.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Who does the steps.
 pub enum Worker {
@@ -115,19 +112,7 @@ pub struct Steps<'a> {
 impl Steps<'_> {
     pub async fn step(&mut self, what: Collect) -> Outcome<CollectStep> {
         let Steps { worker, progress, told } = self;
-        let telling = async {
-            loop {
-                tokio::time::sleep(LOOK_INTERVAL).await;
-                let now = worker.store_refusal().await;
-                if let Some(said) = now.filter(|said| told.is_news(said)) {
-                    progress.remark(format!("the store: {said}. It is tried again"));
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            step = worker.step(what) => step,
-            () = telling => unreachable!("tells until the step ends"),
-        }
+        let tell = |said| progress.remark(format!("the store: {said}. It is tried again"));
+        told.telling(worker.step(what), async || worker.store_refusal().await, tell).await
     }
 }
