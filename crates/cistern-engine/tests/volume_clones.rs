@@ -6,19 +6,20 @@ mod volume_support;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use cistern_engine::{
-    Error, Result,
+    Error,
     codec::KeySource,
     env::real::RealEnv,
-    store::{MemoryStore, OtherPlaces, Pages, SharedStore, Store, Stores, Within},
+    store::{MemoryStore, Pages, Store},
     volume::{
         Collect, ReadOnlyOptions, Volume, admin, begin_clone, finish_clone,
         trash::{self, Removal, TrashDeletion},
     },
 };
 use own_time::hurried_env;
-use volume_support::{Host, MIB, close, narrow::Narrow, noise, passing::Through, read, refusing::Refusing};
+use volume_support::{
+    Host, MIB, bucket::Bucket, close, narrow::Narrow, noise, passing::Through, read, refusing::Refusing,
+};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 600;
@@ -28,47 +29,8 @@ const HANG: Duration = Duration::from_secs(900);
 /// What every block is: by which write, and the how manieth block of that.
 type Content = Vec<(u64, u64)>;
 
-/// A bucket with volumes side by side.
-#[derive(Clone, Debug)]
-struct Bucket(SharedStore);
-
-impl Bucket {
-    fn new() -> Bucket {
-        Bucket(Arc::new(MemoryStore::new()))
-    }
-
-    fn place(&self, name: &str) -> SharedStore {
-        Arc::new(Within::new(self.0.clone(), name))
-    }
-
-    /// A host on which the volume of that name is used.
-    fn host(&self, name: &str, key: &KeySource) -> Host {
-        let mut host = Host::of_volume(RealEnv::start(), self.place(name), key.clone());
-        host.others = Some(Arc::new(self.clone()));
-        host
-    }
-
-    async fn with_volume(&self, name: &str, key: &KeySource) -> Host {
-        Host::with_volume(RealEnv::start(), self.place(name), BLOCKS * BLOCK, key.clone()).await;
-        self.host(name, key)
-    }
-
-    /// Makes a clone of a snapshot of a volume that is open.
-    async fn clone_of(&self, from: &Host, volume: &Volume, snapshot: &str, way: &str, name: &str) -> Host {
-        let (to, key) = (self.place(name), &from.key);
-        let clone = begin_clone(&from.env, &from.store, &to, key, way).await.expect("begun");
-        volume.keep_for_clone(snapshot, clone, &format!("../{name}")).await.expect("kept");
-        finish_clone(&from.env, &from.store, &to, key, "here").await.expect("finished");
-        self.host(name, key)
-    }
-}
-
-#[async_trait]
-impl OtherPlaces for Bucket {
-    async fn stores(&self, way: &str) -> Result<Stores> {
-        let name = way.strip_prefix("../").expect("all lie side by side");
-        Ok(Stores::same(self.place(name)).with_others(Arc::new(self.clone())))
-    }
+fn bucket() -> Bucket {
+    Bucket(Arc::new(MemoryStore::new()))
 }
 
 /// Small numbers, the same for a seed.
@@ -241,7 +203,7 @@ impl Lived {
 /// One history of volumes that are cloned, and of their clones, by a seed.
 async fn live(seed: u64, bucket: Bucket, key: KeySource) {
     let mut dice = Dice(seed);
-    let first = bucket.with_volume("v0", &key).await;
+    let first = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let mut all = vec![Lived::new(first, vec![(0, 0); BLOCKS as usize]).await];
     let mut of: Vec<Option<usize>> = vec![None];
     for step in 1..=400 {
@@ -252,7 +214,14 @@ async fn live(seed: u64, bucket: Bucket, key: KeySource) {
             Some((name, content)) if all.len() < 5 && dice.roll(12) == 0 => {
                 let new = format!("v{}", all.len());
                 let from = &all[at];
-                let host = bucket.clone_of(&from.host, &from.volume, &name, &format!("../v{at}"), &new).await;
+                let host = bucket
+                    .clone_of(
+                        (&from.host, &format!("../v{at}")),
+                        &from.volume,
+                        &name,
+                        (RealEnv::start(), &new),
+                    )
+                    .await;
                 all.push(Lived::new(host, content).await);
                 of.push(Some(at));
                 all[at].has_clones = true;
@@ -304,7 +273,7 @@ async fn live(seed: u64, bucket: Bucket, key: KeySource) {
 async fn each_shows_its_own() {
     for seed in 1..=6 {
         let key = if seed % 2 == 0 { KeySource::KeyFile(vec![7; 32]) } else { KeySource::None };
-        live(seed, Bucket::new(), key).await;
+        live(seed, bucket(), key).await;
     }
 }
 
@@ -321,8 +290,8 @@ async fn one_request_at_a_time_is_enough() {
 /// What the volume moved and deleted since a clone was opened is found where it is now; the clone never has it in its accounts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clone_outlives_what_its_source_does() {
-    let (bucket, key) = (Bucket::new(), KeySource::None);
-    let host = bucket.with_volume("v0", &key).await;
+    let (bucket, key) = (bucket(), KeySource::None);
+    let host = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let volume = host.open_anew().await;
     let mut content = vec![(0, 0); BLOCKS as usize];
     for (write, from) in (1..).zip((0..BLOCKS).step_by(50)) {
@@ -339,7 +308,7 @@ async fn a_clone_outlives_what_its_source_does() {
         content[block as usize] = (200 + block, 0);
     }
     volume.snapshot("s").await.expect("made");
-    let cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    let cloned = bucket.clone_of((&host, "../v0"), &volume, "s", (RealEnv::start(), "v1")).await;
     let clone = cloned.open_anew().await;
     // One block is read, so the volume is open there as of now.
     assert_eq!(read(&clone, 0, BLOCK).await, noise(1, BLOCK as usize));
@@ -376,8 +345,8 @@ async fn a_clone_outlives_what_its_source_does() {
 /// named, of what the clone shows and of what only a snapshot of it shows. Once a client has met it, `status` names it too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_reads_what_a_clone_shares() {
-    let (bucket, key) = (Bucket::new(), KeySource::None);
-    let host = bucket.with_volume("v0", &key).await;
+    let (bucket, key) = (bucket(), KeySource::None);
+    let host = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let volume = host.open_anew().await;
     for write in 0..2 {
         let data = noise(write, 64 * BLOCK as usize);
@@ -385,7 +354,7 @@ async fn a_check_reads_what_a_clone_shares() {
         volume.drain().await.expect("drained");
     }
     volume.snapshot("s").await.expect("made");
-    let cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    let cloned = bucket.clone_of((&host, "../v0"), &volume, "s", (RealEnv::start(), "v1")).await;
     close(volume).await;
     let clone = cloned.open_anew().await;
     clone.snapshot("before").await.expect("made");
@@ -431,8 +400,8 @@ async fn a_check_reads_what_a_clone_shares() {
 /// A clone that is flattened needs nothing of the volume it was made of, once no snapshot of before is left: that one may be removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flattened_clone_stands_by_itself() {
-    let (bucket, key) = (Bucket::new(), KeySource::KeyFile(vec![7; 32]));
-    let host = bucket.with_volume("v0", &key).await;
+    let (bucket, key) = (bucket(), KeySource::KeyFile(vec![7; 32]));
+    let host = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let volume = host.open_anew().await;
     let mut content: Content = (0..BLOCKS).map(|block| (1 + block / 60, block % 60)).collect();
     for write in 1..=BLOCKS / 60 {
@@ -441,7 +410,7 @@ async fn a_flattened_clone_stands_by_itself() {
         volume.drain().await.expect("drained");
     }
     volume.snapshot("s").await.expect("made");
-    let cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    let cloned = bucket.clone_of((&host, "../v0"), &volume, "s", (RealEnv::start(), "v1")).await;
     let clone = cloned.open_anew().await;
     clone.write(100 * BLOCK, noise(99, 64 * BLOCK as usize), false).await.expect("written");
     (100..164).for_each(|block| content[block as usize] = (99, block - 100));
@@ -474,7 +443,7 @@ async fn a_flattened_clone_stands_by_itself() {
     remove(&host).await;
     check(&cloned, "flattened").await;
     close(clone).await;
-    let alone = bucket.host("v1", &key);
+    let alone = bucket.host(RealEnv::start(), "v1", &key);
     shows(&*alone.open_anew().await, &content, "on another host").await;
     shows(&*show(&alone, Some("behind")).await, &content, "its snapshot").await;
 }
@@ -485,11 +454,11 @@ async fn a_flattened_clone_stands_by_itself() {
 async fn a_source_is_told_of_nothing_that_is_not_stored() {
     let store = Through::new(Refusing::new("/checkpoint/"));
     let (bucket, key) = (Bucket(store.clone()), KeySource::None);
-    let host = bucket.with_volume("v0", &key).await;
+    let host = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let volume = host.open_anew().await;
     volume.write(0, noise(1, 64 * BLOCK as usize), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
-    let mut cloned = bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    let mut cloned = bucket.clone_of((&host, "../v0"), &volume, "s", (RealEnv::start(), "v1")).await;
     cloned.env = hurried_env();
     let clone = cloned.open_anew().await;
     clone.write(100 * BLOCK, noise(2, 64 * BLOCK as usize), false).await.expect("written");
@@ -520,15 +489,15 @@ async fn a_source_is_told_of_nothing_that_is_not_stored() {
 /// Whatever the making of a clone is interrupted by leaves something that can not be opened, and can be removed: then nothing is kept for it.
 #[tokio::test]
 async fn what_was_begun_can_be_removed() {
-    let (bucket, key) = (Bucket::new(), KeySource::KeyFile(vec![7; 32]));
-    let host = bucket.with_volume("v0", &key).await;
+    let (bucket, key) = (bucket(), KeySource::KeyFile(vec![7; 32]));
+    let host = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let volume = host.open_anew().await;
     volume.write(0, noise(1, BLOCK as usize), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
     for is_kept in [false, true] {
         let to = bucket.place("v1");
         let id = begin_clone(&host.env, &host.store, &to, &key, "../v0").await.expect("begun");
-        let cloned = bucket.host("v1", &key);
+        let cloned = bucket.host(RealEnv::start(), "v1", &key);
         let is_taken = begin_clone(&host.env, &host.store, &to, &key, "../v0").await;
         assert!(matches!(is_taken, Err(Error::Exists(_))), "{is_taken:?}");
         if is_kept {
@@ -554,8 +523,8 @@ async fn what_was_begun_can_be_removed() {
 /// A volume with clones is not removed, and a wrong secret clones nothing.
 #[tokio::test]
 async fn what_clones_need_is_not_removed() {
-    let (bucket, key) = (Bucket::new(), KeySource::KeyFile(vec![7; 32]));
-    let host = bucket.with_volume("v0", &key).await;
+    let (bucket, key) = (bucket(), KeySource::KeyFile(vec![7; 32]));
+    let host = bucket.with_volume(&RealEnv::start(), "v0", BLOCKS * BLOCK, &key).await;
     let volume = host.open_anew().await;
     volume.write(0, noise(1, BLOCK as usize), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
@@ -563,7 +532,7 @@ async fn what_clones_need_is_not_removed() {
     let refused = begin_clone(&host.env, &host.store, &bucket.place("v1"), &wrong, "../v0").await;
     assert!(matches!(refused, Err(Error::Key(_))), "{refused:?}");
     assert_eq!(objects(bucket.place("v1").as_ref(), "").await, 0, "nothing was put");
-    bucket.clone_of(&host, &volume, "s", "../v0", "v1").await;
+    bucket.clone_of((&host, "../v0"), &volume, "s", (RealEnv::start(), "v1")).await;
     volume.remove_snapshot("s").await.expect("hidden");
     close(volume).await;
     let removal = Removal { keep: Duration::ZERO, force: false, host: "here".into() };

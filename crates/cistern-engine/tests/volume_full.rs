@@ -15,22 +15,20 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
-    Error, Result,
+    Error,
     codec::KeySource,
-    env::Env,
-    store::{
-        DiskRoom, LIST_MAX, MemoryStore, OtherPlaces, Put, SharedStore, Store, StoreError, StoreResult,
-        Stores, Within,
-    },
+    store::{DiskRoom, LIST_MAX, MemoryStore, Put, Store, StoreError, StoreResult},
     volume::{
-        Collect, OpenOptions, Volume, begin_clone, finish_clone,
+        Collect, OpenOptions, Volume,
         trash::{self, Removal, TrashDeletion},
     },
 };
 use own_time::hurried_env;
 use tokio::sync::watch;
 use volume_support::{
-    Host, MIB, close, noise,
+    Host, MIB,
+    bucket::Bucket,
+    close, noise,
     passing::{Passing, Through},
     read,
 };
@@ -108,30 +106,6 @@ fn small() -> Arc<Through<Small>> {
 /// Of a disk of that size.
 const HELD_BACK_BYTES: u64 = DISK_BYTES / 4;
 
-/// Volumes side by side on one disk.
-#[derive(Clone, Debug)]
-struct Bucket(SharedStore);
-
-impl Bucket {
-    fn place(&self, name: &str) -> SharedStore {
-        Arc::new(Within::new(self.0.clone(), name))
-    }
-
-    fn host(&self, env: &Env, name: &str) -> Host {
-        let mut host = Host::of_volume(env.clone(), self.place(name), KeySource::None);
-        host.others = Some(Arc::new(self.clone()));
-        host
-    }
-}
-
-#[async_trait]
-impl OtherPlaces for Bucket {
-    async fn stores(&self, way: &str) -> Result<Stores> {
-        let name = way.strip_prefix("../").expect("all lie side by side");
-        Ok(Stores::same(self.place(name)).with_others(Arc::new(self.clone())))
-    }
-}
-
 /// While segments are on their way and have not arrived, the disk still calls free what they will take. None is sent for which there is
 /// no room beside them.
 #[tokio::test(flavor = "multi_thread")]
@@ -162,20 +136,15 @@ async fn what_is_on_its_way_has_taken_its_room() {
 async fn flattening_leaves_room_for_clients() {
     let store = small();
     let (bucket, env) = (Bucket(store.clone()), hurried_env());
-    Host::with_volume(env.clone(), bucket.place("a"), 96 * MIB, KeySource::None).await;
-    let source = bucket.host(&env, "a");
+    let source = bucket.with_volume(&env, "a", 96 * MIB, &KeySource::None).await;
     let volume = source.open().await;
     for offset in (0..96 * MIB).step_by(MIB as usize) {
         volume.write(offset, noise(offset, MIB as usize), false).await.expect("written");
     }
     volume.drain().await.expect("drained");
     volume.snapshot("s").await.expect("made");
-    let (from, to) = (bucket.place("a"), bucket.place("b"));
-    let clone = begin_clone(&env, &from, &to, &source.key, "../a").await.expect("begun");
-    volume.keep_for_clone("s", clone, "../b").await.expect("kept");
-    finish_clone(&env, &from, &to, &source.key, "here").await.expect("finished");
+    let clone = bucket.clone_of((&source, "../a"), &volume, "s", (env.clone(), "b")).await;
     close(volume).await;
-    let clone = bucket.host(&env, "b");
     let volume = clone.open().await;
     let adopt = Collect::Adopt { offset: 0, len: 96 * MIB };
     let refused = volume.collect(adopt).await.expect_err("there are 60 MiB for 96");
@@ -391,8 +360,7 @@ async fn snapshots_go_before_what_waits() {
 async fn holds_and_clones_let_go_before_what_waits() {
     let store = small();
     let (bucket, env) = (Bucket(store.clone()), hurried_env());
-    Host::with_volume(env.clone(), bucket.place("a"), 64 * MIB, KeySource::None).await;
-    let host = bucket.host(&env, "a");
+    let host = bucket.with_volume(&env, "a", 64 * MIB, &KeySource::None).await;
     let volume = host.open().await;
     let overwrite = async |round: u64| {
         for offset in (0..LIVE_BYTES).step_by(MIB as usize) {
@@ -404,10 +372,7 @@ async fn holds_and_clones_let_go_before_what_waits() {
     overwrite(0).await;
     volume.drain().await.expect("drained");
     volume.snapshot("cloned").await.expect("made");
-    let (from, to) = (bucket.place("a"), bucket.place("b"));
-    let clone = begin_clone(&env, &from, &to, &host.key, "../a").await.expect("begun");
-    volume.keep_for_clone("cloned", clone, "../b").await.expect("kept");
-    finish_clone(&env, &from, &to, &host.key, "here").await.expect("finished");
+    let clone = bucket.clone_of((&host, "../a"), &volume, "cloned", (env.clone(), "b")).await;
     volume.remove_snapshot("cloned").await.expect("hidden");
     for (round, name) in [(1, "held"), (2, "held-too")] {
         overwrite(round).await;
@@ -424,9 +389,9 @@ async fn holds_and_clones_let_go_before_what_waits() {
         volume.remove_snapshot(name).await.expect("removed");
     }
     let removal = Removal { keep: Duration::ZERO, force: false, host: "here".into() };
-    trash::remove(&env, &to, &host.key, removal).await.expect("removed");
+    trash::remove(&env, &clone.store, &clone.key, removal).await.expect("removed");
     let deletion = TrashDeletion { host: "here".into(), only_if_over: false, untold: false };
-    trash::delete(&env, &bucket.host(&env, "b").stores(), &deletion, &|_, _| {}).await.expect("deleted");
+    trash::delete(&env, &clone.stores(), &deletion, &|_, _| {}).await.expect("deleted");
     assert!(volume.is_room_short().await, "who looks for clones that are gone looks now");
     let forgotten = env.timeout(Duration::from_secs(48 * 3600), volume.forget_removed_clones()).await;
     assert_eq!(forgotten.expect("it is stuck").expect("forgotten"), 1);

@@ -15,17 +15,19 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use cistern_engine::{
-    Error, Result,
+    Error,
     codec::KeySource,
     env::real::RealEnv,
     share::Share,
-    store::{Listed, MemoryStore, OtherPlaces, SharedStore, Store, StoreError, StoreResult, Stores, Within},
+    store::{Listed, MemoryStore, Store, StoreError, StoreResult},
     stream::StreamContent,
-    volume::{Collect, Mode, OpenOptions, RangeKind, Volume, admin, begin_clone, finish_clone},
+    volume::{Collect, Mode, OpenOptions, RangeKind, Volume, admin},
 };
 use steps::{sent, show};
 use volume_support::{
-    Host, MIB, close, noise,
+    Host, MIB,
+    bucket::Bucket,
+    close, noise,
     passing::{Passing, Through},
     read, try_read,
 };
@@ -310,43 +312,16 @@ async fn a_stream_has_whole_blocks() {
     }
 }
 
-/// Two volumes side by side in one store.
-#[derive(Clone, Debug)]
-struct Bucket(SharedStore);
-
-impl Bucket {
-    fn host(&self, name: &str) -> Host {
-        let place = Arc::new(Within::new(self.0.clone(), name));
-        let mut host = Host::of_volume(RealEnv::start(), place, KeySource::None);
-        host.others = Some(Arc::new(self.clone()));
-        host
-    }
-}
-
-#[async_trait]
-impl OtherPlaces for Bucket {
-    async fn stores(&self, way: &str) -> Result<Stores> {
-        let name = way.strip_prefix("../").expect("all lie side by side");
-        let place = Arc::new(Within::new(self.0.clone(), name));
-        Ok(Stores::same(place).with_others(Arc::new(self.clone())))
-    }
-}
-
 /// A clone `b`, and beside it the volume `a` that it was made of, whose first 64 KiB are noise.
 async fn clone_in_one_bucket() -> (Arc<Through<Hiding>>, Host) {
     let hiding = Through::new(Hiding::default());
     let bucket = Bucket(hiding.clone());
-    let source = bucket.host("a");
-    let source = Host::with_volume(RealEnv::start(), source.store, SIZE, KeySource::None).await;
+    let source = bucket.with_volume(&RealEnv::start(), "a", SIZE, &KeySource::None).await;
     let volume = source.open().await;
     volume.write(0, noise(1, 65536), false).await.expect("written");
     volume.snapshot("s").await.expect("made");
     volume.drain().await.expect("drained");
-    let clone = bucket.host("b");
-    let id = begin_clone(&source.env, &source.store, &clone.store, &source.key, "../a").await.expect("begun");
-    volume.keep_for_clone("s", id, "../b").await.expect("kept");
-    let (env, key) = (&source.env, &source.key);
-    finish_clone(env, &source.store, &clone.store, key, "here").await.expect("finished");
+    let clone = bucket.clone_of((&source, "../a"), &volume, "s", (RealEnv::start(), "b")).await;
     close(volume).await;
     (hiding, clone)
 }

@@ -19,6 +19,7 @@ use cistern_engine::{
     volume::{CreateOptions, Mode, OpenOptions, Piece, ReadOnlyOptions, Volume},
 };
 
+pub mod bucket;
 pub mod narrow;
 #[path = "../store_support/passing.rs"]
 pub mod passing;
